@@ -1,0 +1,1 @@
+"""The one command: parses, prints, draws and sets exit codes."""

@@ -1,0 +1,70 @@
+"""The command ``fracgpu``: finds the subcommand and turns its outcome into an exit code."""
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+DONE: Final = 0
+FAILED: Final = 1
+CALLED_WRONG: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One subcommand; its module is imported only when somebody asks for it."""
+
+    module: str
+    """Has ``main(argv: Sequence[str]) -> int``, which gets what follows the subcommand."""
+    summary: str
+
+
+# To add a subcommand, add a row.
+COMMANDS: Final[Mapping[str, Command]] = {
+    "run": Command(module="cli.run", summary="run one role of the system"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``fracgpu`` with *argv* (default: the process's own); return its exit code.
+
+    0 is done, 1 is "the answer is no" or failed, 2 is called wrong.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        print(usage(), file=sys.stderr)
+        return CALLED_WRONG
+    first, rest = words[0], words[1:]
+    if first in ("--help", "-h"):
+        print(usage())
+        return DONE
+    if first == "--version":
+        print(f"fracgpu {version()}")
+        return DONE
+    command = COMMANDS.get(first)
+    if command is None:
+        known = ", ".join(COMMANDS)
+        print(f"fracgpu: no command {first!r}; want one of: {known}", file=sys.stderr)
+        return CALLED_WRONG
+    run = cast(
+        "Callable[[Sequence[str]], int]", vars(importlib.import_module(command.module))["main"]
+    )
+    return run(rest)
+
+
+def usage() -> str:
+    """Write the help text of the command as a whole."""
+    lines = ["usage: fracgpu COMMAND [flags]", ""]
+    lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
+    lines += ["", "  fracgpu COMMAND --help tells more; fracgpu --version tells the version"]
+    return "\n".join(lines)
+
+
+def version() -> str:
+    """Tell the installed version."""
+    try:
+        return importlib.metadata.version("fracgpu")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,110 @@
+"""``fracgpu run ROLE``: load the role's settings, put the role together, run it until stopped."""
+
+import asyncio
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from process import logs
+from process.clock import SystemClock
+from process.lifecycle import Service, run_until_stopped
+from process.settings import HelpRequested, ProcessSettings, SettingsError, describe, load
+
+log = structlog.get_logger()
+
+DONE: Final = 0
+FAILED: Final = 1
+CALLED_WRONG: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """Where a role's parts are, by name: nothing of it is imported before it is asked for."""
+
+    settings: str
+    summary: str
+    parts: Callable[[Any], Mapping[str, object]] = lambda _: {}
+    """What ``build`` gets besides the settings, made from the settings."""
+
+
+class BadPart(Exception):  # noqa: N818 - reads as what it says
+    """A part the settings name cannot be made."""
+
+
+def device_plugin_parts(settings: Any) -> Mapping[str, object]:  # noqa: ANN401
+    """Choose the cards: the real ones through NVML, or simulated ones from a file."""
+    source: str = settings.cards
+    kind, _, file = source.partition(":")
+    if source == "nvml":
+        return {"cards": importlib.import_module("deviceplugin.nvml").NvmlReader()}
+    if kind == "simulated" and file:
+        return {"cards": importlib.import_module("simulator.cards").open_cards(Path(file))}
+    raise BadPart(f"--cards is {source!r}; want 'nvml' or 'simulated:FILE'")
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "webhook": Role(settings="WebhookSettings", summary="understand or refuse what pods ask for"),
+    "scheduler": Role(settings="SchedulerSettings", summary="choose the card and bind the pod"),
+    "deviceplugin": Role(
+        settings="DevicePluginSettings",
+        summary="hand the card to the container, report the node's cards",
+        parts=device_plugin_parts,
+    ),
+    "rebalancer": Role(settings="RebalancerSettings", summary="move pods off hot cards"),
+    "certs": Role(settings="CertsSettings", summary="make certificates and keep them fresh"),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the role named first in *argv* with the flags after it; return the exit code."""
+    if not argv or argv[0] in ("--help", "-h"):
+        print(usage(), file=sys.stdout if argv else sys.stderr)
+        return DONE if argv else CALLED_WRONG
+    name, flags = argv[0], argv[1:]
+    role = ROLES.get(name)
+    if role is None:
+        return _complain(CALLED_WRONG, f"no role {name!r}; want one of: {', '.join(ROLES)}")
+    try:
+        settings_type = vars(importlib.import_module(f"{name}.settings"))[role.settings]
+        settings: ProcessSettings = load(settings_type, flags, os.environ, program=name)
+        logs.configure(level=settings.log_level, json=settings.log_json)
+        log.info("settings_loaded", role=name, **describe(settings))
+        service = _build(name, role, settings)
+    except HelpRequested as help_text:
+        print(help_text)
+        return DONE
+    except SettingsError as error:
+        return _complain(CALLED_WRONG, *error.mistakes)
+    except BadPart as error:
+        return _complain(CALLED_WRONG, str(error))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in (name, "simulator"):
+            raise
+        hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
+        return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
+    return asyncio.run(run_until_stopped(service, SystemClock()))
+
+
+def usage() -> str:
+    """Write the help text of ``fracgpu run``."""
+    lines = ["usage: fracgpu run ROLE [flags]", ""]
+    lines += [f"  {name:<13} {role.summary}" for name, role in ROLES.items()]
+    lines += ["", "  fracgpu run ROLE --help lists its flags and environment variables"]
+    return "\n".join(lines)
+
+
+def _build(name: str, role: Role, settings: ProcessSettings) -> Service:
+    build: Callable[..., Service] = vars(importlib.import_module(f"{name}.service"))["build"]
+    return build(settings, **role.parts(settings))
+
+
+def _complain(code: int, *mistakes: str) -> int:
+    for mistake in mistakes:
+        print(f"fracgpu: {mistake}", file=sys.stderr)
+    return code

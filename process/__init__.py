@@ -1,0 +1,1 @@
+"""Being a good process: clock, settings, logs, probes, TLS and an orderly stop."""

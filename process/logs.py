@@ -1,0 +1,58 @@
+"""One shape of log line for the whole process: JSON in a pod, colour on a terminal."""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+
+
+def configure(
+    *, level: str = "info", json: bool | None = None, stream: TextIO | None = None
+) -> None:
+    """Set up structlog, and the standard library's loggers behind it, for this process.
+
+    Args:
+        level: debug, info, warning or error.
+        json: one JSON object a line; None means unless *stream* is a terminal.
+        stream: where the lines go; standard error by default, so that standard output stays
+            free for a command's result.
+    """
+    out = sys.stderr if stream is None else stream
+    as_json = not out.isatty() if json is None else json
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    last = _last_processors(as_json=as_json, colors=out.isatty())
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=out),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Libraries narrate at INFO; theirs is news from WARNING on, or when we were asked for detail.
+    root.setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
+    logging.captureWarnings(True)  # noqa: FBT003 - the only argument there is
+
+
+def _last_processors(*, as_json: bool, colors: bool) -> list[structlog.typing.Processor]:
+    if as_json:
+        return [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str, sort_keys=False),
+        ]
+    # The pretty tracebacks print local variables, and a local may be a private key.
+    plain = structlog.dev.plain_traceback
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -1,0 +1,147 @@
+"""What a process tells about itself: metrics for Prometheus, probes for kubelet."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+Registry = CollectorRegistry
+"""Where a role's metrics live; a role names this type without importing the metrics library."""
+
+_STARTING: Final = "still starting"
+_STOPPING: Final = "stopping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """Each check's reason not to be ready, or None where it is content."""
+
+    checks: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        return not any(self.checks.values())
+
+
+class ReadyGate:
+    """Collects the readiness checks of a process; closed while it starts and once it stops."""
+
+    def __init__(self) -> None:
+        self._checks: dict[str, Callable[[], str | None]] = {}
+        self._closed: str | None = _STARTING
+
+    def add(self, name: str, check: Callable[[], str | None]) -> None:
+        """Ask *check* at each probe: None is content, a text is the reason not to be ready."""
+        self._checks[name] = check
+
+    def open(self) -> None:
+        """From now on the checks alone decide."""
+        self._closed = None
+
+    def close(self, reason: str = _STOPPING) -> None:
+        """Be not ready from now on, for good."""
+        self._closed = reason
+
+    def readiness(self) -> Readiness:
+        """Ask every check now."""
+        checks = {name: check() for name, check in self._checks.items()}
+        return Readiness(checks={"process": self._closed, **checks})
+
+
+def new_registry() -> Registry:
+    """Make a registry that already holds the process's own memory, CPU and garbage figures."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
+
+
+def add_telemetry_routes(
+    app: web.Application, *, registry: Registry, readiness: Callable[[], Readiness]
+) -> None:
+    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to an application a role already has."""
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        response = web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        response.enable_compression()
+        return response
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        state = readiness()
+        lines = [f"{name}: {reason or 'ok'}" for name, reason in state.checks.items()]
+        lines.append("ready" if state.ready else "not ready")
+        return web.Response(text="\n".join(lines) + "\n", status=200 if state.ready else 503)
+
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+
+
+class HttpServer:
+    """An aiohttp application on one address: starts, and stops without dropping a request.
+
+    A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        *,
+        host: str,
+        port: int,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._app = app
+        self._host = host
+        self._port = port
+        self._ssl = ssl_context
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; the one asked for until it has started."""
+        if self._runner is not None and self._runner.addresses:
+            return int(self._runner.addresses[0][1])
+        return self._port
+
+    async def start(self) -> None:
+        """Listen; raises OSError when the address is taken."""
+        runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
+        await runner.setup()
+        self._runner = runner
+        site = web.TCPSite(runner, self._host, self._port, ssl_context=self._ssl)
+        await site.start()
+
+    async def stop(self, limit_s: float) -> None:
+        """Accept no more, let requests in flight end for *limit_s* seconds, then close."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for site in tuple(runner.sites):
+            await site.stop()
+        await asyncio.sleep(0)  # a request read in this very turn still counts as in flight
+        if runner.server is not None:
+            runner.server.pre_shutdown()  # closes the connections that idle between requests
+            await runner.server.shutdown(limit_s)
+        await runner.cleanup()
+
+
+class TelemetryServer(HttpServer):
+    """``/metrics``, ``/livez`` and ``/readyz`` on a port of their own."""
+
+    def __init__(
+        self, registry: Registry, host: str, port: int, readiness: Callable[[], Readiness]
+    ) -> None:
+        app = web.Application()
+        add_telemetry_routes(app, registry=registry, readiness=readiness)
+        super().__init__(app, host=host, port=port)

@@ -1,0 +1,127 @@
+"""A server's TLS whose certificate can be replaced while connections are open."""
+
+import hashlib
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+CERT_KEY: Final = "tls.crt"
+PRIVATE_KEY_KEY: Final = "tls.key"
+CA_KEY: Final = "ca.crt"
+"""The keys of a Secret of type kubernetes.io/tls, and of files mounted from one."""
+
+
+class TlsError(Exception):
+    """A certificate, key or CA bundle that cannot be served."""
+
+
+class ServingTls:
+    """One SSL context for a server's whole life, TLS 1.2 or newer.
+
+    Each handshake takes the newest certificate; connections already open keep theirs, so a
+    renewal drops nothing. Before the first ``replace`` every handshake fails.
+    """
+
+    def __init__(self, *, require_client_certificate: bool = False) -> None:
+        self._require_client = require_client_certificate
+        self._current: ssl.SSLContext | None = None
+        self._fingerprint: bytes | None = None
+        self.context: Final = self._new_context()
+        # Called in every handshake, with or without a server name, before a certificate is chosen.
+        self.context.sni_callback = self._use_newest
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a certificate to serve."""
+        return self._current is not None
+
+    def replace(
+        self, *, cert_pem: bytes, key_pem: bytes, client_ca_pem: bytes | None = None
+    ) -> bool:
+        """Serve this certificate from the next handshake on; tell whether it is a new one.
+
+        The private key is never in a file that another user could open, nor in one that stays.
+
+        Raises:
+            TlsError: the parts are unreadable or do not belong together; the old stay in use.
+        """
+        fingerprint = hashlib.sha256(b"\0".join((cert_pem, key_pem, client_ca_pem or b""))).digest()
+        if fingerprint == self._fingerprint:
+            return False
+        if self._require_client and client_ca_pem is None:
+            raise TlsError("client certificates are required, but there is no CA to check them")
+        context = self._new_context()
+        try:
+            with private_file(cert_pem + b"\n" + key_pem) as path:
+                context.load_cert_chain(path, password=_no_password)
+            if client_ca_pem is not None:
+                context.load_verify_locations(cadata=client_ca_pem.decode("ascii"))
+        except (ssl.SSLError, ValueError) as error:
+            raise TlsError(f"certificate and key cannot be served: {error}") from error
+        self._current, self._fingerprint = context, fingerprint
+        return True
+
+    def apply_secret(self, data: Mapping[str, bytes]) -> bool:
+        """Serve what a Secret of type kubernetes.io/tls holds; tell whether it is new.
+
+        *data* has the decoded bytes of ``tls.crt`` and ``tls.key`` (and ``ca.crt``, against which
+        client certificates are checked where they are required).
+
+        Raises:
+            TlsError: a part is missing or unusable; the old certificate stays in use.
+        """
+        missing = [key for key in (CERT_KEY, PRIVATE_KEY_KEY) if not data.get(key)]
+        if missing:
+            raise TlsError(f"the Secret has no {' and no '.join(missing)}")
+        return self.replace(
+            cert_pem=data[CERT_KEY],
+            key_pem=data[PRIVATE_KEY_KEY],
+            client_ca_pem=data.get(CA_KEY) if self._require_client else None,
+        )
+
+    def _use_newest(
+        self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        if self._current is not None:
+            connection.context = self._current
+
+    def _new_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._require_client:
+            context.verify_mode = ssl.CERT_REQUIRED
+            # A resumed session skips the client's certificate, so a CA taken away would still do.
+            context.options |= ssl.OP_NO_TICKET
+            context.num_tickets = 0
+        return context
+
+
+@contextmanager
+def private_file(content: bytes) -> Iterator[str]:
+    """Give the path of a file with *content* that only this user can read and that goes away.
+
+    OpenSSL takes a key only from a file. Where the system can, the file is in memory and has no
+    name for others, so a read-only root file system does and no disk ever holds the key.
+    """
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("fracgpu-tls", os.MFD_CLOEXEC)
+        path = f"/proc/self/fd/{handle}"
+        named = False
+    else:
+        handle, path = tempfile.mkstemp(prefix="fracgpu-tls-")  # created with mode 0600
+        named = True
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            yield path
+    finally:
+        if named:
+            os.unlink(path)  # noqa: PTH108 - one call, no path to build
+
+
+def _no_password() -> str:
+    raise ValueError("the private key is encrypted; want one without a password")
