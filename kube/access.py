@@ -1,0 +1,127 @@
+"""Finding and opening the way to the API server: kubeconfig, in-cluster, or a plain address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from kubernetes_asyncio import config
+from kubernetes_asyncio.client import ApiClient, Configuration
+from kubernetes_asyncio.config.kube_config import KubeConfigLoader
+
+from kube.client import KubeClient
+from kube.errors import AccessError
+from kube.transport import ApiTransport
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: str | os.PathLike[str] | None = None, *, user_agent: str = "fracgpu"
+) -> AsyncIterator[KubeClient]:
+    """Open a client: *kubeconfig* if given, else in-cluster, else ``$KUBECONFIG``, ``~/.kube``.
+
+    Nothing is sent yet, so this succeeds while the API server is down.
+
+    Raises:
+        AccessError: there is no configuration, or it cannot be read.
+    """
+    configuration = Configuration()
+    if kubeconfig is not None:
+        await _from_file(configuration, kubeconfig)
+    elif "KUBERNETES_SERVICE_HOST" in os.environ:
+        _from_cluster(configuration)
+    else:
+        await _from_file(configuration, os.environ.get("KUBECONFIG") or "~/.kube/config")
+    async with _client(configuration, user_agent=user_agent) as client:
+        yield client
+
+
+@asynccontextmanager
+async def connect_to(
+    url: str,
+    *,
+    token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    user_agent: str = "fracgpu",
+) -> AsyncIterator[KubeClient]:
+    """Open a client to the API server at *url*, e.g. one that this process runs itself."""
+    configuration = Configuration()
+    configuration.host = url.rstrip("/")
+    if token is not None:
+        configuration.api_key["BearerToken"] = f"Bearer {token}"
+    if ca_file is not None:
+        configuration.ssl_ca_cert = os.fspath(ca_file)
+    async with _client(configuration, user_agent=user_agent) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _client(configuration: Configuration, *, user_agent: str) -> AsyncIterator[KubeClient]:
+    try:
+        api = ApiClient(configuration)
+    except (OSError, ValueError) as error:  # certificate files that are missing or not PEM
+        raise AccessError(
+            f"cannot use the credentials for {configuration.host}: {error}"
+        ) from error
+    async with api:
+        api.user_agent = user_agent
+        yield KubeClient(ApiTransport(api))
+
+
+async def _from_file(configuration: Configuration, where: str | os.PathLike[str]) -> None:
+    paths = _existing(where)
+    try:
+        loader = await config.load_kube_config(
+            config_file=paths, client_configuration=configuration, persist_config=False
+        )
+    # kubernetes-asyncio raises whatever its YAML, base64 and plug-in code runs into: assertion,
+    # type and attribute errors on odd files among them. Each is the same news: unusable file.
+    except Exception as error:
+        raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
+    if hasattr(loader, "exec_plugin_expiry"):
+        configuration.refresh_api_key_hook = _refreshing(loader)
+
+
+def _existing(where: str | os.PathLike[str]) -> str:
+    """Return *where* (like ``$KUBECONFIG``, possibly several paths) with ``~`` expanded."""
+    paths = [Path(part).expanduser() for part in os.fspath(where).split(os.pathsep) if part]
+    if not any(path.is_file() for path in paths):
+        raise AccessError(
+            f"no kubeconfig at {os.fspath(where)!r}; pass --kubeconfig, set KUBECONFIG, "
+            "or run inside a cluster"
+        )
+    return os.pathsep.join(str(path) for path in paths)
+
+
+def _refreshing(loader: KubeConfigLoader) -> Callable[[Configuration], Awaitable[None]]:
+    """Return a hook that runs the exec plugin again once its token has expired."""
+
+    async def hook(configuration: Configuration) -> None:
+        try:
+            await loader.load_from_exec_plugin()
+        except Exception as error:  # a plug-in can fail in any way
+            raise AccessError(f"the exec plugin gave no credentials: {error}") from error
+        configuration.api_key["BearerToken"] = loader.token
+
+    return hook
+
+
+def _from_cluster(configuration: Configuration) -> None:
+    untyped: Any = config
+    try:
+        untyped.load_incluster_config(client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        raise AccessError(f"cannot use the in-cluster service account: {error}") from error
+    # Re-reads the mounted token once a minute: the kubelet rotates it.
+    reload_token = cast("Callable[[Configuration], None]", configuration.refresh_api_key_hook)
+
+    def hook(current: Configuration) -> None:
+        try:
+            reload_token(current)
+        except (config.ConfigException, OSError) as error:
+            raise AccessError(f"cannot read the service account's token: {error}") from error
+
+    configuration.refresh_api_key_hook = hook

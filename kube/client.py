@@ -1,0 +1,386 @@
+"""The verbs of the API server, each with a time limit; the only retry policy of the program.
+
+Only reads are repeated, and only when the server was silent, failing or busy: a write whose
+outcome is unknown is the caller's to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol, TypeVar
+
+from kube.errors import Gone, KubeDecodeError, KubeError, TooManyRequests, Unavailable
+from kube.kinds import PODS, Kind
+from kube.objects import ObjectList, Raw, RawList, decode, decode_object
+
+_T = TypeVar("_T")
+_PAGE_SIZE: Final = 500  # objects; what kubectl and client-go ask for
+_LIST_RESTARTS: Final = 3  # a continue token lives about five minutes on the server
+
+
+class PatchType(Enum):
+    """How a patch is to be read, by its media type."""
+
+    JSON = "application/json-patch+json"
+    MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    APPLY = "application/apply-patch+yaml"
+
+
+class Propagation(Enum):
+    """What a delete does with the objects that the deleted one owns."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often and how fast a read is repeated: a doubling, capped, jittered pause."""
+
+    attempts: int = 4
+    first_pause_s: float = 0.2
+    longest_pause_s: float = 3.0
+
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after that many failures in a row (1 for the first)."""
+        ceiling = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 30))
+        # Half is fixed, so that a pause is never nothing; the other half spreads the crowd.
+        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not secrecy
+
+
+class Transport(Protocol):
+    """What the client needs of :class:`kube.transport.ApiTransport`."""
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> bytes: ...
+
+    def stream_lines(
+        self, path: str, *, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncGenerator[bytes, None]: ...
+
+
+class KubeClient:
+    """Typed verbs over one API server.
+
+    Every method raises :class:`kube.errors.KubeError` and nothing else of the world's making.
+
+    Args:
+        transport: carries the bytes.
+        timeout_s: limit of one request, in seconds.
+        retry: for reads.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        timeout_s: float = 30.0,
+        retry: RetryPolicy = RetryPolicy(),
+    ) -> None:
+        self.transport: Final = transport
+        self._timeout_s = timeout_s
+        self._retry = retry
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
+        """Return one object as the raw JSON the server sent.
+
+        Raises:
+            NotFound: there is none.
+        """
+        return await self.get_path(kind.path(namespace=namespace, name=name))
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Return one object, decoded.
+
+        Raises:
+            NotFound: there is none.
+        """
+        path = kind.path(namespace=namespace, name=name)
+        return _object(await self.get_path(path), verb="GET", path=path)
+
+    async def get_path(self, path: str, *, query: Mapping[str, str] | None = None) -> bytes:
+        """GET any path, e.g. ``/version`` or ``/readyz``."""
+        return await self._read(
+            lambda: self.transport.request("GET", path, query=query, timeout_s=self._timeout_s)
+        )
+
+    async def list(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> ObjectList:
+        """Return all objects that match, as of one resourceVersion, in pages of 500.
+
+        Items are raw JSON and, as the API server sends them, without ``kind`` and ``apiVersion``.
+
+        Raises:
+            Gone: the pages expired on the server three times before we had read them all.
+        """
+        path = kind.path(namespace=namespace)
+        query = selection(label_selector=label_selector, field_selector=field_selector)
+        for _ in range(_LIST_RESTARTS - 1):
+            try:
+                return await self._all_pages(path, query)
+            except Gone:
+                continue
+        return await self._all_pages(path, query)
+
+    async def _all_pages(self, path: str, query: Mapping[str, str]) -> ObjectList:
+        items: list[Raw] = []
+        token = ""
+        while True:
+            paged = {**query, "limit": str(_PAGE_SIZE)} | ({"continue": token} if token else {})
+            body = await self.get_path(path, query=paged)
+            try:
+                page = decode(body, RawList)
+            except ValueError as error:
+                raise _undecodable("GET", path, error) from error
+            items += page.items or ()
+            token = page.metadata.continue_
+            if not token:
+                # The last page repeats the version of the first, and not every server fills both.
+                return ObjectList(resource_version=page.metadata.resource_version, items=items)
+
+    async def _read(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        for failures in range(1, self._retry.attempts):
+            try:
+                return await attempt()
+            except (Unavailable, TooManyRequests) as error:
+                pause_s = self._retry.pause_s(failures)
+                if isinstance(error, TooManyRequests) and error.retry_after_s is not None:
+                    pause_s += min(error.retry_after_s, self._retry.longest_pause_s)
+                await asyncio.sleep(pause_s)
+        return await attempt()
+
+    # -- writes, never repeated ----------------------------------------------------------------
+
+    async def create(
+        self,
+        kind: Kind,
+        body: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Create an object and return it as stored; the namespace may also be inside *body*.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            Invalid: validation or an admission webhook refused it.
+        """
+        body = complete(kind, body)
+        path = kind.path(namespace=namespace or body.get("metadata", {}).get("namespace"))
+        return await self._write("POST", path, body, query=_dry_run(dry_run=dry_run))
+
+    async def replace(
+        self,
+        kind: Kind,
+        body: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """PUT a whole object; ``metadata.resourceVersion`` inside *body* is the lock.
+
+        Raises:
+            Conflict: somebody else wrote it since.
+        """
+        body = complete(kind, body)
+        metadata = body["metadata"]
+        path = kind.path(
+            namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
+        )
+        return await self._write("PUT", path, body, query=_dry_run(dry_run=dry_run))
+
+    async def patch(  # noqa: PLR0913 - the parts of a PATCH; all but the first three have defaults
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        how: PatchType = PatchType.MERGE,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Change parts of an object and return it as stored.
+
+        A ``resourceVersion`` inside a merge patch, or a ``test`` in a JSON patch, is a lock.
+
+        Raises:
+            Conflict: the lock did not hold.
+            Invalid: the patch does not apply.
+        """
+        path = kind.path(namespace=namespace, name=name, subresource=subresource)
+        query = _dry_run(dry_run=dry_run)
+        return await self._write("PATCH", path, patch, query=query, content_type=how.value)
+
+    async def apply(
+        self,
+        kind: Kind,
+        body: Mapping[str, Any],
+        *,
+        field_manager: str,
+        force: bool = True,
+        dry_run: bool = False,
+    ) -> dict[str, Any]:
+        """Server-side apply: create it, or make the fields in *body* so and own them.
+
+        Raises:
+            Conflict: another manager owns a field, and *force* is False.
+        """
+        body = complete(kind, body)
+        metadata = body["metadata"]
+        path = kind.path(namespace=metadata.get("namespace"), name=metadata["name"])
+        query = {"fieldManager": field_manager, "force": str(force).lower()}
+        query |= _dry_run(dry_run=dry_run)
+        how = PatchType.APPLY.value
+        return await self._write("PATCH", path, body, query=query, content_type=how)
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Ask for an object's end; a pod lives on until its kubelet has stopped it.
+
+        Args:
+            kind: what it is.
+            name: which.
+            namespace: where.
+            uid: refuse (Conflict) when the name now belongs to another object.
+            grace_s: seconds a pod may take; 0 removes it at once.
+            propagation: what happens to the objects it owns.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: *uid* does not match.
+        """
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        if propagation is not None:
+            options["propagationPolicy"] = propagation.value
+        await self._write("DELETE", kind.path(namespace=namespace, name=name), options)
+
+    async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None:
+        """Bind a pod to a node: one write for the node name and the Binding's annotations.
+
+        ``metadata.uid`` and ``metadata.resourceVersion`` of *binding* are preconditions.
+
+        Raises:
+            Conflict: a precondition does not hold, or the pod is bound already.
+            NotFound: the pod is gone.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            **binding,
+            "metadata": {"name": name, "namespace": namespace, **binding.get("metadata", {})},
+        }
+        path = PODS.path(namespace=namespace, name=name, subresource="binding")
+        await self._write("POST", path, body)
+
+    async def evict(
+        self,
+        *,
+        namespace: str,
+        name: str,
+        uid: str,
+        dry_run: bool = False,
+        grace_s: int | None = None,
+    ) -> None:
+        """Evict a pod through its disruption budgets (``policy/v1 Eviction``).
+
+        Raises:
+            TooManyRequests: a budget forbids it now (``by_disruption_budget``), or the server
+                is busy.
+            Conflict: the name now belongs to another pod.
+            NotFound: the pod is gone.
+        """
+        options: dict[str, Any] = {"preconditions": {"uid": uid}}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        path = PODS.path(namespace=namespace, name=name, subresource="eviction")
+        await self._write("POST", path, body, query=_dry_run(dry_run=dry_run))
+
+    async def _write(
+        self,
+        verb: str,
+        path: str,
+        body: object,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        answer = await self.transport.request(
+            verb,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            timeout_s=self._timeout_s,
+        )
+        return _object(answer, verb=verb, path=path)
+
+
+def selection(*, label_selector: str | None, field_selector: str | None) -> dict[str, str]:
+    """Return the query of a list or watch that selects by labels, fields, both or neither."""
+    chosen = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {key: value for key, value in chosen.items() if value}
+
+
+def complete(kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *body* with ``apiVersion`` and ``kind``, which list items come without."""
+    return {"apiVersion": kind.group_version, "kind": kind.kind, **body}
+
+
+def _dry_run(*, dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _object(body: bytes, *, verb: str, path: str) -> dict[str, Any]:
+    try:
+        return decode_object(body)
+    except ValueError as error:
+        raise _undecodable(verb, path, error) from error
+
+
+def _undecodable(verb: str, path: str, error: ValueError) -> KubeError:
+    return KubeDecodeError(
+        verb=verb, path=path, status=200, reason="NotTheJsonPromised", message=str(error)
+    )

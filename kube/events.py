@@ -1,0 +1,117 @@
+"""Events on objects, for those who read ``kubectl describe``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import structlog
+
+from kube.client import KubeClient
+from kube.errors import KubeError
+from kube.kinds import EVENTS, Kind
+from kube.lease import micro_time
+
+_log = structlog.get_logger()
+_NOTE_LIMIT: Final = 1024  # characters; the API server refuses a longer message
+
+
+class WallClock(Protocol):
+    """The part of a clock that an event needs."""
+
+    def now(self) -> datetime: ...
+
+
+class EventLevel(Enum):
+    """What ``kubectl`` shows as TYPE."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regarding:
+    """The object an event is about; the namespace is empty for cluster-scoped objects."""
+
+    kind: Kind
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+    def reference(self) -> dict[str, str]:
+        """Return it as ``core/v1 ObjectReference``."""
+        fields = {
+            "apiVersion": self.kind.group_version,
+            "kind": self.kind.kind,
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.uid,
+        }
+        return {key: value for key, value in fields.items() if value}
+
+
+class EventRecorder:
+    """Writes events in the name of one component.
+
+    Args:
+        client: where to write.
+        component: shown as FROM, e.g. ``"fracgpu-scheduler"``.
+        clock: stamps the events.
+        instance: which replica, e.g. the pod's name.
+    """
+
+    def __init__(
+        self, client: KubeClient, component: str, clock: WallClock, *, instance: str = ""
+    ) -> None:
+        self._client = client
+        self._component = component
+        self._clock = clock
+        self._instance = instance or component
+        self.failed = 0
+
+    async def emit(
+        self,
+        regarding: Regarding,
+        *,
+        reason: str,
+        note: str,
+        level: EventLevel = EventLevel.NORMAL,
+    ) -> None:
+        """Write one event. An event is a courtesy: a failure is logged and counted, not raised."""
+        # Events about cluster-scoped objects live in the default namespace, as kubelet writes them.
+        namespace = regarding.namespace or "default"
+        body = self._body(regarding, reason=reason, note=note, level=level)
+        try:
+            await self._client.create(EVENTS, body, namespace=namespace)
+        except KubeError as error:
+            self.failed += 1
+            _log.warning(
+                "event_not_written",
+                reason=reason,
+                object=f"{namespace}/{regarding.name}",
+                error=str(error),
+            )
+
+    def _body(
+        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel
+    ) -> Mapping[str, Any]:
+        now = self._clock.now().astimezone(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "metadata": {"generateName": f"{regarding.name[:200]}."},
+            "involvedObject": regarding.reference(),
+            "reason": reason,
+            "message": note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…",
+            "type": level.value,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+            "action": reason,
+            "eventTime": micro_time(now),
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }

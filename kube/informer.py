@@ -1,0 +1,257 @@
+"""A local copy of a collection that follows the API server for ever, and says what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
+
+import structlog
+
+from kube.client import KubeClient, RetryPolicy
+from kube.errors import Gone, KubeDecodeError, KubeError
+from kube.kinds import Kind
+from kube.objects import ObjectKey, ObjectMeta, Raw, identity
+from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+_LIMITS: Final = WatchLimits()
+_BACKOFF: Final = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
+
+
+class ChangeType(Enum):
+    """What happened to an object, as far as we had seen it."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Generic[T]):
+    """One object appeared, changed or went; for DELETED the object is its last known state."""
+
+    type: ChangeType
+    key: ObjectKey
+    uid: str
+    resource_version: str
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class _Held(Generic[T]):
+    uid: str
+    resource_version: str
+    object: T
+
+
+class Informer(Generic[T]):
+    """List, then watch, then list again whenever the watch cannot be resumed.
+
+    Changes are told once each, in order, after the copy has them. What was missed while
+    disconnected is found by comparing: nothing is told twice, and what vanished is told as
+    DELETED. A name that came back with another UID is a DELETED and an ADDED.
+
+    Args:
+        client: where to look.
+        kind: what to follow.
+        decode: raw JSON of one object to what the caller wants. It should not raise; if it
+            raises ValueError, that version of the object is dropped, logged and counted, and the
+            last good version stays.
+        namespace: one namespace, or None for all.
+        label_selector: as in ``kubectl -l``.
+        field_selector: as in ``kubectl --field-selector``.
+        on_change: called for every change; what it raises ends :meth:`run`.
+        limits: of each watch.
+        backoff: pauses between attempts while the API server does not answer.
+        monotonic: seconds of a clock that never goes back.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per independent choice
+        self,
+        client: KubeClient,
+        kind: Kind,
+        *,
+        decode: Callable[[bytes], T],
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        on_change: Callable[[Change[T]], None] | None = None,
+        limits: WatchLimits = _LIMITS,
+        backoff: RetryPolicy = _BACKOFF,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._selected = Selection(
+            kind=kind,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+        )
+        self._decode = decode
+        self._on_change = on_change
+        self._limits = limits
+        self._backoff = backoff
+        self._monotonic = monotonic
+        self._held: dict[ObjectKey, _Held[T]] = {}
+        self._objects: dict[ObjectKey, T] = {}
+        self._version: str | None = None
+        self._synced = asyncio.Event()
+        self._contact_at = -math.inf
+        self.dropped = 0
+
+    # -- what is known -------------------------------------------------------------------------
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list has been read; stays True through an outage."""
+        return self._synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Wait for the first list; bound it with ``asyncio.timeout``."""
+        await self._synced.wait()
+
+    @property
+    def last_contact_age_s(self) -> float:
+        """Seconds since the API server last sent anything; infinite before the first answer.
+
+        On a quiet collection the server speaks about once a minute, by a bookmark.
+        """
+        return self._monotonic() - self._contact_at
+
+    def get(self, namespace: str, name: str) -> T | None:
+        """Return one object, or None; the namespace is ``""`` for cluster-scoped kinds."""
+        return self._objects.get(ObjectKey(namespace, name))
+
+    def items(self) -> Mapping[ObjectKey, T]:
+        """Return a read-only view of all objects; it changes as the collection does."""
+        return MappingProxyType(self._objects)
+
+    # -- following -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled; an API outage is waited out."""
+        failures = 0
+        while True:
+            began = self._monotonic()
+            error: KubeError | None = None
+            try:
+                await self._follow_once()
+            except Gone as gone:
+                self._version = None
+                _log.info("watch_expired", kind=self._selected.kind.plural, error=str(gone))
+                error = gone
+            except KubeError as problem:
+                if isinstance(problem, KubeDecodeError):
+                    # The same bytes would come again from the same version.
+                    self._version = None
+                _log.warning("watch_failed", kind=self._selected.kind.plural, error=str(problem))
+                error = problem
+            # A server that ends every watch at once must not be asked in a tight loop.
+            quick = self._monotonic() - began < 1.0
+            failures = failures + 1 if error is not None or quick else 0
+            if failures and not (isinstance(error, Gone) and failures == 1):
+                await asyncio.sleep(self._backoff.pause_s(failures))
+
+    async def _follow_once(self) -> None:
+        version = self._version or await self._relist()
+        events = watch(self._client, self._selected, resource_version=version, limits=self._limits)
+        async with aclosing(events) as stream:
+            async for event in stream:
+                self._contact_at = self._monotonic()
+                self._take(event)
+                self._version = event.resource_version or self._version
+
+    async def _relist(self) -> str:
+        selected = self._selected
+        listing = await self._client.list(
+            selected.kind,
+            namespace=selected.namespace,
+            label_selector=selected.label_selector,
+            field_selector=selected.field_selector,
+        )
+        self._contact_at = self._monotonic()
+        seen: set[ObjectKey] = set()
+        for raw in listing.items:
+            metadata = identity(raw)
+            seen.add(metadata.key)
+            self._set(metadata, raw)
+        for key in [key for key in self._held if key not in seen]:
+            self._remove(key)
+        self._version = listing.resource_version
+        if not self._synced.is_set():
+            self._synced.set()
+            _log.info("informer_synced", kind=selected.kind.plural, objects=len(self._held))
+        return listing.resource_version
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.metadata is None:
+            return
+        if event.type is EventType.DELETED:
+            self._remove(event.metadata.key, last=event)
+        else:
+            self._set(event.metadata, event.object)
+
+    def _set(self, metadata: ObjectMeta, raw: Raw) -> None:
+        key, held = metadata.key, self._held.get(metadata.key)
+        if held is not None and held.uid != metadata.uid:
+            self._remove(key)
+            held = None
+        if held is not None and held.resource_version == metadata.resource_version:
+            return
+        try:
+            value = self._decode(bytes(raw))
+        except ValueError as error:
+            self._drop(metadata, error)
+            return
+        self._held[key] = _Held(metadata.uid, metadata.resource_version, value)
+        self._objects[key] = value
+        self._tell(ChangeType.ADDED if held is None else ChangeType.MODIFIED, key, self._held[key])
+
+    def _remove(self, key: ObjectKey, *, last: WatchEvent | None = None) -> None:
+        held = self._held.pop(key, None)
+        self._objects.pop(key, None)
+        if held is None:
+            return
+        if last is not None and last.metadata is not None and last.metadata.uid == held.uid:
+            held = self._final(held, last.metadata, last.object)
+        self._tell(ChangeType.DELETED, key, held)
+
+    def _final(self, held: _Held[T], metadata: ObjectMeta, raw: Raw) -> _Held[T]:
+        """Return the state a DELETED event carries, or the last known when it is unreadable."""
+        try:
+            return _Held(metadata.uid, metadata.resource_version, self._decode(bytes(raw)))
+        except ValueError as error:
+            self._drop(metadata, error)
+            return held
+
+    def _drop(self, metadata: ObjectMeta, error: ValueError) -> None:
+        self.dropped += 1
+        _log.error(
+            "object_dropped",
+            kind=self._selected.kind.plural,
+            object=str(metadata.key),
+            resource_version=metadata.resource_version,
+            error=str(error),
+        )
+
+    def _tell(self, what: ChangeType, key: ObjectKey, held: _Held[T]) -> None:
+        if self._on_change is None:
+            return
+        self._on_change(
+            Change(
+                type=what,
+                key=key,
+                uid=held.uid,
+                resource_version=held.resource_version,
+                object=held.object,
+            )
+        )

@@ -1,0 +1,101 @@
+"""The kinds of objects we speak about, and where the API server keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of object, as ``kubectl api-resources`` lists it.
+
+    Attributes:
+        group_version: ``"v1"`` for the core group, else ``"apps/v1"``.
+        plural: the word in the path, e.g. ``"pods"``.
+        kind: the word in the object, e.g. ``"Pod"``.
+        namespaced: whether objects live in a namespace.
+    """
+
+    group_version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    def path(
+        self,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> str:
+        """Return the URL path of one object, or of the collection when *name* is None.
+
+        Without *namespace* the collection of a namespaced kind spans all namespaces.
+
+        Raises:
+            ValueError: a name without its namespace, a namespace where there is none, an empty
+                name, or a subresource of a collection.
+        """
+        if namespace is not None and not self.namespaced:
+            raise ValueError(f"{self.kind} has no namespace; got {namespace!r}")
+        if name is not None and self.namespaced and not namespace:
+            raise ValueError(f"{self.kind} {name!r} needs a namespace")
+        if name == "" or (name is None and subresource is not None):
+            raise ValueError(f"{self.kind} path needs a name; got {name!r}, {subresource!r}")
+        prefix = "/api" if "/" not in self.group_version else "/apis"
+        parts = [prefix, self.group_version]
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(quote(name, safe=""))
+        if subresource is not None:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+PODS: Final = Kind("v1", "pods", "Pod", namespaced=True)
+NODES: Final = Kind("v1", "nodes", "Node", namespaced=False)
+NAMESPACES: Final = Kind("v1", "namespaces", "Namespace", namespaced=False)
+SECRETS: Final = Kind("v1", "secrets", "Secret", namespaced=True)
+CONFIGMAPS: Final = Kind("v1", "configmaps", "ConfigMap", namespaced=True)
+EVENTS: Final = Kind("v1", "events", "Event", namespaced=True)
+SERVICES: Final = Kind("v1", "services", "Service", namespaced=True)
+SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts", "ServiceAccount", namespaced=True)
+RESOURCE_QUOTAS: Final = Kind("v1", "resourcequotas", "ResourceQuota", namespaced=True)
+LEASES: Final = Kind("coordination.k8s.io/v1", "leases", "Lease", namespaced=True)
+DEPLOYMENTS: Final = Kind("apps/v1", "deployments", "Deployment", namespaced=True)
+REPLICASETS: Final = Kind("apps/v1", "replicasets", "ReplicaSet", namespaced=True)
+STATEFULSETS: Final = Kind("apps/v1", "statefulsets", "StatefulSet", namespaced=True)
+DAEMONSETS: Final = Kind("apps/v1", "daemonsets", "DaemonSet", namespaced=True)
+JOBS: Final = Kind("batch/v1", "jobs", "Job", namespaced=True)
+PDBS: Final = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
+PRIORITY_CLASSES: Final = Kind(
+    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+MUTATING_WEBHOOKS: Final = Kind(
+    "admissionregistration.k8s.io/v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS: Final = Kind(
+    "admissionregistration.k8s.io/v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_POLICIES: Final = Kind(
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    namespaced=False,
+)
+VALIDATING_POLICY_BINDINGS: Final = Kind(
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    namespaced=False,
+)

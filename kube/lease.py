@@ -1,0 +1,301 @@
+"""One leader among several candidates, by a Lease; whoever cannot renew it stops being leader.
+
+The rules are those of client-go's leader election: a candidate trusts no clock but its own, so it
+waits a whole lease duration from the moment it *saw* the last renewal, and a leader gives up
+(``renew_deadline_s``) well before others may take over (``lease_duration_s``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from kube.client import KubeClient
+from kube.errors import Conflict, KubeError, NotFound
+from kube.kinds import LEASES
+
+_log = structlog.get_logger()
+_RELEASE_LIMIT_S = 2.0
+
+
+class Clock(Protocol):
+    """The part of a clock that leader election needs; ``process.clock.Clock`` has it."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+    async def sleep(self, seconds: float, /) -> None: ...
+
+
+class LeaseLost(Exception):  # noqa: N818 - says what happened
+    """Leadership is over: another holds the lease, or it could not be renewed in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTimes:
+    """The three times of leader election, in seconds; each well below the one before.
+
+    Attributes:
+        duration_s: others may take over this long after they last saw a renewal.
+        renew_deadline_s: the holder counts itself out this long after its last renewal.
+        retry_s: pause between attempts to acquire or renew.
+    """
+
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise ValueError(f"want 0 < retry_s < renew_deadline_s < duration_s; got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The newest version of the Lease somebody else wrote, and when we saw it."""
+
+    resource_version: str
+    at_s: float
+
+
+class Election:
+    """One candidate for one lease.
+
+    Args:
+        client: reaches the API server.
+        clock: tells the time and sleeps.
+        name: of the Lease.
+        namespace: of the Lease.
+        identity: unique among candidates and kept over a restart (a pod's name): a restarted
+            holder takes its own lease back at once.
+        times: see :class:`LeaseTimes`.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per independent fact
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        name: str,
+        namespace: str,
+        identity: str,
+        times: LeaseTimes | None = None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._name = name
+        self._namespace = namespace
+        self.identity = identity
+        self.times = times or LeaseTimes()
+        self._acquired = asyncio.Event()
+        self._lease: dict[str, Any] = {}
+        self._seen = _Seen("", -math.inf)
+        self._renewed_at_s = -math.inf
+        self._renewed_at: datetime | None = None
+
+    def still_leader(self, now: datetime | None = None) -> bool:
+        """Whether no other candidate can hold the lease at this moment.
+
+        Ask right before every write. Both clocks must agree: the monotonic one stands still
+        while a machine is suspended, the wall clock may be set back.
+
+        Args:
+            now: the wall clock's time, when the caller has just read it; UTC.
+        """
+        if self._renewed_at is None:
+            return False
+        wall_s = ((now or self._clock.now()) - self._renewed_at).total_seconds()
+        age_s = max(wall_s, self._clock.monotonic() - self._renewed_at_s)
+        return age_s < self.times.renew_deadline_s
+
+    async def wait_leading(self) -> None:
+        """Wait until this candidate has acquired the lease for the first time."""
+        await self._acquired.wait()
+
+    async def run(self) -> None:
+        """Acquire, however long that takes; then renew until it is lost.
+
+        When cancelled the lease is given back, so that a successor need not wait it out.
+
+        Raises:
+            LeaseLost: it cannot be trusted any more; end the process.
+        """
+        await self.acquire()
+        try:
+            await self.renew_until_lost()
+        finally:
+            await self.release()
+
+    async def acquire(self) -> None:
+        """Return once this candidate holds the lease; an API outage is waited out."""
+        while True:
+            try:
+                async with asyncio.timeout(self.times.renew_deadline_s):
+                    if await self._try_acquire():
+                        return
+            except (KubeError, TimeoutError) as error:
+                _log.warning("lease_not_acquired", lease=self._name, error=str(error))
+            # Jitter as client-go has it: candidates that started together drift apart.
+            await self._clock.sleep(self.times.retry_s * random.uniform(1.0, 1.2))  # noqa: S311
+
+    async def renew_until_lost(self) -> None:
+        """Renew every ``retry_s``; only ever ends by raising.
+
+        Raises:
+            LeaseLost: another holds it, or no renewal succeeded for ``renew_deadline_s``.
+        """
+        while True:
+            await self._clock.sleep(self.times.retry_s)
+            if not self.still_leader():
+                raise self._lost("it was not renewed in time")
+            try:
+                # Half, so that one hung connection leaves time for a second try.
+                async with asyncio.timeout(self.times.renew_deadline_s / 2):
+                    await self._renew()
+            except (KubeError, TimeoutError) as error:
+                _log.warning("lease_not_renewed", lease=self._name, error=str(error))
+
+    async def release(self) -> None:
+        """Give the lease back if we hold it; within 2 s, and without raising."""
+        held = self.still_leader()
+        self._renewed_at = None
+        if not held:
+            return
+        spec = {**self._lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+        try:
+            async with asyncio.timeout(_RELEASE_LIMIT_S):
+                await self._client.replace(LEASES, {**self._lease, "spec": spec})
+        except (KubeError, TimeoutError) as error:
+            _log.warning("lease_not_released", lease=self._name, error=str(error))
+        else:
+            _log.info("lease_released", lease=self._name, identity=self.identity)
+
+    async def _try_acquire(self) -> bool:
+        try:
+            found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
+        except NotFound:
+            return await self._write(None)
+        return self._may_take(found) and await self._write(found)
+
+    def _may_take(self, found: dict[str, Any]) -> bool:
+        spec = found.get("spec") or {}
+        if spec.get("holderIdentity") in {None, "", self.identity}:
+            return True
+        version = found["metadata"]["resourceVersion"]
+        if version != self._seen.resource_version:
+            self._seen = _Seen(version, self._clock.monotonic())
+            return False
+        # The holder's own duration counts: it may be configured for longer than ours.
+        duration_s = float(spec.get("leaseDurationSeconds") or self.times.duration_s)
+        return self._clock.monotonic() - self._seen.at_s > duration_s
+
+    async def _write(self, found: dict[str, Any] | None) -> bool:
+        """Make the lease ours if it is still as *found*; False when somebody was faster."""
+        at, at_s = self._clock.now(), self._clock.monotonic()
+        lease = self._ours(found, at=at)
+        try:
+            if found is None:
+                self._lease = await self._client.create(LEASES, lease)
+            else:
+                self._lease = await self._client.replace(LEASES, lease)
+        except Conflict:
+            return False
+        self._hold(at=at, at_s=at_s)
+        _log.info("lease_acquired", lease=self._name, identity=self.identity)
+        return True
+
+    def _ours(self, found: dict[str, Any] | None, *, at: datetime) -> dict[str, Any]:
+        stamp = micro_time(at)
+        metadata = {"name": self._name, "namespace": self._namespace}
+        before = (found or {}).get("spec") or {}
+        same = before.get("holderIdentity") == self.identity
+        transitions = int(before.get("leaseTransitions") or 0)
+        return {
+            "metadata": found["metadata"] if found else metadata,
+            "spec": {
+                **before,
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": self.times.duration_s,
+                "acquireTime": before.get("acquireTime", stamp) if same else stamp,
+                "renewTime": stamp,
+                "leaseTransitions": transitions if same or not found else transitions + 1,
+            },
+        }
+
+    async def _renew(self) -> None:
+        # The times count from before the request: from then on others see the lease age.
+        at, at_s = self._clock.now(), self._clock.monotonic()
+        spec = {**self._lease["spec"], "renewTime": micro_time(at)}
+        try:
+            self._lease = await self._client.replace(LEASES, {**self._lease, "spec": spec})
+        except NotFound:
+            raise self._lost("the Lease was deleted") from None
+        except Conflict:
+            await self._look_again()
+        else:
+            self._hold(at=at, at_s=at_s)
+
+    async def _look_again(self) -> None:
+        """After a conflict: our own write whose answer was lost, somebody's edit, or a thief."""
+        found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
+        holder = (found.get("spec") or {}).get("holderIdentity")
+        if holder != self.identity:
+            raise self._lost(f"it is now held by {holder!r}")
+        self._lease = found  # the next round renews this version
+
+    def _hold(self, *, at: datetime, at_s: float) -> None:
+        self._renewed_at, self._renewed_at_s = at, at_s
+        self._acquired.set()
+
+    def _lost(self, why: str) -> LeaseLost:
+        self._renewed_at = None
+        _log.error("lease_lost", lease=self._name, identity=self.identity, why=why)
+        return LeaseLost(f"lease {self._namespace}/{self._name} of {self.identity!r} lost: {why}")
+
+
+@asynccontextmanager
+async def hold_lease(  # noqa: PLR0913 - one keyword per independent fact
+    client: KubeClient,
+    clock: Clock,
+    *,
+    name: str,
+    namespace: str,
+    identity: str,
+    times: LeaseTimes | None = None,
+) -> AsyncIterator[Election]:
+    """Wait for the lease, then run the body as its holder; give it back afterwards.
+
+    For work that exists only on the leader. A process that must also serve while it is not the
+    leader runs :meth:`Election.run` as a task of its own.
+
+    Raises:
+        LeaseLost: the lease was lost; the body was cancelled.
+    """
+    election = Election(
+        client, clock, name=name, namespace=namespace, identity=identity, times=times
+    )
+    await election.acquire()
+    try:
+        async with asyncio.TaskGroup() as group:
+            renewal = group.create_task(election.renew_until_lost(), name=f"renew-{name}")
+            yield election
+            renewal.cancel()
+    except BaseExceptionGroup as several:
+        # The group is ours; whoever wrote the body expects the error itself.
+        raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None
+    finally:
+        await election.release()
+
+
+def micro_time(at: datetime) -> str:
+    """Write *at* as ``meta/v1 MicroTime``: RFC 3339, UTC, exactly six digits of a second."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

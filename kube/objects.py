@@ -1,0 +1,143 @@
+"""The few fields of Kubernetes objects that this package itself reads, decoded strictly.
+
+A list of 20,000 pods must stay cheap, so items stay raw JSON until their reader decodes them;
+the generated models of kubernetes-asyncio are never built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+Raw = msgspec.Raw
+_T = TypeVar("_T")
+
+
+class ObjectKey(NamedTuple):
+    """What names an object within its kind; the namespace is empty for cluster-scoped kinds."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of ``metadata`` that identifies one version of one object."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> ObjectKey:
+        """Namespace and name."""
+        return ObjectKey(self.namespace, self.name)
+
+
+class Identified(msgspec.Struct, frozen=True):
+    """Any object, read only as far as its identity."""
+
+    metadata: ObjectMeta
+
+
+class ListMeta(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion"}):
+    """``metadata`` of a list."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class RawList(msgspec.Struct, frozen=True):
+    """One page of a list, its items undecoded. ``items: null`` is how Go writes an empty one."""
+
+    metadata: ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class RawEvent(msgspec.Struct, frozen=True):
+    """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """One entry of ``Status.details.causes`` (the JSON calls its type ``reason``)."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    """``Status.details``."""
+
+    causes: list[StatusCause] | None = None
+    retry_after_seconds: float = 0
+
+
+class Status(msgspec.Struct, frozen=True):
+    """``meta/v1 Status``: how the API server says no."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectList:
+    """A whole list, all pages of it, as of one resourceVersion."""
+
+    resource_version: str
+    items: list[msgspec.Raw]
+
+
+def decode(body: bytes | msgspec.Raw, wanted: type[_T]) -> _T:
+    """Decode JSON into *wanted*.
+
+    Raises:
+        ValueError: it is not JSON, or not shaped like *wanted*.
+    """
+    return msgspec.json.decode(body, type=wanted)
+
+
+def decode_object(body: bytes | msgspec.Raw) -> dict[str, Any]:
+    """Decode one JSON object.
+
+    Raises:
+        ValueError: it is not a JSON object.
+    """
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+def encode(value: object) -> bytes:
+    """Encode *value* as compact JSON."""
+    return msgspec.json.encode(value)
+
+
+def identity(body: bytes | msgspec.Raw) -> ObjectMeta:
+    """Read who an object is, and nothing else of it.
+
+    Raises:
+        ValueError: it is not an object with a name.
+    """
+    return msgspec.json.decode(body, type=Identified).metadata
+
+
+def version_of(body: bytes | msgspec.Raw) -> str:
+    """Read the resourceVersion of an object that may have no name, such as a bookmark's.
+
+    Raises:
+        ValueError: it is not an object with metadata.
+    """
+    return msgspec.json.decode(body, type=_Versioned).metadata.resource_version
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    metadata: ListMeta

@@ -1,0 +1,174 @@
+"""Bytes to and from the API server; the one place where the HTTP library's errors are caught."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+import aiohttp
+
+from kube.errors import Cause, KubeError, Unavailable, error_from_status
+from kube.objects import Status, StatusDetails, decode
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
+
+_CONNECT_LIMIT_S = 10.0
+_ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that we are willing to read
+_LINE_LIMIT = 1 << 26  # bytes; etcd caps an object at 1.5 MiB, so a longer line is not an event
+
+
+class ApiTransport:
+    """Requests through kubernetes-asyncio's REST client, never through its generated models.
+
+    *api* is owned by whoever made it (:mod:`kube.access`).
+    """
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> bytes:
+        """Send one request and return the body of a 2xx answer.
+
+        Raises:
+            KubeError: any other answer, or none within *timeout_s*.
+        """
+        with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
+        async with self._answer(verb, path, query, body, content_type, with_limit) as response:
+            return await response.read()
+
+    async def stream_lines(
+        self, path: str, *, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a GET that goes on until the server ends it.
+
+        A line may come in any number of chunks and be longer than any buffer on the way.
+        An unfinished last line is dropped: the server was cut off in the middle of it.
+
+        Raises:
+            KubeError: an answer other than 2xx, a broken connection, or *inactivity_s* of silence.
+        """
+        patient = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=inactivity_s
+        )
+        async with (
+            self._answer("GET", path, query, None, "application/json", patient) as response,
+            aclosing(_lines(response.content.iter_any(), path=path)) as lines,
+        ):
+            async for line in lines:
+                yield line
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        verb: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: object,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the HTTP library keeps this limit
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            headers = await self._headers(content_type)
+            response: aiohttp.ClientResponse = await self._api.rest_client.request(
+                verb,
+                f"{self._api.configuration.host}{path}" + (f"?{urlencode(query)}" if query else ""),
+                headers=headers,
+                body=body,
+                _preload_content=False,
+                _request_timeout=timeout,
+            )
+            async with response:
+                if not 200 <= response.status < 300:  # noqa: PLR2004
+                    raise await _refusal(verb, path, response)
+                yield response
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(verb, path, error) from error
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
+        headers = {**self._api.default_headers, "Accept": "application/json"}
+        headers["Content-Type"] = content_type
+        # Runs the token refresh of in-cluster credentials and exec plugins when it is due.
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        return headers
+
+
+async def _lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:
+    pending = bytearray()
+    async for chunk in chunks:
+        head, newline, rest = chunk.partition(b"\n")
+        pending += head
+        if len(pending) > _LINE_LIMIT:
+            raise Unavailable(
+                verb="GET",
+                path=path,
+                status=200,
+                reason="LineTooLong",
+                message=f"a line of the watch is longer than {_LINE_LIMIT} bytes",
+            )
+        if not newline:
+            continue
+        first = bytes(pending)
+        *whole, last = rest.split(b"\n")
+        pending = bytearray(last)
+        for line in (first, *whole):
+            if line.strip():
+                yield line
+
+
+async def _refusal(verb: str, path: str, response: aiohttp.ClientResponse) -> KubeError:
+    body = await response.content.read(_ERROR_BODY_LIMIT)
+    return error_from_body(
+        verb=verb,
+        path=path,
+        status=response.status,
+        body=body,
+        retry_after=response.headers.get("Retry-After"),
+    )
+
+
+def error_from_body(
+    *, verb: str, path: str, status: int, body: bytes, retry_after: str | None = None
+) -> KubeError:
+    """Read an error answer: a ``Status`` object, or whatever a proxy in between wrote."""
+    try:
+        answer = decode(body, Status)
+    except ValueError:
+        answer = Status(message=body.decode(errors="replace").strip())
+    details = answer.details or StatusDetails()
+    wait_s = details.retry_after_seconds or _seconds(retry_after)
+    return error_from_status(
+        verb=verb,
+        path=path,
+        status=status or answer.code,
+        reason=answer.reason or "Unknown",
+        message=answer.message or "without a message",
+        causes=[
+            Cause(type=cause.reason, message=cause.message, field=cause.field)
+            for cause in details.causes or ()
+        ],
+        retry_after_s=wait_s,
+    )
+
+
+def _seconds(header: str | None) -> float | None:
+    # The API server always writes seconds; a date, as HTTP also allows, would come from a proxy.
+    return float(header) if header is not None and header.isdecimal() else None
+
+
+def _no_answer(verb: str, path: str, error: Exception) -> Unavailable:
+    what = str(error) or type(error).__name__
+    reason = "Timeout" if isinstance(error, asyncio.TimeoutError) else "NoAnswer"
+    return Unavailable(verb=verb, path=path, status=None, reason=reason, message=what)

@@ -1,0 +1,131 @@
+"""One watch of a collection: events since a resourceVersion, until the server ends the stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import Enum
+
+from kube.client import KubeClient, selection
+from kube.errors import KubeDecodeError, KubeError, error_from_status
+from kube.kinds import Kind
+from kube.objects import ObjectMeta, Raw, RawEvent, Status, decode, identity, version_of
+
+
+class EventType(Enum):
+    """What happened to an object; BOOKMARK only says how far the stream has come."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which objects of a kind: a namespace or all, by labels and fields."""
+
+    kind: Kind
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits:
+    """When a watch ends although nothing is wrong, and when silence means that something is.
+
+    Attributes:
+        server_s: the server closes the stream after this time, so that load spreads again after
+            one replica restarted.
+        inactivity_s: silence after which the connection counts as dead. The API server sends a
+            bookmark about once a minute, so this should be longer than that.
+    """
+
+    server_s: int = 300
+    inactivity_s: float = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """One event, its object undecoded; *metadata* is None for a bookmark."""
+
+    type: EventType
+    resource_version: str
+    object: Raw
+    metadata: ObjectMeta | None
+
+
+async def watch(
+    client: KubeClient,
+    selected: Selection,
+    *,
+    resource_version: str,
+    limits: WatchLimits,
+) -> AsyncGenerator[WatchEvent, None]:
+    """Yield what happened after *resource_version*; return when the server ends the stream.
+
+    Go on from the ``resource_version`` of the last event, bookmarks included.
+
+    Raises:
+        Gone: the server no longer knows that version (as an HTTP 410 or an ERROR event): list.
+        KubeDecodeError: a line was not a watch event.
+        KubeError: the connection broke, fell silent, or was refused.
+    """
+    path = selected.kind.path(namespace=selected.namespace)
+    query = selection(
+        label_selector=selected.label_selector, field_selector=selected.field_selector
+    ) | {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": resource_version,
+        "timeoutSeconds": str(limits.server_s),
+    }
+    lines = client.transport.stream_lines(path, query=query, inactivity_s=limits.inactivity_s)
+    async with aclosing(lines) as stream:
+        async for line in stream:
+            yield read_event(line, path=path)
+
+
+def read_event(line: bytes, *, path: str) -> WatchEvent:
+    """Read one line of a watch of *path*.
+
+    Raises:
+        Gone: an ERROR event with code 410.
+        KubeError: any other ERROR event.
+        KubeDecodeError: not a watch event.
+    """
+    try:
+        raw = decode(line, RawEvent)
+        if raw.type == "ERROR":
+            raise _reported(decode(raw.object, Status), path=path)
+        kind = EventType(raw.type)
+        if kind is EventType.BOOKMARK:
+            return WatchEvent(
+                type=kind,
+                resource_version=version_of(raw.object),
+                object=raw.object,
+                metadata=None,
+            )
+        metadata = identity(raw.object)
+    except ValueError as error:
+        raise KubeDecodeError(
+            verb="WATCH", path=path, status=200, reason="NotAWatchEvent", message=str(error)
+        ) from error
+    return WatchEvent(
+        type=kind,
+        resource_version=metadata.resource_version,
+        object=raw.object,
+        metadata=metadata,
+    )
+
+
+def _reported(status: Status, *, path: str) -> KubeError:
+    return error_from_status(
+        verb="WATCH",
+        path=path,
+        status=status.code,
+        reason=status.reason or "Unknown",
+        message=status.message,
+    )
