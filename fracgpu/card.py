@@ -1,0 +1,141 @@
+"""The physical cards: what one is, what of it may be shared, and which kinds a cluster has."""
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Final, NewType
+
+from fracgpu.units import Mib
+
+CardUuid = NewType("CardUuid", str)
+
+# The shareable MiB of a card are floored to a multiple of this, so that equal fractions add up:
+# two halves, five fifths or sixteen sixteenths, each rounded up to whole MiB, always fit one card.
+# 80 = lcm(16, 20); see docs/decisions/0002-mib-integers.md.
+SHARE_GRANULE_MIB: Final = 80
+
+
+class Health(Enum):
+    """Whether new slices may go on a card. It may fall, and it may rise again."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One physical GPU, named by its UUID; the index is for display only.
+
+    Attributes:
+        total_mib: what NVML reports as the card's memory.
+        reserved_mib: what the driver keeps, and any headroom the administrator set aside.
+        links: distance to other cards of the node, smaller is faster; absent means unknown.
+    """
+
+    uuid: CardUuid
+    index: int
+    model: str
+    total_mib: Mib
+    reserved_mib: Mib = Mib(0)
+    health: Health = Health.HEALTHY
+    health_reason: str = ""
+    numa_node: int | None = None
+    links: Mapping[CardUuid, int] = field(default_factory=dict)
+
+    @property
+    def capacity_mib(self) -> Mib:
+        """MiB that may be handed out: total less reserved, floored to the share granule."""
+        shareable = max(0, self.total_mib - self.reserved_mib)
+        return Mib(shareable - shareable % SHARE_GRANULE_MIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cordon:
+    """No new slices on a card until a time; it lapses by itself, so a crash cannot leave one."""
+
+    card: CardUuid
+    until: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCards:
+    """The cards of one node, and what currently keeps slices off some of them."""
+
+    node: str
+    cards: tuple[Card, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
+    shared: bool = True
+    schedulable: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
+        """Give the cards whose cordon has not lapsed at *now*."""
+        return frozenset(cordon.card for cordon in self.cordons if cordon.until > now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardClass:
+    """Cards of one shareable size: what a fraction is a fraction of.
+
+    Attributes:
+        capacity_mib: shareable MiB of each of these cards.
+        models: the models that come in this size.
+        most_per_node: the largest number of such cards in one node.
+        free_share: free MiB of the class over its capacity, 0..1.
+    """
+
+    capacity_mib: Mib
+    models: frozenset[str]
+    most_per_node: int
+    cards: int
+    free_share: float
+
+
+def model_key(model: str) -> str:
+    """Write a model as a label value does: NVML's spaces become dashes."""
+    return "-".join(model.split())
+
+
+def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
+    """Tell whether *model* matches one of *globs*; no globs allow every model."""
+    if not globs:
+        return True
+    key = model_key(model).casefold()
+    return any(fnmatch.fnmatchcase(key, model_key(glob).casefold()) for glob in globs)
+
+
+def card_classes(
+    nodes: Iterable[NodeCards], *, free_mib: Mapping[CardUuid, Mib]
+) -> tuple[CardClass, ...]:
+    """Sort the cluster's shared, healthy cards into classes, the most free share first.
+
+    Cards missing from *free_mib* count as full: unknown is never free.
+    """
+    by_size: dict[Mib, list[Card]] = {}
+    most: Counter[Mib] = Counter()
+    for node in nodes:
+        if not node.shared:
+            continue
+        here: Counter[Mib] = Counter()
+        for card in node.cards:
+            if card.health is Health.HEALTHY and card.capacity_mib > 0:
+                by_size.setdefault(card.capacity_mib, []).append(card)
+                here[card.capacity_mib] += 1
+        for size, count in here.items():
+            most[size] = max(most[size], count)
+    classes = [
+        CardClass(
+            capacity_mib=size,
+            models=frozenset(model_key(card.model) for card in cards),
+            most_per_node=most[size],
+            cards=len(cards),
+            free_share=sum(free_mib.get(card.uuid, 0) for card in cards) / (size * len(cards)),
+        )
+        for size, cards in by_size.items()
+    ]
+    return tuple(sorted(classes, key=lambda it: (-it.free_share, it.capacity_mib)))

@@ -1,0 +1,65 @@
+"""Every string another program can see, in one place."""
+
+from typing import Final
+
+PREFIX: Final = "fracgpu.io/"
+
+# Resources (node capacity, container limits).
+GPU_MEM: Final = "fracgpu.io/gpu-mem"
+GPU_COUNT: Final = "fracgpu.io/gpu-count"
+GPU_SLOT: Final = "fracgpu.io/gpu-slot"
+
+# Pod annotations that a user writes: the request language.
+FRACTION: Final = "fracgpu.io/fraction"
+MEMORY: Final = "fracgpu.io/memory"
+CORES: Final = "fracgpu.io/cores"
+CARDS: Final = "fracgpu.io/cards"
+MODEL: Final = "fracgpu.io/model"
+PLACEMENT: Final = "fracgpu.io/placement"
+TOPOLOGY: Final = "fracgpu.io/topology"
+ISOLATION: Final = "fracgpu.io/isolation"
+REBALANCE: Final = "fracgpu.io/rebalance"
+REQUEST_KEYS: Final = (
+    FRACTION,
+    MEMORY,
+    CORES,
+    CARDS,
+    MODEL,
+    PLACEMENT,
+    TOPOLOGY,
+    ISOLATION,
+    REBALANCE,
+)
+
+# Pod annotations that only the system writes.
+GRANTED: Final = "fracgpu.io/granted"
+ASSIGNMENT: Final = "fracgpu.io/assignment"
+WIRED: Final = "fracgpu.io/wired"
+RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED)
+
+# Node annotations: the agent's inventory, and the cards that the rebalancer asks to leave alone.
+NODE_CARDS: Final = "fracgpu.io/cards"
+NODE_CORDONS: Final = "fracgpu.io/cordons"
+
+# Node labels.
+SHARE_LABEL: Final = "fracgpu.io/share"
+CARD_MODEL_LABEL: Final = "fracgpu.io/card-model"
+CARD_MEMORY_LABEL: Final = "fracgpu.io/card-memory"
+CARD_COUNT_LABEL: Final = "fracgpu.io/card-count"
+CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
+DRIVER_LABEL: Final = "fracgpu.io/driver"
+# One label for each card class (shareable MiB of one card) on the node; the value is the number of
+# such cards. A node may hold several classes, which one `card-memory` label could not say.
+CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
+
+# CDI (Container Device Interface): kind of the devices that Allocate names.
+CDI_KIND: Final = "fracgpu.io/slot"
+
+# Environment of a container that holds a slice.
+ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
+ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
+
+SYSTEM_NAMESPACE: Final = "fracgpu-system"
+CONFIG_MAP: Final = "fracgpu-config"
+SCHEDULER_NAME: Final = "fracgpu-scheduler"

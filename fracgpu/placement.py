@@ -1,0 +1,255 @@
+"""Which cards of a node a pod gets, or card by card why it gets none."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+from typing import Final, assert_never
+
+from fracgpu.allocation import Assignment, Hold, Slice, holds_by_card
+from fracgpu.card import CardUuid, Health, model_allowed
+from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.request import FULL_CORES, ContainerNeed, PodNeed, Strategy
+from fracgpu.snapshot import CardLoad, NodeLoads
+from fracgpu.units import share_of
+
+MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
+
+# Several containers on several cards is a small packing problem; past this many tries the answer
+# is no, with its own reason, rather than a stalled scheduler.
+_MAX_TRIES: Final = 20_000
+
+
+class Reason(Enum):
+    """Why a card, or a node as a whole, will not do."""
+
+    NOT_SHARED = "the node does not share its cards"
+    NO_INVENTORY = "the node has not reported its cards"
+    UNSCHEDULABLE = "the node is cordoned"
+    TOO_FEW_CARDS = "too few cards"
+    UNHEALTHY = "unhealthy"
+    CORDONED = "set aside by the rebalancer"
+    WRONG_MODEL = "another model than asked for"
+    WRONG_CLASS = "another size than the share was granted for"
+    TOO_LITTLE_FREE = "too little free memory"
+    TOO_FEW_CORES = "too little free compute"
+    CONTAINERS_CLASH = "its containers do not fit side by side"
+    TOO_MANY_TRIES = "too many combinations to try"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The answer yes: these cards, this much.
+
+    Attributes:
+        score: how good, 0.0 (worst) to 1.0 (best) by the strategy asked for.
+    """
+
+    node: str
+    assignment: Assignment
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlacement:
+    """The answer no, with the reason of each card, or one for the node as a whole."""
+
+    node: str
+    whole: Reason | None = None
+    refusals: Mapping[CardUuid, Reason]
+
+    @property
+    def text(self) -> str:
+        """Say it in plain words: ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
+        if self.whole is not None:
+            return self.whole.value
+        total = len(self.refusals)
+        counted = Counter(self.refusals.values())
+        return "; ".join(
+            f"{count} of {total} cards: {reason.value}"
+            for reason, count in sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
+        )
+
+
+def place(
+    loads: NodeLoads,
+    need: PodNeed,
+    *,
+    strategy: Strategy,
+    exclude: frozenset[CardUuid] = frozenset(),
+) -> Placement | NoPlacement:
+    """Choose cards for a pod on one node; the same input always gives the same answer.
+
+    The pod's own strategy, where it names one, beats *strategy*. Cards in *exclude* are treated as
+    cordoned. Ties go to the lower index, then the smaller UUID.
+    """
+    whole = _node_refusal(loads)
+    if whole is not None:
+        return NoPlacement(node=loads.node.node, whole=whole, refusals={})
+    strategy = need.strategy or strategy
+    usable, refusals = _sift(loads, need, exclude)
+    for container in need.containers:
+        fitting = [load for load in usable if _fits(load, container) is None]
+        if len(fitting) < container.cards:
+            refusals.update(
+                {load.card.uuid: why for load in usable if (why := _fits(load, container))}
+            )
+            return _no(loads, refusals, Reason.TOO_FEW_CARDS)
+    search = _Search(tries_left=_MAX_TRIES)
+    assignment = search.run(usable, need.containers, strategy)
+    if assignment is None:
+        whole = Reason.TOO_MANY_TRIES if search.tries_left <= 0 else Reason.CONTAINERS_CLASH
+        return NoPlacement(node=loads.node.node, whole=whole, refusals=refusals)
+    return Placement(
+        node=loads.node.node,
+        assignment=assignment,
+        score=_score(loads, assignment, need, strategy),
+    )
+
+
+def score_0_to_10(placement: Placement) -> int:
+    """Scale a placement's score to what a scheduler extender may answer."""
+    return round(placement.score * MAX_SCORE)
+
+
+def _no(loads: NodeLoads, refusals: dict[CardUuid, Reason], otherwise: Reason) -> NoPlacement:
+    every = len(refusals) == len(loads.cards)
+    return NoPlacement(node=loads.node.node, whole=None if every else otherwise, refusals=refusals)
+
+
+def _node_refusal(loads: NodeLoads) -> Reason | None:
+    if not loads.node.shared:
+        return Reason.NOT_SHARED
+    if not loads.node.schedulable:
+        return Reason.UNSCHEDULABLE
+    if not loads.cards:
+        return Reason.NO_INVENTORY
+    return None
+
+
+def _sift(
+    loads: NodeLoads, need: PodNeed, exclude: frozenset[CardUuid]
+) -> tuple[list[CardLoad], dict[CardUuid, Reason]]:
+    usable: list[CardLoad] = []
+    refusals: dict[CardUuid, Reason] = {}
+    for uuid, load in loads.cards.items():
+        if load.card.health is not Health.HEALTHY:
+            refusals[uuid] = Reason.UNHEALTHY
+        elif load.cordoned or uuid in exclude:
+            refusals[uuid] = Reason.CORDONED
+        elif not model_allowed(load.card.model, globs=need.models):
+            refusals[uuid] = Reason.WRONG_MODEL
+        else:
+            usable.append(load)
+    return usable, refusals
+
+
+def _fits(load: CardLoad, need: ContainerNeed) -> Reason | None:
+    if (
+        need.share is not None
+        and share_of(need.share, capacity_mib=load.card.capacity_mib) != need.mib
+    ):
+        return Reason.WRONG_CLASS
+    if need.mib > load.free_mib:
+        return Reason.TOO_LITTLE_FREE
+    if need.cores > FULL_CORES - load.held_cores:
+        return Reason.TOO_FEW_CORES
+    return None
+
+
+def _rank(load: CardLoad, strategy: Strategy) -> tuple[int, int, str]:
+    match strategy:
+        case Strategy.PACK:
+            first = int(load.free_mib)
+        case Strategy.SPREAD:
+            first = -int(load.free_mib)
+        case _:
+            assert_never(strategy)
+    return (first, load.card.index, load.card.uuid)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Depth-first search for an assignment, best cards first, with a bound on its length."""
+
+    tries_left: int
+
+    def run(
+        self, loads: Sequence[CardLoad], needs: Sequence[ContainerNeed], strategy: Strategy
+    ) -> Assignment | None:
+        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
+        hungry_first = sorted(
+            needs, key=lambda it: (it.kind is ContainerKind.INIT, -it.mib, -it.cards)
+        )
+        found = self._extend(loads, hungry_first, strategy, specs, {})
+        if found is None:
+            return None
+        return {it.name: found[it.name] for it in needs}
+
+    def _extend(
+        self,
+        loads: Sequence[CardLoad],
+        needs: Sequence[ContainerNeed],
+        strategy: Strategy,
+        specs: Sequence[ContainerSpec],
+        chosen: Mapping[str, tuple[Slice, ...]],
+    ) -> Assignment | None:
+        if not needs:
+            return chosen
+        need, rest = needs[0], needs[1:]
+        for cards in self._choices(loads, need, strategy, specs, chosen):
+            self.tries_left -= 1
+            if self.tries_left < 0:
+                return None
+            slices = tuple(Slice(card=uuid, mib=need.mib, cores=need.cores) for uuid in cards)
+            trial = {**chosen, need.name: slices}
+            if not _all_fit(loads, holds_by_card(trial, specs)):
+                continue
+            found = self._extend(loads, rest, strategy, specs, trial)
+            if found is not None:
+                return found
+        return None
+
+    @staticmethod
+    def _choices(
+        loads: Sequence[CardLoad],
+        need: ContainerNeed,
+        strategy: Strategy,
+        specs: Sequence[ContainerSpec],
+        chosen: Mapping[str, tuple[Slice, ...]],
+    ) -> Iterator[tuple[CardUuid, ...]]:
+        held = holds_by_card(chosen, specs)
+        now = [_with(load, held) for load in loads]
+        fitting = [load for load in now if need.kind is ContainerKind.INIT or not _fits(load, need)]
+        ranked = sorted(fitting, key=lambda load: _rank(load, strategy))
+        return combinations((load.card.uuid for load in ranked), need.cards)
+
+
+def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:
+    hold = held.get(load.card.uuid)
+    return load if hold is None else load.plus(hold, pod_uid="")
+
+
+def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
+    by_uuid = {load.card.uuid: load for load in loads}
+    return all(
+        hold.mib <= by_uuid[uuid].free_mib and hold.cores <= FULL_CORES - by_uuid[uuid].held_cores
+        for uuid, hold in held.items()
+    )
+
+
+def _score(loads: NodeLoads, assignment: Assignment, need: PodNeed, strategy: Strategy) -> float:
+    specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
+    held = holds_by_card(assignment, specs)
+    fill = sum(
+        (loads.cards[uuid].held_mib + hold.mib) / max(1, loads.cards[uuid].card.capacity_mib)
+        for uuid, hold in held.items()
+    ) / len(held)
+    match strategy:
+        case Strategy.PACK:
+            return fill
+        case Strategy.SPREAD:
+            return 1.0 - fill
+        case _:
+            assert_never(strategy)

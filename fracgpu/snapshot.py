@@ -1,0 +1,126 @@
+"""An immutable picture of every card and what is held on it; what-if questions make copies."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol
+
+from fracgpu.allocation import Hold
+from fracgpu.card import Card, CardUuid, NodeCards
+from fracgpu.units import Mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLoad:
+    """One card and what pods hold on it (requested, not measured)."""
+
+    card: Card
+    held_mib: Mib = Mib(0)
+    held_cores: int = 0
+    pods: frozenset[str] = frozenset()
+    cordoned: bool = False
+
+    @property
+    def free_mib(self) -> Mib:
+        """Capacity less requested; negative where a card shrank under its pods."""
+        return Mib(self.card.capacity_mib - self.held_mib)
+
+    def plus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib + hold.mib),
+            held_cores=self.held_cores + hold.cores,
+            pods=self.pods | {pod_uid},
+        )
+
+    def minus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib - hold.mib),
+            held_cores=self.held_cores - hold.cores,
+            pods=self.pods - {pod_uid},
+        )
+
+
+class _Change(Protocol):
+    """The shape of CardLoad.plus and CardLoad.minus."""
+
+    def __call__(self, load: CardLoad, hold: Hold, /, *, pod_uid: str) -> CardLoad: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoads:
+    """One node's cards by UUID, in index order."""
+
+    node: NodeCards
+    cards: Mapping[CardUuid, CardLoad]
+
+    @property
+    def free_mib(self) -> Mib:
+        return Mib(sum(load.free_mib for load in self.cards.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHolds:
+    """Where one pod holds what."""
+
+    pod_uid: str
+    node: str
+    holds: Mapping[CardUuid, Hold]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The picture: nodes by name, and each pod's holds by UID."""
+
+    nodes: Mapping[str, NodeLoads] = field(default_factory=dict)
+    pods: Mapping[str, PodHolds] = field(default_factory=dict)
+
+    def with_(self, pod: PodHolds) -> "Snapshot":
+        """Ask what would be if *pod* held this as well."""
+        assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the picture already"
+        return Snapshot(
+            nodes=self._changed(pod, CardLoad.plus), pods={**self.pods, pod.pod_uid: pod}
+        )
+
+    def without(self, pod_uid: str) -> "Snapshot":
+        """Ask what would be if the pod were gone; unknown pods change nothing."""
+        pod = self.pods.get(pod_uid)
+        if pod is None:
+            return self
+        rest = {uid: holds for uid, holds in self.pods.items() if uid != pod_uid}
+        return Snapshot(nodes=self._changed(pod, CardLoad.minus), pods=rest)
+
+    def card(self, uuid: CardUuid) -> CardLoad | None:
+        for loads in self.nodes.values():
+            if uuid in loads.cards:
+                return loads.cards[uuid]
+        return None
+
+    def _changed(self, pod: PodHolds, change: _Change) -> Mapping[str, NodeLoads]:
+        loads = self.nodes.get(pod.node)
+        if loads is None:
+            return self.nodes
+        cards = dict(loads.cards)
+        for uuid, hold in pod.holds.items():
+            if uuid in cards:
+                cards[uuid] = change(cards[uuid], hold, pod_uid=pod.pod_uid)
+        return {**self.nodes, pod.node: replace(loads, cards=MappingProxyType(cards))}
+
+
+def node_loads(
+    node: NodeCards, pods: Iterable[PodHolds], *, cordoned: frozenset[CardUuid]
+) -> NodeLoads:
+    """Fold the holds of *pods* on *node* into its cards.
+
+    Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
+    """
+    loads = {
+        card.uuid: CardLoad(card=card, cordoned=card.uuid in cordoned)
+        for card in sorted(node.cards, key=lambda card: (card.index, card.uuid))
+    }
+    for pod in pods:
+        for uuid, hold in pod.holds.items():
+            if uuid in loads:
+                loads[uuid] = loads[uuid].plus(hold, pod_uid=pod.pod_uid)
+    return NodeLoads(node=node, cards=MappingProxyType(loads))
