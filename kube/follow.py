@@ -1,0 +1,160 @@
+"""One key of one ConfigMap, followed for ever; a bad edit keeps the last good value and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+import yaml
+
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import CONFIGMAPS
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+class ConfigFollower(Generic[T]):
+    """The current value of one key, as its administrator last wrote it *correctly*.
+
+    A ConfigMap or key that does not exist means *default*. An edit that *parse* refuses changes
+    nothing but :attr:`problem`, and is logged and counted.
+
+    Args:
+        client: where to look.
+        name: of the ConfigMap.
+        namespace: of the ConfigMap.
+        key: within ``data``.
+        parse: text to value; raises ValueError with a message for people.
+        default: the value while nothing is written.
+        on_change: called with each new value that differs from the one before.
+        on_refused: called with the reason of each edit that was not taken.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword per independent fact
+        self,
+        client: KubeClient,
+        *,
+        name: str,
+        namespace: str,
+        key: str,
+        parse: Callable[[str], T],
+        default: T,
+        on_change: Callable[[T], None] | None = None,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self._where = f"ConfigMap {namespace}/{name}, key {key}"
+        self._key = key
+        self._parse = parse
+        self._default = default
+        self._on_change = on_change
+        self._on_refused = on_refused
+        self._text: str | None = None
+        self._value = default
+        self._problem = ""
+        self.refused = 0
+        self._informer = Informer(
+            client,
+            CONFIGMAPS,
+            decode=_read_data,
+            namespace=namespace,
+            field_selector=f"metadata.name={name}",
+            on_change=self._take,
+        )
+
+    @property
+    def value(self) -> T:
+        """The last good value."""
+        return self._value
+
+    @property
+    def problem(self) -> str:
+        """Why what is written now is not in use; empty when it is."""
+        return self._problem
+
+    @property
+    def synced(self) -> bool:
+        """Whether the ConfigMap, or its absence, has been seen."""
+        return self._informer.synced
+
+    async def wait_synced(self) -> None:
+        """Wait until the ConfigMap, or its absence, has been seen."""
+        await self._informer.wait_synced()
+
+    async def run(self) -> None:
+        """Follow until cancelled; an API outage is waited out with the last good value."""
+        await self._informer.run()
+
+    def _take(self, change: Change[Mapping[str, str]]) -> None:
+        gone = change.type is ChangeType.DELETED
+        text = None if gone else change.object.get(self._key)
+        if text == self._text:
+            return  # another key was edited
+        self._text = text
+        try:
+            value = self._default if text is None else self._parse(text)
+        except ValueError as error:
+            self._problem = str(error)
+            self.refused += 1
+            _log.error("config_refused", where=self._where, error=self._problem)
+            if self._on_refused is not None:
+                self._on_refused(self._problem)
+            return
+        self._problem = ""
+        if value != self._value:
+            self._value = value
+            _log.info("config_changed", where=self._where, value=str(value), default=text is None)
+            if self._on_change is not None:
+                self._on_change(value)
+
+
+def strict_mapping(text: str) -> dict[str, Any]:
+    """Read a YAML mapping in which no key stands twice; an empty text is an empty mapping.
+
+    Raises:
+        ValueError: it is not YAML, not a mapping with texts as keys, or repeats a key.
+    """
+    try:
+        # _StrictLoader is a SafeLoader: it builds nothing but plain values.
+        found = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from error
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(f"YAML that cannot be read: {error}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"found {type(found).__name__}; want a mapping 'name: value', ...")
+    return found
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """The safe loader, which by itself lets the last of several equal keys win."""
+
+    def construct_mapping(
+        self,
+        node: yaml.MappingNode,
+        deep: bool = False,  # noqa: FBT001, FBT002 - the library's signature
+    ) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands there twice", key_node.start_mark
+                )
+            if isinstance(key, Hashable):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+class _ConfigMap(msgspec.Struct, frozen=True):
+    data: dict[str, str] | None = None
+
+
+def _read_data(body: bytes) -> Mapping[str, str]:
+    return msgspec.json.decode(body, type=_ConfigMap).data or {}

@@ -1,0 +1,206 @@
+"""One key of one ConfigMap, followed for ever."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kube.client import KubeClient
+from kube.follow import ConfigFollower, strict_mapping
+
+
+class OneConfigMap:
+    """A transport to an API server that has at most one ConfigMap; it can be edited."""
+
+    def __init__(self, data: Mapping[str, str] | None) -> None:
+        self._version = 1
+        self._data = data
+        self._lines: asyncio.Queue[bytes] = asyncio.Queue()
+        self.queries: list[Mapping[str, str]] = []
+
+    def edit(self, data: Mapping[str, str]) -> None:
+        what = "ADDED" if self._data is None else "MODIFIED"
+        self._version += 1
+        self._data = data
+        self._lines.put_nowait(_line(what, self._object()))
+
+    def delete(self) -> None:
+        self._version += 1
+        self._lines.put_nowait(_line("DELETED", self._object()))
+        self._data = None
+
+    async def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> bytes:
+        self.queries.append(query or {})
+        items = [] if self._data is None else [self._object()]
+        listing = {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+        return json.dumps(listing).encode()
+
+    async def stream_lines(
+        self, path: str, *, query: Mapping[str, str], inactivity_s: float
+    ) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield await self._lines.get()
+
+    def _object(self) -> dict[str, object]:
+        metadata = {
+            "name": "settings",
+            "namespace": "here",
+            "uid": "u1",
+            "resourceVersion": str(self._version),
+        }
+        return {"metadata": metadata, "data": self._data}
+
+
+def _line(what: str, found: object) -> bytes:
+    return json.dumps({"type": what, "object": found}).encode()
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is no whole number")
+    return int(text)
+
+
+class Seen:
+    """What the follower told its owner."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self.refusals: list[str] = []
+
+
+@asynccontextmanager
+async def following(
+    api: OneConfigMap, seen: Seen | None = None
+) -> AsyncIterator[ConfigFollower[int]]:
+    told = seen or Seen()
+    follower = ConfigFollower(
+        KubeClient(api),
+        name="settings",
+        namespace="here",
+        key="limit",
+        parse=_whole,
+        default=7,
+        on_change=told.values.append,
+        on_refused=told.refusals.append,
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(follower.run(), name="follow")
+        async with asyncio.timeout(5):
+            await follower.wait_synced()
+        try:
+            yield follower
+        finally:
+            task.cancel()
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 - what we wait for has no event of its own
+            await asyncio.sleep(0.001)
+
+
+async def test_without_a_config_map_the_default_holds() -> None:
+    async with following(OneConfigMap(None)) as follower:
+        assert (follower.value, follower.problem, follower.synced) == (7, "", True)
+
+
+async def test_only_the_one_config_map_is_asked_for() -> None:
+    api = OneConfigMap(None)
+    async with following(api):
+        assert api.queries[0]["fieldSelector"] == "metadata.name=settings"
+
+
+async def test_what_is_written_already_holds_once_synced() -> None:
+    async with following(OneConfigMap({"limit": "9"})) as follower:
+        assert follower.value == 9
+
+
+async def test_an_edit_is_followed_and_told() -> None:
+    api, seen = OneConfigMap({"limit": "9"}), Seen()
+    async with following(api, seen) as follower:
+        api.edit({"limit": "10"})
+        await eventually(lambda: follower.value == 10)
+    assert seen.values == [9, 10]
+
+
+async def test_a_bad_edit_keeps_the_last_good_value_and_says_so() -> None:
+    api, seen = OneConfigMap({"limit": "9"}), Seen()
+    async with following(api, seen) as follower:
+        api.edit({"limit": "many"})
+        await eventually(lambda: follower.problem != "")
+        assert (follower.value, follower.refused) == (9, 1)
+    assert seen.refusals == ["'many' is no whole number"]
+    assert seen.values == [9]
+
+
+async def test_a_good_edit_ends_the_problem() -> None:
+    api = OneConfigMap({"limit": "many"})
+    async with following(api) as follower:
+        assert (follower.value, follower.problem) == (7, "'many' is no whole number")
+        api.edit({"limit": "8"})
+        await eventually(lambda: follower.value == 8)
+        assert follower.problem == ""
+
+
+async def test_an_edit_of_another_key_changes_nothing() -> None:
+    api, seen = OneConfigMap({"limit": "many"}), Seen()
+    async with following(api, seen) as follower:
+        api.edit({"limit": "many", "other": "x"})
+        api.edit({"limit": "3", "other": "x"})
+        await eventually(lambda: follower.value == 3)
+    assert len(seen.refusals) == 1
+
+
+async def test_a_deleted_key_or_config_map_means_the_default_again() -> None:
+    api = OneConfigMap({"limit": "9"})
+    async with following(api) as follower:
+        api.edit({})
+        await eventually(lambda: follower.value == 7)
+        api.edit({"limit": "11"})
+        await eventually(lambda: follower.value == 11)
+        api.delete()
+        await eventually(lambda: follower.value == 7)
+
+
+def test_a_mapping_is_read() -> None:
+    assert strict_mapping("strategy: pack\nhotRatio: 0.9") == {"strategy": "pack", "hotRatio": 0.9}
+
+
+def test_an_empty_text_is_an_empty_mapping() -> None:
+    assert strict_mapping("# nothing yet\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("strategy: pack\nstrategy: spread", "the key 'strategy' stands there twice"),
+        ("a: {b: 1, b: 2}", "the key 'b' stands there twice"),
+        ("- pack", "found list; want a mapping"),
+        ("pack", "found str; want a mapping"),
+        ("1: pack", "want a mapping"),
+        ("strategy: [pack", "not YAML"),
+        ("[a]: pack", "not YAML"),
+        ("!!python/object/apply:os.getcwd []", "not YAML"),
+        ("day: 2026-13-45", "month must be in 1..12"),
+    ],
+)
+def test_what_is_no_plain_mapping_is_refused_with_its_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason.replace(".", r"\.")):
+        strict_mapping(text)
+
+
+def test_a_bottomless_mapping_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        strict_mapping("{a: " * 5000 + "}" * 5000)
