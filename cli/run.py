@@ -11,16 +11,13 @@ from typing import Any, Final
 
 import structlog
 
+from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
 from process.lifecycle import Service, run_until_stopped
 from process.settings import HelpRequested, ProcessSettings, SettingsError, describe, load
 
 log = structlog.get_logger()
-
-DONE: Final = 0
-FAILED: Final = 1
-CALLED_WRONG: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +34,7 @@ class BadPart(Exception):  # noqa: N818 - reads as what it says
     """A part the settings name cannot be made."""
 
 
-def device_plugin_parts(settings: Any) -> Mapping[str, object]:  # noqa: ANN401
+def device_plugin_parts(settings: Any) -> Mapping[str, object]:
     """Choose the cards: the real ones through NVML, or simulated ones from a file."""
     source: str = settings.cards
     kind, _, file = source.partition(":")

@@ -207,7 +207,7 @@ def _spec(field: "dataclasses.Field[Any]", hint: object, program: str) -> _Spec:
     kind = str if many else plain[0]
     assert kind in (int, float, str, bool, Path), f"{field.name}: no setting can be {kind}"  # noqa: S101
     variable = _prefix(program) + field.name.upper()
-    assert not _is_service_link(field.name.upper(), "tcp://"), (  # noqa: S101
+    assert not _is_service_link(field.name.upper(), ""), (  # noqa: S101
         f"{field.name}: kubelet may set {variable} for a Service"
     )
     meta = field.metadata.get(_KEY)
@@ -231,7 +231,7 @@ def _is_union(hint: object) -> bool:
 def _is_service_link(tail: str, value: str) -> bool:
     if _SERVICE_LINK.fullmatch(tail):
         return True
-    # NAME_PORT is a link only with a URL in it: LISTEN_PORT=8443 is ours.
+    # LISTEN_PORT=8443 is ours; LISTEN_PORT=tcp://10.0.0.1:443 is a Service called ...-listen.
     return tail.rpartition("_")[2] == "PORT" and bool(_SERVICE_LINK_URL.match(value))
 
 
@@ -272,9 +272,11 @@ def _read_variables(
     for variable in sorted(name for name in environ if name.startswith(prefix)):
         text = environ[variable]
         spec = by_variable.get(variable)
+        if _is_service_link(variable.removeprefix(prefix), text):
+            continue
         if spec is not None:
             found[spec.name] = (variable, text)
-        elif not _is_service_link(variable.removeprefix(prefix), text):
+        else:
             mistakes.append(f"{variable} is not a setting{_nearest(variable, by_variable)}")
     return found
 

@@ -1,6 +1,8 @@
 """A server's TLS whose certificate can be replaced while connections are open."""
 
+import base64
 import hashlib
+import json
 import os
 import ssl
 import tempfile
@@ -97,6 +99,19 @@ class ServingTls:
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         return context
+
+
+def read_secret(raw: bytes) -> dict[str, bytes]:
+    """Decode the ``data`` of a Secret's JSON; fits an informer's ``decode``.
+
+    Raises:
+        ValueError: it is not the JSON of a Secret.
+    """
+    secret = json.loads(raw)
+    data = secret.get("data") if isinstance(secret, dict) else None
+    if not isinstance(data, dict) or not all(isinstance(text, str) for text in data.values()):
+        raise ValueError("not a Secret with data")
+    return {key: base64.b64decode(text, validate=True) for key, text in data.items()}
 
 
 @contextmanager

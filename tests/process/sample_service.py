@@ -1,0 +1,67 @@
+"""A small real service for the lifecycle tests: ``python -m tests.process.sample_service MODE``."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from process import logs
+from process.clock import SystemClock
+from process.lifecycle import EndProcess, Running, Service, run_until_stopped
+from process.telemetry import HttpServer, ReadyGate, TelemetryServer, new_registry
+
+
+def say(what: str, **fields: object) -> None:
+    sys.stdout.write(json.dumps({"what": what, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+async def slow(request: web.Request) -> web.Response:
+    say("asked")
+    await asyncio.sleep(float(request.query.get("seconds", "0")))
+    return web.Response(text="done")
+
+
+async def loop(mode: str) -> None:
+    if mode == "crash":
+        raise RuntimeError("the loop fell over")
+    if mode == "end":
+        raise EndProcess("the lease is lost")
+    try:
+        await asyncio.Event().wait()
+    finally:
+        say("loop_cancelled")
+
+
+def build(mode: str) -> Service:
+    gate = ReadyGate()
+    telemetry = TelemetryServer(new_registry(), "127.0.0.1", 0, gate.readiness)
+    app = web.Application()
+    app.router.add_get("/", slow)
+    server = HttpServer(app, host="127.0.0.1", port=0)
+
+    @asynccontextmanager
+    async def parts() -> AsyncIterator[Running]:
+        try:
+            yield Running(tasks={"loop": lambda: loop(mode), "ports": ports}, servers=[server])
+        finally:
+            say("clients_closed")
+
+    async def ports() -> None:
+        while server.port == 0:  # noqa: ASYNC110 - the child has nothing to be told by
+            await asyncio.sleep(0.01)
+        say("up", port=server.port, telemetry_port=telemetry.port)
+        await asyncio.Event().wait()
+
+    return Service(
+        name="sample", open=parts, gate=gate, telemetry=telemetry,
+        drain_wait_s=0.3, drain_limit_s=5,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    logs.configure(json=True)
+    sys.exit(asyncio.run(run_until_stopped(build(sys.argv[1]), SystemClock())))

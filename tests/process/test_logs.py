@@ -1,0 +1,90 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from process import logs
+
+
+class Terminal(io.StringIO):
+    """A text stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    logging.captureWarnings(False)  # noqa: FBT003 - the only argument there is
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_off_a_terminal_each_event_is_one_json_object() -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+
+    structlog.get_logger().info("pod_bound", pod="ml/a", gpu_mem_mib=4096)
+
+    line = json.loads(out.getvalue())
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "pod_bound", "pod": "ml/a", "gpu_mem_mib": 4096, "level": "info"}
+
+
+def test_on_a_terminal_an_event_is_a_line_for_people() -> None:
+    out = Terminal()
+    logs.configure(stream=out)
+
+    structlog.get_logger().info("pod_bound", pod="ml/a")
+
+    assert "pod_bound" in out.getvalue()
+    assert "\x1b[" in out.getvalue()
+
+
+def test_lines_below_the_level_are_dropped() -> None:
+    out = io.StringIO()
+    logs.configure(level="warning", stream=out)
+
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().warning("loud")
+
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["loud"]
+
+
+def test_a_librarys_warning_has_the_same_shape_and_its_chatter_is_dropped() -> None:
+    out = io.StringIO()
+    logs.configure(stream=out)
+
+    logging.getLogger("some.library").info("chatter")
+    logging.getLogger("some.library").warning("trouble with %s", "x")
+
+    (line,) = [json.loads(text) for text in out.getvalue().splitlines()]
+    assert (line["event"], line["level"], line["logger"]) == (
+        "trouble with x", "warning", "some.library",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_traceback_is_logged_without_the_values_of_local_variables(as_json: bool) -> None:  # noqa: FBT001
+    out = Terminal()
+    logs.configure(json=as_json, stream=out)
+
+    def fail() -> None:
+        password = "hun" + "ter2"
+        raise RuntimeError(f"no luck with {len(password)} letters")
+
+    try:
+        fail()
+    except RuntimeError:
+        structlog.get_logger().exception("it_failed")
+
+    assert "Traceback (most recent call last)" in out.getvalue()
+    assert "no luck with 7 letters" in out.getvalue()
+    assert "hunter2" not in out.getvalue()

@@ -1,0 +1,190 @@
+import asyncio
+import gzip
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client import Counter
+
+from process.telemetry import (
+    HttpServer,
+    Readiness,
+    ReadyGate,
+    TelemetryServer,
+    add_telemetry_routes,
+    new_registry,
+)
+
+
+@asynccontextmanager
+async def serving(server: HttpServer) -> AsyncIterator[str]:
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.stop(1)
+
+
+@asynccontextmanager
+async def telemetry(gate: ReadyGate) -> AsyncIterator[str]:
+    registry = new_registry()
+    Counter("fracgpu_test_turns_total", "Turns.", registry=registry).inc(3)
+    async with serving(TelemetryServer(registry, "127.0.0.1", 0, gate.readiness)) as url:
+        yield url
+
+
+async def get(url: str, **headers: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as response:
+        return response.status, response.headers["Content-Type"], await response.text()
+
+
+async def test_metrics_are_served_as_prometheus_text() -> None:
+    async with telemetry(ReadyGate()) as url:
+        status, content_type, text = await get(f"{url}/metrics")
+
+    assert status == 200
+    assert content_type.startswith("text/plain; version=")
+    assert "fracgpu_test_turns_total 3.0" in text
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_metrics_come_as_open_metrics_and_compressed_when_asked_for() -> None:
+    def ask(url: str) -> tuple[str, bytes]:
+        headers = {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"}
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - our own server
+        with urllib.request.urlopen(request, timeout=5) as response:  # noqa: S310 - our own server
+            return response.headers["Content-Type"], gzip.decompress(response.read())
+
+    async with telemetry(ReadyGate()) as url:
+        content_type, body = await asyncio.to_thread(ask, f"{url}/metrics")
+
+    assert content_type.startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+async def test_readyz_lists_each_check_with_its_reason() -> None:
+    gate = ReadyGate()
+    reasons: dict[str, str | None] = {"pods": None, "prometheus": "no answer for 90 s"}
+    gate.add("pods", lambda: reasons["pods"])
+    gate.add("prometheus", lambda: reasons["prometheus"])
+    gate.open()
+
+    async with telemetry(gate) as url:
+        silent = await get(f"{url}/readyz")
+        reasons["prometheus"] = None
+        answering = await get(f"{url}/readyz")
+
+    assert silent[::2] == (
+        503,
+        "process: ok\npods: ok\nprometheus: no answer for 90 s\nnot ready\n",
+    )
+    assert answering[::2] == (200, "process: ok\npods: ok\nprometheus: ok\nready\n")
+
+
+async def test_a_process_is_live_before_it_is_ready_and_not_ready_once_it_stops() -> None:
+    gate = ReadyGate()
+
+    async with telemetry(gate) as url:
+        assert (await get(f"{url}/livez"))[0] == 200
+        assert (await get(f"{url}/readyz"))[2] == "process: still starting\nnot ready\n"
+        gate.open()
+        assert (await get(f"{url}/readyz"))[0] == 200
+        gate.close()
+        assert (await get(f"{url}/readyz"))[2] == "process: stopping\nnot ready\n"
+        assert (await get(f"{url}/livez"))[0] == 200
+
+
+async def test_a_role_with_an_application_of_its_own_mounts_the_same_routes() -> None:
+    app = web.Application()
+    add_telemetry_routes(app, registry=new_registry(), readiness=Readiness)
+
+    async with serving(HttpServer(app, host="127.0.0.1", port=0)) as url:
+        statuses = [(await get(url + path))[0] for path in ("/metrics", "/livez", "/readyz")]
+
+    assert statuses == [200, 200, 200]
+
+
+class SlowApp:
+    """Answers only when told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+        self.app = web.Application()
+        self.app.router.add_get("/", self._get)
+
+    async def _get(self, _: web.Request) -> web.Response:
+        self.asked.set()
+        await self.answer.wait()
+        return web.Response(text="done")
+
+
+async def test_a_server_that_stops_refuses_new_callers_and_answers_those_it_has() -> None:
+    slow = SlowApp()
+    server = HttpServer(slow.app, host="127.0.0.1", port=0)
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}"
+
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(get(url))
+        await slow.asked.wait()
+        stop = group.create_task(server.stop(10))
+        await until_refused(url)
+        assert not stop.done()
+        slow.answer.set()
+
+    assert call.result()[::2] == (200, "done")
+
+
+async def test_a_server_that_stops_waits_no_longer_than_it_may() -> None:
+    slow = SlowApp()
+    server = HttpServer(slow.app, host="127.0.0.1", port=0)
+    await server.start()
+
+    async with asyncio.TaskGroup() as group:
+        call = group.create_task(outcome(f"http://127.0.0.1:{server.port}"))
+        await slow.asked.wait()
+        async with asyncio.timeout(5):
+            await server.stop(0.1)
+
+    assert isinstance(call.result(), aiohttp.ClientError)
+
+
+async def test_an_idle_keep_alive_connection_does_not_hold_up_the_stop() -> None:
+    app = web.Application()
+    add_telemetry_routes(app, registry=new_registry(), readiness=Readiness)
+    server = HttpServer(app, host="127.0.0.1", port=0)
+    await server.start()
+
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"http://127.0.0.1:{server.port}/livez") as response:
+            await response.read()
+        async with asyncio.timeout(2):
+            await server.stop(30)
+
+
+async def test_a_taken_port_is_an_os_error_and_leaves_nothing_behind() -> None:
+    first = HttpServer(web.Application(), host="127.0.0.1", port=0)
+    async with serving(first):
+        second = HttpServer(web.Application(), host="127.0.0.1", port=first.port)
+        with pytest.raises(OSError, match="address already in use"):
+            await second.start()
+        await second.stop(1)
+
+
+async def outcome(url: str) -> object:
+    try:
+        return await get(url)
+    except aiohttp.ClientError as error:
+        return error
+
+
+async def until_refused(url: str) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                await get(f"{url}/other")
+            except aiohttp.ClientConnectorError:
+                return
