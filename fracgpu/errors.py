@@ -27,7 +27,7 @@ class RequestError(FracgpuError):
         super().__init__(f"{message}; {hint}" if hint else message)
 
 
-class WireError(FracgpuError):
+class WireError(FracgpuError, ValueError):
     """Bytes from another program are not of the form we agreed on."""
 
     def __init__(self, *, what: str, message: str) -> None:

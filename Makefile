@@ -1,0 +1,57 @@
+# Every command anyone needs. `make` alone lists them.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+DEMO ?=
+PYTEST ?=
+
+.PHONY: help setup demo test e2e bench lint types imports format check lock proto clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 18
+
+setup: .venv/ready ## build .venv from pinned versions; find or install Prometheus
+	@bash tools/setup_prometheus.sh
+
+.venv/ready: requirements.lock pyproject.toml tools/setup_venv.sh
+	@PYTHON=$(PYTHON) bash tools/setup_venv.sh
+	@touch $@
+
+demo: setup ## the whole loop on a simulated cluster, about 90 s (options: DEMO="--keep --duration 120")
+	@$(BIN)/fracgpu demo $(DEMO)
+
+test: setup ## unit, property, contract and scenario tests
+	$(BIN)/pytest $(PYTEST)
+
+e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
+	$(BIN)/pytest -m e2e $(PYTEST)
+
+bench: setup ## measure; one JSON line per figure, as ratios in one run
+	@$(BIN)/python -m benchmarks
+
+lint: setup ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup ## mypy, strict
+	$(BIN)/mypy
+
+imports: setup ## the layers of docs/architecture.md, kept by a machine
+	$(BIN)/lint-imports
+
+format: setup ## let ruff write the format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+check: lint types imports test ## everything that must be green
+
+lock: .venv/ready ## pin the newest allowed versions anew
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+		--no-annotate --no-header --extra all --group dev pyproject.toml --output-file requirements.lock
+
+proto: setup ## generate deviceplugin/proto from our .proto files
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
+		deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+
+clean: ## remove what the other targets made
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

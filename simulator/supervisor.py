@@ -1,0 +1,126 @@
+"""Runs role processes and starts them again when they die, as kubelet does with containers."""
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+_log = structlog.get_logger()
+
+STOP_LIMIT_S: Final = 3.0
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 5.0
+# A process that lived this long starts anew without a pause; kubelet's figure is ten minutes.
+_STEADY_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """One program to keep running."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ProcessSpec
+    process: asyncio.subprocess.Process | None = None
+    starts: int = 0
+    exits: list[int] = field(default_factory=list)
+
+
+class Supervisor:
+    """Keeps processes running until :meth:`run` is cancelled, then stops all of them.
+
+    Each writes to ``NAME.log`` in *log_dir*, appended over restarts.
+    """
+
+    def __init__(self, specs: Sequence[ProcessSpec], *, log_dir: Path) -> None:
+        self._children: Final = {spec.name: _Child(spec) for spec in specs}
+        self._log_dir = log_dir
+
+    async def run(self) -> None:
+        """Start everything and hold it up until cancelled; then stop it within seconds."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name, child in self._children.items():
+                    group.create_task(self._keep_up(child), name=f"keep-{name}")
+        finally:
+            await self._stop_all()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._children)
+
+    def starts(self, name: str) -> int:
+        """Tell how often the process was started."""
+        return self._children[name].starts
+
+    def pid(self, name: str) -> int | None:
+        """Tell the process's pid, or None while it is down."""
+        process = self._children[name].process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def exits(self) -> Mapping[str, Sequence[int]]:
+        """Tell the exit codes so far; a negative one is the signal that ended the process."""
+        return {name: tuple(child.exits) for name, child in self._children.items()}
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to a running process of ours; it will be started again."""
+        process = self._children[name].process
+        if process is not None and process.returncode is None:
+            process.send_signal(number)
+
+    def log_file(self, name: str) -> Path:
+        return self._log_dir / f"{name}.log"
+
+    async def _keep_up(self, child: _Child) -> None:
+        pause_s = _FIRST_PAUSE_S
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            code = await self._run_once(child)
+            child.exits.append(code)
+            _log.warning("process_ended", process=child.spec.name, exit_code=code)
+            lived_s = loop.time() - began
+            pause_s = _FIRST_PAUSE_S if lived_s > _STEADY_S else min(pause_s * 2, _LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
+
+    async def _run_once(self, child: _Child) -> int:
+        with self.log_file(child.spec.name).open("ab") as output:
+            child.process = await asyncio.create_subprocess_exec(
+                *child.spec.argv,
+                env=dict(child.spec.env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C at the terminal goes to us alone: we stop the others in order.
+                start_new_session=True,
+            )
+        child.starts += 1
+        _log.info("process_started", process=child.spec.name, pid=child.process.pid)
+        return await child.process.wait()
+
+    async def _stop_all(self) -> None:
+        running = [
+            child.process
+            for child in self._children.values()
+            if child.process is not None and child.process.returncode is None
+        ]
+        for process in running:
+            process.terminate()
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                for process in running:
+                    await process.wait()
+        except TimeoutError:
+            for process in running:
+                if process.returncode is None:
+                    process.kill()
+            for process in running:
+                await process.wait()

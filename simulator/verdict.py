@@ -1,0 +1,173 @@
+"""The demo's own promises, judged from what was seen; pure, so that a test can break each one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fracgpu.allocation import Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodFact:
+    """One pod at the end: what it was promised, and what its containers really got.
+
+    Attributes:
+        owner: the workload it belongs to.
+        wired: container name → UUIDs that the container really received at its last start.
+    """
+
+    key: str
+    owner: str
+    running: bool
+    assignment: Assignment | None
+    wired: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalFact:
+    """One bad request and what the API server answered; *message* None means it was admitted."""
+
+    name: str
+    mentions: tuple[str, ...]
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPeak:
+    """The most MiB ever held on one card, by a fold over the pods at every change."""
+
+    card: str
+    capacity_mib: int
+    peak_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatFact:
+    """What Prometheus showed of the card that was heated, as shares of its time (0..1)."""
+
+    card: str = ""
+    peak_busy: float = 0.0
+    last_busy: float = 1.0
+    hot_line: float = 0.8
+    moved_pods: tuple[str, ...] = ()
+    hot_after_s: float | None = None
+    relieved_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything the verdict looks at."""
+
+    expected_pods: Mapping[str, int]
+    pods: Sequence[PodFact]
+    refusals: Sequence[RefusalFact]
+    peaks: Sequence[CardPeak]
+    heat: HeatFact
+    scrape_targets: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """One promise, whether it held, and the figures that say so."""
+
+    name: str
+    held: bool
+    detail: str
+
+
+def judge(facts: Facts) -> tuple[Promise, ...]:
+    """Judge every promise of the demo."""
+    return (
+        _exact_cards(facts.pods),
+        _refused(facts.refusals),
+        _never_overbooked(facts.peaks),
+        _relieved(facts.heat),
+        _none_lost(facts),
+        _scraped(facts.scrape_targets),
+    )
+
+
+def _exact_cards(pods: Sequence[PodFact]) -> Promise:
+    wrong = [pod.key for pod in pods if not _exact(pod)]
+    containers = sum(len(pod.wired) for pod in pods)
+    return Promise(
+        name="every admitted pod runs on exactly the cards its assignment names",
+        held=bool(pods) and not wrong,
+        detail=f"{len(pods)} pods, {containers} containers, wrong: {', '.join(wrong) or 'none'}",
+    )
+
+
+def _exact(pod: PodFact) -> bool:
+    if not pod.running or not pod.assignment:
+        return False
+    promised = {
+        container: tuple(sorted(part.card for part in slices))
+        for container, slices in pod.assignment.items()
+    }
+    return promised == {container: tuple(sorted(cards)) for container, cards in pod.wired.items()}
+
+
+def _refused(refusals: Sequence[RefusalFact]) -> Promise:
+    silent = [
+        refusal.name
+        for refusal in refusals
+        if refusal.message is None
+        or not all(mention in refusal.message for mention in refusal.mentions)
+    ]
+    return Promise(
+        name="bad requests are refused with a reason",
+        held=bool(refusals) and not silent,
+        detail=f"{len(refusals)} tried, admitted or unexplained: {', '.join(silent) or 'none'}",
+    )
+
+
+def _never_overbooked(peaks: Sequence[CardPeak]) -> Promise:
+    over = [peak.card for peak in peaks if peak.peak_mib > peak.capacity_mib]
+    fullest = max((peak.peak_mib / peak.capacity_mib for peak in peaks), default=0.0)
+    return Promise(
+        name="no card was ever above its MiB",
+        held=bool(peaks) and not over,
+        detail=(
+            f"{len(peaks)} cards, fullest {fullest:.0%}, overbooked: {', '.join(over) or 'none'}"
+        ),
+    )
+
+
+def _relieved(heat: HeatFact) -> Promise:
+    was_hot = heat.peak_busy >= heat.hot_line
+    cool_now = heat.last_busy < heat.hot_line
+    when = "" if heat.relieved_after_s is None else f" after {heat.relieved_after_s:.0f} s of heat"
+    return Promise(
+        name="the hot card was relieved",
+        held=was_hot and cool_now and bool(heat.moved_pods) and heat.relieved_after_s is not None,
+        detail=(
+            f"{heat.card or 'no card'} peaked at {heat.peak_busy:.0%}, now {heat.last_busy:.0%}"
+            f"{when}; moved: {', '.join(heat.moved_pods) or 'none'}"
+        ),
+    )
+
+
+def _none_lost(facts: Facts) -> Promise:
+    running = {
+        owner: sum(pod.running for pod in facts.pods if pod.owner == owner)
+        for owner in facts.expected_pods
+    }
+    short = [
+        f"{owner} {running[owner]}/{want}"
+        for owner, want in facts.expected_pods.items()
+        if running[owner] != want
+    ]
+    return Promise(
+        name="no pod was lost",
+        held=bool(facts.expected_pods) and not short,
+        detail=f"{sum(running.values())} of {sum(facts.expected_pods.values())} running; "
+        f"short: {', '.join(short) or 'none'}",
+    )
+
+
+def _scraped(targets: Mapping[str, bool]) -> Promise:
+    down = [name for name, up in targets.items() if not up]
+    return Promise(
+        name="Prometheus scrapes every role",
+        held=bool(targets) and not down,
+        detail=f"{len(targets)} targets, down: {', '.join(down) or 'none'}",
+    )

@@ -1,0 +1,196 @@
+"""What the demo asks of the cluster: workloads that fit, bad requests, and a card to heat."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fracgpu import names
+
+NAMESPACE: Final = "demo"
+
+# Read by the simulated cards: the share of one card's time that the pod would use if it could.
+BUSY_KEY: Final = "simulator.fracgpu.io/busy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One object to create, and the pods that must run because of it."""
+
+    plural: str
+    body: Mapping[str, Any]
+    pods: int
+    story: str
+
+    @property
+    def name(self) -> str:
+        name: str = self.body["metadata"]["name"]
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRequest:
+    """A pod that must be refused with a message that names all of *mentions*."""
+
+    body: Mapping[str, Any]
+    mentions: tuple[str, ...]
+    story: str
+
+    @property
+    def name(self) -> str:
+        name: str = self.body["metadata"]["name"]
+        return name
+
+
+def steady_workloads() -> tuple[Workload, ...]:
+    """Everything that fits and stays cool: each way to ask, and each kind of owner."""
+    return (
+        _deployment(
+            "chat",
+            3,
+            {names.FRACTION: "0.5", names.MODEL: "*A100*", BUSY_KEY: "0.12"},
+            "3 pods with half an A100 each",
+        ),
+        _deployment(
+            "embed",
+            4,
+            {names.MEMORY: "8Gi", names.MODEL: "*A100*", BUSY_KEY: "0.04"},
+            "4 pods with 8 GiB each",
+        ),
+        Workload(
+            plural="statefulsets",
+            body=_owner(
+                "StatefulSet",
+                "train",
+                2,
+                {
+                    names.FRACTION: "25%",
+                    names.CARDS: "2",
+                    names.MODEL: "*A100*",
+                    names.REBALANCE: "never",
+                    BUSY_KEY: "0.1",
+                },
+            ),
+            pods=2,
+            story="2 pods with a quarter of each of two cards",
+        ),
+        Workload(
+            plural="pods",
+            body=_pod(
+                "notebook",
+                {
+                    names.FRACTION: "lab=0.25, side=0.1",
+                    names.CORES: "lab=30",
+                    names.MODEL: "*A100*",
+                },
+                containers=("lab", "side"),
+            ),
+            pods=1,
+            story="one pod whose two containers hold a quarter and a tenth of a card",
+        ),
+        Workload(
+            plural="pods",
+            body=_pod("legacy", {names.MODEL: "*A100*"}, limits={names.GPU_MEM: "4096"}),
+            pods=1,
+            story="one pod with a plain limit of 4096 MiB",
+        ),
+    )
+
+
+def heating_workload() -> Workload:
+    """Two pods that land on one card and together want more of it than the hot line allows.
+
+    Each alone stays below the rebalancer's target ceiling, so moving one relieves the card.
+    """
+    return _deployment(
+        "burner",
+        2,
+        {names.FRACTION: "0.4", names.MODEL: "*A10", BUSY_KEY: "0.47"},
+        "2 pods that heat up one A10",
+    )
+
+
+def disruption_budget() -> Mapping[str, Any]:
+    """One burner must stay available while another moves."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "burner", "namespace": NAMESPACE},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "burner"}}},
+    }
+
+
+def bad_requests() -> tuple[BadRequest, ...]:
+    """Requests that must never become a pod."""
+    return (
+        BadRequest(
+            body=_pod("too-big", {names.MEMORY: "900Gi"}),
+            mentions=(names.MEMORY, "at most"),
+            story="900 GiB on one card",
+        ),
+        BadRequest(
+            body=_pod("misspelt", {"fracgpu.io/fracton": "0.5"}),
+            mentions=("fracgpu.io/fracton", "did you mean fracgpu.io/fraction?"),
+            story="fracgpu.io/fracton",
+        ),
+        BadRequest(
+            body=_pod(
+                "forged",
+                {
+                    names.FRACTION: "0.1",
+                    names.ASSIGNMENT: '{"main":[{"card":"GPU-0","mib":1}]}',
+                },
+            ),
+            mentions=(names.ASSIGNMENT,),
+            story="a hand-written assignment",
+        ),
+    )
+
+
+def _deployment(name: str, replicas: int, annotations: Mapping[str, str], story: str) -> Workload:
+    body = _owner("Deployment", name, replicas, annotations)
+    return Workload(plural="deployments", body=body, pods=replicas, story=story)
+
+
+def _owner(
+    kind: str, name: str, replicas: int, annotations: Mapping[str, str]
+) -> Mapping[str, Any]:
+    labels = {"app": name}
+    template = _pod("", annotations)
+    spec: dict[str, Any] = {
+        "replicas": replicas,
+        "selector": {"matchLabels": labels},
+        "template": {
+            "metadata": {"labels": labels, "annotations": dict(annotations)},
+            "spec": template["spec"],
+        },
+    }
+    if kind == "StatefulSet":
+        spec["serviceName"] = name
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": spec,
+    }
+
+
+def _pod(
+    name: str,
+    annotations: Mapping[str, str],
+    *,
+    containers: tuple[str, ...] = ("main",),
+    limits: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    resources = {"limits": dict(limits)} if limits else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations)},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "containers": [
+                {"name": container, "image": "simulated", "resources": resources}
+                for container in containers
+            ],
+        },
+    }
