@@ -86,14 +86,20 @@ class CardClass:
         capacity_mib: shareable MiB of each of these cards.
         models: the models that come in this size.
         most_per_node: the largest number of such cards in one node.
+        as_large_per_node: the largest number of cards in one node that share this much or more.
         free_share: free MiB of the class over its capacity, 0..1.
     """
 
     capacity_mib: Mib
     models: frozenset[str]
     most_per_node: int
+    as_large_per_node: int = 0
     cards: int
     free_share: float
+
+    def __post_init__(self) -> None:
+        if self.as_large_per_node < self.most_per_node:
+            object.__setattr__(self, "as_large_per_node", self.most_per_node)
 
 
 def model_key(model: str) -> str:
@@ -117,7 +123,7 @@ def card_classes(
     Cards missing from *free_mib* count as full: unknown is never free.
     """
     by_size: dict[Mib, list[Card]] = {}
-    most: Counter[Mib] = Counter()
+    per_node: list[Counter[Mib]] = []
     for node in nodes:
         if not node.shared:
             continue
@@ -126,16 +132,24 @@ def card_classes(
             if card.health is Health.HEALTHY and card.capacity_mib > 0:
                 by_size.setdefault(card.capacity_mib, []).append(card)
                 here[card.capacity_mib] += 1
-        for size, count in here.items():
-            most[size] = max(most[size], count)
+        per_node.append(here)
     classes = [
         CardClass(
             capacity_mib=size,
             models=frozenset(model_key(card.model) for card in cards),
-            most_per_node=most[size],
+            most_per_node=max(here[size] for here in per_node),
+            as_large_per_node=max(
+                sum(count for other, count in here.items() if other >= size) for here in per_node
+            ),
             cards=len(cards),
-            free_share=sum(free_mib.get(card.uuid, 0) for card in cards) / (size * len(cards)),
+            free_share=_free_share(cards, size, free_mib),
         )
         for size, cards in by_size.items()
     ]
     return tuple(sorted(classes, key=lambda it: (-it.free_share, it.capacity_mib)))
+
+
+def _free_share(cards: Sequence[Card], size: Mib, free_mib: Mapping[CardUuid, Mib]) -> float:
+    # A card that shrank under its pods has less than nothing free; that takes nothing from others.
+    free = sum(max(0, free_mib.get(card.uuid, 0)) for card in cards)
+    return free / (size * len(cards))

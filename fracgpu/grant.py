@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fracgpu import names
 from fracgpu.card import CardClass, model_allowed
+from fracgpu.container import effective
 from fracgpu.errors import RequestError
 from fracgpu.request import (
     ContainerNeed,
@@ -29,7 +30,8 @@ def grant(request: PodRequest, classes: Sequence[CardClass]) -> Grant:
     """Turn a request into MiB.
 
     Shares are shares of the first of *classes* (so: the most free one) that could ever hold the
-    whole pod; MiB need no class, but some class must be large enough.
+    whole pod. Where the limits already say the MiB, because the pod was admitted before, the first
+    class that agrees with them goes first. MiB need no class, but some card must be large enough.
 
     Raises:
         RequestError: no class could ever hold it, or the limits already say something else.
@@ -40,16 +42,19 @@ def grant(request: PodRequest, classes: Sequence[CardClass]) -> Grant:
     if not allowed:
         raise _no_class(request, classes)
     shared = any(part.share is not None for part in request.slices)
-    misfit: RequestError | None = None
+    misfits: list[RequestError] = []
+    contradictions: list[RequestError] = []
     for card_class in allowed:
         need = _need_in(request, card_class)
-        misfit = misfit or _misfit(need, card_class, allowed)
-        if _misfit(need, card_class, allowed) is None:
-            for part, container in zip(request.slices, need.containers, strict=True):
-                _refuse_contradiction(part, container)
+        misfit = _misfit(request, need, card_class, allowed)
+        if misfit is not None:
+            misfits.append(misfit)
+            continue
+        contradiction = _contradiction(request, need)
+        if contradiction is None:
             return Grant(need=need, card_class=card_class if shared else None)
-    assert misfit is not None, "a class that fits returns above"
-    raise misfit
+        contradictions.append(contradiction)
+    raise (contradictions or misfits)[0]
 
 
 def admitted_need(request: PodRequest) -> PodNeed:
@@ -87,8 +92,7 @@ def describe(granted: Grant) -> str:
 
 def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     each = "each of " if need.cards > 1 else ""
-    cards = f"{need.cards} cards" if need.cards > 1 else "1 card"
-    words = f"{need.name}: {need.mib} MiB on {each}{cards}"
+    words = f"{need.name}: {need.mib} MiB on {each}{_cards(need.cards)}"
     if need.share is not None and card_class is not None:
         words += f" ({float(need.share):.4g} of a card that shares {card_class.capacity_mib} MiB)"
     if need.cores:
@@ -118,57 +122,120 @@ def _need_in(request: PodRequest, card_class: CardClass) -> PodNeed:
 
 
 def _misfit(
-    need: PodNeed, card_class: CardClass, allowed: Sequence[CardClass]
+    request: PodRequest, need: PodNeed, card_class: CardClass, allowed: Sequence[CardClass]
 ) -> RequestError | None:
-    for container in need.containers:
-        if container.mib > card_class.capacity_mib:
-            largest = max(it.capacity_mib for it in allowed)
-            return RequestError(
-                field=names.MEMORY,
-                found=f"{container.mib} MiB for container '{container.name}'",
-                wanted=f"at most what one card shares: {largest} MiB ({format_mib(largest)})",
-                hint=f"'{largest}Mi' fits the largest card, or ask for several with {names.CARDS}",
-            )
-        if container.cards > card_class.most_per_node:
-            most = max(it.most_per_node for it in allowed if it.capacity_mib >= container.mib)
-            return RequestError(
-                field=names.CARDS,
-                found=f"{container.cards} for container '{container.name}'",
-                wanted=f"at most the cards of one node: {most}",
-            )
-    return None
+    """Say why no node with cards of *card_class* could hold the pod, were it empty."""
+    for part, container in zip(request.slices, need.containers, strict=True):
+        misfit = (
+            _mib_misfit(part, container, allowed, narrowed=bool(request.models))
+            if part.share is None
+            else _share_misfit(container, card_class, allowed)
+        )
+        if misfit is not None:
+            return misfit
+    shares = [it for it in need.containers if it.share is not None]
+    peak_mib = effective([(it.kind, it.total_mib) for it in shares])
+    if peak_mib <= card_class.capacity_mib * card_class.most_per_node:
+        return None
+    most = max(it.most_per_node for it in allowed)
+    return RequestError(
+        field=names.FRACTION,
+        found=", ".join(f"{it.name}={float(it.share or 0):.4g}" for it in shares),
+        wanted=f"no more in one pod than one node has, {_cards(most)}",
+    )
+
+
+def _share_misfit(
+    need: ContainerNeed, card_class: CardClass, allowed: Sequence[CardClass]
+) -> RequestError | None:
+    if need.cards <= card_class.most_per_node:
+        return None
+    return _too_many_cards(need, max(it.most_per_node for it in allowed))
+
+
+def _mib_misfit(
+    part: SliceRequest, need: ContainerNeed, allowed: Sequence[CardClass], *, narrowed: bool
+) -> RequestError | None:
+    large_enough = [it for it in allowed if it.capacity_mib >= need.mib]
+    if large_enough:
+        most = max(it.as_large_per_node for it in large_enough)
+        return _too_many_cards(need, most) if need.cards > most else None
+    largest = max(allowed, key=lambda it: it.capacity_mib)
+    mib = largest.capacity_mib
+    by_limit = part.stated_mib is not None
+    field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
+    hint = f"'{mib * need.cards}' would fit" if by_limit else f"'{mib}Mi' would fit"
+    split = -(-need.total_mib // mib)
+    if split <= largest.most_per_node:
+        hint += f', and so would {names.CARDS}: "{split}" with '
+        hint += f"{-(-need.total_mib // split)} MiB on each"
+    return RequestError(
+        field=f"{field} of container '{need.name}'",
+        found=f"{need.mib} MiB on each of {need.cards} cards" if need.cards > 1 else str(need.mib),
+        wanted=f"at most what the largest card{' of that model' if narrowed else ''} shares, "
+        f"{mib} MiB{_in_gib(mib)}",
+        hint=hint,
+    )
+
+
+def _in_gib(mib: int) -> str:
+    text = format_mib(mib)
+    return "" if text == f"{mib} MiB" else f" ({text})"
+
+
+def _too_many_cards(need: ContainerNeed, most: int) -> RequestError:
+    return RequestError(
+        field=f"{names.CARDS} of container '{need.name}'",
+        found=str(need.cards),
+        wanted=f"at most what one node has of cards that would do, {most}",
+        hint=f"'{most}' would fit",
+    )
+
+
+def _cards(count: int) -> str:
+    return "1 card" if count == 1 else f"{count} cards"
 
 
 def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError:
-    models = sorted({model for it in classes for model in it.models})
     if not classes:
         return RequestError(
             field="the request",
             found="a share of a card",
             wanted="a cluster with at least one shared, healthy card",
-            hint=f"no node labelled {names.SHARE_LABEL}=true has reported its cards yet",
+            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
         )
-    close = difflib.get_close_matches(request.models[0], models, n=1, cutoff=0.3)
+    models = sorted({model for it in classes for model in it.models})
     return RequestError(
         field=names.MODEL,
         found=", ".join(request.models),
         wanted="globs that match a card model of this cluster: " + ", ".join(models),
-        hint=f"did you mean '{close[0]}'?" if close else "",
+        hint=_model_hint(request.models[0], models),
     )
 
 
-def _refuse_contradiction(part: SliceRequest, need: ContainerNeed) -> None:
-    if part.stated_mib is not None and part.stated_mib != need.total_mib:
-        raise RequestError(
-            field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
-            found=str(part.stated_mib),
-            wanted=f"{need.total_mib}, as its annotations say",
-            hint="leave the limit out, the webhook writes it",
-        )
-    if part.stated_slots is not None and part.stated_slots != need.cards:
-        raise RequestError(
-            field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
-            found=str(part.stated_slots),
-            wanted=f"{need.cards}, one for each card",
-            hint="leave the limit out, the webhook writes it",
-        )
+def _model_hint(glob: str, models: Sequence[str]) -> str:
+    bare = glob.strip("*").casefold()
+    if bare and any(bare in model.casefold() for model in models):
+        return f"write '*{glob.strip('*')}*'"
+    close = difflib.get_close_matches(glob, models, n=1, cutoff=0.3)
+    return f"did you mean '{close[0]}'?" if close else ""
+
+
+def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
+    """Say where a container's limits and its annotations are at odds."""
+    for part, container in zip(request.slices, need.containers, strict=True):
+        if part.stated_mib is not None and part.stated_mib != container.total_mib:
+            return RequestError(
+                field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
+                found=str(part.stated_mib),
+                wanted=f"{container.total_mib}, as its annotations say",
+                hint="leave the limit out, the webhook writes it",
+            )
+        if part.stated_slots is not None and part.stated_slots != container.cards:
+            return RequestError(
+                field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
+                found=str(part.stated_slots),
+                wanted=f"{container.cards}, one for each card",
+                hint="leave the limit out, the webhook writes it",
+            )
+    return None

@@ -22,6 +22,11 @@ from fracgpu.units import (
 MAX_CARDS: Final = 64
 FULL_CORES: Final = 100
 
+_PAIRS: Final = "one item, or pairs 'container=item, container=item'"
+
+# Keys of the language whose other values come with a later release.
+_ONLY_CHOICE: Final = {names.TOPOLOGY: "any", names.ISOLATION: "none"}
+
 _T = TypeVar("_T")
 
 
@@ -128,7 +133,7 @@ def read_request(
                 wanted=f"either fraction or memory for container '{name}', not both",
             )
         if name not in shares and name not in memories and mib is None:
-            _refuse_orphans(name, annotations, {names.CORES: cores, names.CARDS: cards})
+            _refuse_orphans(spec, annotations, {names.CORES: cores, names.CARDS: cards})
             continue
         count = cards.get(name, 1)
         memory = memories.get(name)
@@ -168,11 +173,12 @@ def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
                 wanted="one of " + ", ".join(names.REQUEST_KEYS),
                 hint=f"did you mean {close[0]}?" if close else "",
             )
-        if key in (names.TOPOLOGY, names.ISOLATION) and annotations[key] not in ("any", "none"):
+        only = _ONLY_CHOICE.get(key)
+        if only is not None and annotations[key] != only:
             raise RequestError(
                 field=key,
                 found=annotations[key],
-                wanted="'any'" if key == names.TOPOLOGY else "'none'",
+                wanted=f"'{only}'",
                 hint="this release offers nothing else",
             )
 
@@ -189,18 +195,25 @@ def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
 
 
 def _refuse_orphans(
-    container: str,
+    spec: ContainerSpec,
     annotations: Mapping[str, str],
     items: Mapping[str, Mapping[str, int]],
 ) -> None:
     for key, by_container in items.items():
-        if container in by_container:
+        if spec.name in by_container:
             raise RequestError(
                 field=key,
                 found=annotations[key],
-                wanted=f"a {names.FRACTION} or {names.MEMORY} for container '{container}' as well",
+                wanted=f"a {names.FRACTION} or {names.MEMORY} for container '{spec.name}' as well",
                 hint=f'add {names.FRACTION}: "1" for a whole card',
             )
+    if names.GPU_SLOT in spec.limits:
+        raise RequestError(
+            field=_limit_of(names.GPU_SLOT, spec),
+            found=spec.limits[names.GPU_SLOT],
+            wanted=f"no slot without memory: the webhook writes it beside {names.GPU_MEM}",
+            hint=f"ask with {names.FRACTION} or {names.MEMORY} instead",
+        )
 
 
 def _stated(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
@@ -214,28 +227,45 @@ def _stated(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
                     wanted=f"{names.GPU_MEM} in whole MiB",
                     hint=f"use the annotation {names.CARDS} for several cards",
                 )
-    for key in (names.GPU_MEM, names.GPU_SLOT):
-        if key in spec.requests and spec.requests[key] != spec.limits.get(key):
-            raise RequestError(
-                field=f"requests['{key}'] of container '{spec.name}'",
-                found=spec.requests[key],
-                wanted="the same amount in limits",
-                hint=f"state {names.GPU_MEM} in limits alone",
-            )
     mib = slots = None
     if names.GPU_MEM in spec.limits:
-        field = f"limits['{names.GPU_MEM}'] of container '{spec.name}'"
+        field = _limit_of(names.GPU_MEM, spec)
         mib = parse_mib(spec.limits[names.GPU_MEM], field=field)
     if names.GPU_SLOT in spec.limits:
-        field = f"limits['{names.GPU_SLOT}'] of container '{spec.name}'"
         slots = parse_count(
             spec.limits[names.GPU_SLOT],
-            field=field,
+            field=_limit_of(names.GPU_SLOT, spec),
             low=1,
             high=MAX_CARDS,
             wanted=f"what the webhook writes; state {names.GPU_MEM} instead",
         )
+    for key in (names.GPU_MEM, names.GPU_SLOT):
+        if key in spec.requests and spec.requests[key] != spec.limits.get(key):
+            _refuse_other_request(key, spec, limit=mib if key == names.GPU_MEM else slots)
     return mib, slots
+
+
+def _limit_of(key: str, spec: ContainerSpec) -> str:
+    return f"limits['{key}'] of container '{spec.name}'"
+
+
+def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
+    """Refuse a request that is not its limit; ``8000`` and ``8k`` are one amount."""
+    field = f"requests['{key}'] of container '{spec.name}'"
+    if limit is None:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted="the same amount in limits",
+            hint=f"state {names.GPU_MEM} in limits alone",
+        )
+    if parse_mib(spec.requests[key], field=field) != limit:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted=f"what its limits say, {limit}",
+            hint="leave the request out, Kubernetes copies the limit",
+        )
 
 
 def per_card_mib(total_mib: Mib, cards: int, container: str) -> Mib:
@@ -249,7 +279,7 @@ def per_card_mib(total_mib: Mib, cards: int, container: str) -> Mib:
         raise RequestError(
             field=f"limits['{names.GPU_MEM}'] of container '{container}'",
             found=str(total_mib),
-            wanted=f"a multiple of its {cards} cards",
+            wanted=f"a number of MiB that divides evenly over its {cards} cards",
             hint=f"'{max(below, cards)}' would do",
         )
     return Mib(total_mib // cards)
@@ -270,14 +300,18 @@ def _items(
     if "=" not in text:
         if not apps:
             raise RequestError(field=key, found=text, wanted="a pod with at least one container")
+        if "," in text and len(known) > 1:
+            raise RequestError(field=key, found=text, wanted=_PAIRS)
         return {apps[0]: parse(text.strip(), key)}
-    items: dict[str, _T] = {}
+    return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
+
+
+def _pairs(text: str, key: str, known: Sequence[str]) -> dict[str, str]:
+    items: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, item = (piece.strip() for piece in pair.partition("="))
         if not equals or not name or not item:
-            raise RequestError(
-                field=key, found=text, wanted="one item, or pairs 'container=item, container=item'"
-            )
+            raise RequestError(field=key, found=text, wanted=_PAIRS)
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             raise RequestError(
@@ -288,7 +322,7 @@ def _items(
             )
         if name in items:
             raise RequestError(field=key, found=text, wanted=f"container '{name}' only once")
-        items[name] = parse(item, key)
+        items[name] = item
     return items
 
 

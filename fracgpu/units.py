@@ -24,25 +24,37 @@ _SUFFIX_BYTES: Final = {
     "T": 1000**4,
 }
 _QUANTITY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?", re.ASCII)
+_MISSPELT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) *([kmgt])i?b?", re.ASCII | re.IGNORECASE)
+# Kubernetes writes an amount in its shortest form, so 8000 comes back from the API server as "8k".
+_AMOUNT: Final = re.compile(r"(\d{1,15})(k|M|G|T)?", re.ASCII)
 _SHARE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def parse_mib(text: str, *, field: str) -> Mib:
-    """Read a gpu-mem limit such as ``"512"``: whole MiB above 0, the unit of the resource.
+    """Read a gpu-mem limit such as ``"512"`` or ``"8k"``: whole MiB above 0.
+
+    MiB are the unit of the resource, so ``8k`` is 8000 MiB: the API server's own short form of
+    8000. Binary suffixes are refused, because ``8Gi`` of MiB is never what is meant.
 
     Raises:
         RequestError: *text* is not a whole, positive number of MiB.
     """
     wanted = "whole MiB above 0, e.g. '512'"
-    if not _WHOLE.fullmatch(text):
-        suffixed = _QUANTITY.fullmatch(text)
-        hint = ""
-        if suffixed and suffixed[2] in ("Mi", "Gi", "Ti"):
-            mib = _to_mib(suffixed[1], suffixed[2])
-            hint = f"the resource counts MiB, so write '{mib}'"
-        raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
-    return _bounded(int(text), text=text, field=field, wanted=wanted)
+    match = _AMOUNT.fullmatch(text)
+    if not match:
+        raise RequestError(field=field, found=text, wanted=wanted, hint=_mib_hint(text))
+    mib = int(match[1]) * _SUFFIX_BYTES.get(match[2], 1)
+    if mib > MAX_MIB:
+        raise RequestError(
+            field=field,
+            found=text,
+            wanted=f"at most {MAX_MIB} MiB",
+            hint="the number looks like bytes, but the resource counts MiB",
+        )
+    if mib < 1:
+        raise RequestError(field=field, found=text, wanted=wanted)
+    return Mib(mib)
 
 
 def parse_memory_mib(text: str, *, field: str) -> Mib:
@@ -56,14 +68,16 @@ def parse_memory_mib(text: str, *, field: str) -> Mib:
     """
     wanted = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
     match = _QUANTITY.fullmatch(text)
-    if not match:
-        raise RequestError(field=field, found=text, wanted=wanted)
-    number, suffix = match[1], match[2]
-    if suffix is None:
-        whole = re.fullmatch(r"\d+", number) is not None
-        hint = f"write '{int(number)}Mi' for MiB" if whole else f"write '{number}Gi' for GiB"
-        raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
-    return _bounded(_to_mib(number, suffix), text=text, field=field, wanted=wanted)
+    if not match or match[2] is None:
+        raise RequestError(field=field, found=text, wanted=wanted, hint=_memory_hint(text))
+    mib = _to_mib(match[1], match[2])
+    if mib < 1:
+        raise RequestError(field=field, found=text, wanted="more than nothing, e.g. '8Gi'")
+    if mib > MAX_MIB:
+        raise RequestError(
+            field=field, found=text, wanted="at most 16Ti, which is more than any card has"
+        )
+    return Mib(mib)
 
 
 def parse_share(text: str, *, field: str) -> Fraction:
@@ -75,8 +89,7 @@ def parse_share(text: str, *, field: str) -> Fraction:
     wanted = "a share of one card above 0 and at most 1, e.g. '0.5' or '50%'"
     match = _SHARE.fullmatch(text)
     if not match:
-        hint = "write '0.5'" if text in (".5", "0,5", "1/2") else ""
-        raise RequestError(field=field, found=text, wanted=wanted, hint=hint)
+        raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
     share = Fraction(match[1]) / (100 if match[2] else 1)
     if share > 1:
         percent = Fraction(match[1])
@@ -119,14 +132,29 @@ def _to_mib(number: str, suffix: str) -> int:
     return math.ceil(Fraction(number) * _SUFFIX_BYTES[suffix] / _BYTES_PER_MIB)
 
 
-def _bounded(mib: int, *, text: str, field: str, wanted: str) -> Mib:
-    if mib < 1:
-        raise RequestError(field=field, found=text, wanted=wanted)
-    if mib > MAX_MIB:
-        raise RequestError(
-            field=field,
-            found=text,
-            wanted=f"at most {MAX_MIB} MiB",
-            hint="the number looks like bytes; MiB are wanted",
-        )
-    return Mib(mib)
+def _share_hint(text: str) -> str:
+    decimal = re.fullmatch(r"0?[.,](\d{1,9})|1/(\d{1,2})", text, re.ASCII)
+    if not decimal or int(decimal[1] or decimal[2]) == 0:
+        return ""
+    return f"write '0.{decimal[1]}'" if decimal[1] else f"write '{1 / int(decimal[2]):.4g}'"
+
+
+def _mib_hint(text: str) -> str:
+    quantity = _QUANTITY.fullmatch(text)
+    if not quantity or quantity[2] not in ("Mi", "Gi", "Ti"):
+        return ""
+    mib = _to_mib(quantity[1], quantity[2])
+    return f"the resource counts MiB, so write '{mib}'" if 1 <= mib <= MAX_MIB else ""
+
+
+def _memory_hint(text: str) -> str:
+    bare = _QUANTITY.fullmatch(text)
+    if bare:
+        number = bare[1]
+        if "." in number:
+            return f"write '{number}Gi' for GiB"
+        if int(number) > MAX_MIB:
+            return f"write '{-(-int(number) // _BYTES_PER_MIB)}Mi' for that many bytes"
+        return f"write '{int(number)}Mi' for MiB" if int(number) else ""
+    misspelt = _MISSPELT.fullmatch(text)
+    return f"write '{misspelt[1]}{misspelt[2].upper()}i'" if misspelt else ""
