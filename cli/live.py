@@ -1,0 +1,79 @@
+"""The screen while the demo runs: a live view in a terminal, plain lines elsewhere."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+
+from cli.render import dashboard, promises
+from simulator.picture import Picture
+from simulator.verdict import Promise
+
+
+class Screen(Protocol):
+    """Where progress is shown."""
+
+    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+        """Show the present moment."""
+        ...
+
+
+class PlainScreen:
+    """One line for each piece of news, each once; for pipes, files and CI."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._shown: list[str] = []
+        self._step = ""
+
+    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+        if step != self._step:
+            self._step = step
+            self._write(f"[{elapsed_s:3.0f}/{duration_s:.0f} s] {step}")
+        for line in _unseen(self._shown, picture.news):
+            self._write(f"  {line}")
+        self._shown = list(picture.news)
+
+
+class LiveScreen:
+    """A full view that redraws itself in place."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+
+    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+        view = dashboard(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step)
+        self._live.update(view, refresh=True)
+
+
+@contextmanager
+def open_screen(console: Console) -> Iterator[Screen]:
+    """Choose the screen that suits *console*; the live view leaves its last frame standing."""
+    if not console.is_terminal:
+        yield PlainScreen(lambda line: console.print(line, markup=False, highlight=False))
+        return
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        yield LiveScreen(live)
+
+
+def show_promises(console: Console, results: Sequence[Promise]) -> None:
+    """Print the verdict below whatever was shown before."""
+    if console.is_terminal:
+        console.print(promises(results))
+        return
+    for promise in results:
+        mark = "kept  " if promise.held else "BROKEN"
+        console.print(f"{mark} {promise.name}: {promise.detail}", markup=False, highlight=False)
+
+
+def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:
+    """Give what is new in a window that drops its oldest lines."""
+    if not shown:
+        return news
+    last = shown[-1]
+    for position in range(len(news) - 1, -1, -1):
+        if news[position] == last:
+            return news[position + 1 :]
+    return news

@@ -1,0 +1,267 @@
+"""Watches the demo from outside, through the API server and Prometheus, and remembers the worst."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from fracgpu.card import CardUuid, NodeCards
+from fracgpu.ledger import Ledger
+from fracgpu.views import PodView, read_node, read_pod
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import EVENTS, NODES, PODS
+from simulator.picture import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.verdict import CardPeak, HeatFact
+
+_NEWS: Final = 400
+_HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})
+
+
+class BusySource(Protocol):
+    """Where measured load comes from; None while it does not answer."""
+
+    async def busy_ratio_by_card(self) -> Mapping[str, float] | None: ...
+
+
+class WallClock(Protocol):
+    """The parts of a clock the observer needs."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+    async def sleep(self, duration_s: float, /) -> None: ...
+
+
+class _Involved(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    reason: str = ""
+    message: str = ""
+    type: str = "Normal"
+    involved_object: _Involved = msgspec.field(default_factory=_Involved)
+
+
+@dataclass(slots=True)
+class _Heat:
+    """What was seen of the card that got hot, in seconds since the observer started."""
+
+    card: str = ""
+    peak: float = 0.0
+    last: float = 1.0
+    hot_at_s: float | None = None
+    relieved_at_s: float | None = None
+    moved: list[str] = field(default_factory=list)
+
+
+class Observer:
+    """Follows pods, nodes and events; asks for measured load once a second.
+
+    Args:
+        client: of the API server.
+        busy: measured load.
+        clock: stamps and paces.
+        namespace: of the demo's pods.
+        heated: prefix of the pods that heat a card.
+        hot_line: share of a card's time (0..1) above which it is hot.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        busy: BusySource,
+        clock: WallClock,
+        *,
+        namespace: str,
+        heated: str,
+        hot_line: float,
+    ) -> None:
+        self._clock = clock
+        self._busy_source = busy
+        self._heated = heated
+        self._hot_line = hot_line
+        self._ledger = Ledger()
+        self._busy: Mapping[str, float] = {}
+        self._heat = _Heat()
+        self._peaks: dict[CardUuid, CardPeak] = {}
+        self._news: deque[str] = deque(maxlen=_NEWS)
+        self._began_s = clock.monotonic()
+        self._pods = Informer(
+            client, PODS, decode=read_pod, namespace=namespace, on_change=self._pod_changed
+        )
+        self._nodes = Informer(client, NODES, decode=read_node, on_change=self._node_changed)
+        self._events = Informer(
+            client,
+            EVENTS,
+            decode=msgspec.json.Decoder(_Event).decode,
+            on_change=self._event_seen,
+        )
+
+    async def run(self) -> None:
+        """Observe until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for name, informer in (("pods", self._pods), ("nodes", self._nodes)):
+                group.create_task(informer.run(), name=f"observe-{name}")
+            group.create_task(self._events.run(), name="observe-events")
+            group.create_task(self._poll_busy(), name="observe-busy")
+
+    async def wait_synced(self) -> None:
+        for informer in (self._pods, self._nodes, self._events):
+            await informer.wait_synced()
+
+    def tell(self, news: str) -> None:
+        """Add a line of the demo's own to the news."""
+        self._news.append(f"{self._clock.monotonic() - self._began_s:5.1f}s  {news}")
+
+    @property
+    def pods(self) -> Sequence[PodView]:
+        """The demo's pods as the API server shows them."""
+        return tuple(self._pods.items().values())
+
+    @property
+    def nodes(self) -> Sequence[NodeCards]:
+        return tuple(self._nodes.items().values())
+
+    @property
+    def news(self) -> tuple[str, ...]:
+        return tuple(self._news)
+
+    @property
+    def peaks(self) -> Sequence[CardPeak]:
+        """The most MiB ever held on each card."""
+        return tuple(self._peaks.values())
+
+    @property
+    def heat(self) -> HeatFact:
+        """What became of the heated card."""
+        heat = self._heat
+        relieved_after_s = None
+        if heat.hot_at_s is not None and heat.relieved_at_s is not None:
+            relieved_after_s = heat.relieved_at_s - heat.hot_at_s
+        return HeatFact(
+            card=heat.card,
+            peak_busy=heat.peak,
+            last_busy=heat.last,
+            hot_line=self._hot_line,
+            moved_pods=tuple(heat.moved),
+            hot_after_s=heat.hot_at_s,
+            relieved_after_s=relieved_after_s,
+        )
+
+    def picture(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Picture:
+        """Draw the present moment."""
+        now = self._clock.now()
+        names = {view.record.uid: view.record.name for view in self.pods}
+        snapshot = self._ledger.snapshot(now=now)
+        nodes = []
+        for loads in snapshot.nodes.values():
+            cards = []
+            for uuid, load in loads.cards.items():
+                slices = tuple(
+                    SlicePicture(pod=names.get(uid, uid), mib=snapshot.pods[uid].holds[uuid].mib)
+                    for uid in sorted(load.pods, key=lambda uid: names.get(uid, uid))
+                )
+                cards.append(
+                    CardPicture(
+                        uuid=uuid,
+                        index=load.card.index,
+                        model=load.card.model,
+                        capacity_mib=load.card.capacity_mib,
+                        slices=slices,
+                        busy=self._busy.get(uuid),
+                        cordoned=load.cordoned,
+                    )
+                )
+            nodes.append(NodePicture(name=loads.node.node, cards=tuple(cards)))
+        return Picture(
+            nodes=tuple(nodes),
+            pods_running=sum(view.ready for view in self.pods),
+            pods_expected=expected,
+            roles=tuple(roles),
+            hot_line=self._hot_line,
+            news=self.news,
+        )
+
+    def _pod_changed(self, change: Change[PodView]) -> None:
+        view = change.object
+        if change.type is ChangeType.DELETED:
+            self._ledger.remove_pod(change.uid)
+            if view.record.name.startswith(self._heated) and view.record.node:
+                self._heat.moved.append(view.record.name)
+            return
+        self._ledger.set_pod(view.record)
+        if view.record.node:
+            self._note_peaks(view.record.node)
+
+    def _node_changed(self, change: Change[NodeCards]) -> None:
+        if change.type is ChangeType.DELETED:
+            self._ledger.remove_node(change.object.node)
+        else:
+            self._ledger.set_node(change.object)
+            self._note_peaks(change.object.node)
+
+    def _note_peaks(self, node: str) -> None:
+        loads = self._ledger.node(node, now=self._clock.now())
+        if loads is None:
+            return
+        for uuid, load in loads.cards.items():
+            before = self._peaks.get(uuid)
+            self._peaks[uuid] = CardPeak(
+                card=uuid,
+                capacity_mib=load.card.capacity_mib,
+                peak_mib=max(load.held_mib, before.peak_mib if before else 0),
+            )
+
+    def _event_seen(self, change: Change[_Event]) -> None:
+        event = change.object
+        warned = event.type == "Warning" or event.reason in _HOT_NEWS
+        if change.type is ChangeType.ADDED and (warned or event.reason == "Scheduled"):
+            self.tell(f"{event.reason}: {event.message}")
+
+    async def _poll_busy(self) -> None:
+        while True:
+            busy = await self._busy_source.busy_ratio_by_card()
+            if busy is not None:
+                self._busy = busy
+                self._note_heat()
+            await self._clock.sleep(1.0)
+
+    def _note_heat(self) -> None:
+        heat = self._heat
+        if not heat.card:
+            heat.card = self._shared_card()
+        if not heat.card or heat.card not in self._busy:
+            return
+        now_s = self._clock.monotonic() - self._began_s
+        heat.last = self._busy[heat.card]
+        heat.peak = max(heat.peak, heat.last)
+        if heat.hot_at_s is None and heat.last >= self._hot_line:
+            heat.hot_at_s = now_s
+        waiting = heat.hot_at_s is not None and heat.moved and heat.relieved_at_s is None
+        # Relieved means cool while every burner draws its load again, not while one is away.
+        if waiting and heat.last < self._hot_line and self._all_burners_ready():
+            heat.relieved_at_s = now_s
+
+    def _all_burners_ready(self) -> bool:
+        burners = [view for view in self.pods if view.record.name.startswith(self._heated)]
+        return bool(burners) and all(view.ready for view in burners)
+
+    def _shared_card(self) -> str:
+        """Name the card that two or more of the heating pods share, or ''."""
+        seen: set[str] = set()
+        for view in self.pods:
+            if view.record.name.startswith(self._heated):
+                for slices in (view.record.assignment or {}).values():
+                    for part in slices:
+                        if part.card in seen:
+                            return part.card
+                        seen.add(part.card)
+        return ""

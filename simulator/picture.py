@@ -1,0 +1,48 @@
+"""What a person sees of the running demo: cards with their slices and heat, and the last events."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlicePicture:
+    """One pod's hold on a card, in MiB."""
+
+    pod: str
+    mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardPicture:
+    """One card; *busy* is the measured share of its time (0..1), None where it is unknown."""
+
+    uuid: str
+    index: int
+    model: str
+    capacity_mib: int
+    slices: tuple[SlicePicture, ...]
+    busy: float | None
+    cordoned: bool
+
+    @property
+    def held_mib(self) -> int:
+        return sum(part.mib for part in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePicture:
+    """One node and its cards by index."""
+
+    name: str
+    cards: tuple[CardPicture, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Everything on the screen at one moment."""
+
+    nodes: tuple[NodePicture, ...]
+    pods_running: int
+    pods_expected: int
+    roles: tuple[tuple[str, bool], ...]
+    hot_line: float
+    news: tuple[str, ...]

@@ -1,0 +1,81 @@
+"""The repository as a newcomer meets it: documents that are true, and nothing of one machine."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"],  # noqa: S607 - whichever git the newcomer has
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listing.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listing.stdout.split("\0") if name]
+
+
+def test_the_readme_holds_the_two_commands() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert "make demo" in readme
+    assert "make test" in readme
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+
+    named = {
+        (path.name, target)
+        for path in documents
+        for target in re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z0-9]+)", path.read_text())
+    }
+
+    assert {(name, target) for name, target in named if target not in targets} == set()
+
+
+def test_every_subcommand_stands_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+
+    assert [name for name in COMMANDS if f"fracgpu {name}" not in readme] == []
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    broken = [
+        f"{path.name}: {link}"
+        for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text())
+        if not (path.parent / link).exists()
+    ]
+
+    assert not broken
+
+
+def test_no_lock_file_names_an_index() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+
+    assert not re.search(r"https?://|--index|--find-links|file:", lock)
+
+
+def test_no_file_is_longer_than_a_person_reads() -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in tracked()
+        if path.suffix == ".py"
+        and path.exists()
+        and "_pb2" not in path.name
+        and "tests" not in path.parts
+        and (lines := len(path.read_text().splitlines())) > 400
+    }
+
+    assert long == {}
