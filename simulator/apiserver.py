@@ -1,0 +1,181 @@
+"""The embedded API server over real HTTP: the only place of the simulator that knows aiohttp."""
+
+from __future__ import annotations
+
+import random
+import ssl
+from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import structlog
+import yaml
+from aiohttp import web
+
+from process.clock import SystemClock
+from simulator.admission import AllowAll
+from simulator.registry import Registry
+from simulator.requests import User
+from simulator.rest import Reply, Request, Rest
+from simulator.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from process.clock import Clock
+
+log = structlog.get_logger()
+
+_LARGEST_BODY_BYTES: Final = 3 * 1024 * 1024  # the real server's limit
+_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+class ApiServer:
+    """A running API server; make one with :meth:`start`."""
+
+    def __init__(self, rest: Rest, *, url: str, ca_pem: str | None) -> None:
+        self.url: Final = url
+        self._rest = rest
+        self._ca_pem = ca_pem
+
+    @classmethod
+    @asynccontextmanager
+    async def start(  # noqa: PLR0913 - each has a default that is right for almost everybody
+        cls,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        seed: int | None = None,
+        bookmark_every_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        ca_pem: str | None = None,
+    ) -> AsyncIterator[Self]:
+        """Serve until the context ends; then every watch ends at once and the port is free.
+
+        Args:
+            host: address to listen on.
+            port: 0 takes any free one.
+            clock: gives creation and deletion times.
+            store: the objects of an earlier server, to restart it; a new one is empty.
+            seed: makes uids and generated names the same in every run.
+            bookmark_every_s: seconds between the bookmarks of a quiet watch.
+            tls: serve HTTPS with this context; plain HTTP without.
+            ca_pem: what the kubeconfig tells clients to trust, with *tls*.
+        """
+        rng = random.Random(seed)  # noqa: S311 - names and uids, nothing secret
+        registry = Registry(store or Store(), AllowAll(), clock or SystemClock(), rng)
+        rest = Rest(registry, bookmark_every_s=bookmark_every_s)
+        await _create_namespaces(rest)
+        # A real server's watch cache starts empty as well: watches from before get 410.
+        registry.store.compact()
+        app = web.Application(client_max_size=_LARGEST_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", _handler(rest))
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0
+        )
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port, ssl_context=tls, reuse_address=True)
+            await site.start()
+            bound = runner.addresses[0][1]
+            url = f"{'https' if tls else 'http'}://{host}:{bound}"
+            log.info("api_server_started", url=url)
+            yield cls(rest, url=url, ca_pem=ca_pem)
+        finally:
+            registry.store.end_subscriptions()
+            await runner.cleanup()
+
+    @property
+    def store(self) -> Store:
+        """The objects, for restarting the server with them."""
+        return self._rest.registry.store
+
+    def compact(self) -> None:
+        """Forget history and paged lists: clients that fell behind get 410 and must list anew."""
+        self.store.compact()
+        self._rest.lister.forget()
+
+    def end_watches(self) -> None:
+        """End every watch stream, as the real server does now and then."""
+        self.store.end_subscriptions()
+
+    def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
+        """Write a kubeconfig for *user* (any name: this server believes it); returns *path*."""
+        cluster: dict[str, Any] = {"server": self.url}
+        if self._ca_pem:
+            ca_file = path.with_suffix(".ca.crt")
+            ca_file.write_text(self._ca_pem)
+            cluster["certificate-authority"] = str(ca_file)
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "simulated", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "simulated", "context": {"cluster": "simulated", "user": user}}],
+            "current-context": "simulated",
+        }
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        path.chmod(0o600)
+        return path
+
+
+async def _create_namespaces(rest: Rest) -> None:
+    for name in _NAMESPACES:
+        body = b'{"metadata":{"name":"%s"}}' % name.encode()
+        await rest.handle(Request(method="POST", path="/api/v1/namespaces", body=body))
+
+
+def _handler(rest: Rest) -> Any:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        reply = await rest.handle(
+            Request(
+                method=request.method,
+                path=request.path,
+                query=request.query,
+                content_type=request.content_type,
+                body=await request.read(),
+                user=_user(request),
+            )
+        )
+        return await _send(request, reply)
+
+    return handle
+
+
+def _user(request: web.Request) -> User:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme != "Bearer" or not token or token == User().name:
+        return User()
+    groups: tuple[str, ...] = ("system:authenticated",)
+    if token.startswith("system:serviceaccount:"):
+        namespace = token.split(":")[2]
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", *groups)
+    return User(name=token, groups=groups)
+
+
+async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
+    headers = {"Content-Type": reply.content_type}
+    if reply.retry_after_s:
+        headers["Retry-After"] = str(reply.retry_after_s)
+    if reply.stream is None:
+        response = web.Response(status=reply.code, body=reply.body, headers=headers)
+        for warning in reply.warnings:
+            response.headers.add("Warning", f"299 - {_quoted(warning)}")
+        return response
+    streaming = web.StreamResponse(status=reply.code, headers=headers)
+    streaming.enable_chunked_encoding()
+    await streaming.prepare(request)
+    with suppress(ConnectionError):  # the watcher went away; that is how watches end
+        async with aclosing(reply.stream) as lines:
+            async for line in lines:
+                await streaming.write(line)
+    return streaming
+
+
+def _quoted(text: str) -> str:
+    """Write an RFC 9110 quoted-string; control characters cannot be in one."""
+    clean = "".join(c if c.isprintable() else " " for c in text)
+    escaped = clean.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,151 @@
+"""The three kinds of PATCH: JSON patch, merge patch and Kubernetes' strategic merge patch.
+
+JSON patch (RFC 6902) is the work of the ``jsonpatch`` library. Merge patch is RFC 7386. Strategic
+merge follows k8s.io/apimachinery pkg/util/strategicpatch for the lists that have a merge key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import jsonpatch
+import jsonpointer
+
+# Lists of objects that merge by a key, by the name of their field. "ports" is in _merge_key.
+# Source: patchMergeKey tags in k8s.io/api core/v1, apps/v1, batch/v1, admissionregistration/v1.
+_MERGE_KEYS: Final = {
+    "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "env": "name",
+    "volumes": "name", "volumeMounts": "mountPath", "volumeDevices": "devicePath",
+    "imagePullSecrets": "name", "hostAliases": "ip", "topologySpreadConstraints": "topologyKey",
+    "schedulingGates": "name", "resourceClaims": "name", "conditions": "type",
+    "addresses": "type", "ownerReferences": "uid", "secrets": "name", "webhooks": "name",
+    "matchConditions": "name",
+}  # fmt: skip
+_MERGED_SETS: Final = frozenset({"finalizers"})
+_DIRECTIVE: Final = "$patch"
+_DELETE_FROM: Final = "$deleteFromPrimitiveList/"
+_ORDER: Final = "$setElementOrder/"
+_RETAIN: Final = "$retainKeys"
+
+
+class PatchError(Exception):
+    """The patch is well formed but does not apply to this object (422)."""
+
+
+class BadPatchError(Exception):
+    """The patch cannot be read at all (400)."""
+
+
+def json_patch(document: Any, patch: Any) -> Any:
+    """Apply RFC 6902 operations to a copy of *document*.
+
+    Raises:
+        BadPatchError: *patch* is not a list of operations.
+        PatchError: an operation failed, a ``test`` among them.
+    """
+    if not isinstance(patch, list):
+        raise BadPatchError(f"a JSON patch is a list of operations, not {type(patch).__name__}")
+    try:
+        return jsonpatch.apply_patch(document, patch)
+    except jsonpatch.InvalidJsonPatch as error:
+        raise BadPatchError(str(error)) from error
+    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
+        raise PatchError(str(error)) from error
+
+
+def merge_patch(document: Any, patch: Any) -> Any:
+    """Apply an RFC 7386 merge patch: null removes, lists are replaced."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def strategic_merge_patch(document: dict[str, Any], patch: Any) -> dict[str, Any]:
+    """Apply a strategic merge patch: lists that have a merge key are merged by it.
+
+    Raises:
+        BadPatchError: the patch is not an object, uses an unknown directive, or an element of a
+            merged list lacks its key.
+    """
+    if not isinstance(patch, dict):
+        raise BadPatchError(f"a strategic merge patch is an object, not {type(patch).__name__}")
+    match patch.get(_DIRECTIVE):
+        case "replace":
+            return {key: value for key, value in patch.items() if key != _DIRECTIVE}
+        case "delete":
+            return {}
+        case None | "merge":
+            pass
+        case unknown:
+            raise BadPatchError(
+                f"unrecognized {_DIRECTIVE} {unknown!r}; want replace, merge, delete"
+            )
+    kept = patch.get(_RETAIN, document)
+    merged = {key: value for key, value in document.items() if key in kept}
+    _delete_from_sets(merged, patch)
+    for key, value in patch.items():
+        if key.startswith("$"):
+            continue
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(key, merged.get(key), value, patch.get(f"{_ORDER}{key}"))
+    return merged
+
+
+def _delete_from_sets(merged: dict[str, Any], patch: dict[str, Any]) -> None:
+    for key, gone in patch.items():
+        if key.startswith(_DELETE_FROM):
+            name = key.removeprefix(_DELETE_FROM)
+            merged[name] = [item for item in merged.get(name) or [] if item not in gone]
+
+
+def _merged(key: str, old: Any, new: Any, order: Any) -> Any:
+    if isinstance(new, dict):
+        return strategic_merge_patch(old if isinstance(old, dict) else {}, new)
+    if not isinstance(new, list):
+        return new
+    if key in _MERGED_SETS:
+        return [*(old or []), *(item for item in new if item not in (old or []))]
+    merge_key = _merge_key(key, [*(old or []), *new])
+    if merge_key is None:
+        return new
+    return _merged_list(old or [], new, merge_key=merge_key, order=order)
+
+
+def _merge_key(key: str, items: list[Any]) -> str | None:
+    if key != "ports":
+        return _MERGE_KEYS.get(key)
+    # Container ports merge by containerPort, Service ports by port.
+    if any(isinstance(item, dict) and "containerPort" in item for item in items):
+        return "containerPort"
+    return "port"
+
+
+def _merged_list(old: list[Any], new: list[Any], *, merge_key: str, order: Any) -> list[Any]:
+    if any(item.get(_DIRECTIVE) == "replace" and len(item) == 1 for item in new):
+        return [item for item in new if _DIRECTIVE not in item]
+    merged: dict[Any, Any] = {item[merge_key]: item for item in old}
+    for item in new:
+        if merge_key not in item:
+            raise BadPatchError(f"map: {item} does not contain declared merge key: {merge_key}")
+        if item.get(_DIRECTIVE) == "delete":
+            merged.pop(item[merge_key], None)
+        else:
+            before = merged.get(item[merge_key], {})
+            merged[item[merge_key]] = strategic_merge_patch(before, item)
+    return _ordered(merged, merge_key=merge_key, order=order)
+
+
+def _ordered(merged: dict[Any, Any], *, merge_key: str, order: Any) -> list[Any]:
+    if not isinstance(order, list):
+        return list(merged.values())
+    wanted = [item.get(merge_key) for item in order if isinstance(item, dict)]
+    first = [merged[key] for key in wanted if key in merged]
+    return [*first, *(item for key, item in merged.items() if key not in wanted)]

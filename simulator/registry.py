@@ -1,0 +1,412 @@
+"""The life of an object in the API server: created, changed, deleted, each under its rules.
+
+Source: k8s.io/apiserver pkg/registry/generic/registry/store.go and pkg/endpoints/handlers.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from simulator import resources
+from simulator.defaults import apply_creation, apply_defaults
+from simulator.objects import Json, format_time, metadata, thaw, without_nulls
+from simulator.requests import Attributes, Context, Operation, Target
+from simulator.status import (
+    Cause,
+    already_exists,
+    bad_request,
+    conflict,
+    forbidden,
+    invalid,
+    not_found,
+    stale,
+    wrong_uid,
+)
+from simulator.store import StaleError, Stored
+from simulator.validation import validate_create, validate_update
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from process.clock import Clock
+    from simulator.resources import Resource
+    from simulator.store import Store
+
+_SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
+_ATTEMPTS: Final = 5  # how often the server itself repeats a patch that lost a race
+_SERVER_OWNED: Final = (
+    "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+    "namespace", "name",
+)  # fmt: skip
+_PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
+
+
+class Admission(Protocol):
+    """What stands between a well-formed request and the store."""
+
+    async def mutate(self, attributes: Attributes) -> Json:
+        """Return the object as the mutating webhooks leave it: the same if none changed it.
+
+        Raises:
+            ApiError: one refused, or could not be asked.
+        """
+        ...
+
+    async def validate(self, attributes: Attributes) -> None:
+        """Ask the validating webhooks.
+
+        Raises:
+            ApiError: one refused, or could not be asked.
+        """
+        ...
+
+    def check(self, resource: Resource, value: Json) -> Sequence[Cause]:
+        """List the faults of *value* if it is a webhook configuration."""
+        ...
+
+
+class Registry:
+    """Reads and writes objects the way the API server's generic registry does."""
+
+    def __init__(
+        self, store: Store, admission: Admission, clock: Clock, rng: random.Random
+    ) -> None:
+        self.store: Final = store
+        self.admission: Final = admission
+        self.clock: Final = clock
+        self._rng = rng
+
+    def get(self, target: Target) -> Stored:
+        """Return the object.
+
+        Raises:
+            ApiError: 404.
+        """
+        found = self.store.get(target.key)
+        if found is None:
+            raise not_found(target.resource, target.name)
+        return found
+
+    async def create(self, target: Target, value: Json, context: Context) -> Json:
+        """Create *value* in the collection *target*; returns it as stored.
+
+        Raises:
+            ApiError: anything the API server would answer.
+        """
+        resource = target.resource
+        value = _cleaned(resource, value)
+        meta = metadata(value)
+        for owned in (*_SERVER_OWNED[:5], "resourceVersion", "selfLink"):
+            meta.pop(owned, None)
+        if target.namespace:
+            meta["namespace"] = target.namespace
+            self._check_namespace(target)
+        apply_defaults(resource, value)
+        attributes = Attributes(
+            target=Target(resource=resource, namespace=target.namespace, name=_name_of(value)),
+            operation=Operation.CREATE,
+            kind=(resource.group, resource.version, resource.kind),
+            value=value,
+            before=None,
+            context=context,
+        )
+        value = await self._mutate(attributes)
+        self._fill_in(resource, value)
+        faults = [*validate_create(resource, value), *self.admission.check(resource, value)]
+        if faults:
+            raise invalid(resource, metadata(value)["name"], faults)
+        await self.admission.validate(_with(attributes, value))
+        created = Target(
+            resource=resource, namespace=target.namespace, name=metadata(value)["name"]
+        )
+        if self.store.get(created.key) is not None:
+            raise already_exists(resource, created.name)
+        if context.dry_run:
+            return value
+        return self.store.write(created.key, value, expected=0).object
+
+    async def update(
+        self,
+        target: Target,
+        change: Callable[[Json], Json],
+        context: Context,
+        *,
+        admit: bool = True,
+    ) -> Json:
+        """Replace the object by what *change* makes of a copy of it; returns it as stored.
+
+        A changed ``metadata.resourceVersion`` is the caller's lock: 409 unless it is the current
+        one. Otherwise a lost race is repeated a few times, as the API server does for patches.
+        *admit* is False for writes of the server itself, which no webhook sees.
+
+        Raises:
+            ApiError: anything the API server would answer, or what *change* raised.
+        """
+        for _ in range(_ATTEMPTS):
+            current = self.get(target)
+            value = self._prepared(target, change(thaw(current.object)), current)
+            if admit:
+                value = await self._admitted(target, value, current, context)
+            if value == current.object or context.dry_run:
+                return value
+            try:
+                return self._store_update(target, value, current)
+            except StaleError:
+                continue
+        raise stale(target.resource, target.name)
+
+    def _prepared(self, target: Target, value: Json, current: Stored) -> Json:
+        resource, before = target.resource, current.object
+        value = _cleaned(resource, value)
+        meta, old = metadata(value), before["metadata"]
+        _check_lock(target, meta, current)
+        for owned in _SERVER_OWNED:
+            meta.pop(owned, None)
+            if owned in old:
+                meta[owned] = old[owned]
+        meta["resourceVersion"] = str(current.revision)
+        if target.subresource == "status":
+            _keep_all_but_status(resource, value, before)
+        elif resource.has_status:
+            value.pop("status", None)
+            if "status" in before:
+                value["status"] = thaw({"status": before["status"]})["status"]
+        apply_defaults(resource, value)
+        if resource.generation and value.get("spec") != before.get("spec"):
+            meta["generation"] = old.get("generation", 0) + 1
+        return value
+
+    async def _admitted(
+        self, target: Target, value: Json, current: Stored, context: Context
+    ) -> Json:
+        resource = target.resource
+        attributes = Attributes(
+            target=target,
+            operation=Operation.UPDATE,
+            kind=(resource.group, resource.version, resource.kind),
+            value=value,
+            before=current.object,
+            context=context,
+        )
+        mutated = await self._mutate(attributes)
+        if mutated is not value:
+            value = self._prepared(target, mutated, current)
+        if target.subresource != "status":
+            faults = [
+                *validate_update(resource, value, current.object),
+                *self.admission.check(resource, value),
+            ]
+            if faults:
+                raise invalid(resource, target.name, faults)
+        await self.admission.validate(_with(attributes, value))
+        return value
+
+    def _store_update(self, target: Target, value: Json, current: Stored) -> Json:
+        meta = metadata(value)
+        # The last finalizer gone from an object whose time is up: this write removes it.
+        if meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"):
+            return self.store.remove(target.key, value, expected=current.revision).object
+        return self.store.write(target.key, value, expected=current.revision).object
+
+    async def delete(self, target: Target, context: Context) -> tuple[Json, bool]:
+        """Delete the object; returns its last state and whether it is gone already.
+
+        ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions, propagationPolicy.
+
+        Raises:
+            ApiError: 404, 409 for a precondition, or what admission said.
+        """
+        current = self.get(target)
+        check_preconditions(target, current.object, context.options)
+        resource = target.resource
+        await self.admission.validate(
+            Attributes(
+                target=target,
+                operation=Operation.DELETE,
+                kind=(resource.group, resource.version, resource.kind),
+                value=None,
+                before=current.object,
+                context=context,
+            )
+        )
+        return self.remove(target, context)
+
+    def remove(self, target: Target, context: Context) -> tuple[Json, bool]:
+        """Delete without asking admission: second half of :meth:`delete`, and of evictions."""
+        current = self.get(target)
+        check_preconditions(target, current.object, context.options)
+        value = thaw(current.object)
+        meta = metadata(value)
+        finalizer = _PROPAGATION.get(context.options.get("propagationPolicy", ""))
+        if finalizer and finalizer not in meta.get("finalizers", []):
+            meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
+        grace_s = _grace_s(target.resource, value, context.options)
+        if "deletionTimestamp" in meta:
+            # A second delete can only shorten the wait.
+            grace_s = min(grace_s, meta.get("deletionGracePeriodSeconds", grace_s))
+        # Namespaces are held by finalizers of their own until a controller has emptied them.
+        own_finalizers = resource_finalizers(target.resource, value)
+        gone = grace_s == 0 and not meta.get("finalizers") and not own_finalizers
+        if not gone:
+            self._mark_deleted(value, grace_s)
+            if own_finalizers:
+                value["status"]["phase"] = "Terminating"
+        if context.dry_run:
+            return value, gone
+        if gone:
+            return self.store.remove(target.key, value, expected=current.revision).object, True
+        if value == current.object:
+            return value, False
+        return self.store.write(target.key, value, expected=current.revision).object, False
+
+    def _mark_deleted(self, value: Json, grace_s: int) -> None:
+        meta = metadata(value)
+        if meta.get("deletionGracePeriodSeconds") == grace_s:
+            return
+        end = self.clock.now() + timedelta(seconds=grace_s)
+        meta["deletionTimestamp"] = format_time(end)
+        meta["deletionGracePeriodSeconds"] = grace_s
+        if "generation" in meta:
+            meta["generation"] += 1
+
+    async def _mutate(self, attributes: Attributes) -> Json:
+        mutated = await self.admission.mutate(attributes)
+        if mutated is not attributes.value:
+            mutated = _cleaned(attributes.target.resource, mutated)
+            apply_defaults(attributes.target.resource, mutated)
+        return mutated
+
+    def _fill_in(self, resource: Resource, value: Json) -> None:
+        meta = metadata(value)
+        if not meta.get("name"):
+            prefix = meta.get("generateName")
+            if not prefix:
+                fault = Cause(
+                    field="metadata.name",
+                    reason="FieldValueRequired",
+                    message="Required value: name or generateName is required",
+                )
+                raise invalid(resource, "", [fault])
+            meta["name"] = prefix + "".join(self._rng.choice(_SUFFIX) for _ in range(5))
+        meta["uid"] = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        meta["creationTimestamp"] = format_time(self.clock.now())
+        if resource.generation:
+            meta["generation"] = 1
+        apply_creation(resource, value)
+
+    def _check_namespace(self, target: Target) -> None:
+        namespace = Target(resource=resources.NAMESPACES, name=target.namespace)
+        found = self.get(namespace).object
+        if found["status"].get("phase") == "Terminating":
+            raise forbidden(
+                target.resource,
+                target.name,
+                f"unable to create new content in namespace {target.namespace} because it is "
+                "being terminated",
+            )
+
+
+def resource_finalizers(resource: Resource, value: Json) -> list[str]:
+    """Return the finalizers in the spec, which only namespaces have."""
+    if resource.storage != resources.NAMESPACES.storage:
+        return []
+    return list(value["spec"].get("finalizers") or [])
+
+
+def check_preconditions(target: Target, found: Json, options: Json) -> None:
+    """Hold DeleteOptions' preconditions against the object.
+
+    Raises:
+        ApiError: 409, it is another object or another version.
+    """
+    wanted = options.get("preconditions") or {}
+    meta = found["metadata"]
+    if wanted.get("uid") not in (None, meta["uid"]):
+        raise wrong_uid(target.resource, target.name, wanted=wanted["uid"], found=meta["uid"])
+    if wanted.get("resourceVersion") not in (None, meta["resourceVersion"]):
+        raise conflict(
+            target.resource,
+            target.name,
+            f"Precondition failed: ResourceVersion in precondition: {wanted['resourceVersion']}, "
+            f"ResourceVersion in object meta: {meta['resourceVersion']}",
+        )
+
+
+def _with(attributes: Attributes, value: Json) -> Attributes:
+    return Attributes(
+        target=attributes.target,
+        operation=attributes.operation,
+        kind=attributes.kind,
+        value=value,
+        before=attributes.before,
+        context=attributes.context,
+    )
+
+
+def _name_of(value: Json) -> str:
+    return str(metadata(value).get("name") or "")
+
+
+def _cleaned(resource: Resource, value: Json) -> Json:
+    """Drop nulls, empty metadata maps and what is kept outside the object."""
+    cleaned: Json = without_nulls(value)
+    cleaned.pop("kind", None)
+    cleaned.pop("apiVersion", None)
+    meta = metadata(cleaned)
+    meta.pop("managedFields", None)
+    meta.pop("selfLink", None)
+    for member in ("labels", "annotations", "ownerReferences", "finalizers"):
+        found = meta.get(member)
+        if found is not None and not isinstance(found, dict if member[0] in "la" else list):
+            raise bad_request(f"metadata.{member} of a {resource.kind} has the wrong type")
+        if not found:
+            meta.pop(member, None)
+    return cleaned
+
+
+def _check_lock(target: Target, meta: Json, current: Stored) -> None:
+    resource = target.resource
+    if meta.get("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({target.name})"
+        )
+    uid = current.object["metadata"]["uid"]
+    if meta.get("uid", uid) != uid:
+        raise wrong_uid(resource, target.name, wanted=meta["uid"], found=uid)
+    version = meta.get("resourceVersion")
+    if version in (None, "", "0"):
+        if not resource.unconditional_update:
+            fault = Cause(
+                field="metadata.resourceVersion",
+                reason="FieldValueInvalid",
+                message="Invalid value: 0: must be specified for an update",
+            )
+            raise invalid(resource, target.name, [fault])
+    elif version != str(current.revision):
+        raise stale(resource, target.name)
+
+
+def _keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
+    # Pods and nodes let labels and annotations be changed together with the status; the others
+    # do not (podStatusStrategy and nodeStatusStrategy reset only the spec).
+    kept: dict[str, Any] = thaw(before)
+    kept["status"] = value.get("status", {})
+    if resource.storage in {resources.PODS.storage, resources.NODES.storage}:
+        kept["metadata"] = value["metadata"]
+    value.clear()
+    value.update(kept)
+
+
+def _grace_s(resource: Resource, value: Json, options: Json) -> int:
+    if resource.storage != resources.PODS.storage:
+        return 0
+    if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    if asked is None:
+        asked = value["spec"]["terminationGracePeriodSeconds"]
+    return max(0, int(asked))

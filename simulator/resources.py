@@ -1,0 +1,135 @@
+"""What the embedded API server serves: one row for each resource, and nothing else exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One resource in its only version.
+
+    ``storage`` is the name under which objects are kept; two resources that name the same one
+    are two views of the same objects (Events). ``generation`` says that a change of the spec
+    counts up ``metadata.generation``; ``resets_status`` that a create forgets the status sent.
+    """
+
+    group: str = ""
+    version: str = "v1"
+    plural: str
+    kind: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    subresources: frozenset[str] = frozenset()
+    generation: bool = False
+    resets_status: bool = True
+    unconditional_update: bool = True
+    storage: str
+
+    @property
+    def group_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """The name used in messages, such as ``deployments.apps``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def has_status(self) -> bool:
+        return "status" in self.subresources
+
+
+def _resource(  # noqa: PLR0913 - a row of the table below
+    plural: str,
+    kind: str,
+    *short_names: str,
+    group: str = "",
+    namespaced: bool = True,
+    subresources: str = "",
+    generation: bool = False,
+    resets_status: bool = True,
+    unconditional_update: bool = True,
+    storage: str | None = None,
+) -> Resource:
+    return Resource(
+        group=group,
+        plural=plural,
+        kind=kind,
+        namespaced=namespaced,
+        short_names=short_names,
+        subresources=frozenset(subresources.split()),
+        generation=generation,
+        resets_status=resets_status,
+        unconditional_update=unconditional_update,
+        storage=storage or (f"{plural}.{group}" if group else plural),
+    )
+
+
+_ADMISSION: Final = "admissionregistration.k8s.io"
+_RBAC: Final = "rbac.authorization.k8s.io"
+
+NAMESPACES: Final = _resource(
+    "namespaces", "Namespace", "ns", namespaced=False, subresources="status finalize"
+)
+NODES: Final = _resource(
+    "nodes", "Node", "no", namespaced=False, subresources="status", resets_status=False
+)
+PODS: Final = _resource(
+    "pods", "Pod", "po", subresources="status binding eviction", generation=True
+)
+EVENTS: Final = _resource("events", "Event", "ev")
+EVENTS_V1: Final = _resource("events", "Event", "ev", group="events.k8s.io", storage=EVENTS.storage)
+DEPLOYMENTS: Final = _resource(
+    "deployments", "Deployment", "deploy", group="apps", subresources="status scale",
+    generation=True,
+)  # fmt: skip
+REPLICASETS: Final = _resource(
+    "replicasets", "ReplicaSet", "rs", group="apps", subresources="status scale", generation=True
+)
+STATEFULSETS: Final = _resource(
+    "statefulsets", "StatefulSet", "sts", group="apps", subresources="status scale",
+    generation=True,
+)  # fmt: skip
+JOBS: Final = _resource("jobs", "Job", group="batch", subresources="status", generation=True)
+PDBS: Final = _resource(
+    "poddisruptionbudgets", "PodDisruptionBudget", "pdb", group="policy", subresources="status",
+    generation=True, unconditional_update=False,
+)  # fmt: skip
+MUTATING_WEBHOOKS: Final = _resource(
+    "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", group=_ADMISSION,
+    namespaced=False, generation=True,
+)  # fmt: skip
+VALIDATING_WEBHOOKS: Final = _resource(
+    "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", group=_ADMISSION,
+    namespaced=False, generation=True,
+)  # fmt: skip
+
+ALL: Final = (
+    NAMESPACES, NODES, PODS, EVENTS, EVENTS_V1, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
+    PDBS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
+    _resource("configmaps", "ConfigMap", "cm"),
+    _resource("secrets", "Secret"),
+    _resource("services", "Service", "svc", subresources="status"),
+    _resource("serviceaccounts", "ServiceAccount", "sa"),
+    _resource(
+        "leases", "Lease", group="coordination.k8s.io", unconditional_update=False
+    ),
+    _resource("roles", "Role", group=_RBAC),
+    _resource("rolebindings", "RoleBinding", group=_RBAC),
+    _resource("clusterroles", "ClusterRole", group=_RBAC, namespaced=False),
+    _resource("clusterrolebindings", "ClusterRoleBinding", group=_RBAC, namespaced=False),
+)  # fmt: skip
+
+_BY_PATH: Final = {(r.group, r.version, r.plural): r for r in ALL}
+
+
+def find(group: str, version: str, plural: str) -> Resource | None:
+    """Return the resource served at this path, if any."""
+    return _BY_PATH.get((group, version, plural))
+
+
+def is_served(group: str, version: str) -> bool:
+    """Say whether anything lives under this group and version."""
+    return any(r.group == group and r.version == version for r in ALL)

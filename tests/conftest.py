@@ -1,0 +1,29 @@
+"""Fixtures for everybody: an embedded API server, and a client connected to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kube.access import connect_to
+from simulator.apiserver import ApiServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kube.client import KubeClient
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """A fresh embedded API server on loopback."""
+    async with ApiServer.start() as server:
+        yield server
+
+
+@pytest.fixture
+async def kube(api: ApiServer) -> AsyncIterator[KubeClient]:
+    """A client of ``api``."""
+    async with connect_to(api.url) as client:
+        yield client
