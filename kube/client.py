@@ -95,6 +95,10 @@ class KubeClient:
         self._timeout_s = timeout_s
         self._retry = retry
 
+    def with_retry(self, retry: RetryPolicy) -> KubeClient:
+        """Return a client over the same connection that repeats its reads by *retry*."""
+        return KubeClient(self.transport, timeout_s=self._timeout_s, retry=retry)
+
     # -- reads ---------------------------------------------------------------------------------
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:

@@ -80,7 +80,7 @@ class Election:
         times: see :class:`LeaseTimes`.
     """
 
-    def __init__(  # noqa: PLR0913 - one keyword per independent fact
+    def __init__(
         self,
         client: KubeClient,
         clock: Clock,
@@ -263,7 +263,7 @@ class Election:
 
 
 @asynccontextmanager
-async def hold_lease(  # noqa: PLR0913 - one keyword per independent fact
+async def hold_lease(
     client: KubeClient,
     clock: Clock,
     *,

@@ -1,0 +1,216 @@
+"""What the API server promises about pods: one write that binds, one door that evicts."""
+
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.errors import Conflict, NotFound, TooManyRequests
+from kube.kinds import PDBS, PODS
+from tests.support.objects import Json, a_budget, a_pod, running
+
+TO_N1: Json = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
+
+
+def to_n1(pod: Json, **metadata: Any) -> Json:
+    """A Binding of exactly this version of *pod* to the node n1."""
+    seen = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    return {"metadata": seen | metadata, **TO_N1}
+
+
+async def budget_status(
+    client: KubeClient, namespace: str, *, allowed: int, healthy: int = 1, desired: int = 1
+) -> None:
+    """Write the budget's status as the disruption controller would."""
+    found = await client.get_object(PDBS, "budget", namespace=namespace)
+    status = {
+        "observedGeneration": found["metadata"]["generation"],
+        "disruptionsAllowed": allowed,
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "expectedPods": healthy,
+    }
+    await client.patch(
+        PDBS, "budget", {"status": status}, namespace=namespace, subresource="status"
+    )
+
+
+async def a_running_pod(client: KubeClient, namespace: str, name: str) -> Json:
+    """A pod with the label app=a that is bound, running and ready."""
+    await client.create(PODS, a_pod(name, labels={"app": "a"}), namespace=namespace)
+    await client.bind(TO_N1, namespace=namespace, name=name)
+    return await client.patch(PODS, name, running(), namespace=namespace, subresource="status")
+
+
+async def test_a_binding_writes_the_node_and_merges_its_annotations(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a", annotations={"old": "1"}), namespace=namespace)
+
+    binding = to_n1(pod, annotations={"new": "2"})
+    await client.bind(binding, namespace=namespace, name="a")
+
+    bound = await client.get_object(PODS, "a", namespace=namespace)
+    assert bound["spec"]["nodeName"] == "n1"
+    assert bound["metadata"]["annotations"] == {"old": "1", "new": "2"}
+    scheduled = [one for one in bound["status"]["conditions"] if one["type"] == "PodScheduled"]
+    assert [one["status"] for one in scheduled] == ["True"]
+
+
+@pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])
+async def test_a_binding_of_another_pod_or_version_conflicts_and_writes_nothing(
+    client: KubeClient, namespace: str, precondition: str
+) -> None:
+    old = await client.create(PODS, a_pod("a"), namespace=namespace)
+    if precondition == "uid":
+        await client.delete(PODS, "a", namespace=namespace)
+        now = await client.create(PODS, a_pod("a"), namespace=namespace)
+    else:
+        labels = {"metadata": {"labels": {"x": "1"}}}
+        now = await client.patch(PODS, "a", labels, namespace=namespace)
+    seen = {precondition: old["metadata"][precondition], "annotations": {"new": "2"}}
+
+    with pytest.raises(Conflict):
+        await client.bind({"metadata": seen, **TO_N1}, namespace=namespace, name="a")
+
+    assert await client.get_object(PODS, "a", namespace=namespace) == now
+
+
+async def test_a_bound_pod_cannot_be_bound_again(client: KubeClient, namespace: str) -> None:
+    await client.create(PODS, a_pod("a"), namespace=namespace)
+    await client.bind(TO_N1, namespace=namespace, name="a")
+
+    again = {"metadata": {"annotations": {"new": "2"}}, "target": {"kind": "Node", "name": "n2"}}
+    with pytest.raises(Conflict):
+        await client.bind(again, namespace=namespace, name="a")
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert found["spec"]["nodeName"] == "n1"
+    assert "annotations" not in found["metadata"]
+
+
+async def test_a_pod_that_is_on_its_way_out_cannot_be_bound(
+    client: KubeClient, namespace: str
+) -> None:
+    await client.create(PODS, a_pod("a", finalizers=["example.com/wait"]), namespace=namespace)
+    await client.delete(PODS, "a", namespace=namespace)
+
+    with pytest.raises(Conflict):
+        await client.bind(TO_N1, namespace=namespace, name="a")
+
+
+async def test_a_missing_pod_cannot_be_bound(client: KubeClient, namespace: str) -> None:
+    with pytest.raises(NotFound):
+        await client.bind(TO_N1, namespace=namespace, name="nobody")
+
+
+async def test_an_eviction_without_a_budget_ends_the_pod(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+
+    await client.evict(namespace=namespace, name="a", uid=pod["metadata"]["uid"])
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" in found["metadata"]
+    target = [one for one in found["status"]["conditions"] if one["type"] == "DisruptionTarget"]
+    assert [(one["status"], one["reason"]) for one in target] == [("True", "EvictionByEvictionAPI")]
+
+
+async def test_an_eviction_that_breaks_a_budget_is_too_many_requests(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+    await budget_status(client, namespace, allowed=0)
+
+    with pytest.raises(TooManyRequests) as caught:
+        await client.evict(namespace=namespace, name="a", uid=pod["metadata"]["uid"])
+
+    assert caught.value.by_disruption_budget
+    assert (
+        caught.value.message == "Cannot evict pod as it would violate the pod's disruption budget."
+    )
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_a_budget_nobody_has_counted_yet_allows_no_eviction(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    await client.create(PDBS, a_budget("budget", app="a", min_available=0), namespace=namespace)
+
+    with pytest.raises(TooManyRequests) as caught:
+        await client.evict(namespace=namespace, name="a", uid=pod["metadata"]["uid"])
+
+    assert caught.value.by_disruption_budget
+    assert caught.value.retry_after_s == 10
+
+
+async def test_an_eviction_uses_up_what_the_budget_allows(
+    client: KubeClient, namespace: str
+) -> None:
+    first = await a_running_pod(client, namespace, "a")
+    second = await a_running_pod(client, namespace, "b")
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+    await budget_status(client, namespace, allowed=1, healthy=2)
+
+    await client.evict(namespace=namespace, name="a", uid=first["metadata"]["uid"])
+    with pytest.raises(TooManyRequests):
+        await client.evict(namespace=namespace, name="b", uid=second["metadata"]["uid"])
+
+    status = (await client.get_object(PDBS, "budget", namespace=namespace))["status"]
+    assert status["disruptionsAllowed"] == 0
+    assert set(status["disruptedPods"]) == {"a"}
+
+
+async def test_a_dry_run_of_an_eviction_asks_the_budget_and_changes_nothing(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await a_running_pod(client, namespace, "a")
+    uid = pod["metadata"]["uid"]
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+
+    await budget_status(client, namespace, allowed=0)
+    with pytest.raises(TooManyRequests):
+        await client.evict(namespace=namespace, name="a", uid=uid, dry_run=True)
+
+    await budget_status(client, namespace, allowed=1, healthy=2)
+    await client.evict(namespace=namespace, name="a", uid=uid, dry_run=True)
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+    budget = await client.get_object(PDBS, "budget", namespace=namespace)
+    assert budget["status"]["disruptionsAllowed"] == 1
+    assert not budget["status"].get("disruptedPods")
+
+
+async def test_a_budget_does_not_protect_a_pod_that_never_ran(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a", labels={"app": "a"}), namespace=namespace)
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+    await budget_status(client, namespace, allowed=0)
+
+    await client.evict(namespace=namespace, name="a", uid=pod["metadata"]["uid"])
+
+    with pytest.raises(NotFound):
+        await client.get(PODS, "a", namespace=namespace)
+
+
+async def test_an_eviction_of_somebody_else_conflicts(client: KubeClient, namespace: str) -> None:
+    await a_running_pod(client, namespace, "a")
+
+    with pytest.raises(Conflict):
+        await client.evict(namespace=namespace, name="a", uid="another")
+
+    found = await client.get_object(PODS, "a", namespace=namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_an_eviction_of_a_missing_pod_is_not_found(
+    client: KubeClient, namespace: str
+) -> None:
+    with pytest.raises(NotFound):
+        await client.evict(namespace=namespace, name="nobody", uid="any")

@@ -1,0 +1,25 @@
+"""The real kube-apiserver for tests, where KUBEBUILDER_ASSETS names one; else a reason to skip."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from simulator.realapi import ASSETS_ENV, RealApiError, RealApiServer, find_assets
+
+
+@asynccontextmanager
+async def real_api_server(workdir: Path) -> AsyncIterator[RealApiServer]:
+    """Start one with its state in *workdir*, or skip the test and say what is missing."""
+    value = os.environ.get(ASSETS_ENV)
+    if not value:
+        pytest.skip(f"{ASSETS_ENV} is not set: no real kube-apiserver to test against")
+    # From here on a missing binary is a mistake to hear about, not a reason to skip.
+    try:
+        assets = find_assets(value)
+    except RealApiError as error:
+        pytest.fail(str(error))
+    async with RealApiServer.start(assets, workdir) as api:
+        yield api
