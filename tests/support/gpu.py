@@ -1,0 +1,89 @@
+"""Nodes with shared cards, and pods as the webhook leaves them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fracgpu import names
+from fracgpu.card import Card, CardUuid
+from fracgpu.units import Mib
+from fracgpu.wire import write_cards
+from kube.client import KubeClient
+from kube.kinds import NODES
+
+Json = dict[str, Any]
+
+
+def some_cards(node: str, *, count: int = 4, mib: int = 24_000) -> tuple[Card, ...]:
+    """Cards whose every MiB is shared; *mib* is a multiple of 80."""
+    return tuple(
+        Card(
+            uuid=CardUuid(f"GPU-{node}-{index}"),
+            index=index,
+            model="NVIDIA A30",
+            total_mib=Mib(mib),
+        )
+        for index in range(count)
+    )
+
+
+def a_sharing_node(name: str, *, cards: Sequence[Card] | None = None, cpu: str = "64") -> Json:
+    """A ready node of ours, its status included."""
+    here = some_cards(name) if cards is None else cards
+    resources = {
+        names.GPU_MEM: str(sum(card.capacity_mib for card in here)),
+        names.GPU_COUNT: str(len(here)),
+        names.GPU_SLOT: str(32 * len(here)),
+        "cpu": cpu,
+        "memory": "256Gi",
+        "pods": "110",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {names.SHARE_LABEL: "true", "kubernetes.io/hostname": name},
+            "annotations": {names.NODE_CARDS: write_cards(here)},
+        },
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def a_gpu_pod(
+    name: str,
+    *,
+    mib: int = 1000,
+    cards: int = 1,
+    annotations: Mapping[str, str] | None = None,
+    namespace: str = "default",
+    **spec: Any,
+) -> Json:
+    """An admitted pod of one container that gets *mib* on each of *cards* cards."""
+    amounts = {names.GPU_MEM: str(mib * cards), names.GPU_SLOT: str(cards)}
+    written = {names.MEMORY: f"{mib}Mi", names.CARDS: str(cards), **(annotations or {})}
+    container = {
+        "name": "train",
+        "image": "registry.example/train:1",
+        "resources": {"limits": amounts, "requests": amounts},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": written},
+        "spec": {
+            "schedulerName": names.SCHEDULER_NAME,
+            "containers": [container],
+            **spec,
+        },
+    }
+
+
+async def register(client: KubeClient, node: Json) -> None:
+    """Create a node and its status, as a kubelet and our agent would."""
+    await client.create(NODES, node)
+    name, status = node["metadata"]["name"], node["status"]
+    await client.patch(NODES, name, {"status": status}, subresource="status")

@@ -1,0 +1,89 @@
+"""An admission webhook over TLS whose answers a test chooses and whose questions it keeps."""
+
+import base64
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from certs.authority import Pair, make_ca, make_serving
+
+Json = dict[str, Any]
+LIFE = timedelta(days=30)
+
+
+def new_ca() -> Pair:
+    return make_ca(name="test webhook CA", now=datetime.now(tz=UTC), life=LIFE)  # noqa: TID251
+
+
+@dataclass
+class AdmissionWebhook:
+    """Answers every review with what :attr:`answer` makes of the request."""
+
+    url: str
+    ca_pem: bytes
+    answer: Callable[[Json], Json]
+    requests: list[Json] = field(default_factory=list)
+
+    @property
+    def client_config(self) -> Json:
+        return {"url": self.url, "caBundle": base64.b64encode(self.ca_pem).decode()}
+
+
+def allow(request: Json) -> Json:
+    """Allow whatever it is."""
+    return {"allowed": True}
+
+
+def patching(*steps: Json) -> Callable[[Json], Json]:
+    """Allow, with a JSON patch."""
+    patch = base64.b64encode(msgspec.json.encode(steps)).decode()
+    return lambda request: {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+
+
+def refusing(message: str, *, code: int | None = None) -> Callable[[Json], Json]:
+    status: Json = {"message": message} | ({"code": code} if code else {})
+    return lambda request: {"allowed": False, "status": status}
+
+
+@asynccontextmanager
+async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]:
+    """Serve one on loopback, with a certificate of a CA of its own."""
+    ca = new_ca()
+    now = datetime.now(tz=UTC)  # noqa: TID251 - the API server looks at the real time
+    serving = make_serving(ca, names=["127.0.0.1"], now=now, life=LIFE)
+    cert_file, key_file = workdir / "webhook.crt", workdir / "webhook.key"
+    cert_file.write_bytes(serving.cert_pem)
+    key_file.write_bytes(serving.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert_file, key_file)
+    webhook = AdmissionWebhook(url="", ca_pem=ca.cert_pem, answer=allow)
+
+    async def review(received: web.Request) -> web.Response:
+        request: Json = (await received.json())["request"]
+        webhook.requests.append(request)
+        response = {"uid": request["uid"], **webhook.answer(request)}
+        body = {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "response": response,
+        }
+        return web.json_response(body)
+
+    app = web.Application()
+    app.router.add_post("/review", review)
+    runner = web.AppRunner(app, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
+        await site.start()
+        webhook.url = f"https://127.0.0.1:{runner.addresses[0][1]}/review"
+        yield webhook
+    finally:
+        await runner.cleanup()
