@@ -8,6 +8,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 CERT_KEY: Final = "tls.crt"
@@ -115,27 +116,21 @@ def read_secret(raw: bytes) -> dict[str, bytes]:
 
 
 @contextmanager
-def private_file(content: bytes) -> Iterator[str]:
+def private_file(content: bytes, *, folder: Path | None = None) -> Iterator[str]:
     """Give the path of a file with *content* that only this user can read and that goes away.
 
     OpenSSL takes a key only from a file. Where the system can, the file is in memory and has no
-    name for others, so a read-only root file system does and no disk ever holds the key.
+    name for others, so a read-only root file system does and no disk ever holds the key. Elsewhere,
+    or when a *folder* is given, it is a file of mode 0600.
     """
-    if hasattr(os, "memfd_create"):
-        handle = os.memfd_create("fracgpu-tls", os.MFD_CLOEXEC)
-        path = f"/proc/self/fd/{handle}"
-        named = False
-    else:
-        handle, path = tempfile.mkstemp(prefix="fracgpu-tls-")  # created with mode 0600
-        named = True
-    try:
-        with os.fdopen(handle, "wb") as file:
+    if folder is None and hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("fracgpu-tls"), "wb", buffering=0) as file:
             file.write(content)
-            file.flush()
-            yield path
-    finally:
-        if named:
-            os.unlink(path)  # noqa: PTH108 - one call, no path to build
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile(prefix="fracgpu-tls-", dir=folder, buffering=0) as named:
+        named.write(content)
+        yield named.name
 
 
 def _no_password() -> str:

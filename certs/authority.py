@@ -1,0 +1,276 @@
+"""Makes keys and certificates and reads them back: the only place that knows X.509."""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_ORGANIZATION: Final = "FracGPU"
+# Clocks differ: a certificate starts a little before it is made, at most by this.
+_BACKDATED: Final = timedelta(minutes=5)
+_COMMON_NAME_LIMIT: Final = 64  # characters, ub-common-name of RFC 5280
+
+
+class AuthorityError(Exception):
+    """A key or certificate that cannot be read, or does not fit its partner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A certificate and its private key, both PEM. The key never shows in a repr."""
+
+    cert_pem: bytes
+    key_pem: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a certificate says, in plain values.
+
+    Attributes:
+        not_before: valid from, UTC.
+        not_after: valid until, UTC.
+        names: DNS names and IP addresses it is good for, in their usual text.
+        fingerprint: SHA-256 of its DER, in hex.
+        key_id: names its public key.
+        issuer_key_id: names the key that signed it; its own when self-signed.
+        is_ca: whether it may sign others.
+    """
+
+    not_before: datetime
+    not_after: datetime
+    names: frozenset[str]
+    fingerprint: str
+    key_id: str
+    issuer_key_id: str
+    is_ca: bool
+
+
+def make_ca(*, name: str, now: datetime, life: timedelta) -> Pair:
+    """Make a self-signed certificate authority with an ECDSA P-256 key.
+
+    It may sign servers and clients, and no further authorities.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    builder = (
+        _builder(now=now, end=now + life, life=life)
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_key_id(key.public_key()), critical=False)
+        .add_extension(_issuer_id(key.public_key()), critical=False)
+    )
+    return _pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def make_serving(ca: Pair, *, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
+    """Make a server's certificate for *names*, signed by *ca*.
+
+    Args:
+        ca: the authority and its key.
+        names: DNS names and IP addresses, at least one; the first also names the subject.
+        now: the time it is made.
+        life: how long it is good; never longer than *ca* itself.
+
+    Raises:
+        AuthorityError: *ca* cannot be read or may not sign, or a name is no name.
+    """
+    if not names:
+        raise AuthorityError("a serving certificate has no name; want at least one")
+    # Clients look at these only; the subject is for people. RFC 9525.
+    alternatives = x509.SubjectAlternativeName([_san(each) for each in names])
+    usage = ExtendedKeyUsageOID.SERVER_AUTH
+    return _sign(ca, names[0], usage, now=now, life=life, alternatives=alternatives)
+
+
+def make_client(ca: Pair, *, name: str, now: datetime, life: timedelta) -> Pair:
+    """Make a client's certificate with *name* as its common name, signed by *ca*.
+
+    Raises:
+        AuthorityError: *ca* cannot be read or may not sign.
+    """
+    return _sign(ca, name, ExtendedKeyUsageOID.CLIENT_AUTH, now=now, life=life)
+
+
+def read(cert_pem: bytes) -> Facts:
+    """Read the first certificate of a PEM text.
+
+    Raises:
+        AuthorityError: there is none, or it lacks what ours have.
+    """
+    return _facts(_load(cert_pem))
+
+
+def read_pair(pair: Pair) -> Facts:
+    """Read a certificate and check that its private key belongs to it.
+
+    Raises:
+        AuthorityError: either cannot be read, or they do not belong together.
+    """
+    return _facts(_read_pair(pair)[0])
+
+
+def split(bundle_pem: bytes) -> tuple[bytes, ...]:
+    """Take a bundle apart into the PEM of each certificate.
+
+    Raises:
+        AuthorityError: it is not a list of certificates.
+    """
+    if not bundle_pem.strip():
+        return ()
+    try:
+        certificates = x509.load_pem_x509_certificates(bundle_pem)
+    except ValueError as error:
+        raise AuthorityError(f"the CA bundle cannot be read: {error}") from error
+    return tuple(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+
+
+def _load(cert_pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(cert_pem)
+    except ValueError as error:
+        raise AuthorityError(f"the certificate cannot be read: {error}") from error
+
+
+def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    certificate = _load(pair.cert_pem)
+    try:
+        key = serialization.load_pem_private_key(pair.key_pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # Neither chained nor quoted: an error text must not carry a piece of a key.
+        raise AuthorityError("the private key cannot be read") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise AuthorityError(f"the private key is {type(key).__name__}; want an ECDSA key")
+    if key.public_key() != certificate.public_key():
+        raise AuthorityError("the private key does not belong to the certificate")
+    return certificate, key
+
+
+def _facts(certificate: x509.Certificate) -> Facts:
+    extensions = certificate.extensions
+    try:
+        own = extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+        issuer = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+        basic = extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError) as error:
+        raise AuthorityError(f"the certificate is not one of ours: {error}") from error
+    return Facts(
+        not_before=certificate.not_valid_before_utc,
+        not_after=certificate.not_valid_after_utc,
+        names=_names(extensions),
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+        key_id=own.hex(),
+        issuer_key_id=(issuer.key_identifier or b"").hex(),
+        is_ca=basic.ca,
+    )
+
+
+def _names(extensions: x509.Extensions) -> frozenset[str]:
+    try:
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return frozenset()
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return frozenset(names.get_values_for_type(x509.DNSName)) | {str(each) for each in addresses}
+
+
+def _sign(
+    ca: Pair,
+    subject: str,
+    usage: x509.ObjectIdentifier,
+    *,
+    now: datetime,
+    life: timedelta,
+    alternatives: x509.SubjectAlternativeName | None = None,
+) -> Pair:
+    authority, authority_key = _read_pair(ca)
+    if not _facts(authority).is_ca:
+        raise AuthorityError("the authority's certificate may not sign others")
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = (
+        _builder(now=now, end=min(now + life, authority.not_valid_after_utc), life=life)
+        .subject_name(_name(subject[:_COMMON_NAME_LIMIT]))
+        .issuer_name(authority.subject)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(_key_id(key.public_key()), critical=False)
+        .add_extension(_issuer_id(authority_key.public_key()), critical=False)
+    )
+    if alternatives is not None:
+        builder = builder.add_extension(alternatives, critical=False)
+    return _pair(builder.sign(authority_key, hashes.SHA256()), key)
+
+
+def _builder(*, now: datetime, end: datetime, life: timedelta) -> x509.CertificateBuilder:
+    start = now - min(_BACKDATED, life / 20)
+    return (
+        x509.CertificateBuilder()
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, _ORGANIZATION),
+            x509.NameAttribute(NameOID.COMMON_NAME, text),
+        ]
+    )
+
+
+def _san(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(text)
+    except ValueError as error:
+        raise AuthorityError(f"{text!r} is no name; want a DNS name or an IP address") from error
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _key_id(key: ec.EllipticCurvePublicKey) -> x509.SubjectKeyIdentifier:
+    return x509.SubjectKeyIdentifier.from_public_key(key)
+
+
+def _issuer_id(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        cert_pem=certificate.public_bytes(serialization.Encoding.PEM),
+        key_pem=key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )

@@ -1,0 +1,90 @@
+"""Tells the API server whom to trust: the CA bundle inside webhook configurations."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from kube.client import PatchType
+from kube.errors import Conflict, Invalid, NotFound
+from kube.kinds import Kind
+
+
+class ConfigurationClient(Protocol):
+    """What injection needs of ``kube.client.KubeClient``."""
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]: ...
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        *,
+        how: PatchType = PatchType.MERGE,
+    ) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleTarget:
+    """One webhook configuration that has to carry our bundle."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind.kind}/{self.name}"
+
+
+class Injection(Enum):
+    """How it went with one target."""
+
+    ABSENT = "absent"
+    CURRENT = "current"
+    PATCHED = "patched"
+    MOVED = "moved"
+    """It changed between reading and patching: look again."""
+
+
+def bundle_patch(configuration: Mapping[str, Any], *, bundle_pem: bytes) -> list[dict[str, Any]]:
+    """Write the JSON patch that puts *bundle_pem* into every webhook; empty when all have it.
+
+    Each change is behind a test of the webhook's name, so that it cannot hit another one when
+    the list was reordered meanwhile.
+    """
+    wanted = base64.b64encode(bundle_pem).decode()
+    operations: list[dict[str, Any]] = []
+    for index, webhook in enumerate(configuration.get("webhooks") or ()):
+        if (webhook.get("clientConfig") or {}).get("caBundle") == wanted:
+            continue
+        path = f"/webhooks/{index}"
+        operations += [
+            {"op": "test", "path": f"{path}/name", "value": webhook.get("name")},
+            {"op": "add", "path": f"{path}/clientConfig/caBundle", "value": wanted},
+        ]
+    return operations
+
+
+async def inject(
+    client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
+) -> Injection:
+    """Make *target* carry *bundle_pem*; writes only when it does not.
+
+    Raises:
+        KubeError: the API server did not answer, or refused.
+    """
+    try:
+        configuration = await client.get_object(target.kind, target.name)
+        patch = bundle_patch(configuration, bundle_pem=bundle_pem)
+        if not patch:
+            return Injection.CURRENT
+        await client.patch(target.kind, target.name, patch, how=PatchType.JSON)
+    except NotFound:
+        return Injection.ABSENT
+    except (Conflict, Invalid):
+        # A test in the patch failed (422): the list of webhooks is not the one we read.
+        return Injection.MOVED
+    return Injection.PATCHED

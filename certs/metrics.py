@@ -1,0 +1,66 @@
+"""What the certificates role counts and measures."""
+
+from datetime import datetime
+
+from prometheus_client import Counter, Gauge
+
+from certs.rotation import Reason
+from process.clock import Clock
+from process.telemetry import Registry
+
+
+class CertsMetrics:
+    """Certificates are labelled by the name of their Secret."""
+
+    def __init__(self, registry: Registry, clock: Clock) -> None:
+        self._clock = clock
+        self._expiry = Gauge(
+            "fracgpu_certs_expiry_seconds",
+            "Seconds until the certificate expires; negative once it has.",
+            ["certificate"],
+            registry=registry,
+        )
+        self._renewals = Counter(
+            "fracgpu_certs_renewals_total",
+            "Certificates made, by Secret and reason.",
+            ["certificate", "reason"],
+            registry=registry,
+        )
+        self._lost_races = Counter(
+            "fracgpu_certs_lost_races_total",
+            "Secrets that another writer wrote first.",
+            ["certificate"],
+            registry=registry,
+        )
+        self._injections = Counter(
+            "fracgpu_certs_injections_total",
+            "CA bundles written into a webhook configuration.",
+            ["configuration"],
+            registry=registry,
+        )
+        self._failures = Counter(
+            "fracgpu_certs_failures_total",
+            "Rounds that the API server cut short, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+
+    def expires(self, certificate: str, *, at: datetime) -> None:
+        """Remember when a stored certificate ends; scraped as the seconds left at that moment."""
+
+        def left_s() -> float:
+            return (at - self._clock.now()).total_seconds()
+
+        self._expiry.labels(certificate).set_function(left_s)
+
+    def renewed(self, certificate: str, *, reason: Reason) -> None:
+        self._renewals.labels(certificate, reason.value).inc()
+
+    def race_lost(self, certificate: str) -> None:
+        self._lost_races.labels(certificate).inc()
+
+    def injected(self, configuration: str) -> None:
+        self._injections.labels(configuration).inc()
+
+    def failed(self, *, reason: str) -> None:
+        self._failures.labels(reason).inc()

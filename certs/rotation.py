@@ -1,0 +1,132 @@
+"""When a certificate is renewed, and whom to trust meanwhile: decisions only, told the time.
+
+Trust comes before use. A new authority joins the bundle first; only when every webhook
+configuration has carried that bundle for a while does the authority sign what is served. The old
+one stays in the bundle until it expires, so whatever a replica still serves stays trusted.
+
+=====================================================  ==========================
+a serving certificate that                             is renewed
+=====================================================  ==========================
+is missing, unreadable, expired, or trusted by nobody  at once
+is past two thirds of its life                         once its signer is trusted
+has other names than wanted                            once its signer is trusted
+was signed by an authority before the current          once its signer is trusted
+=====================================================  ==========================
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final
+
+from certs.authority import Facts
+
+_RENEWED_BEFORE_END: Final = 3  # a third of the life is left when it is renewed
+
+
+class Reason(Enum):
+    """Why a certificate is made anew; a metric label."""
+
+    MISSING = "missing"
+    EXPIRED = "expired"
+    DUE = "due"
+    NAMES = "names"
+    AUTHORITY = "authority"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Nothing to do before *until*."""
+
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Make a new one now."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """It wants renewal, but its signer is not trusted everywhere before *until*.
+
+    ``None`` is "as soon as every configuration carries the bundle".
+    """
+
+    reason: Reason
+    until: datetime | None
+
+
+def due_at(certificate: Facts) -> datetime:
+    """When two thirds of its life are over."""
+    life = certificate.not_after - certificate.not_before
+    return certificate.not_after - life / _RENEWED_BEFORE_END
+
+
+def authority_step(ca: Facts | None, *, now: datetime) -> Keep | Renew:
+    """Decide about the authority; None is one that is missing or cannot be read."""
+    if ca is None or not ca.is_ca:
+        return Renew(reason=Reason.MISSING)
+    if ca.not_after <= now:
+        return Renew(reason=Reason.EXPIRED)
+    if due_at(ca) <= now:
+        return Renew(reason=Reason.DUE)
+    return Keep(until=due_at(ca))
+
+
+def trusted_authorities(bundle: Sequence[Facts], *, now: datetime) -> frozenset[str]:
+    """Name (by fingerprint) the authorities in *bundle* that are still worth trusting."""
+    return frozenset(each.fingerprint for each in bundle if each.is_ca and now < each.not_after)
+
+
+def serving_step(
+    leaf: Facts | None,
+    *,
+    ca: Facts,
+    bundle: Sequence[Facts],
+    names: frozenset[str],
+    now: datetime,
+    signs_from: datetime | None,
+) -> Keep | Renew | Wait:
+    """Decide about a serving certificate, as the table above says.
+
+    Args:
+        leaf: the one stored; None when missing or unreadable.
+        ca: the current authority, which would sign a new one.
+        bundle: all authorities that clients trust.
+        names: what it must be good for.
+        now: the time.
+        signs_from: when *ca* is trusted everywhere; None when that is not known yet.
+    """
+    if leaf is None:
+        return Renew(reason=Reason.MISSING)
+    if leaf.not_after <= now:
+        return Renew(reason=Reason.EXPIRED)
+    if leaf.issuer_key_id not in {each.key_id for each in bundle if now < each.not_after}:
+        return Renew(reason=Reason.AUTHORITY)
+    reason = _wanted(leaf, ca=ca, names=names, now=now)
+    if reason is None:
+        return Keep(until=due_at(leaf))
+    if signs_from is None or now < signs_from:
+        return Wait(reason=reason, until=signs_from)
+    return Renew(reason=reason)
+
+
+def _wanted(leaf: Facts, *, ca: Facts, names: frozenset[str], now: datetime) -> Reason | None:
+    if leaf.names != names:
+        return Reason.NAMES
+    if leaf.issuer_key_id != ca.key_id:
+        return Reason.AUTHORITY
+    return Reason.DUE if due_at(leaf) <= now else None
+
+
+def next_look(
+    steps: Sequence[Keep | Renew | Wait], *, now: datetime, limit: timedelta
+) -> timedelta:
+    """How long nothing can become due: to the earliest *until*, at most *limit*."""
+    times = [step.until for step in steps if not isinstance(step, Renew) and step.until is not None]
+    soonest = min([now + limit, *times])
+    return max(timedelta(0), soonest - now)

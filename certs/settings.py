@@ -1,0 +1,72 @@
+"""What the certificates role can be told."""
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from process.settings import ProcessSettings, setting
+
+_LABEL: Final = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME: Final = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertsSettings(ProcessSettings):
+    """Settings of ``fracgpu run certs``; lives are seconds from issue to expiry."""
+
+    namespace: str = setting("fracgpu-system", "where the Services and Secrets are")
+    ca_secret: str = setting("fracgpu-ca", "Secret of the certificate authority and its key")
+    services: tuple[str, ...] = setting(
+        ("fracgpu-webhook", "fracgpu-scheduler"),
+        "Services that get a serving certificate, each in a Secret called SERVICE-tls",
+    )
+    extra_names: tuple[str, ...] = setting(
+        (), "further DNS names and IP addresses that every serving certificate is good for"
+    )
+    cluster_domain: str = setting("cluster.local", "DNS domain of the cluster")
+    webhook_configurations: tuple[str, ...] = setting(
+        ("fracgpu-webhook",), "mutating and validating webhook configurations to give the CA bundle"
+    )
+    ca_life_s: float = setting(365 * 86_400.0, "life of the authority", low=6)
+    serving_life_s: float = setting(30 * 86_400.0, "life of a serving certificate", low=3)
+    overlap_s: float = setting(
+        60.0, "how long a new authority is trusted everywhere before it signs", low=0
+    )
+    telemetry_port: int = setting(
+        9405, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse names that are none, and lives that do not leave room for an overlap."""
+        for text in (*self.services, *self.extra_names):
+            if not is_name(text):
+                raise ValueError(f"{text!r} is no name; want a DNS name or an IP address")
+        if self.serving_life_s > self.ca_life_s:
+            raise ValueError(
+                f"--serving-life-s is {self.serving_life_s}; want at most --ca-life-s, "
+                f"{self.ca_life_s}"
+            )
+        # Renewed with a third of its life left, a certificate must outlast the overlap.
+        if self.overlap_s >= self.serving_life_s / 3:
+            raise ValueError(
+                f"--overlap-s is {self.overlap_s}; want less than a third of --serving-life-s, "
+                f"{self.serving_life_s}"
+            )
+
+
+def is_name(text: str) -> bool:
+    """Tell whether *text* is a DNS name (a leading ``*.`` allowed) or an IP address."""
+    return _address(text) is not None or bool(_DNS_NAME.fullmatch(text))
+
+
+def normal_name(text: str) -> str:
+    """Write a name as a certificate does: lower case, and one spelling for each address."""
+    return _address(text) or text.lower()
+
+
+def _address(text: str) -> str | None:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        return None

@@ -1,0 +1,96 @@
+"""Secrets written with an optimistic lock, so that several writers agree on one content."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from kube.errors import AlreadyExists, Conflict, NotFound
+from kube.kinds import SECRETS, Kind
+
+_TLS_TYPE: Final = "kubernetes.io/tls"
+
+
+class SecretClient(Protocol):
+    """What the store needs of ``kube.client.KubeClient``."""
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]: ...
+
+    async def create(
+        self, kind: Kind, body: Mapping[str, Any], *, namespace: str | None = None
+    ) -> dict[str, Any]: ...
+
+    async def replace(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSecret:
+    """A Secret as it was read; what it holds never shows in a repr."""
+
+    name: str
+    data: Mapping[str, bytes] = field(repr=False)
+    body: Mapping[str, Any] = field(repr=False)
+
+
+class CertStore:
+    """The Secrets of one namespace."""
+
+    def __init__(self, client: SecretClient, *, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def read(self, name: str) -> StoredSecret | None:
+        """Read a Secret; None when there is none. Values that are not base64 are left out.
+
+        Raises:
+            KubeError: the API server did not answer, or refused.
+        """
+        try:
+            body = await self._client.get_object(SECRETS, name, namespace=self._namespace)
+        except NotFound:
+            return None
+        return StoredSecret(name=name, data=_decoded(body.get("data")), body=body)
+
+    async def write(
+        self, name: str, data: Mapping[str, bytes], *, over: StoredSecret | None
+    ) -> bool:
+        """Store *data*, if nobody wrote since *over* was read; tell whether we did.
+
+        False means that somebody else was faster: read theirs and decide again. Labels and other
+        values of the Secret stay as they are.
+
+        Raises:
+            KubeError: the API server did not answer, or refused.
+        """
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        if over is None:
+            return await self._create(name, encoded)
+        kept = over.body.get("data") or {}
+        try:
+            # The resourceVersion that was read is still inside: it is the lock.
+            await self._client.replace(SECRETS, {**over.body, "data": {**kept, **encoded}})
+        except (Conflict, NotFound):  # written or deleted since it was read
+            return False
+        return True
+
+    async def _create(self, name: str, encoded: Mapping[str, str]) -> bool:
+        metadata = {"name": name, "namespace": self._namespace}
+        body = {"metadata": metadata, "type": _TLS_TYPE, "data": encoded}
+        try:
+            await self._client.create(SECRETS, body, namespace=self._namespace)
+        except AlreadyExists:
+            return False
+        return True
+
+
+def _decoded(data: object) -> dict[str, bytes]:
+    decoded: dict[str, bytes] = {}
+    for key, text in data.items() if isinstance(data, dict) else ():
+        try:
+            decoded[key] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            continue
+    return decoded

@@ -1,0 +1,169 @@
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certs.authority import (
+    AuthorityError,
+    Pair,
+    make_ca,
+    make_client,
+    make_serving,
+    read,
+    read_pair,
+    split,
+)
+from process.tls import ServingTls
+from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
+
+NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+CA = make_ca(name="test CA", now=NOON, life=30 * DAY)
+
+
+def serving(pair: Pair) -> ServingTls:
+    tls = ServingTls()
+    tls.replace(cert_pem=pair.cert_pem, key_pem=pair.key_pem)
+    return tls
+
+
+async def test_a_client_that_trusts_only_the_authority_accepts_its_server() -> None:
+    ca = a_ca()
+
+    async with https(serving(a_leaf(ca, "127.0.0.1"))) as url:
+        assert await ask(url, trusting(ca.cert_pem)) == "ok"
+        assert await ask(url, trusting(a_ca().cert_pem, ca.cert_pem)) == "ok"
+
+
+async def test_a_client_that_trusts_another_authority_of_the_same_name_refuses() -> None:
+    ca, namesake = a_ca(), a_ca()
+
+    async with https(serving(a_leaf(ca))) as url:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await ask(url, trusting(namesake.cert_pem))
+
+
+@pytest.mark.parametrize("names", [("other.example",), ("127.0.0.2",), ("localhost", "::1")])
+async def test_a_server_whose_certificate_lacks_its_address_is_refused(
+    names: tuple[str, ...],
+) -> None:
+    ca = a_ca()
+
+    async with https(serving(a_leaf(ca, *names))) as url:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await ask(url, trusting(ca.cert_pem))
+
+
+async def test_a_client_certificate_is_no_good_for_a_server() -> None:
+    ca = a_ca()
+    now = read(ca.cert_pem).not_before
+    client = make_client(ca, name="127.0.0.1", now=now, life=timedelta(hours=1))
+
+    async with https(serving(client)) as url:
+        with pytest.raises(aiohttp.ClientConnectorCertificateError) as caught:
+            await ask(url, trusting(ca.cert_pem))
+
+    assert "unsuitable certificate purpose" in str(caught.value) or "mismatch" in str(caught.value)
+
+
+def test_a_serving_certificate_names_what_it_was_made_for() -> None:
+    names = ("fracgpu-webhook.fracgpu-system.svc", "localhost", "10.1.2.3", "::1")
+
+    leaf = read_pair(make_serving(CA, names=names, now=NOON, life=DAY))
+
+    assert leaf.names == frozenset(names)
+    assert not leaf.is_ca
+    assert leaf.issuer_key_id == read(CA.cert_pem).key_id
+
+
+def test_a_name_longer_than_a_subject_may_be_is_fine_as_a_dns_name() -> None:
+    long_name = f"{'a' * 60}.{'b' * 60}.svc"
+
+    leaf = make_serving(CA, names=[long_name], now=NOON, life=DAY)
+
+    assert read(leaf.cert_pem).names == {long_name}
+
+
+def test_an_authority_signs_itself_and_says_so() -> None:
+    facts = read_pair(CA)
+
+    assert facts.is_ca
+    assert facts.key_id == facts.issuer_key_id
+
+
+@given(
+    ca_days=st.integers(1, 4000),
+    leaf_s=st.integers(1, 4000 * 86_400),
+    age_days=st.integers(0, 4000),
+)
+def test_a_certificate_is_valid_from_before_its_making_and_never_outlives_its_authority(
+    ca_days: int, leaf_s: int, age_days: int
+) -> None:
+    ca = make_ca(name="x", now=NOON, life=ca_days * DAY)
+    made = NOON + min(ca_days - 1, age_days) * DAY
+
+    leaf = read(make_serving(ca, names=["x"], now=made, life=timedelta(seconds=leaf_s)).cert_pem)
+
+    assert made - timedelta(minutes=5, seconds=1) <= leaf.not_before <= made
+    wanted_end = made + timedelta(seconds=leaf_s)
+    assert leaf.not_after == min(wanted_end, read(ca.cert_pem).not_after)
+
+
+def test_a_leaf_cannot_sign_and_a_nameless_server_is_refused() -> None:
+    leaf = make_serving(CA, names=["x"], now=NOON, life=DAY)
+
+    with pytest.raises(AuthorityError, match="may not sign others"):
+        make_serving(leaf, names=["y"], now=NOON, life=DAY)
+    with pytest.raises(AuthorityError, match="want at least one"):
+        make_serving(CA, names=[], now=NOON, life=DAY)
+    with pytest.raises(AuthorityError, match="want a DNS name or an IP address"):
+        make_serving(CA, names=["bücher.example"], now=NOON, life=DAY)
+
+
+def test_a_key_of_another_certificate_is_found_out() -> None:
+    other = make_ca(name="test CA", now=NOON, life=DAY)
+
+    with pytest.raises(AuthorityError, match="does not belong to the certificate"):
+        read_pair(Pair(cert_pem=CA.cert_pem, key_pem=other.key_pem))
+
+
+@pytest.mark.parametrize("key_pem", [b"", b"nonsense", b"-----BEGIN PRIVATE KEY-----\nAAAA"])
+def test_an_unreadable_key_is_an_error_that_quotes_nothing_of_it(key_pem: bytes) -> None:
+    with pytest.raises(AuthorityError) as caught:
+        read_pair(Pair(cert_pem=CA.cert_pem, key_pem=key_pem))
+
+    assert str(caught.value) == "the private key cannot be read"
+    assert caught.value.__cause__ is None
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_for_a_certificate_are_an_authority_error(noise: bytes) -> None:
+    with pytest.raises(AuthorityError):
+        read(noise)
+
+
+def test_a_pair_never_shows_its_key() -> None:
+    assert "PRIVATE" in CA.key_pem.decode()
+    assert "PRIVATE" not in repr(CA)
+
+
+def test_a_bundle_comes_apart_into_its_certificates() -> None:
+    other = make_ca(name="other", now=NOON, life=DAY)
+
+    assert split(CA.cert_pem + b"\n" + other.cert_pem) == (CA.cert_pem, other.cert_pem)
+    assert split(b" \n") == ()
+    with pytest.raises(AuthorityError):
+        split(b"nonsense")
+
+
+def test_openssl_itself_reads_the_same_validity() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=CA.cert_pem.decode())
+
+    (shown,) = context.get_ca_certs()
+
+    end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), tz=UTC)
+    assert end == read(CA.cert_pem).not_after == NOON + 30 * DAY
