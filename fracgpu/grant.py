@@ -164,14 +164,16 @@ def _mib_misfit(
     mib = largest.capacity_mib
     by_limit = part.stated_mib is not None
     field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
-    hint = f"'{mib * need.cards}' would fit" if by_limit else f"'{mib}Mi' would fit"
+    unit = "" if by_limit else "Mi"
+    found = f"{need.total_mib if by_limit else need.mib}{unit}"
+    hint = f"'{mib * need.cards if by_limit else mib}{unit}' would fit"
     split = -(-need.total_mib // mib)
     if split <= largest.most_per_node:
         hint += f', and so would {names.CARDS}: "{split}" with '
         hint += f"{-(-need.total_mib // split)} MiB on each"
     return RequestError(
         field=f"{field} of container '{need.name}'",
-        found=f"{need.mib} MiB on each of {need.cards} cards" if need.cards > 1 else str(need.mib),
+        found=f"{found} on {need.cards} cards" if by_limit and need.cards > 1 else found,
         wanted=f"at most what the largest card{' of that model' if narrowed else ''} shares, "
         f"{mib} MiB{_in_gib(mib)}",
         hint=hint,
@@ -187,8 +189,7 @@ def _too_many_cards(need: ContainerNeed, most: int) -> RequestError:
     return RequestError(
         field=f"{names.CARDS} of container '{need.name}'",
         found=str(need.cards),
-        wanted=f"at most what one node has of cards that would do, {most}",
-        hint=f"'{most}' would fit",
+        wanted=f"at most {most}: no node has more cards that would do",
     )
 
 

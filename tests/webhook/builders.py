@@ -1,0 +1,118 @@
+"""Pods, reviews and clusters as the webhook's tests write them."""
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fracgpu.card import CardClass
+from fracgpu.units import Mib
+from simulator.patches import json_patch
+from simulator.quantities import canonical
+from webhook.mutation import Outcome, Patch, Rules, judge_change, judge_new
+from webhook.review import Pod, read_pod
+
+Json = dict[str, Any]
+
+AGENT: Final = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
+RULES: Final = Rules(agent_users=frozenset({AGENT}))
+
+# The H100s are the more free ones. 24000 is an amount that the API server writes as "24k".
+A30S: Final = CardClass(
+    capacity_mib=Mib(24000),
+    models=frozenset({"NVIDIA-A30"}),
+    most_per_node=2,
+    cards=4,
+    free_share=0.5,
+)
+H100S: Final = CardClass(
+    capacity_mib=Mib(81920),
+    models=frozenset({"NVIDIA-H100-80GB-HBM3"}),
+    most_per_node=4,
+    cards=8,
+    free_share=0.9,
+)
+CLASSES: Final = (H100S, A30S)
+
+
+def a_container(name: str = "train", **fields: Any) -> Json:
+    return {"name": name, "image": "registry.example/app:1", **fields}
+
+
+def a_pod(
+    *containers: Json,
+    init: Sequence[Json] = (),
+    spec: Mapping[str, Any] | None = None,
+    also: Mapping[str, str] | None = None,
+    **asks: str,
+) -> Json:
+    """A pod as the API server shows it to a webhook.
+
+    *asks*, and *also* where a word of Python is in the way, are annotations without our prefix.
+    """
+    pod: Json = {
+        "metadata": {"name": "job-1", "namespace": "ml"},
+        "spec": {
+            "schedulerName": "default-scheduler",
+            "containers": list(containers) or [a_container()],
+            **({"initContainers": list(init)} if init else {}),
+            **(spec or {}),
+        },
+    }
+    annotations = {f"fracgpu.io/{key}": it for key, it in {**asks, **(also or {})}.items()}
+    if annotations:
+        pod["metadata"]["annotations"] = annotations
+    return pod
+
+
+def parsed(pod: Json) -> Pod:
+    return read_pod(json.dumps(pod).encode())
+
+
+def judged(
+    pod: Json, classes: Sequence[CardClass] | None = CLASSES, *, rules: Rules = RULES
+) -> Outcome:
+    return judge_new(parsed(pod), classes, rules=rules)
+
+
+def judged_change(old: Json, new: Json, *, user: str = "alice") -> Outcome:
+    return judge_change(parsed(old), parsed(new), user=user, rules=RULES)
+
+
+def stored(pod: Json, outcome: Outcome) -> Json:
+    """The pod as the API server keeps it after *outcome*: patched, its amounts in short form."""
+    result: Json = copy.deepcopy(pod)
+    if isinstance(outcome, Patch):
+        result = json_patch(result, list(msgspec.to_builtins(outcome.edits)))
+    spec = result["spec"]
+    for container in (*(spec.get("initContainers") or ()), *spec["containers"]):
+        for amounts in (container.get("resources") or {}).values():
+            for key in amounts or {}:
+                amounts[key] = canonical(amounts[key])
+    return result
+
+
+def a_review(pod: Json | None, **request: Any) -> Json:
+    """An AdmissionReview as kube-apiserver sends it; *request* replaces fields of the request."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "9e8992f7-5761-4a27-a7b0-501b0d61c7f6",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+            "requestResource": {"group": "", "version": "v1", "resource": "pods"},
+            "name": "job-1",
+            "namespace": "ml",
+            "operation": "CREATE",
+            "userInfo": {"username": "alice", "groups": ["system:authenticated"]},
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+            **request,
+        },
+    }

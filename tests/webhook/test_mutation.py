@@ -1,0 +1,698 @@
+import copy
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.card import CardClass
+from fracgpu.request import read_request
+from fracgpu.units import Mib
+from tests.webhook.builders import (
+    A30S,
+    AGENT,
+    CLASSES,
+    H100S,
+    Json,
+    a_container,
+    a_pod,
+    judged,
+    judged_change,
+    parsed,
+    stored,
+)
+from webhook.mutation import NOT_READ_YET, Patch, Refusal, Rules, Untouched, specs
+
+SHARED = {"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}
+
+
+def has(key: str) -> Json:
+    return {"key": f"fracgpu.io/{key}", "operator": "Exists"}
+
+
+def more(key: str, number: int) -> Json:
+    return {"key": f"fracgpu.io/{key}", "operator": "Gt", "values": [str(number)]}
+
+
+def affinity(*terms: Sequence[Json]) -> Json:
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": list(term)} for term in terms]
+            }
+        }
+    }
+
+
+def amounts(mib: str, slots: str = "1", **others: str) -> Json:
+    ours = {"fracgpu.io/gpu-mem": mib, "fracgpu.io/gpu-slot": slots}
+    return {"limits": {**others, **ours}, "requests": {**others, **ours}}
+
+
+def admitted(
+    *containers: Json,
+    granted: str,
+    requires: Sequence[Json],
+    init: Sequence[Json] = (),
+    **asks: str,
+) -> Json:
+    """What a pod looks like once it is stored."""
+    spec = {"schedulerName": "fracgpu-scheduler", "affinity": affinity([SHARED, *requires])}
+    return a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
+
+
+HALF_H100 = "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)"
+
+GRANTED = {
+    "a fraction is a share of the most free class": (
+        a_pod(fraction="0.5"),
+        admitted(
+            a_container(resources=amounts("40960")),
+            granted=HALF_H100,
+            requires=[has("card-class-81920")],
+            fraction="0.5",
+        ),
+    ),
+    "a model narrows the classes, and 12000 MiB are written as the API server writes them": (
+        a_pod(fraction="50%", model="*a30*"),
+        admitted(
+            a_container(resources=amounts("12k")),
+            granted="train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)",
+            requires=[has("card-class-24000")],
+            fraction="50%",
+            model="*a30*",
+        ),
+    ),
+    "memory needs a card that is large enough": (
+        a_pod(memory="8Gi", cores="30"),
+        admitted(
+            a_container(resources=amounts("8192")),
+            granted="train: 8192 MiB on 1 card, 30% of the compute",
+            requires=[more("card-memory", 8191)],
+            memory="8Gi",
+            cores="30",
+        ),
+    ),
+    "several cards carry the total in the limit and need a node with as many of the class": (
+        a_pod(fraction="1", cards="3"),
+        admitted(
+            a_container(resources=amounts("245760", "3")),
+            granted="train: 81920 MiB on each of 3 cards (1 of a card that shares 81920 MiB)",
+            requires=[more("card-class-81920", 2)],
+            fraction="1",
+            cards="3",
+        ),
+    ),
+    "a plain limit is accepted as it stands": (
+        a_pod(a_container(resources={"limits": {"cpu": "1", "fracgpu.io/gpu-mem": "4096"}})),
+        {
+            **admitted(
+                a_container(
+                    resources={
+                        "limits": {
+                            "cpu": "1",
+                            "fracgpu.io/gpu-mem": "4096",
+                            "fracgpu.io/gpu-slot": "1",
+                        },
+                        "requests": {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "1"},
+                    }
+                ),
+                granted="train: 4096 MiB on 1 card",
+                requires=[more("card-memory", 4095)],
+            ),
+        },
+    ),
+    "each named container gets its own, init containers and sidecars among them": (
+        a_pod(
+            a_container("train", resources={"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}),
+            a_container("logs"),
+            init=[a_container("warm"), a_container("side", restartPolicy="Always")],
+            fraction="warm=0.25, train=0.5",
+            memory="side=1Gi",
+        ),
+        admitted(
+            a_container(
+                "train",
+                resources={
+                    "limits": {
+                        "cpu": "2",
+                        "fracgpu.io/gpu-mem": "40960",
+                        "fracgpu.io/gpu-slot": "1",
+                    },
+                    "requests": {
+                        "cpu": "1",
+                        "fracgpu.io/gpu-mem": "40960",
+                        "fracgpu.io/gpu-slot": "1",
+                    },
+                },
+            ),
+            a_container("logs"),
+            init=[
+                a_container("warm", resources=amounts("20480")),
+                a_container("side", restartPolicy="Always", resources=amounts("1024")),
+            ],
+            granted="warm: 20480 MiB on 1 card (0.25 of a card that shares 81920 MiB); "
+            f"side: 1024 MiB on 1 card; {HALF_H100}",
+            requires=[has("card-class-81920"), more("card-memory", 1023)],
+            fraction="warm=0.25, train=0.5",
+            memory="side=1Gi",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("pod", "wanted"), GRANTED.values(), ids=GRANTED.keys())
+def test_a_pod_that_can_be_read_is_stored_like_this(pod: Json, wanted: Json) -> None:
+    assert stored(pod, judged(pod)) == wanted
+
+
+@pytest.mark.parametrize("pod", [pod for pod, _ in GRANTED.values()], ids=GRANTED.keys())
+def test_admitting_a_stored_pod_again_leaves_it_untouched(pod: Json) -> None:
+    once = stored(pod, judged(pod))
+
+    assert judged(once) == Untouched()
+
+
+def test_admitting_again_leaves_it_untouched_though_another_class_is_now_the_most_free() -> None:
+    once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
+
+    assert judged(once, (A30S, H100S)) == Untouched()
+
+
+def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -> None:
+    pod = a_pod(fraction="0.00001")
+    once = stored(pod, judged(pod))
+
+    assert judged(once, (A30S, H100S)) == Untouched()
+
+
+def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
+    pod = a_pod(a_container(resources={"limits": {"cpu": "1"}}))
+    pod["metadata"]["annotations"] = {
+        "prometheus.io/scrape": "true",
+        "simulator.fracgpu.io/busy": "1",
+    }
+
+    assert judged(pod) == Untouched()
+    assert judged(pod, None) == Untouched()
+
+
+def test_null_where_a_map_could_stand_is_as_good_as_nothing() -> None:
+    pod = a_pod(
+        a_container(resources={"limits": {"fracgpu.io/gpu-mem": 512}, "requests": None}),
+        spec={"affinity": {"nodeAffinity": None}, "initContainers": None},
+    )
+    pod["metadata"]["annotations"] = None
+
+    result = stored(pod, judged(pod))
+
+    assert result["metadata"]["annotations"] == {"fracgpu.io/granted": "train: 512 MiB on 1 card"}
+    assert result["spec"]["containers"][0]["resources"]["requests"] == {
+        "fracgpu.io/gpu-mem": "512",
+        "fracgpu.io/gpu-slot": "1",
+    }
+    assert result["spec"]["affinity"] == affinity([SHARED, more("card-memory", 511)])
+
+
+# -- affinity ----------------------------------------------------------------------------------
+
+
+def required(terms: list[Json]) -> Json:
+    inner = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": inner, "podAffinity": {"kept": True}}}
+
+
+def test_each_alternative_of_an_existing_affinity_gets_what_the_grant_requires() -> None:
+    zone = {"key": "zone", "operator": "In", "values": ["a", "b"]}
+    name = {"key": "metadata.name", "operator": "In", "values": ["gpu-7"]}
+    pod = a_pod(
+        spec=required([{"matchExpressions": [zone]}, {"matchFields": [name]}]), memory="8Gi"
+    )
+
+    result = stored(pod, judged(pod))
+
+    assert (
+        result["spec"]["affinity"]
+        == required(
+            [
+                {"matchExpressions": [zone, SHARED, more("card-memory", 8191)]},
+                {"matchFields": [name], "matchExpressions": [SHARED, more("card-memory", 8191)]},
+            ]
+        )["affinity"]
+    )
+
+
+def test_an_alternative_that_matches_no_node_is_not_opened() -> None:
+    pod = a_pod(spec=required([{}, {"matchExpressions": []}]), memory="8Gi")
+
+    result = stored(pod, judged(pod))
+
+    assert result["spec"]["affinity"] == pod["spec"]["affinity"]
+
+
+def test_preferred_affinity_is_kept_beside_what_is_required() -> None:
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
+    pod = a_pod(spec={"affinity": {"nodeAffinity": preferred}}, memory="8Gi")
+
+    result = stored(pod, judged(pod))
+
+    assert result["spec"]["affinity"] == {
+        "nodeAffinity": {
+            **preferred,
+            **affinity([SHARED, more("card-memory", 8191)])["nodeAffinity"],
+        }
+    }
+
+
+# -- scheduler ---------------------------------------------------------------------------------
+
+
+def test_a_pod_that_names_another_scheduler_keeps_it_with_a_warning() -> None:
+    pod = a_pod(spec={"schedulerName": "batch"}, memory="8Gi")
+
+    outcome = judged(pod)
+
+    assert stored(pod, outcome)["spec"]["schedulerName"] == "batch"
+    assert isinstance(outcome, Patch)
+    assert outcome.warnings == (
+        "spec.schedulerName is 'batch', which was left as it is: the pod gets its card only if "
+        "that scheduler asks FracGPU's extender, as fracgpu-scheduler does",
+    )
+
+
+def test_without_a_scheduler_of_ours_the_pod_keeps_the_default_one() -> None:
+    pod = a_pod(memory="8Gi")
+
+    outcome = judged(pod, rules=Rules(scheduler_name=""))
+
+    assert stored(pod, outcome)["spec"]["schedulerName"] == "default-scheduler"
+    assert isinstance(outcome, Patch)
+    assert outcome.warnings == ()
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+KNOWN_KEYS = (
+    "fracgpu.io/fraction, fracgpu.io/memory, fracgpu.io/cores, fracgpu.io/cards, fracgpu.io/model, "
+    "fracgpu.io/placement, fracgpu.io/topology, fracgpu.io/isolation, fracgpu.io/rebalance"
+)
+REFUSED = {
+    "a misspelt key": (
+        a_pod(fractoin="0.5"),
+        f"annotation fracgpu.io/fractoin is '0.5'; want one of {KNOWN_KEYS}; "
+        "did you mean fracgpu.io/fraction?",
+    ),
+    "a share above one": (
+        a_pod(fraction="1.5"),
+        "fracgpu.io/fraction is '1.5'; want a share of one card above 0 and at most 1, e.g. '0.5' "
+        "or '50%'; write '1.5%' if percent was meant, or fracgpu.io/cards for several cards",
+    ),
+    "more memory than any card has": (
+        a_pod(memory="100Gi"),
+        "fracgpu.io/memory of container 'train' is '102400Mi'; want at most what the largest card "
+        "shares, 81920 MiB (80 GiB); '81920Mi' would fit, and so would fracgpu.io/cards: \"2\" "
+        "with 51200 MiB on each",
+    ),
+    "a limit larger than any card": (
+        a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "90k"}})),
+        "limits['fracgpu.io/gpu-mem'] of container 'train' is '90000'; want at most what the "
+        "largest card shares, 81920 MiB (80 GiB); '81920' would fit, and so would "
+        'fracgpu.io/cards: "2" with 45000 MiB on each',
+    ),
+    "more cards than a node has": (
+        a_pod(fraction="1", cards="5"),
+        "fracgpu.io/cards of container 'train' is '5'; "
+        "want at most 4: no node has more cards that would do",
+    ),
+    "a model that the cluster lacks": (
+        a_pod(fraction="1", model="H100"),
+        "fracgpu.io/model is 'H100'; want globs that match a card model of this cluster: "
+        "NVIDIA-A30, NVIDIA-H100-80GB-HBM3; write '*H100*'",
+    ),
+    "a limit that contradicts the annotation": (
+        a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "4k"}}), fraction="0.5"),
+        "limits['fracgpu.io/gpu-mem'] of container 'train' is '4000'; want 40960, as its "
+        "annotations say; leave the limit out, the webhook writes it",
+    ),
+    "a slot without memory": (
+        a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-slot": "1"}})),
+        "limits['fracgpu.io/gpu-slot'] of container 'train' is '1'; want no slot without memory: "
+        "the webhook writes it beside fracgpu.io/gpu-mem; ask with fracgpu.io/fraction or "
+        "fracgpu.io/memory instead",
+    ),
+    "an assignment": (
+        a_pod(fraction="0.5", assignment="{}"),
+        "fracgpu.io/assignment is '{}'; want no such annotation: only FracGPU writes it, after the "
+        "pod is created; leave it out",
+    ),
+    "an assignment on a pod that asks for nothing": (
+        a_pod(assignment="{}"),
+        "fracgpu.io/assignment is '{}'; want no such annotation: only FracGPU writes it, after the "
+        "pod is created; leave it out",
+    ),
+    "a record of what was wired": (
+        a_pod(fraction="0.5", wired="GPU-1"),
+        "fracgpu.io/wired is 'GPU-1'; want no such annotation: only FracGPU writes it, after the "
+        "pod is created; leave it out",
+    ),
+    "a forged grant": (
+        a_pod(fraction="0.5", granted="everything"),
+        f"fracgpu.io/granted is 'everything'; want {HALF_H100!r}, which the webhook writes; "
+        "leave it out",
+    ),
+    "a grant on a pod that asks for nothing": (
+        a_pod(granted="everything"),
+        "fracgpu.io/granted is 'everything'; want no such annotation; leave it out",
+    ),
+    "a pod that has chosen its node": (
+        a_pod(fraction="0.5", spec={"nodeName": "gpu-1"}),
+        "spec.nodeName is 'gpu-1'; want none: a pod with a share of a card has its node and card "
+        "chosen together; use a nodeSelector or node affinity",
+    ),
+}
+
+
+@pytest.mark.parametrize(("pod", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_pod_that_makes_no_sense_is_refused_in_these_words(pod: Json, message: str) -> None:
+    assert judged(pod) == Refusal(message=message, code=422, reason="Invalid")
+
+
+def test_without_any_card_the_refusal_says_what_is_missing() -> None:
+    assert judged(a_pod(fraction="0.5"), ()) == Refusal(
+        message="the request is 'a share of a card'; want a cluster with at least one shared, "
+        "healthy card; no node labelled fracgpu.io/share=true has reported one yet"
+    )
+
+
+def test_before_the_cluster_is_read_a_request_is_put_off_rather_than_judged() -> None:
+    assert judged(a_pod(fraction="0.5"), None) == NOT_READ_YET
+
+
+def test_nonsense_is_refused_even_before_the_cluster_is_read() -> None:
+    outcome = judged(a_pod(fraction="half"), None)
+
+    assert isinstance(outcome, Refusal)
+    assert outcome.code == 422
+
+
+# -- updates -----------------------------------------------------------------------------------
+
+BOUND = a_pod(
+    fraction="0.5", granted=HALF_H100, assignment='{"train":[]}', wired="GPU-1", rebalance="evict"
+)
+
+
+def changed(**asks: str | None) -> Json:
+    pod = copy.deepcopy(BOUND)
+    annotations = pod["metadata"]["annotations"]
+    for key, value in asks.items():
+        annotations.pop(f"fracgpu.io/{key}", None)
+        if value is not None:
+            annotations[f"fracgpu.io/{key}"] = value
+    return pod
+
+
+def test_an_update_that_leaves_our_keys_alone_passes_without_the_inventory() -> None:
+    pod = changed()
+    pod["metadata"]["annotations"]["team"] = "vision"
+    pod["metadata"]["labels"] = {"app": "x"}
+
+    assert judged_change(BOUND, pod) == Untouched()
+
+
+def test_how_a_pod_may_be_moved_can_change_while_it_lives() -> None:
+    assert judged_change(BOUND, changed(rebalance="never")) == Untouched()
+    assert judged_change(BOUND, changed(rebalance=None)) == Untouched()
+
+
+CHANGES: dict[str, tuple[dict[str, str | None], str]] = {
+    "another assignment": (
+        {"assignment": "{}"},
+        "fracgpu.io/assignment is '{}'; want no change: only FracGPU writes it",
+    ),
+    "no assignment any more": (
+        {"assignment": None},
+        "fracgpu.io/assignment is 'removed'; want no change: only FracGPU writes it",
+    ),
+    "another grant": (
+        {"granted": "more"},
+        "fracgpu.io/granted is 'more'; want no change: only FracGPU writes it",
+    ),
+    "another record of what was wired": (
+        {"wired": "GPU-2"},
+        "fracgpu.io/wired is 'GPU-2'; want no change: only the node agent writes it",
+    ),
+    "another share": (
+        {"fraction": "1"},
+        "fracgpu.io/fraction is '1'; want no change: what a pod asks is settled when it is "
+        "created; create a new pod",
+    ),
+    "a way to move it that does not exist": (
+        {"rebalance": "nevr"},
+        "fracgpu.io/rebalance is 'nevr'; want one of evict, never; did you mean 'never'?",
+    ),
+    "a key that nobody knows": (
+        {"fractoin": "1"},
+        f"annotation fracgpu.io/fractoin is '1'; want one of {KNOWN_KEYS}; "
+        "did you mean fracgpu.io/fraction?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asks", "message"), CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_that_is_not_the_users_to_make_is_refused_in_these_words(
+    asks: dict[str, str | None], message: str
+) -> None:
+    assert judged_change(BOUND, changed(**asks)) == Refusal(message=message)
+
+
+def test_the_node_agent_writes_what_was_wired() -> None:
+    assert judged_change(changed(wired=None), BOUND, user=AGENT) == Untouched()
+
+
+def test_the_node_agent_cannot_write_an_assignment_either() -> None:
+    outcome = judged_change(changed(assignment=None), BOUND, user=AGENT)
+
+    assert isinstance(outcome, Refusal)
+
+
+def test_a_pod_that_was_spoilt_before_us_can_still_be_updated() -> None:
+    old = a_pod(fractoin="1")
+    new = copy.deepcopy(old)
+    new["metadata"]["finalizers"] = []
+
+    assert judged_change(old, new) == Untouched()
+
+
+# -- promises ----------------------------------------------------------------------------------
+
+KEYS = ("zone", "fracgpu.io/share", "fracgpu.io/card-memory", "fracgpu.io/card-class-24000")
+LABEL = st.sampled_from(KEYS)
+expressions = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "key": LABEL,
+            "operator": st.sampled_from(["In", "NotIn"]),
+            "values": st.lists(
+                st.sampled_from(["true", "a", "2", "30000"]), min_size=1, max_size=2
+            ),
+        }
+    ),
+    st.fixed_dictionaries({"key": LABEL, "operator": st.sampled_from(["Exists", "DoesNotExist"])}),
+    st.fixed_dictionaries(
+        {
+            "key": LABEL,
+            "operator": st.sampled_from(["Gt", "Lt"]),
+            "values": st.lists(st.sampled_from(["0", "1", "20000"]), min_size=1, max_size=1),
+        }
+    ),
+)
+terms = st.fixed_dictionaries(
+    {},
+    optional={
+        "matchExpressions": st.none() | st.lists(expressions, max_size=3),
+        "matchFields": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "key": st.just("metadata.name"),
+                    "operator": st.just("In"),
+                    "values": st.just(["n1"]),
+                }
+            ),
+            max_size=1,
+        ),
+    },
+)
+affinities = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "nodeAffinity": st.none()
+        | st.fixed_dictionaries(
+            {},
+            optional={
+                "requiredDuringSchedulingIgnoredDuringExecution": st.none()
+                | st.fixed_dictionaries(
+                    {}, optional={"nodeSelectorTerms": st.none() | st.lists(terms, max_size=3)}
+                )
+            },
+        )
+    },
+)
+shares = st.sampled_from(["0.5", "1", "25%", "0.333", "0.00001", "1%"])
+memories = st.sampled_from(["1Mi", "8Gi", "23000Mi", "24000Mi", "1.5Gi", "20G"])
+resources = st.sampled_from(
+    [
+        None,
+        {},
+        {"limits": None},
+        {"limits": {"cpu": "1"}, "requests": None},
+        {"limits": {"fracgpu.io/gpu-mem": "8k"}},
+        {"limits": {"fracgpu.io/gpu-mem": "8192"}, "requests": {"fracgpu.io/gpu-mem": "8192"}},
+    ]
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Json:
+    """Pods as API servers let them through: readable or not, grantable or not."""
+    named = draw(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True))
+    containers = [a_container(name) for name in named]
+    for container in containers:
+        container["resources"] = copy.deepcopy(draw(resources))
+    asks = {}
+    for key, values in (
+        ("fraction", shares),
+        ("memory", memories),
+        ("cores", st.sampled_from(["1", "100"])),
+        ("cards", st.sampled_from(["1", "2", "4", "7"])),
+    ):
+        asked = draw(st.lists(st.sampled_from(named), max_size=2, unique=True))
+        if asked:
+            asks[key] = ",".join(f"{name}={draw(values)}" for name in asked)
+    asks |= draw(st.fixed_dictionaries({}, optional={"model": st.sampled_from(["*A30*", "*"])}))
+    inits = draw(st.integers(0, len(containers) - 1))
+    pod = a_pod(*containers[inits:], init=containers[:inits], also=asks)
+    pod["spec"]["affinity"] = draw(affinities)
+    pod["spec"]["schedulerName"] = draw(st.sampled_from(["", "default-scheduler", "batch"]))
+    return pod
+
+
+classes_st = st.lists(
+    st.builds(
+        CardClass,
+        capacity_mib=st.sampled_from([Mib(24000), Mib(40960), Mib(81920)]),
+        models=st.just(frozenset({"NVIDIA-A30"})),
+        most_per_node=st.integers(1, 8),
+        cards=st.just(8),
+        free_share=st.floats(0, 1),
+    ),
+    max_size=3,
+    unique_by=lambda it: it.capacity_mib,
+)
+
+
+@given(pods(), classes_st, st.randoms())
+def test_admission_is_idempotent(pod: Json, classes: list[CardClass], order: Any) -> None:
+    outcome = judged(pod, classes)
+    if isinstance(outcome, Refusal):
+        return
+    once = stored(pod, outcome)
+    order.shuffle(classes)
+
+    again = judged(once, classes)
+
+    assert again == Untouched(warnings=outcome.warnings)
+
+
+@given(pods())
+def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod: Json) -> None:
+    outcome = judged(pod)
+    if isinstance(outcome, Refusal):
+        return
+    asked = read_request(parsed(pod).annotations, specs(parsed(pod)))
+    result = parsed(stored(pod, outcome))
+    request = read_request(result.annotations, specs(result))
+    if asked is None:
+        assert request is None
+        return
+    assert request is not None
+
+    for before, after in zip(asked.slices, request.slices, strict=True):
+        assert after.stated_slots == before.cards
+        assert after.stated_mib is not None
+        each, rest = divmod(after.stated_mib, before.cards)
+        assert rest == 0
+        assert before.mib in (None, each)
+        if before.share is not None:
+            assert any(
+                before.share * it.capacity_mib <= each < before.share * it.capacity_mib + 1
+                for it in CLASSES
+            )
+    for spec in specs(result):
+        for key, value in spec.limits.items():
+            if key.startswith("fracgpu.io/"):
+                assert spec.requests[key] == value
+
+
+def holds(expression: Json, labels: dict[str, str]) -> bool:
+    """One node selector requirement, as kube-scheduler reads it."""
+    key, values = expression["key"], expression.get("values") or []
+    there = key in labels
+    match expression["operator"]:
+        case "In":
+            return there and labels[key] in values
+        case "NotIn":
+            return not there or labels[key] not in values
+        case "Exists":
+            return there
+        case "DoesNotExist":
+            return not there
+        case "Gt" | "Lt" as operator:
+            if not there or not labels[key].isdigit():
+                return False
+            more_than = int(labels[key]) > int(values[0])
+            less_than = int(labels[key]) < int(values[0])
+            return more_than if operator == "Gt" else less_than
+        case other:
+            raise AssertionError(other)
+
+
+def matches(pod: Json, node: dict[str, str], name: str) -> bool:
+    """Whether the pod's required node affinity lets it on the node."""
+    node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    selector = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if selector is None:
+        return True
+    return any(
+        (term.get("matchExpressions") or term.get("matchFields"))
+        and all(holds(it, node) for it in term.get("matchExpressions") or ())
+        and all(name in it["values"] for it in term.get("matchFields") or ())
+        for term in selector.get("nodeSelectorTerms") or ()
+    )
+
+
+@given(
+    pods(),
+    st.dictionaries(LABEL, st.sampled_from(["true", "a", "1", "2", "30000"])),
+    st.sampled_from(["n1", "n2"]),
+)
+def test_a_node_that_matches_after_admission_matched_before_and_is_shared(
+    pod: Json, node: dict[str, str], name: str
+) -> None:
+    outcome = judged(pod)
+    if not isinstance(outcome, Patch):
+        return
+    result = stored(pod, outcome)
+
+    if matches(result, node, name):
+        assert matches(pod, node, name)
+        assert node.get("fracgpu.io/share") == "true"
+
+
+@given(st.dictionaries(st.sampled_from(["fraction", "memory", "cards", "cores", "x"]), st.text()))
+def test_whatever_stands_in_the_annotations_the_answer_is_an_outcome(asks: dict[str, str]) -> None:
+    pod = json.loads(json.dumps(a_pod(also=asks)).encode("utf-8", "replace"))
+
+    assert isinstance(judged(pod), Patch | Untouched | Refusal)

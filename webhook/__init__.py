@@ -1,0 +1,1 @@
+"""The role that reads what a pod asks for and writes down what was understood, or refuses it."""

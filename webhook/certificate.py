@@ -1,0 +1,86 @@
+"""The serving certificate: read from its Secret through the API, and replaced while serving."""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable, Mapping
+
+import structlog
+
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import SECRETS
+from kube.objects import decode_object
+from process.tls import ServingTls, TlsError
+from webhook.metrics import WebhookMetrics
+
+log = structlog.get_logger()
+
+
+class SecretCertificate:
+    """Keeps a server's TLS at what one Secret holds.
+
+    A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log and
+    the metrics say so.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        tls: ServingTls,
+        metrics: WebhookMetrics,
+        *,
+        namespace: str,
+        secret: str,
+    ) -> None:
+        self._tls = tls
+        self._metrics = metrics
+        self._where = f"{namespace}/{secret}"
+        self._problem = f"there is no Secret {self._where} yet"
+        self._informer = Informer(
+            client,
+            SECRETS,
+            decode=read_secret_data,
+            namespace=namespace,
+            field_selector=f"metadata.name={secret}",
+            on_change=self._take,
+        )
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """The loop that keeps this current."""
+        return {"follow_certificate": self._informer.run}
+
+    def problem(self) -> str | None:
+        """Say why there is no certificate to serve, or None."""
+        return None if self._tls.loaded else self._problem
+
+    def _take(self, change: Change[Mapping[str, bytes]]) -> None:
+        if change.type is ChangeType.DELETED:
+            log.warning("certificate_secret_deleted", secret=self._where)
+            return
+        try:
+            replaced = self._tls.apply_secret(change.object)
+        except TlsError as error:
+            self._problem = f"Secret {self._where}: {error}"
+            self._metrics.certificate(taken=False)
+            log.warning("certificate_refused", secret=self._where, error=str(error))
+            return
+        if replaced:
+            self._metrics.certificate(taken=True)
+            log.info("certificate_replaced", secret=self._where)
+
+
+def read_secret_data(body: bytes) -> Mapping[str, bytes]:
+    """Read the decoded values of a Secret; what is not base64 is left out, as if it were missing.
+
+    Raises:
+        ValueError: *body* is not an object at all.
+    """
+    data = decode_object(body).get("data")
+    values = {}
+    for key, text in (data if isinstance(data, dict) else {}).items():
+        try:
+            values[key] = base64.b64decode(text, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            continue
+    return values

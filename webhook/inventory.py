@@ -1,0 +1,79 @@
+"""The cluster's card classes as the API server shows them now: nodes and pods, followed."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from fracgpu.allocation import PodRecord
+from fracgpu.card import CardClass, NodeCards, card_classes
+from fracgpu.ledger import Ledger
+from fracgpu.views import read_node, read_pod
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import NODES, PODS
+from process.clock import Clock
+
+
+class Inventory:
+    """Follows nodes and pods, and says which card classes there are and how free they are.
+
+    Free is capacity less what live pods hold. The webhook assumes nothing itself: between an
+    admission and its Binding a class looks freer than it is, which only affects the choice of a
+    class, never that a card is handed out twice.
+    """
+
+    def __init__(self, client: KubeClient, clock: Clock) -> None:
+        self._clock = clock
+        self._ledger = Ledger()
+        self._cards: dict[str, NodeCards] = {}
+        self._classes: tuple[CardClass, ...] | None = None
+        self._nodes = Informer(client, NODES, decode=read_node, on_change=self._on_node)
+        self._pods = Informer(client, PODS, decode=_record, on_change=self._on_pod)
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """The loops that keep this current."""
+        return {"follow_nodes": self._nodes.run, "follow_pods": self._pods.run}
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the API server last spoke of nodes or pods, whichever is longer ago."""
+        return max(self._nodes.last_contact_age_s, self._pods.last_contact_age_s)
+
+    def problem(self) -> str | None:
+        """Say why the picture is not whole yet, or None; an outage later keeps the last picture."""
+        waiting = [
+            informer_name
+            for informer_name, informer in (("nodes", self._nodes), ("pods", self._pods))
+            if not informer.synced
+        ]
+        if not waiting:
+            return None
+        return f"the API server has not listed {' and '.join(waiting)} yet"
+
+    def classes(self) -> tuple[CardClass, ...] | None:
+        """Give the card classes, the most free share first; None before the first whole picture."""
+        if self.problem() is not None:
+            return None
+        if self._classes is None:
+            free_mib = self._ledger.free_mib(now=self._clock.now())
+            self._classes = card_classes(self._cards.values(), free_mib=free_mib)
+        return self._classes
+
+    def _on_node(self, change: Change[NodeCards]) -> None:
+        self._classes = None
+        if change.type is ChangeType.DELETED:
+            self._cards.pop(change.key.name, None)
+            self._ledger.remove_node(change.key.name)
+        else:
+            self._cards[change.key.name] = change.object
+            self._ledger.set_node(change.object)
+
+    def _on_pod(self, change: Change[PodRecord]) -> None:
+        self._classes = None
+        if change.type is ChangeType.DELETED:
+            self._ledger.remove_pod(change.uid)
+        else:
+            self._ledger.set_pod(change.object)
+
+
+def _record(body: bytes) -> PodRecord:
+    return read_pod(body).record

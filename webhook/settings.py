@@ -1,0 +1,28 @@
+"""What an administrator can tell the webhook."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fracgpu.names import SCHEDULER_NAME, SYSTEM_NAMESPACE
+from process.settings import ProcessSettings, setting
+
+_AGENT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fracgpu-deviceplugin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings(ProcessSettings):
+    """Settings of ``fracgpu run webhook``."""
+
+    listen_host: str = setting("0.0.0.0", "address of the HTTPS server")  # noqa: S104 - the API server comes from outside the pod
+    listen_port: int = setting(
+        8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
+    )
+    body_limit_mib: int = setting(3, "largest AdmissionReview that is read, in MiB", low=1, high=64)
+    namespace: str = setting(SYSTEM_NAMESPACE, "namespace of the certificate's Secret")
+    tls_secret: str = setting("fracgpu-webhook-tls", "Secret with tls.crt and tls.key")
+    scheduler_name: str = setting(
+        SCHEDULER_NAME, "scheduler that asks our extender; empty leaves a pod's own"
+    )
+    agent_users: tuple[str, ...] = setting(
+        (_AGENT,), "users that may write fracgpu.io/wired on pods: the node agent"
+    )
