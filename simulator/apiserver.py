@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 from contextlib import aclosing, asynccontextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import structlog
 import yaml
-from aiohttp import web
+from aiohttp import ClientError, ClientSession, ClientTimeout, ServerDisconnectedError, web
 
 from process.clock import SystemClock
-from simulator.admission import AllowAll
+from simulator.admission import Call, CallError, WebhookAdmission
 from simulator.registry import Registry
 from simulator.requests import User
 from simulator.rest import Reply, Request, Rest
 from simulator.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from process.clock import Clock
 
@@ -51,6 +53,7 @@ class ApiServer:
         bookmark_every_s: float = 10.0,
         tls: ssl.SSLContext | None = None,
         ca_pem: str | None = None,
+        resolve_service: Callable[[str, str, int], str] | None = None,
     ) -> AsyncIterator[Self]:
         """Serve until the context ends; then every watch ends at once and the port is free.
 
@@ -63,9 +66,14 @@ class ApiServer:
             bookmark_every_s: seconds between the bookmarks of a quiet watch.
             tls: serve HTTPS with this context; plain HTTP without.
             ca_pem: what the kubeconfig tells clients to trust, with *tls*.
+            resolve_service: (namespace, name, port) to the ``https://host:port`` of a Service
+                that webhook configurations name; without it only those with a URL are accepted.
         """
         rng = random.Random(seed)  # noqa: S311 - names and uids, nothing secret
-        registry = Registry(store or Store(), AllowAll(), clock or SystemClock(), rng)
+        store = store or Store()
+        webhooks = WebhookClient()
+        admission = WebhookAdmission(store, webhooks, rng, resolve_service=resolve_service)
+        registry = Registry(store, admission, clock or SystemClock(), rng)
         rest = Rest(registry, bookmark_every_s=bookmark_every_s)
         await _create_namespaces(rest)
         # A real server's watch cache starts empty as well: watches from before get 410.
@@ -86,6 +94,7 @@ class ApiServer:
         finally:
             registry.store.end_subscriptions()
             await runner.cleanup()
+            await webhooks.close()
 
     @property
     def store(self) -> Store:
@@ -119,6 +128,72 @@ class ApiServer:
         path.write_text(yaml.safe_dump(config, sort_keys=False))
         path.chmod(0o600)
         return path
+
+
+class WebhookClient:
+    """Carries AdmissionReviews over TLS; satisfies :class:`simulator.admission.Caller`."""
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+        self._trust: dict[bytes, ssl.SSLContext] = {}
+
+    async def post(self, call: Call) -> bytes:
+        """POST an AdmissionReview.
+
+        Raises:
+            CallError: as :class:`simulator.admission.Caller` says.
+        """
+        if self._session is None:
+            self._session = ClientSession()
+        try:
+            return await self._attempt(self._session, call)
+        except ServerDisconnectedError:
+            # An idle connection that the webhook had closed: reviews may be sent twice.
+            return await self._last_attempt(self._session, call)
+
+    async def _last_attempt(self, session: ClientSession, call: Call) -> bytes:
+        try:
+            return await self._attempt(session, call)
+        except ServerDisconnectedError as error:
+            raise CallError(f'failed to call webhook: Post "{call.url}": EOF') from error
+
+    async def _attempt(self, session: ClientSession, call: Call) -> bytes:
+        try:
+            async with session.post(
+                call.url,
+                data=call.body,
+                headers={"Content-Type": "application/json"},
+                ssl=self._context(call.ca_pem),
+                server_hostname=call.server_name,
+                timeout=ClientTimeout(total=call.timeout_s),
+            ) as response:
+                body = await response.read()
+                if response.status != HTTPStatus.OK:
+                    shown = body[:200].decode(errors="replace")
+                    raise CallError(f"the webhook answered {response.status}: {shown}")
+                return body
+        except TimeoutError as error:
+            raise CallError(
+                f'failed to call webhook: Post "{call.url}": context deadline exceeded'
+            ) from error
+        except ServerDisconnectedError:
+            raise
+        except (ClientError, OSError, ssl.SSLError, asyncio.IncompleteReadError) as error:
+            raise CallError(f'failed to call webhook: Post "{call.url}": {error}') from error
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _context(self, ca_pem: bytes) -> ssl.SSLContext:
+        if ca_pem not in self._trust:
+            try:
+                # Only the bundle is trusted; without one, the system's authorities are.
+                bundle = ca_pem.decode("ascii") or None
+                self._trust[ca_pem] = ssl.create_default_context(cadata=bundle)
+            except (ssl.SSLError, ValueError) as error:
+                raise CallError(f"unable to load root certificates: {error}") from error
+        return self._trust[ca_pem]
 
 
 async def _create_namespaces(rest: Rest) -> None:

@@ -8,23 +8,22 @@ from __future__ import annotations
 import random
 import uuid
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from simulator import resources
 from simulator.defaults import apply_creation, apply_defaults
-from simulator.objects import Json, format_time, metadata, thaw, without_nulls
+from simulator.objects import Json, format_time, metadata, thaw
 from simulator.requests import Attributes, Context, Operation, Target
-from simulator.status import (
-    Cause,
-    already_exists,
-    bad_request,
-    conflict,
-    forbidden,
-    invalid,
-    not_found,
-    stale,
-    wrong_uid,
+from simulator.rules import (
+    SERVER_OWNED,
+    check_lock,
+    check_preconditions,
+    cleaned,
+    grace_s,
+    keep_all_but_status,
+    resource_finalizers,
 )
+from simulator.status import Cause, already_exists, forbidden, invalid, not_found, stale
 from simulator.store import StaleError, Stored
 from simulator.validation import validate_create, validate_update
 
@@ -37,10 +36,6 @@ if TYPE_CHECKING:
 
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
 _ATTEMPTS: Final = 5  # how often the server itself repeats a patch that lost a race
-_SERVER_OWNED: Final = (
-    "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
-    "namespace", "name",
-)  # fmt: skip
 _PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
@@ -97,9 +92,9 @@ class Registry:
             ApiError: anything the API server would answer.
         """
         resource = target.resource
-        value = _cleaned(resource, value)
+        value = cleaned(resource, value)
         meta = metadata(value)
-        for owned in (*_SERVER_OWNED[:5], "resourceVersion", "selfLink"):
+        for owned in (*SERVER_OWNED, "resourceVersion"):
             meta.pop(owned, None)
         if target.namespace:
             meta["namespace"] = target.namespace
@@ -160,16 +155,16 @@ class Registry:
 
     def _prepared(self, target: Target, value: Json, current: Stored) -> Json:
         resource, before = target.resource, current.object
-        value = _cleaned(resource, value)
+        value = cleaned(resource, value)
         meta, old = metadata(value), before["metadata"]
-        _check_lock(target, meta, current)
-        for owned in _SERVER_OWNED:
+        check_lock(target, meta, current)
+        for owned in (*SERVER_OWNED, "namespace", "name"):
             meta.pop(owned, None)
             if owned in old:
                 meta[owned] = old[owned]
         meta["resourceVersion"] = str(current.revision)
         if target.subresource == "status":
-            _keep_all_but_status(resource, value, before)
+            keep_all_but_status(resource, value, before)
         elif resource.has_status:
             value.pop("status", None)
             if "status" in before:
@@ -243,15 +238,15 @@ class Registry:
         finalizer = _PROPAGATION.get(context.options.get("propagationPolicy", ""))
         if finalizer and finalizer not in meta.get("finalizers", []):
             meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
-        grace_s = _grace_s(target.resource, value, context.options)
+        wait_s = grace_s(target.resource, value, context.options)
         if "deletionTimestamp" in meta:
             # A second delete can only shorten the wait.
-            grace_s = min(grace_s, meta.get("deletionGracePeriodSeconds", grace_s))
+            wait_s = min(wait_s, meta.get("deletionGracePeriodSeconds", wait_s))
         # Namespaces are held by finalizers of their own until a controller has emptied them.
         own_finalizers = resource_finalizers(target.resource, value)
-        gone = grace_s == 0 and not meta.get("finalizers") and not own_finalizers
+        gone = wait_s == 0 and not meta.get("finalizers") and not own_finalizers
         if not gone:
-            self._mark_deleted(value, grace_s)
+            self._mark_deleted(value, wait_s)
             if own_finalizers:
                 value["status"]["phase"] = "Terminating"
         if context.dry_run:
@@ -262,20 +257,20 @@ class Registry:
             return value, False
         return self.store.write(target.key, value, expected=current.revision).object, False
 
-    def _mark_deleted(self, value: Json, grace_s: int) -> None:
+    def _mark_deleted(self, value: Json, wait_s: int) -> None:
         meta = metadata(value)
-        if meta.get("deletionGracePeriodSeconds") == grace_s:
+        if meta.get("deletionGracePeriodSeconds") == wait_s:
             return
-        end = self.clock.now() + timedelta(seconds=grace_s)
+        end = self.clock.now() + timedelta(seconds=wait_s)
         meta["deletionTimestamp"] = format_time(end)
-        meta["deletionGracePeriodSeconds"] = grace_s
+        meta["deletionGracePeriodSeconds"] = wait_s
         if "generation" in meta:
             meta["generation"] += 1
 
     async def _mutate(self, attributes: Attributes) -> Json:
         mutated = await self.admission.mutate(attributes)
         if mutated is not attributes.value:
-            mutated = _cleaned(attributes.target.resource, mutated)
+            mutated = cleaned(attributes.target.resource, mutated)
             apply_defaults(attributes.target.resource, mutated)
         return mutated
 
@@ -309,32 +304,6 @@ class Registry:
             )
 
 
-def resource_finalizers(resource: Resource, value: Json) -> list[str]:
-    """Return the finalizers in the spec, which only namespaces have."""
-    if resource.storage != resources.NAMESPACES.storage:
-        return []
-    return list(value["spec"].get("finalizers") or [])
-
-
-def check_preconditions(target: Target, found: Json, options: Json) -> None:
-    """Hold DeleteOptions' preconditions against the object.
-
-    Raises:
-        ApiError: 409, it is another object or another version.
-    """
-    wanted = options.get("preconditions") or {}
-    meta = found["metadata"]
-    if wanted.get("uid") not in (None, meta["uid"]):
-        raise wrong_uid(target.resource, target.name, wanted=wanted["uid"], found=meta["uid"])
-    if wanted.get("resourceVersion") not in (None, meta["resourceVersion"]):
-        raise conflict(
-            target.resource,
-            target.name,
-            f"Precondition failed: ResourceVersion in precondition: {wanted['resourceVersion']}, "
-            f"ResourceVersion in object meta: {meta['resourceVersion']}",
-        )
-
-
 def _with(attributes: Attributes, value: Json) -> Attributes:
     return Attributes(
         target=attributes.target,
@@ -348,65 +317,3 @@ def _with(attributes: Attributes, value: Json) -> Attributes:
 
 def _name_of(value: Json) -> str:
     return str(metadata(value).get("name") or "")
-
-
-def _cleaned(resource: Resource, value: Json) -> Json:
-    """Drop nulls, empty metadata maps and what is kept outside the object."""
-    cleaned: Json = without_nulls(value)
-    cleaned.pop("kind", None)
-    cleaned.pop("apiVersion", None)
-    meta = metadata(cleaned)
-    meta.pop("managedFields", None)
-    meta.pop("selfLink", None)
-    for member in ("labels", "annotations", "ownerReferences", "finalizers"):
-        found = meta.get(member)
-        if found is not None and not isinstance(found, dict if member[0] in "la" else list):
-            raise bad_request(f"metadata.{member} of a {resource.kind} has the wrong type")
-        if not found:
-            meta.pop(member, None)
-    return cleaned
-
-
-def _check_lock(target: Target, meta: Json, current: Stored) -> None:
-    resource = target.resource
-    if meta.get("name", target.name) != target.name:
-        raise bad_request(
-            f"the name of the object ({meta['name']}) does not match the name on the URL "
-            f"({target.name})"
-        )
-    uid = current.object["metadata"]["uid"]
-    if meta.get("uid", uid) != uid:
-        raise wrong_uid(resource, target.name, wanted=meta["uid"], found=uid)
-    version = meta.get("resourceVersion")
-    if version in (None, "", "0"):
-        if not resource.unconditional_update:
-            fault = Cause(
-                field="metadata.resourceVersion",
-                reason="FieldValueInvalid",
-                message="Invalid value: 0: must be specified for an update",
-            )
-            raise invalid(resource, target.name, [fault])
-    elif version != str(current.revision):
-        raise stale(resource, target.name)
-
-
-def _keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
-    # Pods and nodes let labels and annotations be changed together with the status; the others
-    # do not (podStatusStrategy and nodeStatusStrategy reset only the spec).
-    kept: dict[str, Any] = thaw(before)
-    kept["status"] = value.get("status", {})
-    if resource.storage in {resources.PODS.storage, resources.NODES.storage}:
-        kept["metadata"] = value["metadata"]
-    value.clear()
-    value.update(kept)
-
-
-def _grace_s(resource: Resource, value: Json, options: Json) -> int:
-    if resource.storage != resources.PODS.storage:
-        return 0
-    if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:
-        return 0
-    asked = options.get("gracePeriodSeconds")
-    if asked is None:
-        asked = value["spec"]["terminationGracePeriodSeconds"]
-    return max(0, int(asked))

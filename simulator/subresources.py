@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from simulator import resources
 from simulator.objects import Json, format_time, labels, metadata, thaw
-from simulator.registry import check_preconditions
 from simulator.requests import Attributes, Context, Operation, Target
+from simulator.rules import check_preconditions
 from simulator.selectors import label_selector
 from simulator.status import (
     ApiError,

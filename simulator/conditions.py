@@ -1,0 +1,74 @@
+"""CEL match conditions of webhooks, refused before they are stored where we cannot evaluate them.
+
+The ``cel`` library knows the standard functions and macros but not Kubernetes' own (optional
+fields ``.?``, ``quantity()``, ``authorizer``); an expression that needs those is refused with its
+reason, never skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import cel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from simulator.objects import Json
+
+_FUNCTIONS: Final = frozenset({
+    "has", "size", "exists", "exists_one", "all", "map", "filter", "startsWith", "endsWith",
+    "contains", "matches", "string", "int", "uint", "double", "bool", "type", "dyn", "in",
+})  # fmt: skip
+_VARIABLES: Final = frozenset({"object", "oldObject", "request"})
+_STRING: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+_CALL: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(")
+
+
+class ConditionError(Exception):
+    """A condition could not be evaluated on this request."""
+
+
+def fault(expression: str) -> str:
+    """Say why *expression* cannot be evaluated here; empty when it can."""
+    try:
+        _compiled(expression)
+    except ValueError as error:
+        return f"compilation failed: {error}"
+    called = _CALL.findall(_STRING.sub("''", expression))
+    unknown = sorted(set(called) - _FUNCTIONS)
+    if unknown:
+        return f"compilation failed: undeclared reference to {', '.join(unknown)} (simulator)"
+    return ""
+
+
+def all_hold(conditions: Sequence[Json], variables: Mapping[str, Any]) -> bool:
+    """Evaluate conditions over ``object``, ``oldObject`` and ``request``.
+
+    One that is false decides, even when another cannot be evaluated, as in the real server.
+
+    Raises:
+        ConditionError: none is false, and one failed.
+    """
+    known = {name: variables.get(name) for name in _VARIABLES}
+    failed: list[str] = []
+    for condition in conditions:
+        try:
+            value = _compiled(condition["expression"]).execute(known)
+        except (RuntimeError, TypeError, KeyError, ValueError, IndexError) as error:
+            failed.append(f"{condition.get('name')}: {error}")
+            continue
+        if value is False:
+            return False
+        if value is not True:
+            failed.append(f"{condition.get('name')}: must evaluate to bool, got {value!r}")
+    if failed:
+        raise ConditionError("; ".join(failed))
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(expression: str) -> Any:
+    return cel.compile(expression)
