@@ -35,9 +35,10 @@ _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease"
 class ApiServer:
     """A running API server; make one with :meth:`start`."""
 
-    def __init__(self, rest: Rest, *, url: str, ca_pem: str | None) -> None:
+    def __init__(self, rest: Rest, runner: web.AppRunner, *, url: str, ca_pem: str | None) -> None:
         self.url: Final = url
         self._rest = rest
+        self._runner = runner
         self._ca_pem = ca_pem
 
     @classmethod
@@ -90,11 +91,16 @@ class ApiServer:
             bound = runner.addresses[0][1]
             url = f"{'https' if tls else 'http'}://{host}:{bound}"
             log.info("api_server_started", url=url)
-            yield cls(rest, url=url, ca_pem=ca_pem)
+            yield cls(rest, runner, url=url, ca_pem=ca_pem)
         finally:
-            registry.store.end_subscriptions()
+            store.end_subscriptions()
             await runner.cleanup()
             await webhooks.close()
+
+    async def stop(self) -> None:
+        """Close the port and every connection now; the objects stay in :attr:`store`."""
+        self.store.end_subscriptions()
+        await self._runner.cleanup()
 
     @property
     def store(self) -> Store:

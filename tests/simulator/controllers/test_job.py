@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kube.kinds import JOBS, PODS
+from tests.simulator.controllers.world import World, a_template
+
+if TYPE_CHECKING:
+    from simulator.objects import Json
+
+
+def a_job(name: str, **spec: Any) -> Json:
+    template = a_template("job", restartPolicy="Never")
+    return {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+
+
+def conditions(job: Json) -> set[str]:
+    return {c["type"] for c in (job.get("status") or {}).get("conditions") or []}
+
+
+async def test_it_runs_until_enough_pods_succeeded(world: World) -> None:
+    await world.kube.create(JOBS, a_job("j", completions=2, parallelism=1), namespace="default")
+    (first,) = await world.wait_count(1)
+    await world.set_status(first["metadata"]["name"], {"status": {"phase": "Succeeded"}})
+
+    pods = await world.wait_count(2)
+    (second,) = [p for p in pods if p["metadata"]["uid"] != first["metadata"]["uid"]]
+    await world.set_status(second["metadata"]["name"], {"status": {"phase": "Succeeded"}})
+
+    job = await world.wait_object(
+        JOBS, "j", lambda v: "Complete" in conditions(v), what="a complete job"
+    )
+    assert job["status"]["succeeded"] == 2
+    assert job["status"]["completionTime"] >= job["status"]["startTime"]
+
+
+async def test_a_failed_pod_is_retried_up_to_the_limit(world: World) -> None:
+    await world.kube.create(JOBS, a_job("j", backoffLimit=1), namespace="default")
+    for count in (1, 2):
+        pods = await world.wait_count(count)
+        for pod in pods:
+            await world.set_status(pod["metadata"]["name"], {"status": {"phase": "Failed"}})
+
+    job = await world.wait_object(
+        JOBS, "j", lambda v: "Failed" in conditions(v), what="a failed job"
+    )
+    assert job["status"]["failed"] == 2
+    assert len(await world.pods()) == 2
+
+
+async def test_an_evicted_pod_is_made_again(world: World) -> None:
+    await world.kube.create(JOBS, a_job("j"), namespace="default")
+    (first,) = await world.wait_count(1)
+
+    await world.kube.delete(PODS, first["metadata"]["name"], namespace="default")
+
+    await world.wait_pods(
+        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
+        what="another pod",
+    )
+
+
+async def test_a_suspended_job_has_no_pods(world: World) -> None:
+    await world.kube.create(JOBS, a_job("j", parallelism=2), namespace="default")
+    await world.wait_count(2)
+
+    await world.kube.patch(JOBS, "j", {"spec": {"suspend": True}}, namespace="default")
+
+    await world.wait_count(0)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from kube.access import connect_to
+from kube.kinds import REPLICASETS
+from process.clock import SystemClock
+from simulator.apiserver import ApiServer
+from simulator.controllers import run_controllers
+from simulator.store import Store
+from tests.simulator.controllers.world import World, an_owner
+
+if TYPE_CHECKING:
+    from kube.client import KubeClient
+
+
+async def test_controllers_started_late_find_what_is_to_be_done(kube: KubeClient) -> None:
+    await kube.create(REPLICASETS, an_owner("a", replicas=2), namespace="default")
+
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run_controllers(kube, SystemClock()))
+        await World(kube).wait_count(2)
+        running.cancel()
+
+
+async def test_controllers_outlive_a_restart_of_the_api_server() -> None:
+    store = Store()
+    async with ApiServer.start(store=store) as first, connect_to(first.url) as kube:
+        port = int(first.url.rpartition(":")[2])
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(run_controllers(kube, SystemClock()))
+            await kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+            world = World(kube)
+            await world.wait_count(1)
+            await first.stop()
+
+            async with ApiServer.start(store=store, port=port):
+                await kube.patch(REPLICASETS, "a", {"spec": {"replicas": 3}}, namespace="default")
+                await world.wait_count(3)
+                running.cancel()
+                await asyncio.wait({running})

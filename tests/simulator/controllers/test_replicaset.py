@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kube.kinds import PODS, REPLICASETS, VALIDATING_WEBHOOKS
+from tests.simulator.controllers.world import World, an_owner
+
+if TYPE_CHECKING:
+    from simulator.objects import Json
+
+
+def owners(pod: Json) -> list[str]:
+    return [o["name"] for o in pod["metadata"].get("ownerReferences") or []]
+
+
+async def test_it_creates_as_many_pods_as_are_asked_for(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace="default")
+
+    pods = await world.wait_count(3)
+
+    assert all(pod["metadata"]["name"].startswith("a-") for pod in pods)
+    assert [owners(pod) for pod in pods] == [["a"]] * 3
+    await world.wait_status(REPLICASETS, "a", replicas=3, readyReplicas=None)
+
+
+async def test_a_deleted_pod_is_replaced(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+
+    await world.kube.delete(PODS, first["metadata"]["name"], namespace="default")
+
+    await world.wait_pods(
+        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
+        what="a replacement",
+    )
+
+
+async def test_a_terminating_pod_is_replaced_before_it_is_gone(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+    name = first["metadata"]["name"]
+    await world.kube.bind({"target": {"name": "n1"}}, namespace="default", name=name)
+
+    await world.kube.delete(PODS, name, namespace="default")
+
+    pods = await world.wait_count(2)
+    assert sum("deletionTimestamp" in pod["metadata"] for pod in pods) == 1
+
+
+async def test_a_failed_pod_does_not_count(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+
+    await world.set_status(first["metadata"]["name"], {"status": {"phase": "Failed"}})
+
+    await world.wait_count(2)
+
+
+async def test_surplus_goes_from_the_pods_that_are_not_ready(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace="default")
+    pods = await world.wait_count(3)
+    kept = pods[1]["metadata"]["name"]
+    await world.set_status(kept)
+
+    await world.kube.patch(REPLICASETS, "a", {"spec": {"replicas": 1}}, namespace="default")
+
+    (left,) = await world.wait_count(1)
+    assert left["metadata"]["name"] == kept
+
+
+async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+    name = first["metadata"]["name"]
+
+    await world.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace="default"
+    )
+
+    pods = await world.wait_pods(
+        lambda found: len(found) == 2 and not all(map(owners, found)), what="a released pod"
+    )
+    (loose,) = [pod for pod in pods if not owners(pod)]
+    assert loose["metadata"]["name"] == name
+
+
+async def test_a_released_pod_that_matches_again_is_adopted_and_one_goes(world: World) -> None:
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+    name = first["metadata"]["name"]
+    await world.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace="default"
+    )
+    await world.wait_count(2)
+    await world.set_status(name)  # the ready one is the one to keep
+
+    await world.kube.patch(PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace="default")
+
+    (left,) = await world.wait_count(1)
+    assert left["metadata"]["name"] == name
+    assert owners(left) == ["a"]
+
+
+async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}
+    nobody = {
+        "name": "nobody.example.org",
+        "rules": [rule],
+        "clientConfig": {"url": "https://127.0.0.1:1/validate"},
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+    }
+    configuration = {"metadata": {"name": "nobody"}, "webhooks": [nobody]}
+    await world.kube.create(VALIDATING_WEBHOOKS, configuration)
+
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+
+    found = await world.wait_object(
+        REPLICASETS,
+        "a",
+        lambda v: bool((v.get("status") or {}).get("conditions")),
+        what="a condition",
+    )
+    (condition,) = found["status"]["conditions"]
+    assert condition["type"] == "ReplicaFailure"
+    assert 'failed calling webhook "nobody.example.org"' in condition["message"]
+
+    await world.kube.delete(VALIDATING_WEBHOOKS, "nobody")
+    await world.wait_count(1)
+    await world.wait_status(REPLICASETS, "a", replicas=1, conditions=None)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from kube.kinds import PODS, STATEFULSETS
+from tests.simulator.controllers.world import World, an_owner
+
+
+async def test_pods_come_one_after_the_other_by_ordinal(world: World) -> None:
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace="default")
+
+    (first,) = await world.wait_count(1)
+    assert first["metadata"]["name"] == "db-0"
+    assert first["spec"]["hostname"] == "db-0"
+    await world.set_status("db-0")
+    await world.wait_count(2)
+
+    assert await world.names() == {"db-0", "db-1"}
+
+
+async def test_a_deleted_pod_comes_back_by_its_name(world: World) -> None:
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    (first,) = await world.ready_all(1)
+
+    await world.kube.delete(PODS, "db-0", namespace="default")
+
+    await world.wait_pods(
+        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
+        what="another db-0",
+    )
+    assert await world.names() == {"db-0"}
+
+
+async def test_the_new_one_waits_until_the_old_one_is_gone(world: World) -> None:
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    await world.wait_count(1)
+    await world.kube.bind({"target": {"name": "n1"}}, namespace="default", name="db-0")
+    await world.kube.delete(PODS, "db-0", namespace="default")
+    await world.wait_status(STATEFULSETS, "db", replicas=0)
+    assert len(await world.pods()) == 1
+
+    await world.kube.delete(PODS, "db-0", namespace="default", grace_s=0)
+
+    await world.wait_pods(
+        lambda pods: len(pods) == 1 and "nodeName" not in pods[0]["spec"], what="another db-0"
+    )
+
+
+async def test_the_highest_ordinal_goes_first(world: World) -> None:
+    owner = an_owner("db", replicas=3, podManagementPolicy="Parallel")
+    await world.kube.create(STATEFULSETS, owner, namespace="default")
+    await world.ready_all(3)
+
+    await world.kube.patch(STATEFULSETS, "db", {"spec": {"replicas": 2}}, namespace="default")
+
+    await world.wait_count(2)
+    assert await world.names() == {"db-0", "db-1"}
+
+
+async def test_a_failed_pod_is_made_anew(world: World) -> None:
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    (first,) = await world.wait_count(1)
+
+    await world.set_status("db-0", {"status": {"phase": "Failed"}})
+
+    await world.wait_pods(
+        lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
+        what="another db-0",
+    )
+
+
+async def test_a_new_template_is_rolled_from_the_highest(world: World) -> None:
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace="default")
+    await world.ready_all(1)
+    await world.ready_all(2)
+    template = {"metadata": {"annotations": {"version": "2"}}}
+
+    await world.kube.patch(
+        STATEFULSETS, "db", {"spec": {"template": template}}, namespace="default"
+    )
+
+    found = await world.wait_object(
+        PODS, "db-1", lambda pod: "annotations" in pod["metadata"], what="a new db-1"
+    )
+    assert found["metadata"]["annotations"] == {"version": "2"}
+    lowest = await world.get(PODS, "db-0")
+    assert lowest is not None
+    assert "annotations" not in lowest["metadata"]

@@ -1,0 +1,101 @@
+"""Owners as tests write them, and a world in which their pods get ready, fail or go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kube.errors import NotFound
+from kube.kinds import PODS, Kind
+from simulator.objects import Json, decode
+from tests.support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kube.client import KubeClient
+
+READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def an_owner(name: str, *, replicas: int, app: str = "a", **spec: Any) -> Json:
+    """A Deployment, ReplicaSet or StatefulSet over pods labelled ``app``."""
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": app}},
+            "template": a_template(app),
+            **spec,
+        },
+    }
+
+
+def a_template(app: str, **spec: Any) -> Json:
+    container = {"name": "main", "image": "registry.example/app:1"}
+    return {"metadata": {"labels": {"app": app}}, "spec": {"containers": [container], **spec}}
+
+
+class World:
+    """The default namespace of a cluster whose kubelets are the test."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube = kube
+
+    async def pods(self) -> list[Json]:
+        listed = await self.kube.list(PODS, namespace="default")
+        return [decode(bytes(raw)) for raw in listed.items]
+
+    async def names(self) -> set[str]:
+        return {pod["metadata"]["name"] for pod in await self.pods()}
+
+    async def get(self, kind: Kind, name: str) -> Json | None:
+        try:
+            return await self.kube.get_object(kind, name, namespace="default")
+        except NotFound:
+            return None
+
+    async def wait_pods(self, holds: Callable[[list[Json]], bool], *, what: str) -> list[Json]:
+        """Wait until the pods are as *holds* wants them, and return them."""
+        found: list[Json] = []
+
+        async def check() -> bool:
+            found[:] = await self.pods()
+            return holds(found)
+
+        await until(check, what=what)
+        return found
+
+    async def wait_count(self, count: int) -> list[Json]:
+        return await self.wait_pods(lambda pods: len(pods) == count, what=f"{count} pods")
+
+    async def wait_object(
+        self, kind: Kind, name: str, holds: Callable[[Json], bool], *, what: str
+    ) -> Json:
+        """Wait until the object exists and is as *holds* wants it, and return it."""
+        found: list[Json] = []
+
+        async def check() -> bool:
+            value = await self.get(kind, name)
+            found[:] = [value] if value is not None else []
+            return value is not None and holds(value)
+
+        await until(check, what=what)
+        return found[0]
+
+    async def wait_status(self, kind: Kind, name: str, **wanted: Any) -> Json:
+        """Wait until the object's status has these members (None: it is absent)."""
+        return await self.wait_object(
+            kind,
+            name,
+            lambda v: all((v.get("status") or {}).get(k) == w for k, w in wanted.items()),
+            what=f"{kind.kind} {name} with status {wanted}",
+        )
+
+    async def set_status(self, name: str, status: Json = READY) -> None:
+        await self.kube.patch(PODS, name, status, namespace="default", subresource="status")
+
+    async def ready_all(self, count: int) -> list[Json]:
+        """Wait for *count* pods and make all of them ready."""
+        for pod in await self.wait_count(count):
+            await self.set_status(pod["metadata"]["name"])
+        return await self.pods()
