@@ -18,7 +18,7 @@ class CertsSettings(ProcessSettings):
     namespace: str = setting("fracgpu-system", "where the Services and Secrets are")
     ca_secret: str = setting("fracgpu-ca", "Secret of the certificate authority and its key")
     services: tuple[str, ...] = setting(
-        ("fracgpu-webhook", "fracgpu-scheduler"),
+        ("fracgpu-webhook",),
         "Services that get a serving certificate, each in a Secret called SERVICE-tls",
     )
     extra_names: tuple[str, ...] = setting(

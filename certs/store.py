@@ -1,13 +1,13 @@
 """Secrets written with an optimistic lock, so that several writers agree on one content."""
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kube.errors import AlreadyExists, Conflict, NotFound
 from kube.kinds import SECRETS, Kind
+from process.tls import secret_values
 
 _TLS_TYPE: Final = "kubernetes.io/tls"
 
@@ -52,7 +52,7 @@ class CertStore:
             body = await self._client.get_object(SECRETS, name, namespace=self._namespace)
         except NotFound:
             return None
-        return StoredSecret(name=name, data=_decoded(body.get("data")), body=body)
+        return StoredSecret(name=name, data=secret_values(body.get("data")), body=body)
 
     async def write(
         self, name: str, data: Mapping[str, bytes], *, over: StoredSecret | None
@@ -84,13 +84,3 @@ class CertStore:
         except AlreadyExists:
             return False
         return True
-
-
-def _decoded(data: object) -> dict[str, bytes]:
-    decoded: dict[str, bytes] = {}
-    for key, text in data.items() if isinstance(data, dict) else ():
-        try:
-            decoded[key] = base64.b64decode(text, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            continue
-    return decoded

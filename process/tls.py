@@ -106,13 +106,26 @@ def read_secret(raw: bytes) -> dict[str, bytes]:
     """Decode the ``data`` of a Secret's JSON; fits an informer's ``decode``.
 
     Raises:
-        ValueError: it is not the JSON of a Secret.
+        ValueError: *raw* is not a JSON object at all.
     """
     secret = json.loads(raw)
-    data = secret.get("data") if isinstance(secret, dict) else None
-    if not isinstance(data, dict) or not all(isinstance(text, str) for text in data.values()):
-        raise ValueError("not a Secret with data")
-    return {key: base64.b64decode(text, validate=True) for key, text in data.items()}
+    if not isinstance(secret, dict):
+        raise ValueError("want the JSON object of a Secret")  # noqa: TRY004 - what informers catch
+    return secret_values(secret.get("data"))
+
+
+def secret_values(data: object) -> dict[str, bytes]:
+    """Decode the values of a Secret's ``data``.
+
+    What is not base64 is left out, as if it were missing: then whoever wants it says so.
+    """
+    values: dict[str, bytes] = {}
+    for key, text in data.items() if isinstance(data, dict) else ():
+        try:
+            values[str(key)] = base64.b64decode(text, validate=True)
+        except (TypeError, ValueError):
+            continue
+    return values
 
 
 @contextmanager

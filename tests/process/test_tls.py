@@ -157,12 +157,15 @@ def test_a_secret_is_read_from_its_json() -> None:
     assert read_secret(json.dumps({"data": data}).encode()) == {"tls.crt": b"abc"}
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"{}", b'{"data": null}', b'{"data": {"a": 1}}', b'{"data": {"a": "*"}}']
-)
-def test_what_is_not_a_secret_is_a_value_error(raw: bytes) -> None:
+@pytest.mark.parametrize("raw", [b"", b"[]", b"7", b"nonsense", b"\xff"])
+def test_what_is_no_json_object_is_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - the informer catches exactly this
         read_secret(raw)
+
+
+@pytest.mark.parametrize("data", [None, [], 7, {}, {"a": 1}, {"a": None}, {"a": "*"}, {"a": "é"}])
+def test_values_that_are_not_base64_are_left_out(data: object) -> None:
+    assert read_secret(json.dumps({"data": data}).encode()) == {}
 
 
 def test_a_key_is_only_ever_in_a_file_of_our_own_that_goes_away() -> None:

@@ -1,0 +1,307 @@
+import asyncio
+import base64
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from certs.authority import Facts, Pair, make_ca, read, read_pair, split
+from certs.injection import BundleTarget
+from certs.loop import CertsLoop, Wanted
+from certs.metrics import CertsMetrics
+from certs.store import CertStore
+from kube.client import KubeClient, PatchType
+from kube.errors import Unavailable
+from kube.kinds import MUTATING_WEBHOOKS, SECRETS
+from process.telemetry import Registry, new_registry
+from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
+from tests.fakes.clock import NOON, VirtualClock
+
+NAMESPACE = "fracgpu-system"
+CA, LEAF = "fracgpu-ca", "fracgpu-webhook-tls"
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+THEIRS = base64.b64encode(make_ca(name="theirs", now=NOON, life=DAY).cert_pem).decode()
+WANTED = Wanted(
+    ca_secret=CA,
+    serving={LEAF: ("fracgpu-webhook.fracgpu-system.svc", "127.0.0.1")},
+    targets=[BundleTarget(kind=kind, name="fracgpu-webhook") for kind in BOTH],
+    ca_life=30 * DAY,
+    serving_life=24 * DAY,
+    overlap=MINUTE,
+)
+
+
+class World:
+    """One loop (or several) over one API server, on a virtual clock."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube, self.clock, self.registry = kube, VirtualClock(), new_registry()
+        self.store = CertStore(kube, namespace=NAMESPACE)
+        self.loop = self.another(registry=self.registry)
+
+    def another(self, *, client: Any = None, registry: Registry | None = None) -> CertsLoop:
+        metrics = CertsMetrics(registry or new_registry(), self.clock)
+        return CertsLoop(
+            client or self.kube, self.clock, namespace=NAMESPACE, wanted=WANTED, metrics=metrics
+        )
+
+    async def settle(self, loop: CertsLoop | None = None) -> timedelta:
+        """Go round, without waiting, until a round finds nothing to do; the pause it asks for."""
+        for _ in range(20):
+            pause = await (loop or self.loop).round()
+            if pause >= timedelta(seconds=10):
+                return pause
+        raise AssertionError("the loop does not come to rest")
+
+    async def pair(self, name: str) -> Pair:
+        stored = await self.store.read(name)
+        assert stored is not None
+        return Pair(cert_pem=stored.data["tls.crt"], key_pem=stored.data["tls.key"])
+
+    async def facts(self, name: str) -> Facts:
+        return read_pair(await self.pair(name))
+
+    async def bundle(self, name: str) -> bytes:
+        stored = await self.store.read(name)
+        assert stored is not None
+        return stored.data["ca.crt"]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+async def world(kube: KubeClient) -> World:
+    for kind in BOTH:
+        await apply(kube, kind, a_webhook("a.example.org"), a_webhook("b.example.org"))
+    return World(kube)
+
+
+async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(world: World) -> None:
+    at_first = world.loop.problem
+
+    pause = await world.settle()
+
+    ca, leaf = await world.facts(CA), await world.facts(LEAF)
+    assert leaf.names == set(WANTED.serving[LEAF])
+    assert leaf.issuer_key_id == ca.key_id
+    ca_pem = (await world.pair(CA)).cert_pem
+    assert await world.bundle(CA) == await world.bundle(LEAF) == ca_pem
+    for kind in BOTH:
+        assert await bundles(world.kube, kind) == [ca_pem, ca_pem]
+    assert (at_first, world.loop.problem) == ("no round finished yet", None)
+    assert pause == timedelta(minutes=5)
+
+
+async def test_what_is_as_wanted_is_not_written_again(world: World) -> None:
+    await world.settle()
+    before = [await world.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
+
+    await world.settle(world.another())
+
+    after = [await world.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
+    assert after == before
+
+
+async def test_several_loops_that_start_together_agree_on_one_authority(world: World) -> None:
+    loops = [world.another() for _ in range(4)]
+
+    async with asyncio.TaskGroup() as group:
+        for loop in loops:
+            group.create_task(world.settle(loop))
+
+    ca, leaf = await world.facts(CA), await world.facts(LEAF)
+    assert leaf.issuer_key_id == ca.key_id
+    ca_pem = (await world.pair(CA)).cert_pem
+    assert [await bundles(world.kube, kind) for kind in BOTH] == [[ca_pem, ca_pem]] * 2
+
+
+async def test_a_bundle_that_somebody_overwrote_is_restored(world: World) -> None:
+    await world.settle()
+    ca_pem = (await world.pair(CA)).cert_pem
+    vandal = [{"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": THEIRS}]
+    await world.kube.patch(MUTATING_WEBHOOKS, "fracgpu-webhook", vandal, how=PatchType.JSON)
+
+    await world.settle()
+
+    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [ca_pem, ca_pem]
+    configuration = "MutatingWebhookConfiguration/fracgpu-webhook"
+    assert world.metric("fracgpu_certs_injections_total", configuration=configuration) == 2
+
+
+async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(world: World) -> None:
+    await world.settle()
+    first, ca = await world.facts(LEAF), await world.facts(CA)
+
+    await world.clock.advance((16 * DAY - 10 * MINUTE).total_seconds())
+    await world.settle()
+    assert await world.facts(LEAF) == first
+    await world.clock.advance((10 * MINUTE).total_seconds())
+    await world.settle()
+
+    second = await world.facts(LEAF)
+    assert second.issuer_key_id == ca.key_id
+    assert second.not_after > first.not_after
+    assert await world.facts(CA) == ca
+    assert world.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="due") == 1
+
+
+async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old_until_it_ends(
+    world: World,
+) -> None:
+    await world.settle()
+    old_ca, old_leaf = await world.pair(CA), await world.pair(LEAF)
+    await world.clock.advance((16 * DAY + MINUTE).total_seconds())
+    await world.settle()
+    old_leaf = await world.pair(LEAF)
+    await world.clock.advance((4 * DAY).total_seconds())
+
+    pause = await world.settle()
+
+    new_ca = await world.pair(CA)
+    both = new_ca.cert_pem + old_ca.cert_pem
+    assert new_ca != old_ca
+    assert [await bundles(world.kube, kind) for kind in BOTH] == [[both, both]] * 2
+    assert await world.bundle(LEAF) == both
+    assert await world.pair(LEAF) == old_leaf
+    assert pause == MINUTE
+
+    await world.clock.advance(pause.total_seconds())
+    await world.settle()
+
+    leaf = await world.facts(LEAF)
+    assert leaf.issuer_key_id == read(new_ca.cert_pem).key_id
+    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [both, both]
+
+    await world.clock.advance((10 * DAY).total_seconds())
+    await world.settle()
+
+    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [new_ca.cert_pem, new_ca.cert_pem]
+
+
+@pytest.mark.parametrize("damage", [{"tls.key": "bm8="}, {"tls.crt": "bm8="}, {"tls.crt": None}])
+@pytest.mark.parametrize("name", [CA, LEAF])
+async def test_a_secret_that_somebody_damaged_is_made_anew(
+    world: World, name: str, damage: dict[str, str | None]
+) -> None:
+    await world.settle()
+    await world.kube.patch(SECRETS, name, {"data": damage}, namespace=NAMESPACE)
+
+    await world.settle()
+
+    ca, leaf = await world.facts(CA), await world.facts(LEAF)
+    await world.clock.advance(61)
+    await world.settle()
+    leaf = await world.facts(LEAF)
+    assert leaf.issuer_key_id == ca.key_id
+    assert ca.fingerprint in {read(pem).fingerprint for pem in split(await world.bundle(LEAF))}
+
+
+async def test_a_bundle_of_nonsense_is_replaced_by_one_that_trusts_the_authority(
+    world: World,
+) -> None:
+    await world.settle()
+    ca_pem = (await world.pair(CA)).cert_pem
+    patch = {"data": {"ca.crt": "bm8="}}
+    await world.kube.patch(SECRETS, CA, patch, namespace=NAMESPACE)
+
+    await world.settle()
+
+    assert await world.bundle(CA) == ca_pem
+    assert (await world.pair(CA)).cert_pem == ca_pem
+
+
+async def test_a_deleted_secret_comes_back(world: World) -> None:
+    await world.settle()
+    await world.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
+
+    await world.settle()
+
+    assert (await world.facts(LEAF)).issuer_key_id == (await world.facts(CA)).key_id
+
+
+class Failing:
+    """The real client, silent while *down*."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self._kube, self.down = kube, True
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        if self.down:
+            return self._fail
+        method: Callable[..., Any] = getattr(self._kube, verb)
+        return method
+
+    async def _fail(self, *_: object, **__: object) -> None:
+        raise Unavailable(verb="GET", path="/x", status=None, reason="Timeout", message="silence")
+
+
+async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(world: World) -> None:
+    client, registry = Failing(world.kube), new_registry()
+    loop = world.another(client=client, registry=registry)
+
+    assert await loop.round() == timedelta(seconds=5)
+
+    assert loop.problem == "no answer from kube-apiserver to GET /x: silence"
+    failures = registry.get_sample_value("fracgpu_certs_failures_total", {"reason": "Timeout"})
+    assert failures == 1
+    client.down = False
+    await world.settle(loop)
+    assert loop.problem is None
+
+
+async def test_the_loop_looks_when_told_and_when_something_is_due(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(world.loop.run())
+        await until_problem_free(world)
+        await world.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
+        world.loop.look()
+        await until_stored(world, LEAF)
+
+        before = await world.facts(LEAF)
+        await world.clock.advance((17 * DAY).total_seconds())
+        await until_changed(world, before)
+        running.cancel()
+
+
+async def test_seconds_to_expiry_are_measured_at_each_scrape(world: World) -> None:
+    await world.settle()
+
+    now_s = world.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
+    await world.clock.advance(DAY.total_seconds())
+    later_s = world.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
+
+    assert world.clock.now() == NOON + DAY
+    assert now_s == (24 * DAY).total_seconds()
+    assert later_s == (23 * DAY).total_seconds()
+
+
+async def until_problem_free(world: World) -> None:
+    await _wind_until(world, lambda: _is(world.loop.problem is None))
+
+
+async def until_stored(world: World, name: str) -> None:
+    await _wind_until(world, lambda: _stored(world, name))
+
+
+async def until_changed(world: World, before: Facts) -> None:
+    async def changed() -> bool:
+        return await world.facts(LEAF) != before
+
+    await _wind_until(world, changed)
+
+
+async def _is(answer: bool) -> bool:  # noqa: FBT001 - wraps a condition
+    return answer
+
+
+async def _stored(world: World, name: str) -> bool:
+    return await world.store.read(name) is not None
+
+
+async def _wind_until(world: World, condition: Callable[[], Any]) -> None:
+    """Let virtual seconds pass, as the loop's short pauses need, until *condition* holds."""
+    async with asyncio.timeout(20):
+        while not await condition():
+            await world.clock.advance(1)

@@ -1,0 +1,70 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.main import CALLED_WRONG, COMMANDS, DONE, main, usage, version
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == DONE
+
+    out = capsys.readouterr().out
+    assert out == usage() + "\n"
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in out
+        assert command.summary in out
+
+
+def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == DONE
+
+    assert capsys.readouterr().out == f"fracgpu {version()}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["dance"], ["--dance"]])
+def test_a_wrong_call_is_exit_code_two_and_says_what_is_wanted(
+    capsys: pytest.CaptureFixture[str], argv: list[str]
+) -> None:
+    assert main(argv) == CALLED_WRONG
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "run" in captured.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_exists_and_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == DONE
+
+    assert f"usage: fracgpu {name}" in capsys.readouterr().out
+
+
+def test_asking_for_help_imports_no_role_and_no_third_party_library() -> None:
+    code = (
+        "import sys; from cli.main import main; main(['--help']);"
+        "print([name for name in ('aiohttp', 'cryptography', 'grpc', 'kube', 'process')"
+        " if name in sys.modules])"
+    )
+
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "dance"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == CALLED_WRONG
+    assert done.stderr.startswith("fracgpu: no command 'dance'; want one of: run")
