@@ -14,6 +14,7 @@ _T = TypeVar("_T")
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
+_NULL: Final = msgspec.Raw(b"null")
 
 
 class MalformedReviewError(Exception):
@@ -144,8 +145,8 @@ class _Request(msgspec.Struct, rename="camel"):
     name: str = ""
     namespace: str = ""
     user_info: _User = msgspec.field(default_factory=_User)
-    object: msgspec.Raw | None = None
-    old_object: msgspec.Raw | None = None
+    object: msgspec.Raw = _NULL
+    old_object: msgspec.Raw = _NULL
     dry_run: bool | None = None
 
 
@@ -179,7 +180,6 @@ class _Answer(msgspec.Struct, rename="camel"):
 _review_decoder: Final = msgspec.json.Decoder(_Review)
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
 _encoder: Final = msgspec.json.Encoder()
-_NULL: Final = b"null"
 
 
 def read_review(body: bytes) -> Review:
@@ -261,8 +261,8 @@ def read_pod(body: bytes | msgspec.Raw) -> Pod:
     return _decode(_pod_decoder, body, what="the pod")
 
 
-def _pod(raw: msgspec.Raw | None, *, what: str) -> Pod | None:
-    if raw is None or bytes(raw) == _NULL:
+def _pod(raw: msgspec.Raw, *, what: str) -> Pod | None:
+    if raw == _NULL:
         return None
     return _decode(_pod_decoder, raw, what=what)
 

@@ -1,0 +1,83 @@
+from fractions import Fraction
+
+from fracgpu.grant import Grant
+from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.units import Mib
+from tests.webhook.builders import H100S
+from webhook.affinity import node_edits, requirements
+from webhook.review import Affinity, NodeAffinity, NodeSelector, Requirement, Term
+
+SHARED = Requirement(key="fracgpu.io/share", operator="In", values=["true"])
+REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def a_grant(*needs: ContainerNeed) -> Grant:
+    return Grant(need=PodNeed(containers=needs), card_class=H100S)
+
+
+def with_terms(*terms: Term) -> Affinity:
+    return Affinity(
+        node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=list(terms)))
+    )
+
+
+def test_a_share_requires_a_card_of_its_class() -> None:
+    need = ContainerNeed(name="a", mib=Mib(40960), share=Fraction(1, 2))
+
+    assert requirements(a_grant(need)) == (
+        SHARED,
+        Requirement(key="fracgpu.io/card-class-81920", operator="Exists"),
+    )
+
+
+def test_the_container_with_the_most_cards_decides_how_many_a_node_must_have() -> None:
+    one = ContainerNeed(name="a", mib=Mib(40960), share=Fraction(1, 2))
+    four = ContainerNeed(name="b", mib=Mib(40960), share=Fraction(1, 2), cards=4)
+
+    assert requirements(a_grant(one, four))[1] == Requirement(
+        key="fracgpu.io/card-class-81920", operator="Gt", values=["3"]
+    )
+
+
+def test_the_largest_memory_decides_how_large_a_card_must_be() -> None:
+    small, large = ContainerNeed(name="a", mib=Mib(1)), ContainerNeed(name="b", mib=Mib(9000))
+
+    assert requirements(a_grant(small, large)) == (
+        SHARED,
+        Requirement(key="fracgpu.io/card-memory", operator="Gt", values=["8999"]),
+    )
+
+
+def test_one_mib_only_requires_that_the_node_says_its_card_memory() -> None:
+    need = ContainerNeed(name="a", mib=Mib(1))
+
+    assert requirements(a_grant(need))[1] == Requirement(
+        key="fracgpu.io/card-memory", operator="Exists"
+    )
+
+
+def test_without_an_affinity_one_is_added_whole() -> None:
+    for affinity, path in (
+        (None, "/spec/affinity"),
+        (Affinity(), "/spec/affinity/nodeAffinity"),
+        (Affinity(node_affinity=NodeAffinity()), REQUIRED),
+    ):
+        edits = node_edits(affinity, [SHARED])
+
+        assert [it.path for it in edits] == [path]
+
+
+def test_what_a_term_requires_already_is_not_added_again() -> None:
+    zone = Requirement(key="zone", operator="In", values=["a"])
+
+    edits = node_edits(
+        with_terms(Term(match_expressions=[SHARED]), Term(match_expressions=[zone])), [SHARED]
+    )
+
+    assert [it.path for it in edits] == [f"{REQUIRED}/nodeSelectorTerms/1/matchExpressions/-"]
+
+
+def test_terms_that_match_nothing_stay_as_they_are() -> None:
+    assert node_edits(with_terms(Term(), Term(match_expressions=[])), [SHARED]) == []
+    assert node_edits(with_terms(), [SHARED]) == []
+    assert node_edits(Affinity(node_affinity=NodeAffinity(required=NodeSelector())), [SHARED]) == []
