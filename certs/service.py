@@ -10,11 +10,10 @@ from certs.metrics import CertsMetrics
 from certs.settings import CertsSettings, normal_name
 from kube.access import connect
 from kube.client import KubeClient
-from kube.errors import AccessError
 from kube.informer import Informer
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Kind
 from process.clock import SystemClock
-from process.lifecycle import EndProcess, Running, Service
+from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 
 
@@ -26,18 +25,14 @@ def build(settings: CertsSettings) -> Service:
 
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Running]:
-        try:
-            connection = connect(settings.kubeconfig)
-            async with connection as client:
-                loop = CertsLoop(
-                    client, clock, namespace=settings.namespace, wanted=wanted, metrics=metrics
-                )
-                gate.add("certificates", lambda: loop.problem)
-                informers = _informers(client, loop, wanted, settings.namespace)
-                tasks = {f"informer_{n}": each.run for n, each in enumerate(informers)}
-                yield Running(tasks={**tasks, "certificates": loop.run})
-        except AccessError as error:
-            raise EndProcess(str(error)) from error
+        async with connect(settings.kubeconfig, user_agent="fracgpu-certs") as client:
+            loop = CertsLoop(
+                client, clock, namespace=settings.namespace, wanted=wanted, metrics=metrics
+            )
+            gate.add("certificates", lambda: loop.problem)
+            informers = _informers(client, loop, wanted, settings.namespace)
+            tasks = {f"informer_{n}": each.run for n, each in enumerate(informers)}
+            yield Running(tasks={**tasks, "certificates": loop.run})
 
     return Service(
         name="certs",

@@ -12,6 +12,8 @@ from typing import Any, Final
 import structlog
 
 from cli.main import CALLED_WRONG, DONE, FAILED
+from kube.errors import AccessError
+from kube.lease import LeaseLost
 from process import logs
 from process.clock import SystemClock
 from process.lifecycle import Service, run_until_stopped
@@ -85,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
             raise
         hint = f"install the role's libraries: pip install 'fracgpu[{name}]'"
         return _complain(FAILED, f"the role {name} needs the module {error.name}; {hint}")
-    return asyncio.run(run_until_stopped(service, SystemClock()))
+    return asyncio.run(run_until_stopped(service, SystemClock(), known=(AccessError, LeaseLost)))
 
 
 def usage() -> str:

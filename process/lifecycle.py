@@ -63,11 +63,16 @@ class Service:
 
 
 async def run_until_stopped(
-    service: Service, clock: Clock, *, stop: asyncio.Event | None = None
+    service: Service,
+    clock: Clock,
+    *,
+    stop: asyncio.Event | None = None,
+    known: tuple[type[Exception], ...] = (),
 ) -> int:
     """Run *service* until SIGTERM, SIGINT or *stop*; return the exit code, 0 or 1.
 
-    Unexpected errors end the service, are logged with a traceback, and give 1.
+    Any error ends the service and gives 1. ``EndProcess`` and the *known* ones, whose text says
+    it all, are logged in a line; the others, which nobody expected, with a traceback.
     """
     stopping = stop or asyncio.Event()
     failure: Exception | None = None
@@ -79,7 +84,7 @@ async def run_until_stopped(
     if failure is None:
         log.info("service_stopped", service=service.name)
         return 0
-    ends, others = _split(failure)
+    ends, others = _split(failure, (EndProcess, *known))
     for end in ends:
         log.error("process_ended", service=service.name, reason=str(end))
     if others is not None:
@@ -155,16 +160,18 @@ def _signals_set(stopping: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _split(error: Exception) -> tuple[list[EndProcess], Exception | None]:
-    if isinstance(error, EndProcess):
+def _split(
+    error: Exception, known: tuple[type[Exception], ...]
+) -> tuple[list[Exception], Exception | None]:
+    if isinstance(error, known):
         return [error], None
     if not isinstance(error, ExceptionGroup):
         return [], error
-    ends, others = error.split(EndProcess)
+    ends, others = error.split(known)
     return (list(_leaves(ends)) if ends is not None else []), others
 
 
-def _leaves(group: ExceptionGroup[EndProcess]) -> Iterator[EndProcess]:
+def _leaves(group: ExceptionGroup[Exception]) -> Iterator[Exception]:
     for error in group.exceptions:
         if isinstance(error, ExceptionGroup):
             yield from _leaves(error)

@@ -181,6 +181,30 @@ async def test_a_loop_that_ends_ends_the_process_with_one(
     ]  # fmt: skip
 
 
+class LeaseLost(Exception):  # noqa: N818 - stands for one of another package
+    pass
+
+
+async def test_an_error_that_is_known_to_happen_is_one_line_beside_those_that_are_not(
+    lines: io.StringIO,
+) -> None:
+    world = World()
+    world.failure = ExceptionGroup("both", [LeaseLost("to another"), RuntimeError("no idea")])
+
+    async with asyncio.TaskGroup() as group:
+        known = run_until_stopped(world.service, world.clock, stop=world.stop, known=(LeaseLost,))
+        run = group.create_task(known)
+        await world.clock.advance(1)
+        world.fail.set()
+
+    ended, failed = [json.loads(line) for line in lines.getvalue().splitlines()[-2:]]
+    assert run.result() == 1
+    assert (ended["event"], ended["reason"]) == ("process_ended", "to another")
+    assert failed["event"] == "process_failed"
+    assert "RuntimeError: no idea" in failed["exception"]
+    assert "LeaseLost" not in failed["exception"]
+
+
 async def test_clients_that_cannot_be_opened_end_the_process_with_one(lines: io.StringIO) -> None:
     def broken() -> AbstractAsyncContextManager[Running]:
         raise EndProcess("no kubeconfig")
