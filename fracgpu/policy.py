@@ -1,0 +1,193 @@
+"""What an administrator may tune about moving pods: each figure with its meaning and its range."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, Final
+
+_KEY: Final = "fracgpu.tunable"
+
+
+class Mode(Enum):
+    """How far the rebalancer may go."""
+
+    ACTIVE = "active"  # cordon hot cards and move pods
+    DRY_RUN = "dryRun"  # decide, ask the API server whether it would be allowed, change nothing
+    OFF = "off"  # decide nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunable:
+    """One figure: its field, what it means, its default and the range it must lie in."""
+
+    name: str
+    meaning: str
+    default: float
+    low: float
+    high: float
+
+
+def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
+    return field(default=default, metadata={_KEY: (meaning, low, high)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """When a card is hot, what may move, and how much at once.
+
+    The defaults and their reasons stand in docs/rebalancer.md; without any configuration the
+    rebalancer only says what it would do.
+    """
+
+    mode: Mode = Mode.DRY_RUN
+
+    tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
+    startup_grace_s: float = _tuned(
+        600, "no new move this long after becoming the leader", low=0, high=86400
+    )
+
+    # What is hot.
+    hot_ratio: float = _tuned(0.8, "busy share above which a sample is hot", low=0.2, high=1)
+    clear_ratio: float = _tuned(0.65, "mean below which a card is calm", low=0.1, high=0.99)
+    ceiling_ratio: float = _tuned(
+        0.6, "most that a target may be busy after a move", low=0.05, high=0.98
+    )
+    fast_window_s: float = _tuned(600, "the short window", low=5, high=7200)
+    fast_hot_ratio: float = _tuned(
+        0.8, "share of the short window's samples that must be hot", low=0.1, high=1
+    )
+    slow_window_s: float = _tuned(1800, "the long window", low=10, high=21600)
+    slow_hot_ratio: float = _tuned(
+        0.6, "share of the long window's samples that must be hot", low=0.1, high=1
+    )
+    forecast_window_s: float = _tuned(3600, "what a target's forecast looks at", low=10, high=86400)
+    hold_cycles: int = _tuned(
+        1, "more cycles that both windows must agree before a card is hot", low=0, high=20
+    )
+    settle_s: float = _tuned(
+        600, "how long a relieved card must be calm before it counts as cool", low=1, high=7200
+    )
+
+    # What is known.
+    step_s: float = _tuned(30, "resolution of the windows", low=1, high=300)
+    scrape_interval_s: float = _tuned(15, "how often Prometheus scrapes a node", low=1, high=300)
+    stale_after_s: float = _tuned(45, "age above which a sample is stale", low=2, high=900)
+    coverage_ratio: float = _tuned(
+        0.8, "share of the short window's samples that must exist", low=0.1, high=1
+    )
+    fresh_cards_ratio: float = _tuned(
+        0.8, "share of the cards that must be measured, else a cycle is blind", low=0.1, high=1
+    )
+    free_margin_mib: int = _tuned(
+        256, "measured free MiB that a target must have beyond the request", low=0, high=65536
+    )
+
+    # What may move.
+    min_pod_busy_ratio: float = _tuned(
+        0.1, "share of a card below which moving a pod relieves nothing", low=0.01, high=0.9
+    )
+    attribution_ratio: float = _tuned(
+        0.6, "share of a card's use that its pods must account for", low=0, high=1
+    )
+    min_pod_age_s: float = _tuned(900, "how long a pod must have been running", low=0, high=86400)
+
+    # How much.
+    max_in_flight: int = _tuned(1, "moves at once", low=1, high=20)
+    max_per_hour: int = _tuned(6, "moves in any hour", low=1, high=1000)
+    max_per_namespace_per_hour: int = _tuned(
+        2, "moves of one namespace in any hour", low=1, high=1000
+    )
+    max_per_owner_per_day: int = _tuned(3, "moves of one owner in any day", low=1, high=1000)
+    owner_cooldown_s: float = _tuned(
+        3600, "between two moves of one owner; doubled after each useless one", low=1, high=86400
+    )
+    card_cooldown_s: float = _tuned(
+        600, "between two moves off, or two moves onto, one card", low=1, high=86400
+    )
+    return_cooldown_s: float = _tuned(
+        3600, "how long an owner is not moved back to a card it left", low=0, high=86400
+    )
+
+    # How long each step may take.
+    cordon_s: float = _tuned(
+        300, "after which a cordon lapses unless it is renewed", low=5, high=3600
+    )
+    max_cordoned_ratio: float = _tuned(
+        0.25, "share of all cards that may be cordoned at once (at least one)", low=0, high=1
+    )
+    plan_ttl_s: float = _tuned(120, "from plan to eviction", low=5, high=3600)
+    evict_ttl_s: float = _tuned(600, "how long an eviction is tried", low=5, high=7200)
+    replacement_ttl_s: float = _tuned(
+        600, "how long the replacement may take to be ready", low=5, high=7200
+    )
+
+    def mistakes(self) -> tuple[str, ...]:
+        """Name every figure outside its range and every pair that contradicts itself."""
+        found = [
+            f"{it.name} is {getattr(self, it.name)}; want {it.low:g} to {it.high:g}"
+            for it in tunables()
+            if not it.low <= getattr(self, it.name) <= it.high
+        ]
+        return (*found, *(text for wrong, text in self._contradictions() if wrong))
+
+    def _contradictions(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            self.clear_ratio >= self.hot_ratio,
+            f"clear_ratio is {self.clear_ratio}; want less than hot_ratio, {self.hot_ratio}",
+        )
+        yield (
+            self.ceiling_ratio >= self.clear_ratio,
+            f"ceiling_ratio is {self.ceiling_ratio}; want less than clear_ratio, "
+            f"{self.clear_ratio}",
+        )
+        yield (
+            self.min_pod_busy_ratio >= self.ceiling_ratio,
+            f"min_pod_busy_ratio is {self.min_pod_busy_ratio}; want less than ceiling_ratio, "
+            f"{self.ceiling_ratio}",
+        )
+        yield (
+            self.slow_window_s < self.fast_window_s,
+            f"slow_window_s is {self.slow_window_s:g}; want at least fast_window_s, "
+            f"{self.fast_window_s:g}",
+        )
+        yield (
+            self.forecast_window_s < self.fast_window_s,
+            f"forecast_window_s is {self.forecast_window_s:g}; want at least fast_window_s, "
+            f"{self.fast_window_s:g}",
+        )
+        yield (
+            self.step_s * 5 > self.fast_window_s,
+            f"step_s is {self.step_s:g}; want at most a fifth of fast_window_s, "
+            f"{self.fast_window_s:g}",
+        )
+        yield (
+            self.scrape_interval_s * 5 > self.fast_window_s,
+            f"scrape_interval_s is {self.scrape_interval_s:g}; want at most a fifth of "
+            f"fast_window_s, {self.fast_window_s:g}",
+        )
+        yield (
+            self.stale_after_s < 2 * self.scrape_interval_s,
+            f"stale_after_s is {self.stale_after_s:g}; want at least two of scrape_interval_s, "
+            f"{self.scrape_interval_s:g}",
+        )
+        yield (
+            self.cordon_s < 2 * self.tick_s,
+            f"cordon_s is {self.cordon_s:g}; want at least two of tick_s, {self.tick_s:g}",
+        )
+        yield (
+            self.plan_ttl_s < 2 * self.tick_s,
+            f"plan_ttl_s is {self.plan_ttl_s:g}; want at least two of tick_s, {self.tick_s:g}",
+        )
+
+
+def tunables() -> tuple[Tunable, ...]:
+    """List every figure of a :class:`Policy`, in the order it is declared."""
+    found = []
+    for it in fields(Policy):
+        if _KEY in it.metadata:
+            meaning, low, high = it.metadata[_KEY]
+            default: Any = it.default
+            found.append(
+                Tunable(name=it.name, meaning=meaning, default=default, low=low, high=high)
+            )
+    return tuple(found)

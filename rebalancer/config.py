@@ -1,0 +1,99 @@
+"""The ``rebalancer`` key of the ConfigMap: a YAML mapping in camelCase, read strictly."""
+
+import difflib
+import hashlib
+from typing import Any, Final
+
+from fracgpu.policy import Mode, Policy, Tunable, tunables
+from kube.follow import strict_mapping
+
+KEY: Final = "rebalancer"
+_MODE: Final = "mode"
+
+
+def parse_policy(text: str) -> Policy:
+    """Read a policy; what is left out keeps its default (and the default mode is ``dryRun``).
+
+    Raises:
+        ValueError: it names every mistake: unknown keys, wrong types, figures out of range, and
+            figures that contradict each other.
+    """
+    found = strict_mapping(text)
+    by_key = {camel(it.name): it for it in tunables()}
+    mistakes = [
+        f"{key} is not a key here{_nearest(key, (*by_key, _MODE))}"
+        for key in sorted(found)
+        if key not in by_key and key != _MODE
+    ]
+    values: dict[str, Any] = {}
+    for key, value in found.items():
+        if key == _MODE:
+            values["mode"] = _mode(value, mistakes)
+        elif key in by_key:
+            values[by_key[key].name] = _figure(key, value, by_key[key], mistakes)
+    if not mistakes:
+        # Ranges were checked above, under the names that people write; pairs are checked here.
+        mistakes += [_in_camel(it) for it in Policy(**values).mistakes()]
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return Policy(**values)
+
+
+def policy_hash(policy: Policy) -> str:
+    """Name a policy shortly, so that a record can say under which one it was made."""
+    return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
+
+
+def camel(name: str) -> str:
+    """Write a field's name as the ConfigMap does: ``hot_ratio`` is ``hotRatio``."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def reference() -> str:
+    """Write the table of all keys, for the documentation."""
+    lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
+    modes = ", ".join(f"`{it.value}`" for it in Mode)
+    lines.append(f"| `mode` | how far the rebalancer may go | `{Policy().mode.value}` | {modes} |")
+    lines += [
+        f"| `{camel(it.name)}` | {it.meaning} | {it.default:g} | {it.low:g} to {it.high:g} |"
+        for it in tunables()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _mode(value: object, mistakes: list[str]) -> Mode:
+    for mode in Mode:
+        # YAML 1.1 reads a bare `off` as False.
+        if value == mode.value or (value is False and mode is Mode.OFF):
+            return mode
+    wanted = ", ".join(mode.value for mode in Mode)
+    mistakes.append(f"mode is {value!r}; want one of {wanted}")
+    return Mode.OFF
+
+
+def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> float:
+    whole = Policy.__annotations__[tunable.name] is int
+    kinds = int if whole else int | float
+    # bool is an int to Python, and NaN fails the comparison.
+    if (
+        not isinstance(value, bool)
+        and isinstance(value, int | float)
+        and isinstance(value, kinds)
+        and tunable.low <= value <= tunable.high
+    ):
+        return value
+    words = "a whole number" if whole else "a number"
+    mistakes.append(f"{key} is {value!r}; want {words} from {tunable.low:g} to {tunable.high:g}")
+    return tunable.default
+
+
+def _in_camel(mistake: str) -> str:
+    for tunable in sorted(tunables(), key=lambda it: -len(it.name)):
+        mistake = mistake.replace(tunable.name, camel(tunable.name))
+    return mistake
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

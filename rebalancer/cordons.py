@@ -1,0 +1,111 @@
+"""Keeps new slices off hot cards, by a Node annotation whose entries lapse by themselves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from fracgpu import names
+from fracgpu.card import CardUuid, Cordon, NodeCards
+from fracgpu.errors import WireError
+from fracgpu.views import read_node
+from fracgpu.wire import write_cordons
+from kube.client import KubeClient
+from kube.errors import KubeError
+from kube.kinds import NODES
+from kube.objects import decode_object, identity
+
+log = structlog.get_logger()
+
+REASON: Final = "hot"  # marks the entries that are ours
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What should stand on the nodes.
+
+    Attributes:
+        repel: cards to keep new slices off.
+        cool: cards known to be cool, whose entry of ours goes at once. What is neither is left to
+            lapse: not to know a card's heat is no reason to open it.
+        lasting: how long an entry lives unless it is renewed.
+    """
+
+    repel: frozenset[CardUuid]
+    cool: frozenset[CardUuid]
+    lasting: timedelta
+
+
+def wanted_on(node: NodeCards, wanted: Wanted, *, now: datetime) -> tuple[Cordon, ...] | None:
+    """Give the entries that should stand on *node*; None when it is right as it is.
+
+    Entries of others are kept until they lapse, even where we want the same card: theirs keeps
+    slices off it just as well. Ours are renewed when half their life is over.
+    """
+    mine = [it for it in node.cordons if it.reason == REASON]
+    others = [it for it in node.cordons if it.reason != REASON and it.until > now]
+    taken = {it.card for it in others}
+    here = {card.uuid for card in node.cards}
+    until = {it.card: it.until for it in mine if it.until > now and it.card not in wanted.cool}
+    for card in (wanted.repel & here) - taken:
+        if card not in until or until[card] - now < wanted.lasting / 2:
+            until[card] = now + wanted.lasting
+    after = [
+        *others,
+        *(
+            Cordon(card=card, until=end, reason=REASON)
+            for card, end in until.items()
+            if card not in taken
+        ),
+    ]
+    changed = {(it.card, it.until) for it in after} != {(it.card, it.until) for it in node.cordons}
+    return tuple(sorted(after, key=lambda it: it.card)) if changed else None
+
+
+class Cordons:
+    """Publishes what is wanted, node by node; a node that cannot be written waits for next time.
+
+    Args:
+        client: reaches the API server.
+        guard: raises where this process must not write any more.
+    """
+
+    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
+        self._client = client
+        self._guard = guard
+
+    async def publish(
+        self, nodes: Mapping[str, NodeCards], wanted: Wanted, *, now: datetime
+    ) -> Sequence[str]:
+        """Make it so; returns the nodes that could not be written."""
+        failed = []
+        for name, node in sorted(nodes.items()):
+            if wanted_on(node, wanted, now=now) is None:
+                continue
+            try:
+                await self._write(name, wanted, now=now)
+            except (KubeError, WireError) as error:
+                failed.append(name)
+                log.warning("cordon_not_written", node=name, error=str(error))
+        return failed
+
+    async def _write(self, name: str, wanted: Wanted, *, now: datetime) -> None:
+        # Read anew: what others wrote since our informer last heard must not be lost.
+        body = await self._client.get(NODES, name)
+        node = read_node(body)
+        entries = wanted_on(node, wanted, now=now)
+        if entries is None:
+            return
+        text = write_cordons(entries) if entries else None
+        before = decode_object(body)["metadata"].get("annotations") or {}
+        if text is None and names.NODE_CORDONS not in before:
+            return
+        metadata = {
+            "resourceVersion": identity(body).resource_version,
+            "annotations": {names.NODE_CORDONS: text},
+        }
+        self._guard()
+        await self._client.patch(NODES, name, {"metadata": metadata})
+        log.info("cordons_written", node=name, cards=[it.card for it in entries])

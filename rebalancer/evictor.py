@@ -1,0 +1,119 @@
+"""The only door out: nothing else of this program asks for an eviction."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from fracgpu.errors import WireError
+from fracgpu.picture import Move
+from fracgpu.views import PodView, read_pod
+from kube.client import KubeClient
+from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
+from kube.kinds import PODS
+
+# The API server's words; it is a 500, and asking again gives the same answer for ever.
+# Source: kubernetes pkg/registry/core/pod/storage/eviction.go.
+_TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
+
+
+class Outcome(Enum):
+    """What became of an eviction; also a metric label."""
+
+    ALLOWED = "allowed"  # evicted, or in a rehearsal: would be
+    GONE = "gone"  # it is terminating or gone already
+    OTHER_POD = "other_pod"  # the name belongs to another pod
+    BLOCKED = "blocked"  # a disruption budget says: not now
+    BUSY = "busy"  # the API server says: not now
+    REFUSED = "refused"  # never, as things stand
+    UNCLEAR = "unclear"  # no answer: it may have happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The outcome, in the API server's words, and how long it asked us to wait."""
+
+    outcome: Outcome
+    detail: str = ""
+    code: int | None = None
+    retry_after_s: float | None = None
+
+
+class Evictor:
+    """Asks the API server to evict one pod, and only that one: its UID is a precondition.
+
+    Args:
+        client: reaches the API server.
+        guard: raises where this process must not write any more.
+    """
+
+    def __init__(self, client: KubeClient, *, guard: Callable[[], None]) -> None:
+        self._client = client
+        self._guard = guard
+
+    async def rehearse(self, move: Move) -> Verdict:
+        """Ask with ``dryRun=All``: budgets, RBAC and webhooks are judged, nothing is done."""
+        return await self._ask(move, rehearsal=True)
+
+    async def evict(self, move: Move) -> Verdict:
+        """Evict it with its own grace period; safe to call again after any outcome."""
+        return await self._ask(move, rehearsal=False)
+
+    async def look(self, move: Move) -> Verdict:
+        """Say whether the pod is still there to be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
+
+        A pending pod bypasses every disruption budget, so one that is not running is refused.
+        """
+        try:
+            body = await self._client.get(PODS, move.name, namespace=move.namespace)
+            pod = read_pod(body)
+        except NotFound:
+            return Verdict(outcome=Outcome.GONE, detail="there is no such pod", code=404)
+        except KubeError as error:
+            return Verdict(outcome=Outcome.UNCLEAR, detail=str(error), code=error.status)
+        except WireError as error:
+            return Verdict(outcome=Outcome.REFUSED, detail=str(error))
+        return _state_of(pod, move)
+
+    async def _ask(self, move: Move, *, rehearsal: bool) -> Verdict:
+        # Read first: after an answer that was lost on the way, the pod itself knows.
+        seen = await self.look(move)
+        if seen.outcome is not Outcome.ALLOWED:
+            return seen
+        self._guard()
+        try:
+            await self._client.evict(
+                namespace=move.namespace, name=move.name, uid=move.pod_uid, dry_run=rehearsal
+            )
+        except KubeError as error:
+            return judge(error)
+        return Verdict(outcome=Outcome.ALLOWED, code=201)
+
+
+def _state_of(pod: PodView, move: Move) -> Verdict:
+    if pod.record.uid != move.pod_uid:
+        detail = f"{move.pod} has UID {pod.record.uid}; want {move.pod_uid}"
+        return Verdict(outcome=Outcome.OTHER_POD, detail=detail)
+    if pod.record.terminating or not pod.record.live:
+        return Verdict(outcome=Outcome.GONE, detail="it is terminating or has ended")
+    if pod.phase != "Running":
+        return Verdict(outcome=Outcome.REFUSED, detail=f"it is {pod.phase or 'not running'}")
+    return Verdict(outcome=Outcome.ALLOWED)
+
+
+def judge(error: KubeError) -> Verdict:
+    """Say what an error of the Eviction API means for the pod."""
+    detail = str(error)
+    if isinstance(error, NotFound):
+        return Verdict(outcome=Outcome.GONE, detail=detail, code=error.status)
+    if isinstance(error, Conflict):
+        return Verdict(outcome=Outcome.OTHER_POD, detail=detail, code=error.status)
+    if isinstance(error, TooManyRequests):
+        outcome = Outcome.BLOCKED if error.by_disruption_budget else Outcome.BUSY
+        return Verdict(
+            outcome=outcome, detail=detail, code=error.status, retry_after_s=error.retry_after_s
+        )
+    if isinstance(error, Unavailable):
+        outcome = Outcome.REFUSED if _TWO_BUDGETS in error.message else Outcome.UNCLEAR
+        return Verdict(outcome=outcome, detail=detail, code=error.status)
+    return Verdict(outcome=Outcome.REFUSED, detail=detail, code=error.status)

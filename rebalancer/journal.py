@@ -1,0 +1,190 @@
+"""Tells what happened to a move: a log line, a figure, and an Event on the objects concerned."""
+
+from collections.abc import Awaitable
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from fracgpu import names
+from fracgpu.card import CardUuid
+from fracgpu.picture import Picture
+from fracgpu.policy import Mode, Policy
+from fracgpu.usage import Reading, unrelievable
+from kube.events import EventLevel, Regarding
+from kube.kinds import CONFIGMAPS, NODES, PODS
+from rebalancer.evictor import Verdict
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.moves import Ending, MoveRecord
+
+log = structlog.get_logger()
+
+
+class Emits(Protocol):
+    """What this module needs of :class:`kube.events.EventRecorder`."""
+
+    def emit(
+        self,
+        regarding: Regarding,
+        *,
+        reason: str,
+        note: str,
+        level: EventLevel = EventLevel.NORMAL,
+    ) -> Awaitable[None]: ...
+
+
+class Journal:
+    """One method for each thing that may happen to a move or a card."""
+
+    def __init__(self, events: Emits, metrics: RebalancerMetrics, *, namespace: str) -> None:
+        self._events = events
+        self._metrics = metrics
+        self._namespace = namespace
+
+    async def config_refused(self, problem: str) -> None:
+        """Say it where the administrator who made the edit will look."""
+        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
+        await self._events.emit(
+            regarding,
+            reason="ConfigRefused",
+            note=f"key rebalancer is not in use, the last good one is: {problem}",
+            level=EventLevel.WARNING,
+        )
+
+    async def hot_card(
+        self, card: CardUuid, *, node: str, reading: Reading, policy: Policy
+    ) -> None:
+        """Say that a card became hot, and whether moving a pod could help at all."""
+        why = unrelievable(reading, policy)
+        level = reading.level_ratio
+        log.warning(
+            "hot_card_detected",
+            card=card,
+            node=node,
+            busy_ratio=round(level, 3),
+            unrelievable=why.value if why else None,
+        )
+        note = f"card {card} is busy {level:.0%} of the time"
+        note += f"; no pod is moved off it: {why.value}" if why else ""
+        regarding = Regarding(kind=NODES, name=node)
+        await self._events.emit(
+            regarding, reason="HotCardDetected", note=note, level=EventLevel.WARNING
+        )
+
+    async def planned(self, record: MoveRecord) -> None:
+        move = record.move
+        log.info(
+            "move_planned",
+            move=record.id,
+            pod=move.pod,
+            source=move.source,
+            target=move.target,
+            busy_ratio=move.busy_ratio,
+            gain_points=move.gain_points,
+            dry_run=record.dry_run,
+        )
+        would = "would move" if record.dry_run else "will move"
+        note = (
+            f"{would} it off card {move.source}, which is busy {move.level_ratio:.0%} of the time; "
+            f"card {move.target} on {move.target_node} has room"
+        )
+        await self._tell(record, "MovePlanned", note)
+
+    def rehearsed(self, record: MoveRecord, verdict: Verdict) -> None:
+        self._metrics.rehearsals.labels(verdict.outcome.value).inc()
+        log.info(
+            "eviction_rehearsed",
+            move=record.id,
+            pod=record.move.pod,
+            outcome=verdict.outcome.value,
+            detail=verdict.detail,
+        )
+
+    def asked(self, record: MoveRecord, verdict: Verdict) -> None:
+        self._metrics.evictions.labels(verdict.outcome.value).inc()
+        log.info(
+            "eviction_answered",
+            move=record.id,
+            pod=record.move.pod,
+            outcome=verdict.outcome.value,
+            detail=verdict.detail,
+        )
+
+    async def evicted(self, record: MoveRecord) -> None:
+        log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
+        await self._tell(record, "Evicted", f"evicted to relieve card {record.move.source}")
+
+    async def completed(
+        self, record: MoveRecord, before: MoveRecord, picture: Picture, *, policy: Policy
+    ) -> None:
+        """The replacement is ready; *before* is the record of the phase it waited in."""
+        move = record.move
+        self._metrics.unavailable_s.observe(
+            (record.phase_since - before.phase_since).total_seconds()
+        )
+        if record.landed != move.target:
+            self._metrics.misplaced.inc()
+        if _returned(record, picture, within=timedelta(seconds=policy.return_cooldown_s)):
+            self._metrics.ping_pongs.inc()
+        log.info(
+            "move_completed",
+            move=record.id,
+            pod=move.pod,
+            replacement=record.replacement,
+            source=move.source,
+            target=move.target,
+            landed=record.landed,
+        )
+        note = f"{record.replacement} runs on card {record.landed} instead of {move.source}"
+        await self._tell(record, "MoveCompleted", note)
+
+    def verified(self, *, relief_ratio: float) -> None:
+        self._metrics.relief.inc(100 * max(0.0, relief_ratio))
+
+    async def ended(self, record: MoveRecord) -> None:
+        ending = record.ending
+        assert ending is not None, "told of an end without one"  # noqa: S101
+        mode = Mode.DRY_RUN if record.dry_run else Mode.ACTIVE
+        self._metrics.moves.labels(mode.value, ending.value).inc()
+        log.info(
+            "move_ended",
+            move=record.id,
+            pod=record.move.pod,
+            ending=ending.value,
+            detail=record.detail,
+        )
+        if ending is Ending.USELESS:
+            self._metrics.useless.inc()
+            await self._tell(record, "MoveIneffective", record.detail, level=EventLevel.WARNING)
+        elif ending is Ending.LOST:
+            self._metrics.lost_pods.inc()
+        if ending not in (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN):
+            note = f"{ending.value}: {record.detail}"
+            await self._tell(record, "MoveAborted", note, level=EventLevel.WARNING)
+
+    def left_phase(self, record: MoveRecord, *, now: datetime) -> None:
+        self._metrics.phase_s.labels(record.phase.value).observe(
+            record.age(now=now).total_seconds()
+        )
+
+    async def _tell(
+        self,
+        record: MoveRecord,
+        reason: str,
+        note: str,
+        *,
+        level: EventLevel = EventLevel.NORMAL,
+    ) -> None:
+        move = record.move
+        pod = Regarding(kind=PODS, name=move.name, namespace=move.namespace, uid=move.pod_uid)
+        await self._events.emit(pod, reason=reason, note=note, level=level)
+
+
+def _returned(record: MoveRecord, picture: Picture, *, within: timedelta) -> bool:
+    """Tell whether the replacement got a card that its owner was moved off a short while ago."""
+    return any(
+        it.move.owner_uid == record.move.owner_uid
+        and it.move.source == record.landed
+        and record.phase_since - it.started_at < within
+        for it in picture.past
+    )

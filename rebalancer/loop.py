@@ -1,0 +1,195 @@
+"""The loop: read, decide, act, count."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from fracgpu.card import CardUuid
+from fracgpu.picture import Move, Picture, Plan
+from fracgpu.policy import Mode, Policy
+from fracgpu.rebalancing import advance_all, cards_to_repel, plan_moves
+from fracgpu.usage import CardHeat, Heat, blindness
+from kube.errors import KubeError
+from process.clock import Clock, wait_at_most
+from rebalancer.book import MoveBook, Unreadable
+from rebalancer.conductor import Conductor, Scene
+from rebalancer.config import policy_hash
+from rebalancer.cordons import Cordons, Wanted
+from rebalancer.journal import Journal
+from rebalancer.moves import ENDED, plan_record
+from rebalancer.observe import Measured
+from rebalancer.tally import Tally
+from rebalancer.world import World
+
+log = structlog.get_logger()
+
+
+class UsageSource(Protocol):
+    """What the loop needs of :class:`rebalancer.observe.MeasuredUsage`."""
+
+    def observe(self, cards: Mapping[CardUuid, str], policy: Policy) -> Awaitable[Measured]: ...
+
+
+class PolicySource(Protocol):
+    """What the loop needs of :class:`kube.follow.ConfigFollower`."""
+
+    @property
+    def value(self) -> Policy: ...
+
+    @property
+    def problem(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the loop works with; *changed* is set when the policy was edited, well or badly."""
+
+    world: World
+    usage: UsageSource
+    config: PolicySource
+    changed: asyncio.Event
+    book: MoveBook
+    conductor: Conductor
+    cordons: Cordons
+    journal: Journal
+    tally: Tally
+    clock: Clock
+    scheduler_name: str
+
+
+class Rebalancer:
+    """Runs on the leader alone; what it must remember is in the API server, not here."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._heat: dict[CardUuid, CardHeat] = {}
+        self._leading_since: datetime | None = None
+        self._trouble = "no cycle yet"
+        self._config_problem = ""
+
+    def trouble(self) -> str | None:
+        """Say why nothing can be moved now, for ``/readyz``; None on a replica that stands by."""
+        return (self._trouble or None) if self._leading_since else None
+
+    async def run(self) -> None:
+        """Cycle until cancelled; a change of the policy starts the next cycle at once."""
+        parts = self._parts
+        self._leading_since = parts.clock.now()
+        while True:
+            parts.changed.clear()
+            with parts.tally.cycle(parts.clock):
+                await self.cycle()
+            await wait_at_most(parts.clock, parts.changed, limit_s=parts.config.value.tick_s)
+
+    async def cycle(self) -> None:
+        """Do one round; what the API server or Prometheus refuses is told and left to the next."""
+        await self._tell_config()
+        try:
+            await self._round(self._parts.config.value)
+        except KubeError as error:
+            self._parts.tally.api_error()
+            self._say("the API server does not answer", detail=str(error))
+        except Unreadable as error:
+            self._say("the record of past moves is unreadable", detail=str(error))
+
+    async def _round(self, policy: Policy) -> None:
+        parts = self._parts
+        await parts.book.load()
+        now = parts.clock.now()
+
+        with parts.tally.queries(parts.clock):
+            measured = await parts.usage.observe(parts.world.cards(), policy)
+        await self._warm(measured, policy, now=now)
+        picture = self._picture(measured, now=now)
+
+        scene = Scene(picture=picture, nodes=parts.world.nodes, policy=policy, now=now)
+        for record in parts.book.records:
+            if record.phase not in ENDED:
+                await parts.conductor.step(record, scene)
+        picture = self._picture(measured, now=now)
+        plan = plan_moves(picture, policy=policy, now=now)
+
+        for move in plan.moves:
+            await self._begin(move, scene)
+        await self._cordon(self._picture(measured, now=now), policy, now=now)
+        self._count(picture, plan, measured, policy, now=now)
+
+    async def _warm(self, measured: Measured, policy: Policy, *, now: datetime) -> None:
+        """Advance every card's heat, and tell of each card that became hot."""
+        before = self._heat
+        past = [it.past() for it in self._parts.book.records]
+        self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
+        nodes = self._parts.world.cards()
+        for card, it in sorted(self._heat.items()):
+            was_hot = card in before and before[card].heat is Heat.HOT
+            reading = measured.usage[card].reading
+            if it.heat is Heat.HOT and not was_hot and reading is not None:
+                await self._parts.journal.hot_card(
+                    card, node=nodes[card], reading=reading, policy=policy
+                )
+
+    def _picture(self, measured: Measured, *, now: datetime) -> Picture:
+        parts = self._parts
+        return Picture(
+            snapshot=parts.world.snapshot(now=now),
+            usage=measured.usage,
+            heat=self._heat,
+            pods=parts.world.occupants,
+            past=[it.past() for it in parts.book.records],
+            taints=parts.world.taints,
+            scheduler_name=parts.scheduler_name,
+            leading_since=self._leading_since or now,
+        )
+
+    async def _begin(self, move: Move, scene: Scene) -> None:
+        """Put a move on record; the next cycle, with its card's cordon in place, goes on."""
+        parts, now = self._parts, scene.now
+        dry_run = scene.policy.mode is Mode.DRY_RUN
+        record = plan_record(move, policy=policy_hash(scene.policy), dry_run=dry_run, now=now)
+        if dry_run:
+            await parts.journal.planned(record)
+            await parts.conductor.rehearse(record, scene)
+            return
+        await parts.book.put(record, now=now)
+        await parts.journal.planned(record)
+
+    async def _cordon(self, picture: Picture, policy: Policy, *, now: datetime) -> None:
+        if policy.mode is not Mode.ACTIVE:
+            return  # ours lapse by themselves
+        wanted = Wanted(
+            repel=cards_to_repel(picture, policy=policy, now=now),
+            cool=frozenset(
+                card
+                for card, it in self._heat.items()
+                if it.heat is Heat.COOL and picture.reading(card) is not None
+            ),
+            lasting=timedelta(seconds=policy.cordon_s),
+        )
+        await self._parts.cordons.publish(self._parts.world.nodes, wanted, now=now)
+
+    def _count(
+        self, picture: Picture, plan: Plan, measured: Measured, policy: Policy, *, now: datetime
+    ) -> None:
+        blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
+        self._say("blind: no pod is moved" if blind else "", detail=blind)
+        self._parts.tally.count(picture, plan, measured, policy=policy, now=now)
+
+    async def _tell_config(self) -> None:
+        config = self._parts.config
+        self._parts.tally.config(config.value, problem=config.problem, now=self._parts.clock.now())
+        if config.problem != self._config_problem:
+            self._config_problem = config.problem
+            if config.problem:
+                await self._parts.journal.config_refused(config.problem)
+
+    def _say(self, trouble: str, *, detail: str) -> None:
+        """Keep the trouble for ``/readyz``, and log it when it begins and when it ends."""
+        before, self._trouble = self._trouble, f"{trouble}: {detail}" if trouble else ""
+        if trouble and trouble != before.partition(": ")[0]:
+            log.warning("moving_suspended", why=trouble, detail=detail)
+        elif before and not trouble:
+            log.info("moving_possible", before=before)

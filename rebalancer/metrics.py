@@ -1,0 +1,115 @@
+"""What the rebalancer tells Prometheus; every label set exists from the start, at 0."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from fracgpu.picture import Reason
+from fracgpu.policy import Mode
+from fracgpu.usage import Heat, Trust
+from process.telemetry import Registry
+from rebalancer.evictor import Outcome
+from rebalancer.moves import Ending, MovePhase
+from rebalancer.prometheus import Trouble
+
+_PREFIX: Final = "fracgpu_rebalancer_"
+_PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)
+
+
+class RebalancerMetrics:
+    """One instance per process; *registry* is where they live."""
+
+    def __init__(self, registry: Registry) -> None:
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(_PREFIX + name, text, labels, registry=registry)
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(_PREFIX + name, text, labels, registry=registry)
+
+        self.cards = gauge("cards", "Cards by heat; unmeasured ones have none.", ("state",))
+        self.trust = gauge("card_trust", "Cards by what their readings are worth.", ("trust",))
+        self.hot_cards = gauge("hot_cards", "Hot cards.", ("relievable",))
+        self.hot_card_seconds = counter(
+            "hot_card_seconds", "Card-seconds spent hot.", ("node", "cause")
+        )
+        self.decisions = counter("decisions", "What each look decided.", ("outcome", "reason"))
+        self.moves = counter("moves", "Moves that ended.", ("mode", "result"))
+        self.in_flight = gauge("moves_in_flight", "Moves whose replacement is not ready yet.")
+        self.phase_s = Histogram(
+            _PREFIX + "move_phase_seconds",
+            "How long moves stay in a phase.",
+            ("phase",),
+            buckets=_PHASE_BUCKETS_S,
+            registry=registry,
+        )
+        self.unavailable_s = Histogram(
+            _PREFIX + "pod_unavailable_seconds",
+            "From a pod's eviction until its replacement is ready.",
+            buckets=_PHASE_BUCKETS_S,
+            registry=registry,
+        )
+        self.evictions = counter("evictions", "Answers to evictions.", ("code",))
+        self.rehearsals = counter("rehearsals", "Answers to dry-run evictions.", ("code",))
+        self.misplaced = counter(
+            "misplaced", "Replacements on another card than the one proven to have room."
+        )
+        self.ping_pongs = counter("ping_pongs", "Replacements on a card their owner had just left.")
+        self.lost_pods = counter("lost_pods", "Evicted pods without a ready replacement in time.")
+        self.useless = counter("ineffective_moves", "Moves that left the source as busy as before.")
+        self.relief = counter("relief_points", "Per cent of a card that verified moves took away.")
+        self.cycle_s = Histogram(
+            _PREFIX + "cycle_seconds", "How long one cycle takes.", registry=registry
+        )
+        self.query_s = Histogram(
+            _PREFIX + "prometheus_query_seconds",
+            "How long all questions of a cycle take.",
+            registry=registry,
+        )
+        self.query_errors = counter(
+            "prometheus_errors", "Cycles without usable answers from Prometheus.", ("trouble",)
+        )
+        self.data_age_s = gauge("data_age_seconds", "Age of the newest sample.")
+        self.coverage = gauge("coverage_ratio", "Share of the cards with trusted readings.")
+        self.blind = gauge("blind", "1 while too little is known to move anything.")
+        self.strangers = gauge("unknown_cards", "Cards in Prometheus that no node reports.")
+        self.cordoned = gauge("cordoned_cards", "Cards that new slices are kept off.")
+        self.budget = gauge("budget_remaining", "Moves that the budget still allows.", ("scope",))
+        self.leader = gauge("leader", "1 while this replica leads.")
+        self.config_valid = gauge("config_valid", "0 while the ConfigMap's text is not in use.")
+        self.config_at_s = gauge(
+            "config_last_success_timestamp_seconds", "When a configuration was last taken."
+        )
+        self.config_info = gauge("config_info", "The policy in use.", ("hash", "mode"))
+        self.api_errors = counter("api_errors", "Cycles cut short by the API server.")
+        self._create()
+
+    def _create(self) -> None:
+        modes = (Mode.ACTIVE.value, Mode.DRY_RUN.value)
+        outcomes = [(it.value,) for it in Outcome]
+        label_sets: tuple[tuple[Counter | Gauge | Histogram, Iterable[tuple[str, ...]]], ...] = (
+            (self.cards, ((it.value,) for it in Heat)),
+            (self.trust, ((it.value,) for it in Trust)),
+            (self.hot_cards, (("true",), ("false",))),
+            (self.decisions, (("moved", ""), *(("held", it.label) for it in Reason))),
+            (self.moves, ((mode, it.value) for mode in modes for it in Ending)),
+            (self.phase_s, ((it.value,) for it in MovePhase)),
+            (self.evictions, outcomes),
+            (self.rehearsals, outcomes),
+            (self.query_errors, ((it.value,) for it in Trouble)),
+            (self.budget, (("in_flight",), ("hour",))),
+        )
+        for metric, labels in label_sets:
+            for values in labels:
+                metric.labels(*values)
+
+    def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[Trust, int]) -> None:
+        for heat in Heat:
+            self.cards.labels(heat.value).set(heats.get(heat, 0))
+        for trust in Trust:
+            self.trust.labels(trust.value).set(trusts.get(trust, 0))
+
+    def set_config(self, *, policy_hash: str, mode: Mode, at_s: float) -> None:
+        self.config_info.clear()
+        self.config_info.labels(policy_hash, mode.value).set(1)
+        self.config_at_s.set(at_s)

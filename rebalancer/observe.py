@@ -1,0 +1,200 @@
+"""Series of Prometheus to card usage; what is missing, old or impossible is not believed."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from fracgpu.card import CardUuid
+from fracgpu.policy import Policy
+from fracgpu.units import MAX_MIB, Mib
+from fracgpu.usage import CardUsage, PodUse, Reading, Trust
+from rebalancer import queries
+from rebalancer.prometheus import NoAnswer, Sample, Trouble, is_sane
+
+_PERCENT: Final = 100.0
+_LATEST_S: Final = 1e11  # Unix time in milliseconds would be above it
+_SLACK: Final = 1e-6  # means of floats may come out a hair above their largest term
+
+
+class Asks(Protocol):
+    """What this module needs of :class:`rebalancer.prometheus.Prometheus`."""
+
+    def ask(self, query: str, *, at_s: float | None = None) -> Awaitable[tuple[Sample, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one cycle learnt.
+
+    Attributes:
+        usage: one entry for each card that was asked about.
+        trouble: why Prometheus gave no answer; empty when it did.
+        age_s: age of the newest sample of any card; None when there is none.
+        strangers: cards that Prometheus knows and the ledger does not.
+    """
+
+    usage: Mapping[CardUuid, CardUsage]
+    trouble: str = ""
+    age_s: float | None = None
+    strangers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """The answers of one cycle, all as of one time: by UUID or node, pods by UUID and then UID."""
+
+    age_s: Mapping[str, float]
+    collect_age_s: Mapping[str, float]
+    samples: Mapping[str, float]
+    level: Mapping[str, float]
+    slow_level: Mapping[str, float]
+    fast_hot: Mapping[str, float]
+    slow_hot: Mapping[str, float]
+    forecast_mean: Mapping[str, float]
+    forecast_quantile: Mapping[str, float]
+    free_mib: Mapping[str, float]
+    pod_mean: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    pod_high: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+class MeasuredUsage:
+    """Asks every question of one cycle as of one time, and judges what came back."""
+
+    def __init__(
+        self,
+        prometheus: Asks,
+        *,
+        on_trouble: Callable[[NoAnswer], None] = lambda _: None,
+    ) -> None:
+        self._prometheus = prometheus
+        self._on_trouble = on_trouble
+
+    async def observe(self, cards: Mapping[CardUuid, str], policy: Policy) -> Measured:
+        """Measure *cards* (UUID to node name); never raises for trouble with Prometheus."""
+        try:
+            answers = await self._ask_all(policy)
+        except NoAnswer as error:
+            self._on_trouble(error)
+            why = f"Prometheus does not answer, {error}"
+            unknown = {uuid: CardUsage(card=uuid, trust=Trust.UNKNOWN, why=why) for uuid in cards}
+            return Measured(usage=unknown, trouble=str(error))
+        usage = {uuid: _judge(uuid, node, answers, policy) for uuid, node in cards.items()}
+        ages = [age for uuid, age in answers.age_s.items() if CardUuid(uuid) in cards]
+        return Measured(
+            usage=usage,
+            age_s=min(ages, default=None),
+            strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
+        )
+
+    async def _ask_all(self, policy: Policy) -> _Answers:
+        clock = await self._prometheus.ask(queries.SERVER_TIME)
+        if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
+            raise NoAnswer(Trouble.GARBLED, "its clock tells no time")
+        at_s = clock[0].value
+        return _Answers(
+            age_s=await self._by("UUID", queries.AGE, at_s),
+            collect_age_s=await self._by("node", queries.COLLECT_AGE, at_s),
+            samples=await self._by("UUID", queries.samples(policy), at_s),
+            level=await self._by("UUID", queries.level(policy), at_s),
+            slow_level=await self._by("UUID", queries.slow_level(policy), at_s),
+            fast_hot=await self._by("UUID", queries.fast_hot(policy), at_s),
+            slow_hot=await self._by("UUID", queries.slow_hot(policy), at_s),
+            forecast_mean=await self._by("UUID", queries.forecast_mean(policy), at_s),
+            forecast_quantile=await self._by("UUID", queries.forecast_quantile(policy), at_s),
+            free_mib=await self._by("UUID", queries.FREE_MIB, at_s),
+            pod_mean=await self._by_pod(queries.pod_mean(policy), at_s),
+            pod_high=await self._by_pod(queries.pod_high(policy), at_s),
+        )
+
+    async def _by(self, label: str, query: str, at_s: float) -> dict[str, float]:
+        found = await self._prometheus.ask(query, at_s=at_s)
+        return {it.labels[label]: it.value for it in found if it.labels.get(label)}
+
+    async def _by_pod(self, query: str, at_s: float) -> dict[str, dict[str, float]]:
+        found = await self._prometheus.ask(query, at_s=at_s)
+        by_card: dict[str, dict[str, float]] = {}
+        for it in found:
+            card, pod = it.labels.get("UUID"), it.labels.get("pod_uid")
+            if card and pod:
+                by_card.setdefault(card, {})[pod] = it.value
+        return by_card
+
+
+def _judge(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> CardUsage:
+    for judge in (_age_fault, _coverage_fault, _value_fault):
+        fault = judge(uuid, node, answers, policy)
+        if fault is not None:
+            trust, why = fault
+            return CardUsage(card=uuid, trust=trust, why=why)
+    return CardUsage(card=uuid, trust=Trust.OK, reading=_reading(uuid, answers))
+
+
+_Fault = tuple[Trust, str]
+
+
+def _age_fault(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> _Fault | None:
+    age_s = answers.age_s.get(uuid)
+    if age_s is None:
+        return Trust.UNKNOWN, "no sample of a card"
+    if not is_sane(age_s, low=-policy.stale_after_s, high=policy.stale_after_s):
+        return Trust.STALE, "the newest sample of a card is too old"
+    collect_age_s = answers.collect_age_s.get(node)
+    # Only our own exporter tells when it last read its cards; others get the benefit of the doubt.
+    if collect_age_s is not None and not is_sane(
+        collect_age_s, low=-policy.stale_after_s, high=policy.stale_after_s
+    ):
+        return Trust.STALE, "an exporter serves old readings, or its clock is wrong"
+    return None
+
+
+def _coverage_fault(uuid: CardUuid, _: str, answers: _Answers, policy: Policy) -> _Fault | None:
+    expected = policy.fast_window_s / policy.scrape_interval_s
+    if answers.samples.get(uuid, 0.0) < policy.coverage_ratio * expected:
+        return Trust.PARTIAL, "too few samples in the short window"
+    return None
+
+
+def _value_fault(uuid: CardUuid, _: str, answers: _Answers, __: Policy) -> _Fault | None:
+    bounds = (
+        (answers.level, _PERCENT),
+        (answers.slow_level, _PERCENT),
+        (answers.fast_hot, 1.0),
+        (answers.slow_hot, 1.0),
+        (answers.forecast_mean, _PERCENT),
+        (answers.forecast_quantile, _PERCENT),
+        (answers.free_mib, float(MAX_MIB)),
+    )
+    values = [(found.get(uuid), most) for found, most in bounds]
+    if any(value is None for value, _most in values):
+        return Trust.PARTIAL, "a whole series of a card is missing"
+    if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
+        return Trust.UNKNOWN, "a value of a card cannot be true"
+    return None
+
+
+def _reading(uuid: CardUuid, answers: _Answers) -> Reading:
+    pods = {}
+    highs = answers.pod_high.get(uuid, {})
+    for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
+        high = highs.get(pod_uid)
+        # A pod whose figures cannot be true has none: it is then neither moved nor accounted for.
+        if high is not None and _both_sane(mean, high):
+            pods[pod_uid] = PodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
+    return Reading(
+        level_ratio=_ratio(answers.level[uuid]),
+        slow_level_ratio=_ratio(answers.slow_level[uuid]),
+        fast_hot_ratio=answers.fast_hot[uuid],
+        slow_hot_ratio=answers.slow_hot[uuid],
+        forecast_ratio=_ratio(max(answers.forecast_mean[uuid], answers.forecast_quantile[uuid])),
+        free_mib=Mib(int(answers.free_mib[uuid])),
+        pods=pods,
+    )
+
+
+def _both_sane(mean: float, high: float) -> bool:
+    # Sums over a pod's containers may overshoot a little, percentiles more.
+    return all(is_sane(it, low=-_SLACK, high=2 * _PERCENT) for it in (mean, high))
+
+
+def _ratio(percent: float) -> float:
+    return min(1.0, max(0.0, percent / _PERCENT))

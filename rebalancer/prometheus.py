@@ -1,0 +1,254 @@
+"""Asking Prometheus: a blocking library in a thread of its own, with limits on time and size.
+
+Anything but a complete, undisputed answer is :class:`NoAnswer`, with the kind of trouble.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import requests
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+from urllib3.util import Retry
+
+_ERROR_CHARS: Final = 300
+_VECTOR_PARTS: Final = 2
+
+
+class Trouble(Enum):
+    """What kind of no-answer; also a metric label."""
+
+    UNREACHABLE = "unreachable"
+    SLOW = "slow"
+    REFUSED = "refused"  # an HTTP status other than 200
+    PARTIAL = "partial"  # it answered with warnings: some of its data is missing
+    GARBLED = "garbled"  # not what the API promises
+    TOO_LARGE = "too_large"
+
+
+class NoAnswer(Exception):  # noqa: N818 - says what happened
+    """Prometheus gave no answer that can be used."""
+
+    def __init__(self, trouble: Trouble, detail: str) -> None:
+        super().__init__(f"{trouble.value}: {detail[:_ERROR_CHARS]}")
+        self.trouble = trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One series of an instant answer; *value* may be NaN or infinite."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Prometheus:
+    """One Prometheus, or something that answers like one.
+
+    Args:
+        url: its base address.
+        limit_s: longest wait for one answer.
+        limit_bytes: largest answer that is read.
+        token_file: holds a bearer token; read before each query, because it is rotated.
+        ca_file: CA certificates to trust instead of the system's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        limit_s: float,
+        limit_bytes: int,
+        token_file: Path | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        self._limit_s = limit_s
+        self._token_file = token_file
+        self._session = requests.Session()
+        # Prometheus is a neighbour: proxies and .netrc of the environment are not meant for it.
+        self._session.trust_env = False
+        if ca_file is not None:
+            self._session.verify = str(ca_file)
+        # A new round comes anyway, so a failed query is not repeated.
+        once = Retry(total=0)
+        self._connect = PrometheusConnect(url=url.rstrip("/"), session=self._session, retry=once)
+        adapter = _LimitedAdapter(limit_s=limit_s, limit_bytes=limit_bytes, retry=once)
+        # The longest matching prefix wins over the adapter that the library has mounted.
+        self._session.mount(f"{url.rstrip('/')}/api/", adapter)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
+        self._busy = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connect.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+        """Ask for an instant vector (a scalar is one sample without labels).
+
+        Args:
+            query: PromQL.
+            at_s: Unix time to evaluate at; None is the server's now.
+
+        Raises:
+            NoAnswer: there is none that can be used.
+        """
+        if self._busy:
+            raise NoAnswer(Trouble.SLOW, "the query before is still waiting for its answer")
+        loop = asyncio.get_running_loop()
+        self._busy = True
+        work = loop.run_in_executor(self._thread, self._ask, query, at_s)
+        work.add_done_callback(self._done)
+        try:
+            # The thread keeps the limit itself; this is for a name server that does not answer.
+            async with asyncio.timeout(2 * self._limit_s):
+                return await asyncio.shield(work)
+        except TimeoutError as error:
+            raise NoAnswer(Trouble.SLOW, f"no answer within {2 * self._limit_s:g} s") from error
+
+    def _done(self, work: asyncio.Future[tuple[Sample, ...]]) -> None:
+        self._busy = False
+        if not work.cancelled():
+            work.exception()  # whoever gave up waiting does not want it any more
+
+    def _ask(self, query: str, at_s: float | None) -> tuple[Sample, ...]:
+        params = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        with _troubles():
+            if self._token_file is not None:
+                token = self._token_file.read_text(encoding="utf-8").strip()
+                self._session.headers["Authorization"] = f"Bearer {token}"
+            return _samples(self._connect.custom_query(query, params=params))
+
+
+@contextmanager
+def _troubles() -> Iterator[None]:
+    """Turn what the libraries raise into :class:`NoAnswer`."""
+    try:
+        yield
+    except PrometheusApiClientException as error:
+        raise NoAnswer(Trouble.REFUSED, str(error)) from error
+    except _Disputed as error:
+        raise NoAnswer(error.trouble, str(error)) from error
+    except requests.exceptions.JSONDecodeError as error:
+        raise NoAnswer(Trouble.GARBLED, f"not JSON: {error}") from error
+    except requests.exceptions.Timeout as error:
+        raise NoAnswer(Trouble.SLOW, str(error)) from error
+    except (requests.RequestException, OSError) as error:
+        raise NoAnswer(Trouble.UNREACHABLE, str(error)) from error
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        detail = f"{type(error).__name__}: {error}"
+        raise NoAnswer(Trouble.GARBLED, f"not an answer to a query: {detail}") from error
+
+
+def _samples(result: Any) -> tuple[Sample, ...]:
+    if not isinstance(result, list):
+        raise TypeError(f"result is {type(result).__name__}")
+    if len(result) == _VECTOR_PARTS and not isinstance(result[0], dict):
+        return (Sample(labels={}, value=float(result[1])),)  # a scalar: [time, "value"]
+    return tuple(
+        Sample(
+            labels={str(k): str(v) for k, v in it["metric"].items()}, value=float(it["value"][1])
+        )
+        for it in result
+    )
+
+
+class _Disputed(requests.RequestException):
+    """An answer that must not be believed, or not be read to its end."""
+
+    def __init__(self, trouble: Trouble, detail: str) -> None:
+        super().__init__(detail)
+        self.trouble = trouble
+
+
+class _LimitedAdapter(HTTPAdapter):
+    """Reads no more than a body's limit, for no longer than the time limit of the whole answer.
+
+    The library itself limits only each single wait, and drops the warnings beside the result.
+    """
+
+    def __init__(self, *, limit_s: float, limit_bytes: int, retry: Retry) -> None:
+        super().__init__(max_retries=retry)
+        self._limit_s = limit_s
+        self._limit_bytes = limit_bytes
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]  # as the base, its options unnamed
+        deadline_s = time.monotonic() + self._limit_s
+        response = super().send(request, **{**options, "timeout": self._limit_s})
+        body = self._read(response, deadline_s)
+        response.raw = _Body(body)
+        _refuse_warnings(response, body)
+        return response
+
+    def _read(self, response: requests.Response, deadline_s: float) -> bytes:
+        body = bytearray()
+        complete = False
+        try:
+            while chunk := response.raw.read1(65536, decode_content=True):
+                body += chunk
+                if len(body) > self._limit_bytes:
+                    raise _Disputed(Trouble.TOO_LARGE, f"more than {self._limit_bytes} bytes")
+                if time.monotonic() > deadline_s:
+                    raise _Disputed(Trouble.SLOW, f"not all there after {self._limit_s:g} s")
+            complete = True
+        except ReadTimeoutError as error:
+            raise requests.Timeout(str(error)) from error
+        except (HTTPError, OSError) as error:
+            raise requests.ConnectionError(str(error)) from error
+        finally:
+            if not complete:
+                response.raw.close()  # what is still to come must not answer the next query
+            response.raw.release_conn()
+        return bytes(body)
+
+
+class _Body:
+    """A body that was read already, for the library to read."""
+
+    def __init__(self, content: bytes) -> None:
+        self._rest = content
+
+    def read(self, size: int) -> bytes:
+        part, self._rest = self._rest[:size], self._rest[size:]
+        return part
+
+    def close(self) -> None:
+        self._rest = b""
+
+    def release_conn(self) -> None:
+        """Do nothing: the connection was given back when the body had been read."""
+
+
+def _refuse_warnings(response: requests.Response, body: bytes) -> None:
+    if response.status_code != requests.codes.ok:
+        return
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return  # the library will say so
+    if isinstance(answer, dict) and answer.get("warnings"):
+        raise _Disputed(Trouble.PARTIAL, f"answered with warnings: {answer['warnings']}")
+
+
+def is_sane(value: float, *, low: float, high: float) -> bool:
+    """Tell whether a measured value is a number that can be true."""
+    return math.isfinite(value) and low <= value <= high

@@ -1,0 +1,140 @@
+"""Puts the rebalancer together: the only place that names its concrete parts."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from fracgpu import names
+from fracgpu.policy import Policy
+from kube.access import connect
+from kube.client import KubeClient
+from kube.events import EventRecorder
+from kube.follow import ConfigFollower
+from kube.lease import Election, LeaseLost
+from process.clock import Clock, SystemClock
+from process.lifecycle import EndProcess, Running, Service
+from process.telemetry import ReadyGate, TelemetryServer, new_registry
+from rebalancer.book import MoveBook
+from rebalancer.conductor import Conductor
+from rebalancer.config import KEY, parse_policy
+from rebalancer.cordons import Cordons
+from rebalancer.evictor import Evictor
+from rebalancer.journal import Journal
+from rebalancer.loop import Parts, Rebalancer
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.moves import MoveRecord
+from rebalancer.observe import MeasuredUsage
+from rebalancer.prometheus import Prometheus
+from rebalancer.settings import RebalancerSettings
+from rebalancer.tally import Tally
+from rebalancer.world import World
+
+COMPONENT: Final = "fracgpu-rebalancer"
+
+
+def build(settings: RebalancerSettings) -> Service:
+    """Put the role together; nothing is opened before the service runs."""
+    registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
+    metrics = RebalancerMetrics(registry)
+
+    @asynccontextmanager
+    async def parts() -> AsyncIterator[Running]:
+        prometheus = Prometheus(
+            settings.prometheus_url,
+            limit_s=settings.query_limit_s,
+            limit_bytes=settings.answer_limit_mib * 1024 * 1024,
+            token_file=settings.prometheus_token_file,
+            ca_file=settings.prometheus_ca_file,
+        )
+        async with connect(settings.kubeconfig, user_agent=COMPONENT) as client, prometheus:
+            yield running(
+                settings, client, prometheus=prometheus, metrics=metrics, gate=gate, clock=clock
+            )
+
+    return Service(
+        name="rebalancer",
+        open=parts,
+        gate=gate,
+        telemetry=TelemetryServer(
+            registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
+        ),
+        drain_wait_s=0.0,  # nobody calls the rebalancer
+        drain_limit_s=settings.drain_limit_s,
+    )
+
+
+def running(
+    settings: RebalancerSettings,
+    client: KubeClient,
+    *,
+    prometheus: Prometheus,
+    metrics: RebalancerMetrics,
+    gate: ReadyGate,
+    clock: Clock,
+) -> Running:
+    """Wire the loop to its parts and name the tasks that run it."""
+    identity = settings.identity or socket.gethostname()
+    election = Election(
+        client, clock, name=COMPONENT, namespace=settings.namespace, identity=identity
+    )
+
+    def guard() -> None:
+        if not election.still_leader():
+            raise EndProcess("leadership is in doubt; nothing more is written")
+
+    tally = Tally(metrics)
+    world = World(client)
+    changed = asyncio.Event()
+    config: ConfigFollower[Policy] = ConfigFollower(
+        client,
+        name=names.CONFIG_MAP,
+        namespace=settings.namespace,
+        key=KEY,
+        parse=parse_policy,
+        default=Policy(),
+        on_change=lambda _: changed.set(),
+        on_refused=lambda _: changed.set(),
+    )
+    book = MoveBook(client, namespace=settings.namespace, guard=guard)
+    events = EventRecorder(client, COMPONENT, clock, instance=identity)
+    journal = Journal(events, metrics, namespace=settings.namespace)
+
+    async def persist(record: MoveRecord) -> None:
+        await book.put(record, now=clock.now())
+
+    rebalancer = Rebalancer(
+        Parts(
+            world=world,
+            usage=MeasuredUsage(prometheus, on_trouble=tally.no_answer),
+            config=config,
+            changed=changed,
+            book=book,
+            conductor=Conductor(Evictor(client, guard=guard), journal, persist),
+            cordons=Cordons(client, guard=guard),
+            journal=journal,
+            tally=tally,
+            clock=clock,
+            scheduler_name=settings.scheduler_name,
+        )
+    )
+
+    async def lead() -> None:
+        try:
+            await election.run()
+        except LeaseLost as error:
+            raise EndProcess(str(error)) from error
+
+    async def rebalance() -> None:
+        await world.wait_synced()
+        await config.wait_synced()
+        await election.wait_leading()
+        tally.leading()
+        await rebalancer.run()
+
+    gate.add("cluster", lambda: None if world.synced else "pods and nodes not listed yet")
+    gate.add("rebalancing", rebalancer.trouble)
+    return Running(
+        tasks={**world.tasks(), "config": config.run, "lease": lead, "rebalance": rebalance}
+    )

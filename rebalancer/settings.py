@@ -1,0 +1,42 @@
+"""What the rebalancer must be told to start; what it may do is tuned in the ConfigMap."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fracgpu import names
+from process.settings import REQUIRED, ProcessSettings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalancerSettings(ProcessSettings):
+    """Flags ``--prometheus-url`` and so on, or ``FRACGPU_REBALANCER_...``."""
+
+    prometheus_url: str = setting(
+        REQUIRED, "where Prometheus answers, e.g. http://prometheus.monitoring:9090"
+    )
+    prometheus_token_file: Path | None = setting(
+        None, "file with a bearer token for Prometheus, read anew each cycle"
+    )
+    prometheus_ca_file: Path | None = setting(
+        None, "CA certificates that Prometheus' own must be signed by"
+    )
+    query_limit_s: float = setting(5.0, "longest wait for one query's answer", low=0.1, high=60)
+    answer_limit_mib: int = setting(64, "largest answer that is read", low=1, high=1024)
+    namespace: str = setting(
+        names.SYSTEM_NAMESPACE, "where the ConfigMaps and the Lease of the rebalancer live"
+    )
+    identity: str | None = setting(
+        None, "this replica's name among several; default: the host's name, in a pod the pod's"
+    )
+    scheduler_name: str = setting(
+        names.SCHEDULER_NAME, "the scheduler whose pods may be moved: it knows cards and cordons"
+    )
+    telemetry_port: int = setting(
+        9404, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
+    )
+
+    def __post_init__(self) -> None:
+        if not self.prometheus_url.startswith(("http://", "https://")):
+            raise ValueError(
+                f"--prometheus-url is {self.prometheus_url!r}; want http://... or https://..."
+            )

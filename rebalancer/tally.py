@@ -1,0 +1,125 @@
+"""Counts each cycle, and logs what is held back when that is news."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Protocol
+
+import structlog
+
+from fracgpu.picture import Picture, Plan, Reason, begun_within
+from fracgpu.policy import Policy
+from fracgpu.usage import Heat, blindness, fresh_ratio, unrelievable
+from process.clock import Clock
+from rebalancer.config import policy_hash
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.observe import Measured
+from rebalancer.prometheus import NoAnswer
+
+log = structlog.get_logger()
+
+_HOT: frozenset[Heat] = frozenset({Heat.HOT, Heat.RELIEVING})
+
+
+class Observes(Protocol):
+    """The part of a histogram that takes figures."""
+
+    def observe(self, amount: float) -> None: ...
+
+
+class Tally:
+    """The figures of the loop; remembers only what it said last, so as not to repeat it."""
+
+    def __init__(self, metrics: RebalancerMetrics) -> None:
+        self._metrics = metrics
+        self._held: frozenset[tuple[str, Reason]] = frozenset()
+        self._counted_at: datetime | None = None
+        self._policy: Policy | None = None
+
+    @contextmanager
+    def cycle(self, clock: Clock) -> Iterator[None]:
+        """Time one cycle."""
+        with _timed(self._metrics.cycle_s, clock):
+            yield
+
+    @contextmanager
+    def queries(self, clock: Clock) -> Iterator[None]:
+        """Time all questions of one cycle."""
+        with _timed(self._metrics.query_s, clock):
+            yield
+
+    def api_error(self) -> None:
+        self._metrics.api_errors.inc()
+
+    def no_answer(self, error: NoAnswer) -> None:
+        self._metrics.query_errors.labels(error.trouble.value).inc()
+
+    def leading(self) -> None:
+        self._metrics.leader.set(1)
+
+    def config(self, policy: Policy, *, problem: str, now: datetime) -> None:
+        self._metrics.config_valid.set(0 if problem else 1)
+        if policy != self._policy:
+            self._policy = policy
+            self._metrics.set_config(
+                policy_hash=policy_hash(policy), mode=policy.mode, at_s=now.timestamp()
+            )
+
+    def count(
+        self, picture: Picture, plan: Plan, measured: Measured, *, policy: Policy, now: datetime
+    ) -> None:
+        """Count what one cycle saw and decided."""
+        metrics = self._metrics
+        metrics.set_cards(
+            Counter(it.heat for it in picture.heat.values()),
+            Counter(it.trust for it in picture.usage.values()),
+        )
+        self._count_heat(picture, policy=policy, now=now)
+        metrics.coverage.set(fresh_ratio(picture.usage, picture.cards()))
+        blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
+        metrics.blind.set(1 if blind else 0)
+        metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
+        metrics.strangers.set(measured.strangers)
+        metrics.cordoned.set(len(plan.repel))
+        under_way = sum(it.under_way for it in picture.past) + len(plan.moves)
+        this_hour = len(begun_within(picture.past, hours=1, now=now)) + len(plan.moves)
+        metrics.in_flight.set(under_way)
+        metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
+        metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))
+        self._count_decisions(plan)
+
+    def _count_heat(self, picture: Picture, *, policy: Policy, now: datetime) -> None:
+        hot = [uuid for uuid, it in picture.heat.items() if it.heat in _HOT]
+        relievable = 0
+        elapsed_s = (now - (self._counted_at or now)).total_seconds()
+        self._counted_at = now
+        for uuid in hot:
+            reading = picture.reading(uuid)
+            relievable += reading is not None and unrelievable(reading, policy) is None
+            self._metrics.hot_card_seconds.labels(picture.node_of(uuid), "busy").inc(elapsed_s)
+        self._metrics.hot_cards.labels("true").set(relievable)
+        self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
+
+    def _count_decisions(self, plan: Plan) -> None:
+        self._metrics.decisions.labels("moved", "").inc(len(plan.moves))
+        for it in plan.held:
+            self._metrics.decisions.labels("held", it.reason.label).inc()
+        held = frozenset((it.subject, it.reason) for it in plan.held)
+        for it in plan.held:
+            if (it.subject, it.reason) not in self._held:
+                log.info(
+                    "move_held",
+                    subject=it.subject,
+                    reason=it.reason.label,
+                    text=it.reason.value,
+                    detail=it.detail,
+                )
+        self._held = held
+
+
+@contextmanager
+def _timed(histogram: Observes, clock: Clock) -> Iterator[None]:
+    began_s = clock.monotonic()
+    yield
+    histogram.observe(clock.monotonic() - began_s)

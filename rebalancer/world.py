@@ -1,0 +1,102 @@
+"""Pods and nodes as the API server shows them, kept by informers and folded into a ledger."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+
+from fracgpu.card import CardUuid, NodeCards
+from fracgpu.ledger import Ledger
+from fracgpu.nodefit import Taint, read_rules, read_taints
+from fracgpu.picture import Occupant
+from fracgpu.snapshot import Snapshot
+from fracgpu.views import read_node, read_pod
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import NODES, PODS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    cards: NodeCards
+    taints: tuple[Taint, ...]
+
+
+class World:
+    """The book of who holds what, as of the last word from the API server."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._ledger = Ledger()
+        self._occupants: dict[str, Occupant] = {}
+        self._nodes: dict[str, _Node] = {}
+        self._pod_informer = Informer(client, PODS, decode=_read_occupant, on_change=self._pod)
+        self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
+
+    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Give the loops that keep this up to date."""
+        return {"pods": self._pod_informer.run, "nodes": self._node_informer.run}
+
+    async def wait_synced(self) -> None:
+        """Wait until pods and nodes have been listed once."""
+        await self._pod_informer.wait_synced()
+        await self._node_informer.wait_synced()
+
+    @property
+    def synced(self) -> bool:
+        return self._pod_informer.synced and self._node_informer.synced
+
+    @property
+    def nodes(self) -> Mapping[str, NodeCards]:
+        return {name: it.cards for name, it in self._nodes.items()}
+
+    @property
+    def taints(self) -> Mapping[str, tuple[Taint, ...]]:
+        return {name: it.taints for name, it in self._nodes.items()}
+
+    @property
+    def occupants(self) -> Mapping[str, Occupant]:
+        """Live pods that hold or ask for a share of a card, by UID."""
+        return MappingProxyType(dict(self._occupants))
+
+    def cards(self) -> dict[CardUuid, str]:
+        """Give every card of a shared node, and its node."""
+        return {
+            card.uuid: name
+            for name, it in self._nodes.items()
+            if it.cards.shared
+            for card in it.cards.cards
+        }
+
+    def snapshot(self, *, now: datetime) -> Snapshot:
+        return self._ledger.snapshot(now=now)
+
+    def _pod(self, change: Change[Occupant]) -> None:
+        record = change.object.view.record
+        if change.type is ChangeType.DELETED:
+            self._ledger.remove_pod(change.uid)
+            self._occupants.pop(change.uid, None)
+            return
+        self._ledger.set_pod(record)
+        view = change.object.view
+        concerned = view.need is not None or view.need_problem or record.assignment
+        if record.live and concerned:
+            self._occupants[change.uid] = change.object
+        else:
+            self._occupants.pop(change.uid, None)
+
+    def _node(self, change: Change[_Node]) -> None:
+        name = change.key.name
+        if change.type is ChangeType.DELETED:
+            self._ledger.remove_node(name)
+            self._nodes.pop(name, None)
+            return
+        self._ledger.set_node(change.object.cards)
+        self._nodes[name] = change.object
+
+
+def _read_occupant(body: bytes) -> Occupant:
+    return Occupant(view=read_pod(body), rules=read_rules(body))
+
+
+def _read_node(body: bytes) -> _Node:
+    return _Node(cards=read_node(body), taints=read_taints(body))
