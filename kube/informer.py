@@ -23,6 +23,7 @@ from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
 T = TypeVar("T")
 
 _log = structlog.get_logger()
+_QUICK_S: Final = 1.0  # an attempt that ends sooner has followed nothing
 _LIMITS: Final = WatchLimits()
 _BACKOFF: Final = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
 
@@ -123,7 +124,8 @@ class Informer(Generic[T]):
     def last_contact_age_s(self) -> float:
         """Seconds since the API server last sent anything; infinite before the first answer.
 
-        On a quiet collection the server speaks about once a minute, by a bookmark.
+        On a quiet collection the server speaks once per watch, by ending it
+        (:attr:`kube.watch.WatchLimits.server_s`).
         """
         return self._monotonic() - self._contact_at
 
@@ -155,9 +157,10 @@ class Informer(Generic[T]):
                     self._version = None
                 _log.warning("watch_failed", kind=self._selected.kind.plural, error=str(problem))
                 error = problem
-            # A server that ends every watch at once must not be asked in a tight loop.
-            quick = self._monotonic() - began < 1.0
-            failures = failures + 1 if error is not None or quick else 0
+            # A server that ends every watch at once must not be asked in a tight loop, and one
+            # that broke off a long watch has not been failing all that time.
+            quick = self._monotonic() - began < _QUICK_S
+            failures = (failures if quick else 0) + (1 if quick or error is not None else 0)
             if failures and not (isinstance(error, Gone) and failures == 1):
                 await asyncio.sleep(self._backoff.pause_s(failures))
 
@@ -169,6 +172,7 @@ class Informer(Generic[T]):
                 self._contact_at = self._monotonic()
                 self._take(event)
                 self._version = event.resource_version or self._version
+        self._contact_at = self._monotonic()  # it was the server that ended the stream
 
     async def _relist(self) -> str:
         selected = self._selected
@@ -181,7 +185,11 @@ class Informer(Generic[T]):
         self._contact_at = self._monotonic()
         seen: set[ObjectKey] = set()
         for raw in listing.items:
-            metadata = identity(raw)
+            try:
+                metadata = identity(raw)
+            except ValueError as error:
+                self._drop(None, error)
+                continue
             seen.add(metadata.key)
             self._set(metadata, raw)
         for key in [key for key in self._held if key not in seen]:
@@ -233,13 +241,13 @@ class Informer(Generic[T]):
             self._drop(metadata, error)
             return held
 
-    def _drop(self, metadata: ObjectMeta, error: ValueError) -> None:
+    def _drop(self, metadata: ObjectMeta | None, error: ValueError) -> None:
         self.dropped += 1
         _log.error(
             "object_dropped",
             kind=self._selected.kind.plural,
-            object=str(metadata.key),
-            resource_version=metadata.resource_version,
+            object=str(metadata.key) if metadata else None,
+            resource_version=metadata.resource_version if metadata else None,
             error=str(error),
         )
 

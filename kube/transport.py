@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
@@ -65,7 +64,7 @@ class ApiTransport:
         )
         async with (
             self._answer("GET", path, query, None, "application/json", patient) as response,
-            aclosing(_lines(response.content.iter_any(), path=path)) as lines,
+            aclosing(split_lines(response.content.iter_any(), path=path)) as lines,
         ):
             async for line in lines:
                 yield line
@@ -105,7 +104,12 @@ class ApiTransport:
         return headers
 
 
-async def _lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:
+async def split_lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:
+    """Yield the finished, non-empty lines of *chunks*, wherever these were cut.
+
+    Raises:
+        Unavailable: a line goes on for more than 64 MiB.
+    """
     pending = bytearray()
     async for chunk in chunks:
         head, newline, rest = chunk.partition(b"\n")
@@ -129,12 +133,16 @@ async def _lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[b
 
 
 async def _refusal(verb: str, path: str, response: aiohttp.ClientResponse) -> KubeError:
-    body = await response.content.read(_ERROR_BODY_LIMIT)
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _ERROR_BODY_LIMIT:
+            break
     return error_from_body(
         verb=verb,
         path=path,
         status=response.status,
-        body=body,
+        body=bytes(body),
         retry_after=response.headers.get("Retry-After"),
     )
 
@@ -170,5 +178,5 @@ def _seconds(header: str | None) -> float | None:
 
 def _no_answer(verb: str, path: str, error: Exception) -> Unavailable:
     what = str(error) or type(error).__name__
-    reason = "Timeout" if isinstance(error, asyncio.TimeoutError) else "NoAnswer"
+    reason = "Timeout" if isinstance(error, TimeoutError) else "NoAnswer"
     return Unavailable(verb=verb, path=path, status=None, reason=reason, message=what)

@@ -1,0 +1,202 @@
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from itertools import pairwise
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube.access import connect_to
+from kube.client import RetryPolicy
+from kube.errors import Conflict, Forbidden, KubeError, TooManyRequests, Unavailable
+from kube.kinds import PODS
+from kube.transport import split_lines
+from tests.support.scripted import (
+    a_raw_server,
+    a_server,
+    answering,
+    json_answer,
+    status_answer,
+)
+
+ONCE = RetryPolicy(attempts=1)
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def saying(text: bytes) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(text)
+
+    return talk
+
+
+async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()  # until the client gives up
+
+
+async def collect(lines: AsyncGenerator[bytes, None]) -> list[bytes]:
+    async with aclosing(lines) as stream:
+        return [line async for line in stream]
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+FAULTS: dict[str, Talk] = {
+    "closes without a word": saying(b""),
+    "does not speak HTTP": saying(b"\x15\x03\x01\x00\x02\x02\x16 no http here\r\n\r\n"),
+    "breaks off in the head": saying(b"HTTP/1.1 200 OK\r\nContent-"),
+    "breaks off in the body": saying(HEAD + b"Content-Length: 100\r\n\r\n{"),
+    "breaks off in a chunk": saying(HEAD + b"Transfer-Encoding: chunked\r\n\r\n50\r\n{"),
+    "sends a chunk of no size": saying(HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{"),
+    "sends what is not gzip": saying(
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnope"
+    ),
+    "says nothing": silence,
+    "says nothing after the head": saying(HEAD + b"Content-Length: 100\r\n\r\n"),
+    "redirects for ever": saying(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_no_error_of_the_http_library_comes_out_of_a_request(fault: Talk) -> None:
+    async with a_raw_server(fault) as url, connect_to(url) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.transport.request("GET", "/api/v1/pods", timeout_s=0.5)
+
+    assert caught.value.__cause__ is not None
+    assert (caught.value.verb, caught.value.path) == ("GET", "/api/v1/pods")
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_no_error_of_the_http_library_comes_out_of_a_stream(fault: Talk) -> None:
+    async with a_raw_server(fault) as url, connect_to(url) as client:
+        lines = client.transport.stream_lines("/api/v1/pods", query={}, inactivity_s=0.3)
+        with pytest.raises(Unavailable) as caught:
+            await collect(lines)
+
+    assert caught.value.__cause__ is not None
+
+
+async def test_an_address_nobody_listens_on_is_unavailable() -> None:
+    async with connect_to("http://127.0.0.1:1") as client:
+        with pytest.raises(Unavailable, match="no answer from kube-apiserver to GET /version"):
+            await client.with_retry(ONCE).get_path("/version")
+
+
+async def test_a_server_that_does_not_speak_tls_is_unavailable() -> None:
+    async with a_raw_server(silence) as url, connect_to(f"https{url[4:]}") as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.transport.request("GET", "/version", timeout_s=0.5)
+
+    assert not isinstance(caught.value, ssl.SSLError)
+
+
+async def test_the_wait_for_an_answer_is_bounded() -> None:
+    async with a_raw_server(silence) as url, connect_to(url) as client:
+        with pytest.raises(Unavailable) as caught:
+            await client.transport.request("POST", "/x", body={}, timeout_s=0.1)
+
+    assert caught.value.reason == "Timeout"
+
+
+async def test_a_refusal_is_read_from_its_status_object() -> None:
+    details = {"causes": [{"reason": "UID", "message": "other", "field": "metadata.uid"}]}
+    refusal = status_answer(409, "Conflict", "not the same", details=details)
+    async with a_server(answering(refusal)) as server, connect_to(server.url) as client:
+        with pytest.raises(Conflict) as caught:
+            await client.transport.request("POST", "/x", body={}, timeout_s=5)
+
+    assert (caught.value.status, caught.value.message) == (409, "not the same")
+    assert [(one.type, one.field) for one in caught.value.causes] == [("UID", "metadata.uid")]
+
+
+async def test_a_refusal_of_a_proxy_is_quoted() -> None:
+    refusal = web.Response(status=403, text="<h1>Go away</h1>" + "x" * 200_000)
+    async with a_server(answering(refusal)) as server, connect_to(server.url) as client:
+        with pytest.raises(Forbidden) as caught:
+            await client.transport.request("GET", "/x", timeout_s=5)
+
+    assert caught.value.message.startswith("<h1>Go away</h1>")
+    assert len(caught.value.message) == 1000
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted_s"),
+    [
+        (json_answer({}, status=429, Retry_After="7"), 7.0),
+        (json_answer({"details": {"retryAfterSeconds": 10}}, status=429, Retry_After="7"), 10.0),
+        (json_answer({}, status=429, Retry_After="Fri, 20 Nov 2026 12:00:00 GMT"), None),
+        (json_answer({}, status=429), None),
+    ],
+    ids=["header", "body", "date", "nothing"],
+)
+async def test_a_busy_server_says_how_long_to_wait(
+    answer: web.Response, wanted_s: float | None
+) -> None:
+    async with a_server(answering(answer)) as server, connect_to(server.url) as client:
+        with pytest.raises(TooManyRequests) as caught:
+            await client.transport.request("GET", "/x", timeout_s=5)
+
+    assert caught.value.retry_after_s == wanted_s
+
+
+async def test_a_request_says_who_asks() -> None:
+    async with (
+        a_server(answering(json_answer({}))) as server,
+        connect_to(server.url, token="s3cret", user_agent="fracgpu/test") as client,  # noqa: S106
+    ):
+        await client.transport.request("GET", "/x", query={"a": "b c&d"}, timeout_s=5)
+
+    (heard,) = server.heard
+    assert heard.headers["Authorization"] == "Bearer s3cret"
+    assert heard.headers["User-Agent"] == "fracgpu/test"
+    assert heard.query == {"a": "b c&d"}
+
+
+async def test_a_line_may_be_longer_than_any_buffer_on_the_way() -> None:
+    long = b'{"x":"' + b"y" * (5 << 20) + b'"}'
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for start in range(0, len(long), 1 << 20):
+            await response.write(long[start : start + (1 << 20)])
+        await response.write(b"\nshort\n")
+        return response
+
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        found = await collect(client.transport.stream_lines("/x", query={}, inactivity_s=5))
+
+    assert [len(line) for line in found] == [len(long), 5]
+    assert found[0] == long
+
+
+async def chunked(chunks: list[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+@given(st.lists(st.binary(max_size=12)), st.binary(max_size=5), st.data())
+def test_lines_are_the_same_wherever_the_stream_was_cut(
+    wanted: list[bytes], rest: bytes, data: st.DataObject
+) -> None:
+    wanted = [line.replace(b"\n", b"") for line in wanted]
+    text = b"".join(line + b"\n" for line in wanted) + rest.replace(b"\n", b"")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    edges = [0, *cuts, len(text)]
+    chunks = [text[start:end] for start, end in pairwise(edges)]
+
+    found = asyncio.run(collect(split_lines(chunked(chunks), path="/x")))
+
+    assert found == [line for line in wanted if line.strip()]
+
+
+async def test_a_line_without_end_is_given_up() -> None:
+    async def flood() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * (1 << 22)
+
+    with pytest.raises(KubeError, match="longer than"):
+        await collect(split_lines(flood(), path=PODS.path()))

@@ -1,0 +1,212 @@
+"""A whole node for tests: a simulated kubelet, simulated cards, and the real node agent."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.claims import whole_amount
+from deviceplugin.service import build
+from deviceplugin.settings import DevicePluginSettings
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import Card, CardUuid
+from fracgpu.units import Mib
+from fracgpu.wire import write_assignment
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from simulator.cards import cards_document, open_cards, write_cards_file
+from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet_pods import PodTiming
+from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+QUICK = PodTiming(
+    start_delay_s=0.02, init_run_s=0.02, grace_s=0.02, backoff_s=0.05, longest_backoff_s=0.2
+)
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's name; pytest's own is too long for that."""
+    folder = Path(tempfile.mkdtemp(prefix="fg-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """A node under test.
+
+    Attributes:
+        kubelet: the simulated kubelet, running.
+        cards: what stands in it.
+    """
+
+    name: str
+    root: Path
+    client: KubeClient
+    kubeconfig: Path
+    kubelet: Kubelet
+    cards: tuple[Card, ...]
+    group: asyncio.TaskGroup
+    options: Mapping[str, Any] = field(default_factory=dict)
+    agent: "asyncio.Task[int] | None" = None
+
+    @property
+    def folders(self) -> KubeletFolders:
+        return KubeletFolders.under(self.root)
+
+    @property
+    def cards_file(self) -> Path:
+        return self.root / "cards.json"
+
+    def start_agent(self) -> None:
+        """Start the node agent, with nothing remembered of an earlier one."""
+        settings = DevicePluginSettings(
+            kubeconfig=str(self.kubeconfig),
+            node_name=self.name,
+            cards=f"simulated:{self.cards_file}",
+            telemetry_host="127.0.0.1",
+            telemetry_port=0,
+            drain_wait_s=0.0,
+            drain_limit_s=0.5,
+            device_plugins_dir=self.folders.device_plugins,
+            pod_resources_socket=self.folders.pod_resources_socket,
+            cdi_dir=self.folders.cdi,
+            proc_root=self.folders.proc,
+            survey_period_s=0.2,
+            collect_period_s=0.2,
+            kubelet_poll_s=0.1,
+            **self.options,
+        )
+        service = build(settings, open_cards(self.cards_file))
+        self.agent = self.group.create_task(
+            run_until_stopped(service, SystemClock()), name="node_agent"
+        )
+
+    async def kill_agent(self) -> None:
+        """End the agent without letting it tidy up its files."""
+        agent, self.agent = self.agent, None
+        if agent is not None:
+            agent.cancel()
+            await asyncio.wait({agent})
+
+    def write_cards(self, cards: Sequence[Card]) -> None:
+        """Change what stands in the node."""
+        write_cards_file(self.cards_file, cards_document(cards))
+
+    async def wait_counted(self) -> None:
+        """Wait until the scheduler could use the node."""
+        wanted = (32 * len(self.cards), sum(card.capacity_mib for card in self.cards))
+
+        async def counted() -> bool:
+            node = await self.client.get_object(NODES, self.name)
+            allocatable = node.get("status", {}).get("allocatable", {})
+            amounts = [allocatable.get(it, "") for it in (names.GPU_SLOT, names.GPU_MEM)]
+            return [whole_amount(it) for it in amounts] == list(wanted)
+
+        await until(counted, what=f"{self.name} counts its slots and its memory")
+
+    async def bind(self, body: Json, **promised: Sequence[tuple[int, int]]) -> Json:
+        """Create a pod and bind it with an assignment: container=[(card index, MiB), ...]."""
+        created = await self.client.create(PODS, body)
+        return await self.bind_created(created, **promised)
+
+    async def bind_created(self, pod: Json, **promised: Sequence[tuple[int, int]]) -> Json:
+        assignment = {
+            container: tuple(Slice(card=self.cards[i].uuid, mib=Mib(mib)) for i, mib in parts)
+            for container, parts in promised.items()
+        }
+        notes = {names.ASSIGNMENT: write_assignment(assignment)} if assignment else {}
+        metadata = pod["metadata"]
+        binding = {
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "annotations": notes,
+            },
+            "target": {"kind": "Node", "name": self.name},
+        }
+        await self.client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
+        return pod
+
+    async def run_pod(self, name: str, *, card: int, mib: int = 1000, **notes: str) -> Json:
+        """Bind a pod with one slice on one card."""
+        body = a_gpu_pod(name, mib=mib, annotations=notes)
+        return await self.bind(body, train=[(card, mib)])
+
+    async def wait_phase(self, pod: Json, phase: str) -> Json:
+        """Wait until a pod is in *phase*; return it."""
+        found: Json = {}
+
+        async def there() -> bool:
+            nonlocal found
+            metadata = pod["metadata"]
+            found = await self.client.get_object(
+                PODS, metadata["name"], namespace=metadata["namespace"]
+            )
+            return bool(found.get("status", {}).get("phase") == phase)
+
+        await until(there, what=f"{pod['metadata']['name']} is {phase}")
+        return found
+
+    def uuid(self, index: int) -> CardUuid:
+        return self.cards[index].uuid
+
+
+@asynccontextmanager
+async def a_node(
+    client: KubeClient,
+    kubeconfig: Path,
+    *,
+    name: str = "gpu-1",
+    cards: Sequence[Card] | None = None,
+    agent: bool = True,
+    list_ended_pods: bool = False,
+    **options: Any,
+) -> AsyncIterator[Node]:
+    """Run a node; with *agent* it is also counted before the test goes on."""
+    here = tuple(some_cards(name) if cards is None else cards)
+    with short_folder() as root:
+        config = KubeletConfig(
+            node=name,
+            folders=KubeletFolders.under(root),
+            timing=QUICK,
+            list_ended_pods=list_ended_pods,
+        )
+        kubelet = Kubelet(client, SystemClock(), config)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(kubelet.run(), name="kubelet")
+            node = Node(
+                name=name,
+                root=root,
+                client=client,
+                kubeconfig=kubeconfig,
+                kubelet=kubelet,
+                cards=here,
+                group=group,
+                options=options,
+            )
+            node.write_cards(here)
+            try:
+                async with asyncio.timeout(10):
+                    await kubelet.wait_ready()
+                if agent:
+                    node.start_agent()
+                    await node.wait_counted()
+                yield node
+            finally:
+                await node.kill_agent()
+                running.cancel()

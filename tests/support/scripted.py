@@ -1,0 +1,109 @@
+"""HTTP and TCP servers on loopback that do exactly what a test tells them to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One request as it arrived."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class ScriptedServer:
+    """Answers every request with :attr:`handler` and keeps what it heard."""
+
+    handler: Handler
+    url: str = ""
+    heard: list[Heard] = field(default_factory=list)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.heard.append(
+            Heard(
+                method=request.method,
+                path=request.path,
+                query=dict(request.query),
+                headers=dict(request.headers),
+                body=await request.read(),
+            )
+        )
+        return await self.handler(request)
+
+
+@asynccontextmanager
+async def a_server(handler: Handler) -> AsyncIterator[ScriptedServer]:
+    server = ScriptedServer(handler)
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def answering(*answers: web.Response | Callable[[], web.Response]) -> Handler:
+    """Give the answers one after the other, the last one for ever."""
+    left = list(answers)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        return answer() if callable(answer) else _copy(answer)
+
+    return handler
+
+
+def _copy(answer: web.Response) -> web.Response:
+    # aiohttp sends a response object only once.
+    return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+
+
+def json_answer(body: Any, *, status: int = 200, **headers: str) -> web.Response:
+    response = web.json_response(body, status=status)
+    response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+    return response
+
+
+def status_answer(status: int, reason: str, message: str, **more: Any) -> web.Response:
+    body = {"kind": "Status", "code": status, "reason": reason, "message": message, **more}
+    return json_answer(body, status=status)
+
+
+@asynccontextmanager
+async def a_raw_server(
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Serve TCP with *talk* after the request's head was read; yield the URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await talk(reader, writer)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+            pass  # the client went away, which is part of some tests
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
