@@ -2,7 +2,8 @@
 
 import base64
 import binascii
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import structlog
 
@@ -46,7 +47,7 @@ class SecretCertificate:
         )
 
     @property
-    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loop that keeps this current."""
         return {"follow_certificate": self._informer.run}
 

@@ -1,6 +1,7 @@
 """The cluster's card classes as the API server shows them now: nodes and pods, followed."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from fracgpu.allocation import PodRecord
 from fracgpu.card import CardClass, NodeCards, card_classes
@@ -29,7 +30,7 @@ class Inventory:
         self._pods = Informer(client, PODS, decode=_record, on_change=self._on_pod)
 
     @property
-    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that keep this current."""
         return {"follow_nodes": self._nodes.run, "follow_pods": self._pods.run}
 

@@ -1,0 +1,138 @@
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from certs.authority import Pair
+from kube.client import KubeClient
+from kube.kinds import SECRETS
+from process.tls import ServingTls
+from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
+from tests.support.waiting import until_true
+from webhook.certificate import SecretCertificate, read_secret_data
+from webhook.metrics import WebhookMetrics
+
+
+def a_secret(name: str, **data: bytes) -> dict[str, object]:
+    """A Secret in the default namespace; an underscore in a key of *data* is a dot."""
+    encoded = {key.replace("_", "."): base64.b64encode(it).decode() for key, it in data.items()}
+    return {"metadata": {"name": name, "namespace": "default"}, "data": encoded}
+
+
+def keys_of(pair: Pair) -> dict[str, bytes]:
+    return {"tls_crt": pair.cert_pem, "tls_key": pair.key_pem}
+
+
+class Following:
+    """A certificate that follows Secret default/tls, and what it did so far."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self.registry = CollectorRegistry()
+        self.tls = ServingTls()
+        metrics = WebhookMetrics(self.registry)
+        self.certificate = SecretCertificate(
+            client,
+            self.tls,
+            metrics,
+            namespace="default",
+            secret="tls",  # noqa: S106 - the name of a Secret, nothing secret
+        )
+
+    def counted(self, outcome: str) -> float | None:
+        labels = {"outcome": outcome}
+        return self.registry.get_sample_value("fracgpu_webhook_certificates_total", labels)
+
+    async def until_counted(self, *, taken: int, refused: int = 0) -> None:
+        await until_true(
+            lambda: (self.counted("taken"), self.counted("refused")) == (taken, refused),
+            what=f"{taken} certificates taken and {refused} refused",
+        )
+
+
+@pytest.fixture
+async def following(kube: KubeClient) -> AsyncIterator[Following]:
+    following = Following(kube)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in following.certificate.tasks.values()]
+        yield following
+        for task in tasks:
+            task.cancel()
+
+
+async def test_the_secret_is_served_once_it_is_there(
+    kube: KubeClient, following: Following
+) -> None:
+    assert following.certificate.problem() == "there is no Secret default/tls yet"
+    ca = a_ca()
+
+    await kube.create(SECRETS, a_secret("tls", **keys_of(a_leaf(ca))))
+    await following.until_counted(taken=1)
+
+    assert following.certificate.problem() is None
+    async with https(following.tls) as url:
+        assert await ask(url, trusting(ca.cert_pem)) == "ok"
+
+
+async def test_a_renewed_secret_replaces_the_certificate_while_serving(
+    kube: KubeClient, following: Following
+) -> None:
+    old, new = a_ca(), a_ca()
+    await kube.create(SECRETS, a_secret("tls", **keys_of(a_leaf(old))))
+    await following.until_counted(taken=1)
+    async with https(following.tls) as url:
+        assert await ask(url, trusting(old.cert_pem)) == "ok"
+
+        await kube.replace(SECRETS, a_secret("tls", **keys_of(a_leaf(new))))
+        await following.until_counted(taken=2)
+
+        assert await ask(url, trusting(new.cert_pem)) == "ok"
+
+
+async def test_a_spoilt_or_deleted_secret_leaves_the_old_certificate_in_use(
+    kube: KubeClient, following: Following
+) -> None:
+    ca = a_ca()
+    leaf = a_leaf(ca)
+    await kube.create(SECRETS, a_secret("tls", **keys_of(leaf)))
+    await following.until_counted(taken=1)
+
+    await kube.replace(SECRETS, a_secret("tls", tls_crt=leaf.cert_pem))
+    await following.until_counted(taken=1, refused=1)
+    await kube.replace(SECRETS, a_secret("tls", tls_crt=b"junk", tls_key=leaf.key_pem))
+    await following.until_counted(taken=1, refused=2)
+    await kube.delete(SECRETS, "tls", namespace="default")
+
+    assert following.certificate.problem() is None
+    async with https(following.tls) as url:
+        assert await ask(url, trusting(ca.cert_pem)) == "ok"
+
+
+async def test_a_secret_that_was_never_good_says_what_is_missing(
+    kube: KubeClient, following: Following
+) -> None:
+    await kube.create(SECRETS, a_secret("tls", tls_key=b"junk"))
+    await following.until_counted(taken=0, refused=1)
+
+    assert following.certificate.problem() == "Secret default/tls: the Secret has no tls.crt"
+
+
+async def test_another_secret_is_not_ours_to_serve(kube: KubeClient, following: Following) -> None:
+    ca = a_ca()
+
+    await kube.create(SECRETS, a_secret("other", **keys_of(a_leaf(ca))))
+    await kube.create(SECRETS, a_secret("tls", **keys_of(a_leaf(ca))))
+    await following.until_counted(taken=1)
+
+
+def test_values_that_are_no_base64_are_as_good_as_missing() -> None:
+    body = json.dumps({"data": {"a": "eA==", "b": "not base64!", "c": 1, "d": None}}).encode()
+
+    assert read_secret_data(body) == {"a": b"x"}
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"data":null}', b'{"data":[]}'])
+def test_a_secret_without_data_is_empty(body: bytes) -> None:
+    assert read_secret_data(body) == {}

@@ -1,0 +1,119 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from fracgpu import names
+from fracgpu.wire import write_cards
+from kube.access import connect_to
+from kube.client import KubeClient, RetryPolicy
+from kube.errors import KubeError
+from kube.kinds import NODES, PODS
+from process.clock import SystemClock
+from simulator.apiserver import ApiServer
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.waiting import until_true
+from webhook.inventory import Inventory
+
+
+@asynccontextmanager
+async def following(client: KubeClient) -> AsyncIterator[Inventory]:
+    inventory = Inventory(client, SystemClock())
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run(), name=name) for name, run in inventory.tasks.items()]
+        try:
+            await until_true(lambda: inventory.problem() is None, what="nodes and pods are listed")
+            yield inventory
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def becomes(inventory: Inventory, *classes: tuple[int, int, float]) -> None:
+    """Wait until the classes are these: MiB, cards, free share."""
+    wanted = list(classes)
+
+    def found() -> list[tuple[int, int, float]]:
+        return [
+            (it.capacity_mib, it.cards, round(it.free_share, 3)) for it in inventory.classes() or ()
+        ]
+
+    await until_true(lambda: found() == wanted, what=f"classes are {wanted}, not {found()}")
+
+
+async def test_nothing_is_known_before_nodes_and_pods_are_listed(kube: KubeClient) -> None:
+    inventory = Inventory(kube, SystemClock())
+
+    assert inventory.classes() is None
+    assert inventory.problem() == "the API server has not listed nodes and pods yet"
+
+
+async def test_an_empty_cluster_has_no_class_which_is_known(kube: KubeClient) -> None:
+    async with following(kube) as inventory:
+        assert inventory.classes() == ()
+        assert inventory.age_s < 60
+
+
+async def test_classes_follow_nodes_as_they_come_change_and_go(kube: KubeClient) -> None:
+    await register(kube, a_sharing_node("a"))
+    async with following(kube) as inventory:
+        await becomes(inventory, (24_000, 4, 1.0))
+
+        await register(kube, a_sharing_node("b", cards=some_cards("b", count=2, mib=40_960)))
+        await becomes(inventory, (24_000, 4, 1.0), (40_960, 2, 1.0))
+
+        annotations = {names.NODE_CARDS: write_cards(some_cards("b", count=1, mib=40_960))}
+        await kube.patch(NODES, "b", {"metadata": {"annotations": annotations}})
+        await becomes(inventory, (24_000, 4, 1.0), (40_960, 1, 1.0))
+
+        await kube.patch(NODES, "b", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+        await becomes(inventory, (24_000, 4, 1.0))
+
+        await kube.delete(NODES, "a")
+        await becomes(inventory)
+
+
+async def test_what_live_pods_hold_is_not_free_and_what_dead_ones_held_is(kube: KubeClient) -> None:
+    await register(kube, a_sharing_node("a", cards=some_cards("a", count=2)))
+    async with following(kube) as inventory:
+        await becomes(inventory, (24_000, 2, 1.0))
+
+        assignment = '{"train":[{"card":"GPU-a-0","mib":12000}]}'
+        for name in ("p1", "p2"):
+            pod = a_gpu_pod(
+                name, mib=12_000, annotations={names.ASSIGNMENT: assignment}, nodeName="a"
+            )
+            await kube.create(PODS, pod)
+        await becomes(inventory, (24_000, 2, 0.5))
+
+        status = {"status": {"phase": "Succeeded"}}
+        await kube.patch(PODS, "p1", status, namespace="default", subresource="status")
+        await becomes(inventory, (24_000, 2, 0.75))
+
+        await kube.delete(PODS, "p2", namespace="default", grace_s=0)
+        await becomes(inventory, (24_000, 2, 1.0))
+
+
+async def test_a_node_whose_inventory_is_spoilt_offers_no_card(kube: KubeClient) -> None:
+    node = a_sharing_node("a")
+    node["metadata"]["annotations"][names.NODE_CARDS] = "{"
+    await register(kube, node)
+    async with following(kube) as inventory:
+        assert inventory.classes() == ()
+
+
+async def test_the_picture_outlives_the_api_server() -> None:
+    async with AsyncExitStack() as server:
+        api = await server.enter_async_context(ApiServer.start())
+        async with connect_to(api.url) as client:
+            await register(client, a_sharing_node("a"))
+            async with following(client) as inventory:
+                await becomes(inventory, (24_000, 4, 1.0))
+
+                await server.aclose()
+                with pytest.raises(KubeError):
+                    await client.with_retry(RetryPolicy(attempts=1)).list(NODES)
+
+                await becomes(inventory, (24_000, 4, 1.0))
+                assert inventory.problem() is None

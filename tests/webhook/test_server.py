@@ -1,0 +1,186 @@
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from tests.certs.tls_world import a_leaf, served
+from tests.webhook.builders import a_pod, a_review
+from tests.webhook.world import World, a_webhook
+
+UID = "9e8992f7-5761-4a27-a7b0-501b0d61c7f6"
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_webhook() as world:
+        yield world
+
+
+async def test_a_good_request_is_answered_with_a_patch(world: World) -> None:
+    answer = await world.post(a_review(a_pod(fraction="0.5")))
+
+    assert answer.status == 200
+    assert (answer.response["uid"], answer.response["allowed"]) == (UID, True)
+    paths = [it["path"] for it in json.loads(base64.b64decode(answer.response["patch"]))]
+    assert paths == [
+        "/metadata/annotations/fracgpu.io~1granted",
+        "/spec/containers/0/resources",
+        "/spec/affinity",
+        "/spec/schedulerName",
+    ]
+    assert world.counted("granted") == 1
+
+
+async def test_nonsense_is_refused_with_200_and_the_reason(world: World) -> None:
+    answer = await world.post(a_review(a_pod(fraction="2")))
+
+    assert answer.status == 200
+    assert answer.response == {
+        "uid": UID,
+        "allowed": False,
+        "status": {
+            "code": 422,
+            "reason": "Invalid",
+            "message": "fracgpu.io/fraction is '2'; want a share of one card above 0 and at most "
+            "1, e.g. '0.5' or '50%'; write '2%' if percent was meant, or fracgpu.io/cards for "
+            "several cards",
+        },
+    }
+    assert world.counted("refused") == 1
+
+
+async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(world: World) -> None:
+    world.classes = None
+
+    answer = await world.post(a_review(a_pod()))
+
+    assert answer.response == {"uid": UID, "allowed": True}
+    assert world.counted("untouched") == 1
+
+
+async def test_a_request_before_the_cluster_is_read_is_put_off_with_503_inside(
+    world: World,
+) -> None:
+    world.classes = None
+
+    answer = await world.post(a_review(a_pod(fraction="0.5")))
+
+    assert (answer.status, answer.response["status"]["code"]) == (200, 503)
+
+
+async def test_an_update_is_judged_by_who_makes_it(world: World) -> None:
+    old = a_pod(fraction="0.5")
+    new = a_pod(fraction="0.5", wired="GPU-1")
+    update = {"operation": "UPDATE", "oldObject": old}
+    agent = {"username": "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"}
+
+    by_anybody = await world.post(a_review(new, **update))
+    by_the_agent = await world.post(a_review(new, **update, userInfo=agent))
+
+    assert by_anybody.response["allowed"] is False
+    assert by_the_agent.response == {"uid": UID, "allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "the body cannot be read: Input data was truncated\n"),
+        (b"{}", "the body cannot be read: Object missing required field `apiVersion`\n"),
+        (
+            b"\x00\x01",
+            "the body cannot be read: JSON is malformed: invalid character (byte 0)\n",
+        ),
+        (b"[" * MIB, "the body cannot be read: "),
+    ],
+    ids=["nothing", "an empty object", "no JSON", "a million brackets"],
+)
+async def test_a_malformed_body_gets_400_and_the_server_lives(
+    world: World, body: bytes, reason: str
+) -> None:
+    answer = await world.post(body)
+
+    assert answer.status == 400
+    assert answer.text.startswith(reason)
+    assert world.counted("malformed") == 1
+    assert (await world.post(a_review(a_pod()))).status == 200
+
+
+async def test_a_body_of_exactly_the_limit_is_read(world: World) -> None:
+    review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
+
+    answer = await world.post(review + b" " * (3 * MIB - len(review)))
+
+    assert answer.response["allowed"] is True
+
+
+async def test_a_body_above_the_limit_gets_413_and_the_server_lives(world: World) -> None:
+    review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
+
+    answer = await world.post(review + b" " * (3 * MIB + 1 - len(review)))
+
+    assert answer.status == 413
+    assert world.counted("too_large") == 1
+    assert (await world.post(a_review(a_pod()))).status == 200
+
+
+async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(world: World) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(4):
+            yield b" " * MIB
+
+    try:
+        answer = await world.post(endless())
+    except aiohttp.ClientConnectionError:
+        # The server hung up while we were still sending, which is its right.
+        pass
+    else:
+        assert answer.status == 413
+    assert world.counted("too_large") == 1
+
+
+async def test_only_post_is_understood(world: World) -> None:
+    assert (await world.get("/mutate")).status == 405
+    assert (await world.post(b"{}", path="/validate")).status == 404
+
+
+async def test_fifty_reviews_at_once_are_all_answered(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(world.post(a_review(a_pod(fraction="0.5"), uid=f"u{n}")))
+            for n in range(50)
+        ]
+
+    assert [it.result().response["uid"] for it in asked] == [f"u{n}" for n in range(50)]
+
+
+async def test_probes_and_metrics_are_answered_beside_the_reviews(world: World) -> None:
+    world.checks["inventory"] = "the API server has not listed nodes yet"
+
+    not_ready = await world.get("/readyz")
+    world.checks["inventory"] = None
+    ready = await world.get("/readyz")
+
+    assert (not_ready.status, ready.status) == (503, 200)
+    assert "inventory: the API server has not listed nodes yet" in not_ready.text
+    assert (await world.get("/livez")).status == 200
+    assert "fracgpu_webhook_decisions_total" in (await world.get("/metrics")).text
+
+
+async def test_without_a_certificate_no_connection_is_made() -> None:
+    async with a_webhook(certificate=False) as world:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await world.get("/livez")
+
+
+async def test_a_new_certificate_is_served_without_a_restart(world: World) -> None:
+    before = await served(world.url)
+    leaf = a_leaf(world.ca)
+
+    world.tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+
+    assert await served(world.url) != before
+    assert (await world.post(a_review(a_pod()))).status == 200

@@ -1,0 +1,248 @@
+"""The whole role against an API server, embedded and real, registered as deploy/ registers it."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from certs.authority import Pair
+from fracgpu import names
+from fracgpu.views import read_pod
+from kube.access import connect
+from kube.client import KubeClient
+from kube.errors import Invalid, KubeError
+from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, PODS, SECRETS
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from simulator.apiserver import ApiServer
+from simulator.realapi import free_ports
+from tests.certs.tls_world import a_ca, a_leaf
+from tests.support.gpu import a_sharing_node, register
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+from tests.webhook.builders import Json, a_container, a_pod
+from webhook.service import build
+from webhook.settings import WebhookSettings
+
+ROOT = Path(__file__).parents[2]
+AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """An API server that asks our webhook about pods."""
+
+    client: KubeClient
+    ca: Pair
+    settings: WebhookSettings
+
+    async def create(self, pod: Json, *, name: str = "p") -> Json:
+        pod["metadata"] |= {"name": name, "namespace": "default"}
+        return await self.client.create(PODS, pod)
+
+    async def readyz(self) -> str:
+        """What the plain telemetry port says; empty while nobody listens there."""
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", self.settings.telemetry_port
+            )
+        except OSError:
+            return ""
+        writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer.decode()
+
+    async def give_certificate(self) -> None:
+        leaf = a_leaf(self.ca)
+        data = {
+            key: base64.b64encode(pem).decode()
+            for key, pem in (("tls.crt", leaf.cert_pem), ("tls.key", leaf.key_pem))
+        }
+        body = {"metadata": {"name": self.settings.tls_secret}, "data": data}
+        await self.client.create(SECRETS, body, namespace=self.settings.namespace)
+
+    async def register(self) -> None:
+        """Register as deploy/webhook.yaml does, at our address; wait until it takes effect."""
+        documents = yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text())
+        (body,) = [it for it in documents if it["kind"] == MUTATING_WEBHOOKS.kind]
+        body["webhooks"][0]["clientConfig"] = {
+            "url": f"https://127.0.0.1:{self.settings.listen_port}/mutate",
+            "caBundle": base64.b64encode(self.ca.cert_pem).decode(),
+        }
+        await self.client.create(MUTATING_WEBHOOKS, body)
+
+        async def asked() -> bool:
+            probe = a_pod(fraction="nonsense")
+            probe["metadata"]["namespace"] = "default"
+            try:
+                await self.client.create(PODS, probe, dry_run=True)
+            except KubeError as error:
+                return "want a share of one card" in str(error)
+            return False
+
+        await until(asked, what="the API server asks the webhook")
+
+
+@asynccontextmanager
+async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
+    """Yield the kubeconfig of one."""
+    if kind == "simulator":
+        async with ApiServer.start() as api:
+            yield api.kubeconfig(workdir / "kubeconfig")
+    else:
+        async with real_api_server(workdir) as real:
+            yield real.kubeconfig(workdir / "kubeconfig")
+
+
+@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    listen_port, telemetry_port = free_ports(2)
+    async with (
+        an_api_server(request.param, tmp_path) as kubeconfig,
+        connect(kubeconfig) as client,
+    ):
+        settings = WebhookSettings(
+            kubeconfig=str(kubeconfig),
+            listen_host="127.0.0.1",
+            listen_port=listen_port,
+            telemetry_host="127.0.0.1",
+            telemetry_port=telemetry_port,
+            drain_wait_s=0,
+        )
+        await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
+        yield World(client=client, ca=a_ca(), settings=settings)
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        role = group.create_task(run_until_stopped(build(world.settings), SystemClock(), stop=stop))
+        try:
+            yield
+        finally:
+            stop.set()
+    assert role.result() == 0
+
+
+async def says(world: World, *words: str) -> None:
+    async def said() -> bool:
+        answer = await world.readyz()
+        return all(word in answer for word in words)
+
+    await until(said, what=f"/readyz says {words}")
+
+
+async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(world: World) -> None:
+    async with running(world):
+        await says(world, "503", "inventory: ok", "certificate: there is no Secret fracgpu-system/")
+
+        await world.give_certificate()
+
+        await says(world, "200", "certificate: ok")
+
+
+async def test_pods_are_granted_refused_and_guarded_through_the_api_server(world: World) -> None:
+    await register(world.client, a_sharing_node("gpu-1"))
+    async with running(world):
+        await world.give_certificate()
+        await says(world, "200")
+        await world.register()
+
+        granted = await world.create(a_pod(fraction="0.5"))
+        asserts_granted(granted)
+        await asserts_refused(world)
+        await asserts_guarded(world)
+
+
+def asserts_granted(pod: Json) -> None:
+    view = read_pod(json.dumps(pod).encode())
+    assert view.need_problem == ""
+    assert view.need is not None
+    assert [(it.name, it.cards, it.mib) for it in view.need.containers] == [("train", 1, 12_000)]
+    assert view.scheduler_name == "fracgpu-scheduler"
+    words = "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
+    assert view.annotations[names.GRANTED] == words
+    # What the API server made of "12000", and why the core reads such amounts.
+    resources = pod["spec"]["containers"][0]["resources"]
+    assert resources == {
+        "limits": {"fracgpu.io/gpu-mem": "12k", "fracgpu.io/gpu-slot": "1"},
+        "requests": {"fracgpu.io/gpu-mem": "12k", "fracgpu.io/gpu-slot": "1"},
+    }
+
+
+async def asserts_refused(world: World) -> None:
+    limits = {"limits": {"fracgpu.io/gpu-mem": "9000"}}
+    for pod, words in (
+        (a_pod(fractoin="0.5"), "did you mean fracgpu.io/fraction?"),
+        (a_pod(memory="100Gi"), "'24000Mi' would fit"),
+        (a_pod(a_container(resources=limits), fraction="0.5"), "want 12000, as its annotations"),
+        (a_pod(fraction="0.5", assignment="{}"), "only FracGPU writes it"),
+    ):
+        with pytest.raises(Invalid) as refused:
+            await world.create(pod, name="refused")
+        assert words in str(refused.value)
+    plain = await world.create(a_pod(), name="plain")
+    assert plain["spec"]["schedulerName"] == "default-scheduler"
+    assert "annotations" not in plain["metadata"]
+
+
+async def asserts_guarded(world: World) -> None:
+    """The stored pod (named p) keeps what only FracGPU may write, and lives on otherwise."""
+
+    async def annotate(key: str, value: str) -> None:
+        patch = {"metadata": {"annotations": {key: value}}}
+        await world.client.patch(PODS, "p", patch, namespace="default")
+
+    for key in (names.ASSIGNMENT, names.WIRED, names.GRANTED, names.FRACTION):
+        with pytest.raises(Invalid, match="want no change"):
+            await annotate(key, "0.1")
+    await annotate("team", "vision")
+    await annotate(names.REBALANCE, "never")
+    stored = await world.client.get_object(PODS, "p", namespace="default")
+    assert stored["metadata"]["annotations"]["team"] == "vision"
+    # Taken as it is and created anew, a granted pod is granted the same again.
+    copied = {"metadata": {"annotations": dict(stored["metadata"]["annotations"])}}
+    spec = {key: it for key, it in stored["spec"].items() if key != "nodeName"}
+    again = await world.create({**copied, "spec": spec}, name="copy")
+    assert again["spec"]["affinity"] == stored["spec"]["affinity"]
+    assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
+
+
+async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
+    async with ApiServer.start() as api:
+        listen_port, telemetry_port = free_ports(2)
+        settings = WebhookSettings(
+            kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")),
+            listen_host="127.0.0.1",
+            listen_port=listen_port,
+            telemetry_host="127.0.0.1",
+            telemetry_port=telemetry_port,
+            drain_wait_s=0,
+        )
+        agent_config = api.kubeconfig(tmp_path / "agent", user=AGENT)
+        async with connect(settings.kubeconfig) as client, connect(agent_config) as agent:
+            world = World(client=client, ca=a_ca(), settings=settings)
+            await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
+            await register(client, a_sharing_node("gpu-1"))
+            async with running(world):
+                await world.give_certificate()
+                await says(world, "200")
+                await world.register()
+                await world.create(a_pod(fraction="0.5"))
+                patch = {"metadata": {"annotations": {names.WIRED: "GPU-gpu-1-0"}}}
+
+                with pytest.raises(Invalid, match="only the node agent writes it"):
+                    await client.patch(PODS, "p", patch, namespace="default")
+                await agent.patch(PODS, "p", patch, namespace="default")
+
+                pod = await client.get_object(PODS, "p", namespace="default")
+                assert pod["metadata"]["annotations"][names.WIRED] == "GPU-gpu-1-0"

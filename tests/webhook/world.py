@@ -1,0 +1,91 @@
+"""The webhook as the API server meets it: over HTTPS, with a certificate of a real authority."""
+
+import io
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from prometheus_client import CollectorRegistry
+
+from certs.authority import Pair
+from fracgpu.card import CardClass
+from process.clock import SystemClock
+from process.telemetry import Readiness
+from process.tls import ServingTls
+from tests.certs.tls_world import a_ca, a_leaf, trusting
+from tests.webhook.builders import CLASSES, RULES, Json
+from webhook.metrics import WebhookMetrics
+from webhook.server import Reviewer, WebhookServer
+from webhook.settings import WebhookSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    text: str
+
+    @property
+    def response(self) -> Json:
+        parsed: Json = json.loads(self.text)["response"]
+        return parsed
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """A running webhook server, and the authority that a caller trusts."""
+
+    url: str
+    tls: ServingTls
+    ca: Pair
+    registry: CollectorRegistry
+    classes: Sequence[CardClass] | None = CLASSES
+    checks: dict[str, str | None] = field(default_factory=dict)
+
+    async def post(self, body: Any, *, path: str = "/mutate") -> Answer:
+        """POST bytes, an async stream of bytes, or a value to be sent as JSON."""
+        data = json.dumps(body).encode() if isinstance(body, dict) else body
+        if isinstance(data, bytes):
+            data = io.BytesIO(data)
+        return await self._ask("POST", path, data=data)
+
+    async def get(self, path: str) -> Answer:
+        return await self._ask("GET", path)
+
+    async def _ask(self, verb: str, path: str, **options: Any) -> Answer:
+        connector = aiohttp.TCPConnector(force_close=True, ssl=trusting(self.ca.cert_pem))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(verb, self.url + path, **options) as response,
+        ):
+            return Answer(status=response.status, text=await response.text())
+
+    def counted(self, outcome: str) -> float | None:
+        labels = {"outcome": outcome}
+        return self.registry.get_sample_value("fracgpu_webhook_decisions_total", labels)
+
+
+@asynccontextmanager
+async def a_webhook(*, body_limit_mib: int = 3, certificate: bool = True) -> AsyncIterator[World]:
+    """Serve one on loopback."""
+    registry, tls, ca = CollectorRegistry(), ServingTls(), a_ca()
+    world = World(url="", tls=tls, ca=ca, registry=registry)
+    reviewer = Reviewer(lambda: world.classes, WebhookMetrics(registry), SystemClock(), rules=RULES)
+    settings = WebhookSettings(
+        listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
+    )
+    readiness: Callable[[], Readiness] = lambda: Readiness(checks=world.checks)  # noqa: E731
+    server = WebhookServer(settings, reviewer, tls, registry=registry, readiness=readiness)
+    if certificate:
+        leaf = a_leaf(ca)
+        tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+    await server.start()
+    try:
+        world.url = f"https://127.0.0.1:{server.port}"
+        yield world
+    finally:
+        await server.stop(1)
