@@ -1,15 +1,17 @@
 """The screen while the demo runs: a live view in a terminal, plain lines elsewhere."""
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
 
 from cli.render import dashboard, promises
-from simulator.picture import Picture
-from simulator.verdict import Promise
+from simulator.demo.picture import Picture
+from simulator.demo.verdict import Promise
 
 
 class Screen(Protocol):
@@ -77,3 +79,17 @@ def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:
         if news[position] == last:
             return news[position + 1 :]
     return news
+
+
+def open_console() -> Console:
+    """Open the terminal, or whatever stands in for it."""
+    return Console(highlight=False)
+
+
+def save_picture(
+    path: Path, picture: Picture, *, elapsed_s: float, duration_s: float, step: str
+) -> None:
+    """Write the live view of one moment as an SVG file."""
+    console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)
+    console.print(dashboard(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step))
+    path.write_text(console.export_svg(title="make demo"))

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fracgpu.units import format_mib
-from simulator.picture import CardPicture, NodePicture, Picture
-from simulator.verdict import Promise
+from simulator.demo.picture import CardPicture, NodePicture, Picture
+from simulator.demo.verdict import Promise
 
 _BAR_CELLS: Final = 32
 _NEWS_LINES: Final = 9

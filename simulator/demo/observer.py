@@ -15,8 +15,8 @@ from fracgpu.views import PodView, read_node, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
-from simulator.picture import CardPicture, NodePicture, Picture, SlicePicture
-from simulator.verdict import CardPeak, HeatFact
+from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.verdict import CardPeak, HeatFact
 
 _NEWS: Final = 400
 _HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})

@@ -1,0 +1,212 @@
+"""``fracgpu demo``: the whole loop on this machine, watched live and judged at the end."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.prometheus import PrometheusMissing
+
+from cli.live import Screen, open_console, open_screen, save_picture, show_promises
+from cli.main import CALLED_WRONG, DONE, FAILED
+from process import logs
+from process.clock import SystemClock
+from simulator.demo.rig import Rig, RigSettings, open_rig
+from simulator.demo.script import Progress, Script, play_within
+from simulator.demo.verdict import Facts, Promise, judge
+from simulator.realapi import ASSETS_ENV, RealApiError, find_assets
+
+_FRAME_S: Final = 0.5
+_READY_LIMIT_S: Final = 60.0
+# A slow machine may need longer than the planned duration; past this the demo has failed.
+_GRACE_S: Final = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """How the demo ended."""
+
+    facts: Facts
+    promises: tuple[Promise, ...]
+    finished: bool
+    lasted_s: float
+    control_plane: dict[str, str]
+
+    @property
+    def kept(self) -> bool:
+        return self.finished and all(promise.held for promise in self.promises)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the demo; 0 only if every promise held."""
+    options = _parser().parse_args(argv)
+    try:
+        assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
+    except RealApiError as error:
+        return _complain(CALLED_WRONG, str(error))
+    settings = RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
+    try:
+        # Sockets lie below it, and a socket's path has at most 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="fracgpu-", dir="/tmp") as folder:
+            _log_to(Path(folder) / "demo.log")
+            return asyncio.run(_show(settings, options, Path(folder)))
+    except KeyboardInterrupt:
+        return _complain(FAILED, "stopped; everything that was started has ended")
+    except (RealApiError, PrometheusMissing) as error:
+        return _complain(FAILED, str(error))
+
+
+async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
+    loop = asyncio.get_running_loop()
+    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation.
+    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    console = open_console()
+    console.print(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
+    async with open_rig(settings, workdir, SystemClock()) as rig:
+        with open_screen(console) as screen:
+            outcome = await _run(rig, options, screen)
+        show_promises(console, outcome.promises)
+        _write_report(options.report, outcome)
+        verdict = "every promise held" if outcome.kept else "NOT every promise held"
+        console.print(f"{verdict}; figures in {options.report}")
+        if not outcome.kept:
+            kept = _keep_logs(workdir, options.report.with_suffix(".logs"))
+            console.print(f"the logs of every role are in {kept}")
+        if options.keep:
+            _print_addresses(rig, console.print)
+            await asyncio.Event().wait()
+    return DONE if outcome.kept else FAILED
+
+
+async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcome:
+    clock = SystemClock()
+    progress = Progress()
+    script = Script(rig, clock, progress)
+    began_s = clock.monotonic()
+
+    async def draw() -> None:
+        pictured = False
+        while True:
+            elapsed_s = clock.monotonic() - began_s
+            picture = rig.observer.picture(
+                expected=sum(progress.expected.values()), roles=rig.roles()
+            )
+            screen.show(
+                picture, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step
+            )
+            hot = rig.observer.heat.hot_after_s is not None
+            if options.picture is not None and hot and not pictured:
+                pictured = True
+                save_picture(
+                    options.picture,
+                    picture,
+                    elapsed_s=elapsed_s,
+                    duration_s=options.duration,
+                    step=progress.step,
+                )
+            await clock.sleep(_FRAME_S)
+
+    async with asyncio.TaskGroup() as group:
+        drawing = group.create_task(draw(), name="draw")
+        finished = await play_within(script, options.duration + _GRACE_S)
+        await clock.sleep(max(0.0, options.duration - (clock.monotonic() - began_s)))
+        facts = await script.facts()
+        drawing.cancel()
+    return _Outcome(
+        facts=facts,
+        promises=judge(facts),
+        finished=finished,
+        lasted_s=clock.monotonic() - began_s,
+        control_plane=rig.control_plane.parts,
+    )
+
+
+def _write_report(path: Path, outcome: _Outcome) -> None:
+    facts = outcome.facts
+    report: dict[str, Any] = {
+        "kept": outcome.kept,
+        "finished": outcome.finished,
+        "lastedSeconds": round(outcome.lasted_s, 1),
+        "controlPlane": outcome.control_plane,
+        "promises": [asdict(promise) for promise in outcome.promises],
+        "pods": [asdict(pod) for pod in facts.pods],
+        "refusals": [asdict(refusal) for refusal in facts.refusals],
+        "cards": [asdict(peak) for peak in facts.peaks],
+        "heat": asdict(facts.heat),
+        "scrapeTargets": dict(facts.scrape_targets),
+    }
+    path.write_text(json.dumps(report, indent=2, default=str) + "\n")
+
+
+def _keep_logs(workdir: Path, target: Path) -> Path:
+    target.mkdir(parents=True, exist_ok=True)
+    for log in workdir.glob("*.log"):
+        (target / log.name).write_bytes(log.read_bytes())
+    return target
+
+
+def _print_addresses(rig: Rig, write: Any) -> None:
+    write("")
+    write(f"API server   export KUBECONFIG={rig.kubeconfig}")
+    write(f"Prometheus   {rig.prometheus_url}")
+    for name, address in rig.addresses.scrape_targets().items():
+        write(f"{name:<24} http://{address}/metrics")
+    write("Ctrl-C stops everything")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu demo",
+        description="From a fraction on a pod to a pod moved off a hot card, on this machine.",
+    )
+    parser.add_argument(
+        "--duration", type=_seconds, default=90.0, help="seconds to run (default 90)"
+    )
+    parser.add_argument("--nodes", type=_count, default=4, help="simulated nodes (default 4)")
+    parser.add_argument("--cards", type=_count, default=4, help="cards per node (default 4)")
+    parser.add_argument(
+        "--keep", action="store_true", help="stay up after the verdict and print the addresses"
+    )
+    parser.add_argument(
+        "--real-apiserver",
+        action="store_true",
+        help=f"use the kube-apiserver and etcd in ${ASSETS_ENV}, and its kube-scheduler and "
+        "kube-controller-manager where they are there",
+    )
+    parser.add_argument(
+        "--report", type=Path, default=Path("demo-report.json"), help="where the figures go"
+    )
+    parser.add_argument("--picture", type=Path, help="save the view at the hot moment as SVG")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 30 <= seconds <= 3600:  # noqa: PLR2004 - the bounds are in the message
+        raise argparse.ArgumentTypeError(f"{text} is not within 30 to 3600 seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 2 <= count <= 16:  # noqa: PLR2004 - the bounds are in the message
+        raise argparse.ArgumentTypeError(f"{text} is not within 2 to 16")
+    return count
+
+
+def _log_to(path: Path) -> None:
+    """Keep the logs of our own process off the screen."""
+    stream = path.open("a")
+    logs.configure(level="info", json=True, stream=stream)
+
+
+def _complain(code: int, message: str) -> int:
+    print(f"fracgpu demo: {message}", file=sys.stderr)
+    return code

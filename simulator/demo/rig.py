@@ -1,0 +1,223 @@
+"""The demo's rig: a cluster, the five roles as processes, a Prometheus, and an observer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from fracgpu import names
+from kube.access import connect
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
+from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES
+from process.clock import Clock
+from rebalancer.prometheus import Prometheus
+from simulator.cards import cards_document, write_cards_file
+from simulator.demo.control_plane import ControlPlane, open_control_plane
+from simulator.demo.hardware import plan_nodes
+from simulator.demo.heat import MeasuredHeat
+from simulator.demo.observer import Observer
+from simulator.demo.probes import why_not_ready
+from simulator.demo.roles import Addresses, Cluster, NodePlace, choose_addresses, role_specs
+from simulator.demo.supervisor import Supervisor
+from simulator.demo.workload import NAMESPACE, heating_workload
+from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.prometheus import RealPrometheus
+
+_DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+_QUERY_LIMIT_S: Final = 3.0
+_QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
+
+# The rules are those of a real cluster; only their windows are short enough to watch.
+DEMO_POLICY: Final[Mapping[str, Any]] = {
+    "mode": "active",
+    "tickS": 2,
+    "startupGraceS": 0,
+    "hotRatio": 0.8,
+    "clearRatio": 0.65,
+    "ceilingRatio": 0.6,
+    "fastWindowS": 10,
+    "slowWindowS": 15,
+    "forecastWindowS": 20,
+    "stepS": 1,
+    "scrapeIntervalS": 1,
+    "staleAfterS": 6,
+    "settleS": 10,
+    "minPodAgeS": 3,
+    "cardCooldownS": 30,
+    "ownerCooldownS": 60,
+    "replacementTtlS": 60,
+    "evictTtlS": 60,
+    "planTtlS": 30,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RigSettings:
+    """How large, and on which control plane.
+
+    Attributes:
+        assets: folder with a real kube-apiserver and etcd (and the other components, which are
+            used where they are there), or None for the embedded API server.
+    """
+
+    nodes: int = 4
+    cards_per_node: int = 4
+    scrape_interval_s: float = 1.0
+    assets: Path | None = None
+    policy: Mapping[str, Any] = DEMO_POLICY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rig:
+    """Everything running; all of it ends with :func:`open_rig`'s block."""
+
+    kube: KubeClient
+    control_plane: ControlPlane
+    addresses: Addresses
+    kubelets: Mapping[str, Kubelet]
+    supervisor: Supervisor
+    observer: Observer
+    heat: MeasuredHeat
+    prometheus_url: str
+    kubeconfig: Path
+
+    async def ready(self) -> bool:
+        """Tell whether every role is ready and every node shows its cards."""
+        return not await self.waiting_for()
+
+    async def waiting_for(self) -> Sequence[str]:
+        """Name what is not ready yet, with the reason."""
+        waiting = []
+        for name, address in self.addresses.scrape_targets().items():
+            why = await why_not_ready(address)
+            if why is not None:
+                waiting.append(f"{name}: {why}")
+        seen = {node.node for node in self.observer.nodes if node.cards}
+        waiting += [f"{node}: no cards yet" for node in self.kubelets if node not in seen]
+        return waiting
+
+    def roles(self) -> Sequence[tuple[str, bool]]:
+        """Name each role and tell whether its process runs."""
+        return [(name, self.supervisor.pid(name) is not None) for name in self.supervisor.names()]
+
+    def wired(self, node: str, pod_uid: str) -> Mapping[str, tuple[str, ...]]:
+        """Tell which cards each container of a pod really got: the runtime's truth."""
+        kubelet = self.kubelets.get(node)
+        return kubelet.cards_of(pod_uid) if kubelet is not None else {}
+
+
+@asynccontextmanager
+async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncIterator[Rig]:
+    """Start everything below *workdir* (a short path: sockets lie in it) and stop it at the end."""
+    plans = plan_nodes(settings.nodes, settings.cards_per_node)
+    addresses = choose_addresses([plan.name for plan in plans])
+    async with AsyncExitStack() as stack:
+        plane = await stack.enter_async_context(
+            open_control_plane(settings.assets, workdir, extender_port=addresses.extender)
+        )
+        kube = await stack.enter_async_context(connect(plane.kubeconfig))
+        await _prepare(kube, addresses, settings.policy)
+        prometheus = await stack.enter_async_context(
+            RealPrometheus.start(
+                workdir / "prometheus",
+                targets=addresses.scrape_targets(),
+                scrape_interval_s=settings.scrape_interval_s,
+            )
+        )
+        heat = MeasuredHeat(
+            await stack.enter_async_context(
+                Prometheus(prometheus.url, limit_s=_QUERY_LIMIT_S, limit_bytes=_QUERY_LIMIT_BYTES)
+            )
+        )
+        observer = Observer(
+            kube,
+            heat,
+            clock,
+            namespace=NAMESPACE,
+            heated=f"{heating_workload().name}-",
+            hot_line=float(settings.policy["hotRatio"]),
+        )
+        places = {
+            plan.name: NodePlace(
+                folders=KubeletFolders.under(workdir / f"n{number}"),
+                cards_file=workdir / f"n{number}" / "cards.json",
+            )
+            for number, plan in enumerate(plans)
+        }
+        for plan in plans:
+            write_cards_file(places[plan.name].cards_file, cards_document(plan.cards))
+        kubelets = {
+            name: Kubelet(kube, clock, KubeletConfig(node=name, folders=place.folders))
+            for name, place in places.items()
+        }
+        cluster = Cluster(
+            kubeconfig=plane.kubeconfig, user=plane.user, prometheus_url=prometheus.url
+        )
+        supervisor = Supervisor(role_specs(addresses, places, cluster), log_dir=workdir)
+        await stack.enter_async_context(
+            _running(
+                plane.run_controllers(kube, clock),
+                plane.run_scheduler(kube, clock),
+                observer.run(),
+                supervisor.run(),
+                *(kubelet.run() for kubelet in kubelets.values()),
+            )
+        )
+        await observer.wait_synced()
+        yield Rig(
+            kube=kube,
+            control_plane=plane,
+            addresses=addresses,
+            kubelets=kubelets,
+            supervisor=supervisor,
+            observer=observer,
+            heat=heat,
+            prometheus_url=prometheus.url,
+            kubeconfig=plane.kubeconfig,
+        )
+
+
+@asynccontextmanager
+async def _running(*parts: Any) -> AsyncIterator[None]:
+    """Run loops beside the block; the first error of any ends all of them."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part) for part in parts]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]) -> None:
+    """Create what an administrator would: namespaces, configuration, webhook configuration."""
+    for namespace in (names.SYSTEM_NAMESPACE, NAMESPACE):
+        try:
+            await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
+        except AlreadyExists:
+            continue
+    config = _deployed("config.yaml", "ConfigMap")
+    config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))
+    await kube.create(CONFIGMAPS, config)
+    webhook = _deployed("webhook.yaml", "MutatingWebhookConfiguration")
+    for entry in webhook["webhooks"]:
+        path = entry["clientConfig"]["service"]["path"]
+        # The deployed configuration, except that no Service leads to a process on loopback.
+        entry["clientConfig"] = {"url": f"https://127.0.0.1:{addresses.webhook}{path}"}
+    await kube.create(MUTATING_WEBHOOKS, webhook)
+
+
+def _deployed(file: str, kind: str) -> dict[str, Any]:
+    """Read one object of the deployment, so that the demo runs what an administrator installs.
+
+    Raises:
+        FileNotFoundError: this is not a checkout, so deploy/ is not here.
+    """
+    documents = yaml.safe_load_all((_DEPLOY / file).read_text())
+    found: dict[str, Any] = next(it for it in documents if it and it["kind"] == kind)
+    return found

@@ -1,0 +1,114 @@
+"""How the demo starts the real roles: the same command as in a pod, with addresses on loopback."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulator.demo.ports import free_ports
+from simulator.demo.supervisor import ProcessSpec
+from simulator.kubelet import KubeletFolders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Loopback ports of the roles' servers."""
+
+    webhook: int
+    extender: int
+    telemetry: dict[str, int]
+
+    def scrape_targets(self) -> dict[str, str]:
+        """Give role → host:port of its /metrics."""
+        return {name: f"127.0.0.1:{port}" for name, port in self.telemetry.items()}
+
+
+def choose_addresses(nodes: Sequence[str]) -> Addresses:
+    """Find a port for each server of each role."""
+    names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(it) for it in nodes)]
+    ports = free_ports(len(names) + 2)
+    return Addresses(
+        webhook=ports[0],
+        extender=ports[1],
+        telemetry=dict(zip(names, ports[2:], strict=True)),
+    )
+
+
+def plugin_name(node: str) -> str:
+    """Name the device plugin's process of one node."""
+    return f"deviceplugin-{node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where one node's agent finds kubelet, the runtime and its cards."""
+
+    folders: KubeletFolders
+    cards_file: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What every role is told: the API server, as whom, and the Prometheus."""
+
+    kubeconfig: Path
+    user: str
+    prometheus_url: str
+
+
+def role_specs(
+    addresses: Addresses, nodes: Mapping[str, NodePlace], cluster: Cluster
+) -> tuple[ProcessSpec, ...]:
+    """Write the command line of every role."""
+    roles: dict[str, Sequence[str]] = {
+        "certs": ("run", "certs", "--extra-names", "127.0.0.1"),
+        "webhook": (
+            *("run", "webhook", "--listen-host", "127.0.0.1"),
+            *("--listen-port", str(addresses.webhook), "--agent-users", cluster.user),
+        ),
+        "scheduler": (
+            *("run", "scheduler", "--listen-port", str(addresses.extender)),
+            *("--identity", "fracgpu-scheduler-0"),
+        ),
+        "rebalancer": (
+            *("run", "rebalancer", "--prometheus-url", cluster.prometheus_url),
+            *("--identity", "fracgpu-rebalancer-0"),
+        ),
+    }
+    roles |= {plugin_name(node): _plugin(node, place) for node, place in nodes.items()}
+    return tuple(
+        ProcessSpec(
+            name=name,
+            argv=(
+                *(sys.executable, "-m", "cli", *words),
+                *("--kubeconfig", str(cluster.kubeconfig), "--log-json", "true"),
+                *("--telemetry-host", "127.0.0.1"),
+                *("--telemetry-port", str(addresses.telemetry[name])),
+                *("--drain-wait-s", "0", "--drain-limit-s", "1"),
+            ),
+            env=_environment(),
+        )
+        for name, words in roles.items()
+    )
+
+
+def _plugin(node: str, place: NodePlace) -> Sequence[str]:
+    folders = place.folders
+    return (
+        *("run", "deviceplugin", "--node-name", node),
+        *("--cards", f"simulated:{place.cards_file}"),
+        *("--device-plugins-dir", str(folders.device_plugins)),
+        *("--pod-resources-socket", str(folders.pod_resources_socket)),
+        *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),
+        *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Give a role the caller's environment less what would change its settings."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FRACGPU_") and name not in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST")
+    }

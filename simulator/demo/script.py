@@ -1,0 +1,164 @@
+"""What happens in the demo, in order, and how its facts are gathered at the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kube.errors import Forbidden, Invalid, KubeError
+from kube.kinds import DEPLOYMENTS, PDBS, PODS, STATEFULSETS, Kind
+from process.clock import Clock
+from simulator.demo.rig import Rig
+from simulator.demo.verdict import Facts, PodFact, Promise, RefusalFact, judge
+from simulator.demo.workload import (
+    Workload,
+    bad_requests,
+    disruption_budget,
+    heating_workload,
+    steady_workloads,
+)
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "pods": PODS,
+    "deployments": DEPLOYMENTS,
+    "statefulsets": STATEFULSETS,
+}
+_POLL_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where the demo stands, for whoever draws it."""
+
+    step: str = "starting the cluster"
+    expected: dict[str, int] = field(default_factory=dict)
+    refusals: list[RefusalFact] = field(default_factory=list)
+
+
+class Script:
+    """One run of the demo over a started rig.
+
+    Args:
+        rig: the cluster and its roles.
+        clock: paces.
+        progress: kept up to date while :meth:`play` runs.
+    """
+
+    def __init__(self, rig: Rig, clock: Clock, progress: Progress) -> None:
+        self._rig = rig
+        self._clock = clock
+        self._progress = progress
+
+    async def play(self) -> None:
+        """Submit everything, heat a card, and return when it has been relieved."""
+        rig, progress = self._rig, self._progress
+        progress.step = "waiting until every role is ready and the nodes show their cards"
+        await self._until(rig.ready)
+        progress.step = "submitting pods that ask for shares of cards"
+        for workload in steady_workloads():
+            await self._submit(workload)
+        await self._submit_bad_requests()
+        progress.step = "waiting until every pod runs on its card"
+        await self._until(self._all_run)
+        progress.step = "letting a card run hot"
+        await rig.kube.create(PDBS, disruption_budget())
+        await self._submit(heating_workload())
+        await self._until(lambda: _is(rig.observer.heat.hot_after_s is not None))
+        progress.step = "the card is hot: waiting for the rebalancer to move a pod off it"
+        await self._until(lambda: _is(bool(rig.observer.heat.moved_pods)))
+        progress.step = "a pod moves: waiting until the card is cool and every pod runs"
+        await self._until(lambda: _is(rig.observer.heat.relieved_after_s is not None))
+        await self._until(self._all_run)
+        progress.step = "relieved: watching that it stays so"
+
+    async def facts(self) -> Facts:
+        """Gather what the verdict needs."""
+        rig = self._rig
+        return Facts(
+            expected_pods=dict(self._progress.expected),
+            pods=await self._pod_facts(),
+            refusals=tuple(self._progress.refusals),
+            peaks=rig.observer.peaks,
+            heat=rig.observer.heat,
+            scrape_targets=await rig.heat.targets() or {},
+        )
+
+    async def verdict(self) -> tuple[Promise, ...]:
+        return judge(await self.facts())
+
+    async def _submit(self, workload: Workload) -> None:
+        await self._rig.kube.create(_KINDS[workload.plural], workload.body)
+        self._progress.expected[workload.name] = workload.pods
+        self._rig.observer.tell(f"submitted {workload.name}: {workload.story}")
+
+    async def _submit_bad_requests(self) -> None:
+        for bad in bad_requests():
+            message: str | None = None
+            try:
+                await self._rig.kube.create(PODS, bad.body)
+            except (Invalid, Forbidden) as error:
+                message = error.message
+            self._progress.refusals.append(
+                RefusalFact(name=bad.name, mentions=bad.mentions, message=message)
+            )
+            self._rig.observer.tell(f"refused {bad.name} ({bad.story}): {message}")
+
+    async def _all_run(self) -> bool:
+        running = self._running()
+        return all(running.get(name, 0) == want for name, want in self._progress.expected.items())
+
+    def _running(self) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for view in self._rig.observer.pods:
+            if view.ready and not view.record.terminating:
+                owner = owner_of(view.record.name, self._progress.expected)
+                counts[owner] = counts.get(owner, 0) + 1
+        return counts
+
+    async def _pod_facts(self) -> Sequence[PodFact]:
+        facts = []
+        for view in self._rig.observer.pods:
+            record = view.record
+            if record.terminating:
+                continue
+            facts.append(
+                PodFact(
+                    key=record.key,
+                    owner=owner_of(record.name, self._progress.expected),
+                    running=view.ready,
+                    assignment=record.assignment,
+                    wired=self._rig.wired(record.node, record.uid),
+                )
+            )
+        return tuple(sorted(facts, key=lambda fact: fact.key))
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Wait for a condition; the caller's time limit ends the wait."""
+        while not await _asked(condition):
+            await self._clock.sleep(_POLL_S)
+
+
+async def _asked(condition: Callable[[], Awaitable[bool]]) -> bool:
+    try:
+        return await condition()
+    except KubeError:
+        return False
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 - wraps a fact into an awaitable
+    return fact
+
+
+def owner_of(pod: str, owners: Mapping[str, int]) -> str:
+    """Tell which workload a pod's name belongs to."""
+    return next((name for name in owners if pod == name or pod.startswith(f"{name}-")), "")
+
+
+async def play_within(script: Script, limit_s: float) -> bool:
+    """Play the demo; tell whether it came to its end within *limit_s* seconds."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await script.play()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""deploy/ fits the programs it starts: flags, configuration, names and webhook conditions."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import cel
+import pytest
+import yaml
+
+from cli.run import ROLES
+from fracgpu import names
+from fracgpu.policy import Mode
+from fracgpu.request import Strategy
+from process.settings import load
+from rebalancer.config import KEY as REBALANCER_KEY
+from rebalancer.config import parse_policy
+from scheduler.policy import KEY as PLACEMENT_KEY
+from scheduler.policy import parse_strategy
+from simulator.scheduler_profile import scheduler_configuration
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def objects() -> list[dict[str, Any]]:
+    kustomization = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
+    return [
+        document
+        for file in kustomization["resources"]
+        for document in yaml.safe_load_all((DEPLOY / file).read_text())
+        if document
+    ]
+
+
+def of_kind(*kinds: str) -> list[dict[str, Any]]:
+    return [it for it in objects() if it["kind"] in kinds]
+
+
+def only(kind: str, name: str) -> dict[str, Any]:
+    return next(it for it in of_kind(kind) if it["metadata"]["name"] == name)
+
+
+def role_containers() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (container["args"][1], container)
+        for workload in of_kind("Deployment", "DaemonSet")
+        for container in workload["spec"]["template"]["spec"]["containers"]
+        if container["image"] == "fracgpu"
+    ]
+
+
+def test_every_role_is_deployed_once() -> None:
+    assert sorted(role for role, _ in role_containers()) == sorted(ROLES)
+
+
+@pytest.mark.parametrize(("role", "container"), role_containers(), ids=lambda it: str(it)[:12])
+def test_a_role_accepts_the_flags_it_is_started_with(role: str, container: dict[str, Any]) -> None:
+    settings = vars(importlib.import_module(f"{role}.settings"))[ROLES[role].settings]
+    variables = {it["name"]: it.get("value", "from-the-pod") for it in container.get("env", ())}
+
+    loaded = load(settings, container["args"][2:], variables, program=role)
+
+    telemetry = next(it for it in container["ports"] if it["name"] == "telemetry")
+    assert telemetry["containerPort"] == loaded.telemetry_port
+
+
+@pytest.mark.parametrize(("role", "container"), role_containers(), ids=lambda it: str(it)[:12])
+def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> None:
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["resources"]["limits"]["memory"]
+
+
+def test_only_the_node_agent_is_privileged() -> None:
+    privileged = {
+        role
+        for role, container in role_containers()
+        if container["securityContext"].get("privileged")
+    }
+
+    assert privileged == {"deviceplugin"}
+
+
+def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
+    data = only("ConfigMap", names.CONFIG_MAP)["data"]
+
+    assert set(data) == {PLACEMENT_KEY, REBALANCER_KEY}
+    assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.PACK
+    # Nothing moves before an administrator says so.
+    assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN
+
+
+def test_the_scheduler_profile_is_the_one_the_real_kube_scheduler_was_tried_with() -> None:
+    shipped = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
+    proven = scheduler_configuration(
+        extender_url="http://127.0.0.1:9404", kubeconfig=Path("/nowhere")
+    )
+
+    # In a pod it has the pod's credentials, and elects a leader.
+    del proven["clientConnection"], proven["leaderElection"], shipped["leaderElection"]
+    assert shipped == proven
+
+
+def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
+    accounts = {it["metadata"]["name"] for it in of_kind("ServiceAccount")}
+    roles = {it["metadata"]["name"] for it in of_kind("Role", "ClusterRole")}
+    built_in = {
+        "system:kube-scheduler",
+        "system:volume-scheduler",
+        "extension-apiserver-authentication-reader",
+    }
+
+    for binding in of_kind("RoleBinding", "ClusterRoleBinding"):
+        assert binding["roleRef"]["name"] in roles | built_in
+        assert {it["name"] for it in binding["subjects"]} <= accounts
+
+
+def test_no_role_may_do_everything() -> None:
+    for role in of_kind("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+
+
+def pod(**changes: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}
+    body["metadata"].update(changes.pop("metadata", {}))
+    body["spec"].update(changes)
+    return body
+
+
+LIMITED = {"name": "c", "resources": {"limits": {"fracgpu.io/gpu-mem": "4096"}}}
+REQUESTED = {"name": "c", "resources": {"requests": {"fracgpu.io/gpu-mem": "4096"}}}
+
+
+@pytest.mark.parametrize(
+    ("asks", "body"),
+    [
+        (False, pod()),
+        (False, pod(metadata={"annotations": {"app": "x"}})),
+        (False, pod(containers=[{"name": "c", "resources": {"limits": {"cpu": "1"}}}])),
+        (False, pod(initContainers=[{"name": "i"}])),
+        (True, pod(metadata={"annotations": {"fracgpu.io/fraction": "0.5"}})),
+        (True, pod(metadata={"annotations": {"fracgpu.io/fracton": "0.5"}})),
+        (True, pod(containers=[LIMITED])),
+        (True, pod(containers=[REQUESTED])),
+        (True, pod(initContainers=[LIMITED])),
+        (True, pod(initContainers=[{"name": "i"}, REQUESTED])),
+    ],
+)
+def test_the_webhook_is_asked_about_exactly_the_pods_that_ask(
+    asks: bool, body: dict[str, Any]
+) -> None:
+    webhook = only("MutatingWebhookConfiguration", "fracgpu-webhook")["webhooks"][0]
+
+    for condition in webhook["matchConditions"]:
+        assert cel.evaluate(condition["expression"], {"object": body}) is asks
+
+
+def test_the_webhook_fails_closed_and_soon() -> None:
+    webhook = only("MutatingWebhookConfiguration", "fracgpu-webhook")["webhooks"][0]
+
+    assert webhook["failurePolicy"] == "Fail"
+    assert webhook["timeoutSeconds"] == 5

@@ -1,0 +1,76 @@
+"""Processes are kept running, and all of them end when the supervisor does."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from simulator.demo.supervisor import ProcessSpec, Supervisor
+from tests.support.waiting import until_true
+
+SLEEPER = (sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)")
+STUBBORN = (
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('up', flush=True); time.sleep(60)",
+)
+
+
+@asynccontextmanager
+async def supervised(folder: Path, **argv: tuple[str, ...]) -> AsyncIterator[Supervisor]:
+    specs = [
+        ProcessSpec(name=name, argv=words, env=dict(os.environ)) for name, words in argv.items()
+    ]
+    supervisor = Supervisor(specs, log_dir=folder)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(supervisor.run())
+        try:
+            yield supervisor
+        finally:
+            task.cancel()
+
+
+def said_up(supervisor: Supervisor, name: str, *, times: int = 1) -> Callable[[], bool]:
+    file = supervisor.log_file(name)
+    return lambda: file.exists() and file.read_text().count("up") >= times
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_a_killed_process_is_started_again(tmp_path: Path) -> None:
+    async with supervised(tmp_path, role=SLEEPER) as supervisor:
+        await until_true(said_up(supervisor, "role"), what="the process to be up")
+        first = supervisor.pid("role")
+
+        supervisor.kill("role")
+
+        await until_true(said_up(supervisor, "role", times=2), what="the process to be up")
+        assert supervisor.pid("role") not in (None, first)
+        assert supervisor.starts("role") == 2
+        assert supervisor.exits()["role"] == (-signal.SIGKILL,)
+
+
+async def test_nothing_is_left_when_the_supervisor_ends(tmp_path: Path) -> None:
+    async with supervised(tmp_path, polite=SLEEPER, stubborn=STUBBORN) as supervisor:
+        await until_true(said_up(supervisor, "polite"), what="the process to be up")
+        await until_true(said_up(supervisor, "stubborn"), what="the process to be up")
+        pids = [supervisor.pid(name) for name in supervisor.names()]
+
+    assert all(pid is not None and gone(pid) for pid in pids)
+
+
+async def test_a_process_that_ends_at_once_is_tried_again_more_slowly(tmp_path: Path) -> None:
+    async with supervised(tmp_path, broken=(sys.executable, "-c", "raise SystemExit(3)")) as it:
+        await until_true(lambda: it.starts("broken") >= 2, what="the process to be up")
+
+        assert set(it.exits()["broken"]) == {3}
