@@ -1,7 +1,7 @@
 """The loop: read, decide, act, count."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 class UsageSource(Protocol):
     """What the loop needs of :class:`rebalancer.observe.MeasuredUsage`."""
 
-    def observe(self, cards: Mapping[CardUuid, str], policy: Policy) -> Awaitable[Measured]: ...
+    def observe(self, cards: Collection[CardUuid], policy: Policy) -> Awaitable[Measured]: ...
 
 
 class PolicySource(Protocol):

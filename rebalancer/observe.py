@@ -1,6 +1,6 @@
 """Series of Prometheus to card usage; what is missing, old or impossible is not believed."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
-    """The answers of one cycle, all as of one time: by UUID or node, pods by UUID and then UID."""
+    """The answers of one cycle, all as of one time: by UUID, pods by UUID and then UID."""
 
     age_s: Mapping[str, float]
     collect_age_s: Mapping[str, float]
@@ -69,8 +69,8 @@ class MeasuredUsage:
         self._prometheus = prometheus
         self._on_trouble = on_trouble
 
-    async def observe(self, cards: Mapping[CardUuid, str], policy: Policy) -> Measured:
-        """Measure *cards* (UUID to node name); never raises for trouble with Prometheus."""
+    async def observe(self, cards: Collection[CardUuid], policy: Policy) -> Measured:
+        """Measure *cards*; never raises for trouble with Prometheus."""
         try:
             answers = await self._ask_all(policy)
         except NoAnswer as error:
@@ -78,7 +78,7 @@ class MeasuredUsage:
             why = f"Prometheus does not answer, {error}"
             unknown = {uuid: CardUsage(card=uuid, trust=Trust.UNKNOWN, why=why) for uuid in cards}
             return Measured(usage=unknown, trouble=str(error))
-        usage = {uuid: _judge(uuid, node, answers, policy) for uuid, node in cards.items()}
+        usage = {uuid: _judge(uuid, answers, policy) for uuid in cards}
         ages = [age for uuid, age in answers.age_s.items() if CardUuid(uuid) in cards]
         return Measured(
             usage=usage,
@@ -92,23 +92,23 @@ class MeasuredUsage:
             raise NoAnswer(Trouble.GARBLED, "its clock tells no time")
         at_s = clock[0].value
         return _Answers(
-            age_s=await self._by("UUID", queries.AGE, at_s),
-            collect_age_s=await self._by("node", queries.COLLECT_AGE, at_s),
-            samples=await self._by("UUID", queries.samples(policy), at_s),
-            level=await self._by("UUID", queries.level(policy), at_s),
-            slow_level=await self._by("UUID", queries.slow_level(policy), at_s),
-            fast_hot=await self._by("UUID", queries.fast_hot(policy), at_s),
-            slow_hot=await self._by("UUID", queries.slow_hot(policy), at_s),
-            forecast_mean=await self._by("UUID", queries.forecast_mean(policy), at_s),
-            forecast_quantile=await self._by("UUID", queries.forecast_quantile(policy), at_s),
-            free_mib=await self._by("UUID", queries.FREE_MIB, at_s),
+            age_s=await self._by_card(queries.AGE, at_s),
+            collect_age_s=await self._by_card(queries.COLLECT_AGE, at_s),
+            samples=await self._by_card(queries.samples(policy), at_s),
+            level=await self._by_card(queries.level(policy), at_s),
+            slow_level=await self._by_card(queries.slow_level(policy), at_s),
+            fast_hot=await self._by_card(queries.fast_hot(policy), at_s),
+            slow_hot=await self._by_card(queries.slow_hot(policy), at_s),
+            forecast_mean=await self._by_card(queries.forecast_mean(policy), at_s),
+            forecast_quantile=await self._by_card(queries.forecast_quantile(policy), at_s),
+            free_mib=await self._by_card(queries.FREE_MIB, at_s),
             pod_mean=await self._by_pod(queries.pod_mean(policy), at_s),
             pod_high=await self._by_pod(queries.pod_high(policy), at_s),
         )
 
-    async def _by(self, label: str, query: str, at_s: float) -> dict[str, float]:
+    async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
         found = await self._prometheus.ask(query, at_s=at_s)
-        return {it.labels[label]: it.value for it in found if it.labels.get(label)}
+        return {it.labels["UUID"]: it.value for it in found if it.labels.get("UUID")}
 
     async def _by_pod(self, query: str, at_s: float) -> dict[str, dict[str, float]]:
         found = await self._prometheus.ask(query, at_s=at_s)
@@ -120,9 +120,9 @@ class MeasuredUsage:
         return by_card
 
 
-def _judge(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> CardUsage:
+def _judge(uuid: CardUuid, answers: _Answers, policy: Policy) -> CardUsage:
     for judge in (_age_fault, _coverage_fault, _value_fault):
-        fault = judge(uuid, node, answers, policy)
+        fault = judge(uuid, answers, policy)
         if fault is not None:
             trust, why = fault
             return CardUsage(card=uuid, trust=trust, why=why)
@@ -132,13 +132,13 @@ def _judge(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> Card
 _Fault = tuple[Trust, str]
 
 
-def _age_fault(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> _Fault | None:
+def _age_fault(uuid: CardUuid, answers: _Answers, policy: Policy) -> _Fault | None:
     age_s = answers.age_s.get(uuid)
     if age_s is None:
         return Trust.UNKNOWN, "no sample of a card"
     if not is_sane(age_s, low=-policy.stale_after_s, high=policy.stale_after_s):
         return Trust.STALE, "the newest sample of a card is too old"
-    collect_age_s = answers.collect_age_s.get(node)
+    collect_age_s = answers.collect_age_s.get(uuid)
     # Only our own exporter tells when it last read its cards; others get the benefit of the doubt.
     if collect_age_s is not None and not is_sane(
         collect_age_s, low=-policy.stale_after_s, high=policy.stale_after_s
@@ -147,14 +147,14 @@ def _age_fault(uuid: CardUuid, node: str, answers: _Answers, policy: Policy) -> 
     return None
 
 
-def _coverage_fault(uuid: CardUuid, _: str, answers: _Answers, policy: Policy) -> _Fault | None:
+def _coverage_fault(uuid: CardUuid, answers: _Answers, policy: Policy) -> _Fault | None:
     expected = policy.fast_window_s / policy.scrape_interval_s
     if answers.samples.get(uuid, 0.0) < policy.coverage_ratio * expected:
         return Trust.PARTIAL, "too few samples in the short window"
     return None
 
 
-def _value_fault(uuid: CardUuid, _: str, answers: _Answers, __: Policy) -> _Fault | None:
+def _value_fault(uuid: CardUuid, answers: _Answers, _: Policy) -> _Fault | None:
     bounds = (
         (answers.level, _PERCENT),
         (answers.slow_level, _PERCENT),

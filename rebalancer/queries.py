@@ -21,8 +21,13 @@ BUSY: Final = f"max by (UUID) ({_PERCENT} or 100 * {_RATIO})"
 # Age in seconds of the newest sample of each card.
 AGE: Final = f"time() - max by (UUID) (timestamp({_PERCENT}) or timestamp({_RATIO}))"
 
-# Age in seconds of what each node's exporter last read: it may serve an old reading as a new one.
-COLLECT_AGE: Final = "time() - max by (node) (fracgpu_collect_timestamp_seconds)"
+# Age in seconds of what each card's exporter last read: it may serve an old reading as a new one.
+# Joined by scrape target, because the exporter tells it once for all of its cards. Exporters that
+# do not tell it have no entry here.
+COLLECT_AGE: Final = (
+    f"time() - min by (UUID) ((0 * ({_PERCENT} or {_RATIO})) + on (job, instance) group_left ()"
+    " max by (job, instance) (fracgpu_collect_timestamp_seconds))"
+)
 
 # Free MiB of each card as measured.
 FREE_MIB: Final = "min by (UUID) (DCGM_FI_DEV_FB_FREE or DCGM_FI_DEV_FB_FREE_BYTES / 1048576)"
