@@ -57,13 +57,17 @@ class Ledger:
     def assume(
         self, pod: PodRecord, *, node: str, assignment: Assignment, until: datetime
     ) -> Assumption:
-        """Count a placement before its Binding is confirmed."""
+        """Count a placement before its Binding is confirmed.
+
+        A pod that was observed bound already is not counted a second time.
+        """
         holds = holds_by_card(assignment, pod.containers)
         assumption = Assumption(
             allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, holds=holds),
             until=until,
         )
-        self._assumed[pod.uid] = assumption
+        if pod.uid not in self._observed:
+            self._assumed[pod.uid] = assumption
         return assumption
 
     def forget(self, uid: str) -> None:

@@ -17,8 +17,9 @@ from fracgpu.units import share_of
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
 
 # Several containers on several cards is a small packing problem; past this many tries the answer
-# is no, with its own reason, rather than a stalled scheduler.
-_MAX_TRIES: Final = 20_000
+# is no, with its own reason, rather than a stalled scheduler. Equal cards are tried once, so what
+# people really ask for takes a handful.
+_MAX_TRIES: Final = 5_000
 
 
 class Reason(Enum):
@@ -53,23 +54,32 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlacement:
-    """The answer no, with the reason of each card, or one for the node as a whole."""
+    """The answer no: the reason of each card that will not do, or one for the node as a whole.
+
+    Attributes:
+        whole: set where no card by itself is to blame, such as when too few are left.
+        cards: how many cards the node has.
+    """
 
     node: str
     whole: Reason | None = None
     refusals: Mapping[CardUuid, Reason]
+    cards: int = 0
 
     @property
     def text(self) -> str:
         """Say it in plain words: ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
-        if self.whole is not None:
-            return self.whole.value
-        total = len(self.refusals)
+        total = max(self.cards, len(self.refusals))
         counted = Counter(self.refusals.values())
-        return "; ".join(
-            f"{count} of {total} cards: {reason.value}"
-            for reason, count in sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
+        of_cards = "; ".join(
+            f"{count} of {total}{'' if place else ' cards'}: {reason.value}"
+            for place, (reason, count) in enumerate(
+                sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
+            )
         )
+        if self.whole is None:
+            return of_cards
+        return f"{self.whole.value} ({of_cards})" if of_cards else self.whole.value
 
 
 def place(
@@ -100,7 +110,7 @@ def place(
     assignment = search.run(usable, need.containers, strategy)
     if assignment is None:
         whole = Reason.TOO_MANY_TRIES if search.tries_left <= 0 else Reason.CONTAINERS_CLASH
-        return NoPlacement(node=loads.node.node, whole=whole, refusals=refusals)
+        return _no(loads, refusals, whole)
     return Placement(
         node=loads.node.node,
         assignment=assignment,
@@ -115,7 +125,12 @@ def score_0_to_10(placement: Placement) -> int:
 
 def _no(loads: NodeLoads, refusals: dict[CardUuid, Reason], otherwise: Reason) -> NoPlacement:
     every = len(refusals) == len(loads.cards)
-    return NoPlacement(node=loads.node.node, whole=None if every else otherwise, refusals=refusals)
+    return NoPlacement(
+        node=loads.node.node,
+        whole=None if every else otherwise,
+        refusals=refusals,
+        cards=len(loads.cards),
+    )
 
 
 def _node_refusal(loads: NodeLoads) -> Reason | None:
@@ -198,17 +213,23 @@ class _Search:
         if not needs:
             return chosen
         need, rest = needs[0], needs[1:]
+        failed: set[tuple[_Likeness, ...]] = set()
         for cards in self._choices(loads, need, strategy, specs, chosen):
+            likeness = tuple(sorted(_likeness(load, chosen) for load in cards))
+            if likeness in failed:
+                continue
             self.tries_left -= 1
             if self.tries_left < 0:
                 return None
-            slices = tuple(Slice(card=uuid, mib=need.mib, cores=need.cores) for uuid in cards)
+            slices = tuple(
+                Slice(card=load.card.uuid, mib=need.mib, cores=need.cores) for load in cards
+            )
             trial = {**chosen, need.name: slices}
-            if not _all_fit(loads, holds_by_card(trial, specs)):
-                continue
-            found = self._extend(loads, rest, strategy, specs, trial)
-            if found is not None:
-                return found
+            if _all_fit(loads, holds_by_card(trial, specs)):
+                found = self._extend(loads, rest, strategy, specs, trial)
+                if found is not None:
+                    return found
+            failed.add(likeness)
         return None
 
     @staticmethod
@@ -218,12 +239,26 @@ class _Search:
         strategy: Strategy,
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
-    ) -> Iterator[tuple[CardUuid, ...]]:
+    ) -> Iterator[tuple[CardLoad, ...]]:
         held = holds_by_card(chosen, specs)
-        now = [_with(load, held) for load in loads]
-        fitting = [load for load in now if need.kind is ContainerKind.INIT or not _fits(load, need)]
-        ranked = sorted(fitting, key=lambda load: _rank(load, strategy))
-        return combinations((load.card.uuid for load in ranked), need.cards)
+        ranked = []
+        for load in loads:
+            now = _with(load, held)
+            # An init container runs before the apps, so what they take does not count against it.
+            if _fits(load if need.kind is ContainerKind.INIT else now, need) is None:
+                ranked.append((_rank(now, strategy), load))
+        ranked.sort(key=lambda it: it[0])
+        return combinations((load for _, load in ranked), need.cards)
+
+
+# Cards that are equal in this are interchangeable for the rest of a search.
+_Likeness = tuple[int, int, int, tuple[str, ...]]
+
+
+def _likeness(load: CardLoad, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
+    uuid = load.card.uuid
+    here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
+    return (load.free_mib, load.held_cores, load.card.capacity_mib, here)
 
 
 def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:

@@ -14,7 +14,7 @@ from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError, WireError
 from fracgpu.grant import admitted_need
 from fracgpu.request import PodNeed, Rebalance, read_request
-from fracgpu.wire import read_assignment, read_cards, read_cordons
+from fracgpu.wire import UNREADABLE, read_assignment, read_cards, read_cordons
 
 _TERMINAL: Final = ("Succeeded", "Failed")
 
@@ -132,7 +132,7 @@ def read_pod(body: bytes) -> PodView:
     """
     try:
         pod = _pod_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(what="pod", message=str(error)) from error
     meta, spec, status = pod.metadata, pod.spec, pod.status
     annotations = meta.annotations or {}
@@ -178,7 +178,7 @@ def read_node(body: bytes) -> NodeCards:
     """
     try:
         node = _node_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(what="node", message=str(error)) from error
     meta = node.metadata
     labels = meta.labels or {}

@@ -17,6 +17,11 @@ from fracgpu.units import MAX_MIB, Mib
 MAX_ANNOTATION_CHARS: Final = 64 * 1024
 
 
+# What decoding JSON may raise: besides msgspec's own errors (ValueErrors), bytes that are not UTF-8
+# and nesting without end.
+UNREADABLE: Final = (ValueError, RecursionError)
+
+
 class _WireSlice(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     card: str
     mib: int
@@ -61,7 +66,7 @@ def read_assignment(text: str) -> Assignment:
         raise WireError(what=what, message=f"{len(text)} characters; want at most a few thousand")
     try:
         wire = _assignment_decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(what=what, message=str(error)) from error
     assignment = {}
     for container, slices in wire.items():
@@ -107,7 +112,7 @@ def read_cards(text: str) -> tuple[Card, ...]:
         return ()
     try:
         wire = _cards_decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(what=names.NODE_CARDS, message=str(error)) from error
     if len({it.uuid for it in wire.cards}) != len(wire.cards):
         raise WireError(what=names.NODE_CARDS, message="one card stands there twice")
@@ -146,13 +151,10 @@ def read_cordons(text: str) -> tuple[Cordon, ...]:
         return ()
     try:
         wire = _cordons_decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise WireError(what=names.NODE_CORDONS, message=str(error)) from error
-    for uuid, it in wire.items():
-        if it.until.tzinfo is None:
-            raise WireError(what=names.NODE_CORDONS, message=f"{uuid} has a time without a zone")
     return tuple(
-        Cordon(card=CardUuid(uuid), until=it.until.astimezone(UTC), reason=it.reason)
+        Cordon(card=CardUuid(uuid), until=_utc(uuid, it.until), reason=it.reason)
         for uuid, it in sorted(wire.items())
     )
 
@@ -162,6 +164,16 @@ def write_cordons(cordons: Sequence[Cordon]) -> str:
     return _encoder.encode(
         {it.card: _WireCordon(until=it.until.astimezone(UTC), reason=it.reason) for it in cordons}
     ).decode()
+
+
+def _utc(uuid: str, at: datetime) -> datetime:
+    if at.tzinfo is None:
+        raise WireError(what=names.NODE_CORDONS, message=f"{uuid} has a time without a zone")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        message = f"the time of {uuid} is beyond the calendar"
+        raise WireError(what=names.NODE_CORDONS, message=message) from error
 
 
 def _card(wire: _WireCard) -> Card:

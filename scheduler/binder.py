@@ -1,0 +1,228 @@
+"""Bind: choose the card, count it, and write node and card in one Binding.
+
+The API server takes both or neither. A 409 means that the pod is not as we believed, so it is read
+again and judged again; a write without an answer is left to :mod:`scheduler.assumptions`.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import structlog
+
+from fracgpu import names
+from fracgpu.allocation import Assignment
+from fracgpu.ledger import Ledger
+from fracgpu.placement import NoPlacement, place
+from fracgpu.request import PodNeed, Strategy
+from fracgpu.views import PodView
+from fracgpu.wire import write_assignment
+from kube.errors import Conflict, KubeError, Unavailable
+from process.clock import Clock
+from scheduler.assumptions import Assumptions, PodReader, read_now
+from scheduler.metrics import BindOutcome, SchedulerMetrics
+from scheduler.protocol import BindingArgs
+
+log = structlog.get_logger()
+
+# kube-scheduler patches the pod's status between our look and our write, once for each attempt; a
+# pod that changes more often than this is somebody else's quarrel.
+_MOST_TRIES: Final = 3
+
+
+class PodBinder(PodReader, Protocol):
+    """The two verbs that binding needs of the API server."""
+
+    async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a pod was not bound: for kube-scheduler's event, and for counting."""
+
+    reason: str
+    outcome: BindOutcome = BindOutcome.REFUSED
+
+
+class _Conflicted:
+    """The pod is not as we believed."""
+
+
+class Binder:
+    """Carries out bind requests.
+
+    Args:
+        api: reads and binds pods.
+        ledger: is asked what is free.
+        assumptions: count what is being written.
+        find: gives the informer's copy of a pod by namespace and name, or None.
+        strategy: gives the cluster's default at the moment of asking.
+        leads: whether this replica may still write.
+        clock: tells which cordons and assumptions still hold.
+        metrics: count the outcomes.
+        limit_s: of one request to the API server.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        api: PodBinder,
+        *,
+        ledger: Ledger,
+        assumptions: Assumptions,
+        find: Callable[[str, str], PodView | None],
+        strategy: Callable[[], Strategy],
+        leads: Callable[[], bool],
+        clock: Clock,
+        metrics: SchedulerMetrics,
+        limit_s: float,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._assumptions = assumptions
+        self._find = find
+        self._strategy = strategy
+        self._leads = leads
+        self._clock = clock
+        self._metrics = metrics
+        self._limit_s = limit_s
+        self._under_way: set[str] = set()
+
+    async def bind(self, args: BindingArgs) -> str:
+        """Bind a pod; an empty answer means that it is done, a text says why it is not."""
+        if args.uid in self._under_way:
+            return f"a Binding of pod {args.pod} is under way already"
+        self._under_way.add(args.uid)
+        try:
+            refusal = await self._bind(args)
+        finally:
+            self._under_way.discard(args.uid)
+        if refusal is None:
+            self._metrics.bind(BindOutcome.BOUND)
+            return ""
+        self._metrics.bind(refusal.outcome)
+        log.warning(
+            "bind_refused",
+            pod=args.pod,
+            node=args.node,
+            outcome=refusal.outcome.value,
+            reason=refusal.reason,
+        )
+        return refusal.reason
+
+    async def _bind(self, args: BindingArgs) -> Refusal | None:
+        pod = self._find(args.namespace, args.name)
+        if pod is None or pod.record.uid != args.uid:
+            found = await self._read(args)
+            if isinstance(found, Refusal):
+                return found
+            pod = found
+        asked = pod.need
+        for _ in range(_MOST_TRIES):
+            refusal = self._judge(pod, args, asked=asked)
+            if refusal is not None:
+                return refusal
+            outcome = await self._try(pod, args)
+            if not isinstance(outcome, _Conflicted):
+                return outcome
+            found = await self._read(args)
+            if isinstance(found, Refusal):
+                return found
+            pod = found
+            if self._is_done(pod, args):
+                return None
+        return Refusal(reason=f"pod {args.pod} keeps changing", outcome=BindOutcome.CONFLICT)
+
+    def _judge(self, pod: PodView, args: BindingArgs, *, asked: PodNeed | None) -> Refusal | None:
+        record = pod.record
+        reason = ""
+        if record.uid != args.uid:
+            reason = f"pod {args.pod} was replaced by another of its name"
+        elif record.terminating:
+            reason = f"pod {args.pod} is being deleted"
+        elif record.node:
+            self._assumptions.count_bound(record)
+            reason = f"pod {args.pod} is bound to node {record.node} already"
+        elif not record.live:
+            reason = f"pod {args.pod} has ended"
+        elif pod.need_problem:
+            reason = pod.need_problem
+        elif pod.need != asked:
+            reason = f"pod {args.pod} asks for something else than a moment ago"
+        return Refusal(reason=reason) if reason else None
+
+    async def _try(self, pod: PodView, args: BindingArgs) -> Refusal | _Conflicted | None:
+        assignment: Assignment | None = None
+        if pod.need is not None:
+            choice = self._choose(pod.need, args)
+            if isinstance(choice, Refusal):
+                return choice
+            assignment = choice
+            # No await since the choice: another bind would choose the same MiB.
+            self._assumptions.count(pod.record, node=args.node, assignment=assignment)
+        if not self._leads():
+            self._assumptions.forget(args.uid)
+            return Refusal(reason="this replica no longer leads")
+        return await self._write(pod, args, assignment)
+
+    def _choose(self, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
+        loads = self._ledger.node(args.node, now=self._clock.now())
+        if loads is None:
+            return Refusal(reason=f"node {args.node} is not known to the extender")
+        answer = place(loads, need, strategy=self._strategy())
+        if isinstance(answer, NoPlacement):
+            return Refusal(reason=f"no room on node {args.node} any more: {answer.text}")
+        return answer.assignment
+
+    async def _write(
+        self, pod: PodView, args: BindingArgs, assignment: Assignment | None
+    ) -> Refusal | _Conflicted | None:
+        written = None if assignment is None else write_assignment(assignment)
+        binding = _binding(pod, args, written)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._api.bind(binding, namespace=args.namespace, name=args.name)
+        except Conflict:
+            self._assumptions.forget(args.uid)
+            return _Conflicted()
+        except (Unavailable, TimeoutError) as error:
+            why = str(error) or f"no answer within {self._limit_s} s"
+            reason = f"the API server did not say whether pod {args.pod} is bound: {why}"
+            return Refusal(reason=reason, outcome=BindOutcome.UNKNOWN)
+        except KubeError as error:
+            self._assumptions.forget(args.uid)
+            return Refusal(reason=str(error), outcome=BindOutcome.FAILED)
+        log.info("pod_bound", pod=args.pod, uid=args.uid, node=args.node, assignment=written)
+        return None
+
+    async def _read(self, args: BindingArgs) -> PodView | Refusal:
+        try:
+            pod = await read_now(self._api, args.namespace, args.name, limit_s=self._limit_s)
+        except (KubeError, TimeoutError, ValueError) as error:
+            reason = f"cannot read pod {args.pod}: {str(error) or type(error).__name__}"
+            return Refusal(reason=reason, outcome=BindOutcome.FAILED)
+        return Refusal(reason=f"pod {args.pod} is gone") if pod is None else pod
+
+    def _is_done(self, pod: PodView, args: BindingArgs) -> bool:
+        """Tell whether an earlier request had already bound the pod so, and its answer was lost."""
+        record = pod.record
+        if record.uid != args.uid or record.node != args.node:
+            return False
+        if pod.need is not None and record.assignment is None:
+            return False
+        self._assumptions.count_bound(record)
+        log.info("pod_found_bound", pod=args.pod, uid=args.uid, node=args.node)
+        return True
+
+
+def _binding(pod: PodView, args: BindingArgs, written: str | None) -> Mapping[str, Any]:
+    """Build the Binding; UID and resourceVersion in it are preconditions on the pod.
+
+    Source: pkg/registry/core/pod/storage setPodNodeAndMetadata, which also copies the annotations.
+    """
+    metadata: dict[str, Any] = {"uid": args.uid}
+    if written is not None:
+        metadata["resourceVersion"] = pod.record.resource_version
+        metadata["annotations"] = {names.ASSIGNMENT: written}
+    target = {"apiVersion": "v1", "kind": "Node", "name": args.node}
+    return {"metadata": metadata, "target": target}

@@ -1,0 +1,114 @@
+"""What the extender counts."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Verb(Enum):
+    """What kube-scheduler asks of an extender."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    BIND = "bind"
+
+
+class RequestOutcome(Enum):
+    """How a request ended, seen from its caller."""
+
+    ANSWERED = "answered"
+    MALFORMED = "malformed"
+    NOT_READY = "not_ready"
+    FAILED = "failed"
+
+
+class BindOutcome(Enum):
+    """How a Binding ended."""
+
+    BOUND = "bound"
+    REFUSED = "refused"  # the pod or the cards are not as the request thinks
+    CONFLICT = "conflict"  # the pod kept changing under our hands
+    UNKNOWN = "unknown"  # the API server did not say
+    FAILED = "failed"  # the API server said no
+
+
+class SchedulerMetrics:
+    """The extender's own metrics, in the registry it is given."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "fracgpu_scheduler_requests_total",
+            "Requests of kube-scheduler by verb and outcome.",
+            ["verb", "outcome"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "fracgpu_scheduler_request_seconds",
+            "Time from a request's last byte to its answer.",
+            ["verb"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._binds = Counter(
+            "fracgpu_scheduler_binds_total",
+            "Bindings by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._lapsed = Counter(
+            "fracgpu_scheduler_assumptions_lapsed_total",
+            "Placements that nothing ever confirmed.",
+            registry=registry,
+        )
+        self._assumed = Gauge(
+            "fracgpu_scheduler_assumptions",
+            "Placements whose Binding is not confirmed yet.",
+            registry=registry,
+        )
+        self._leads = Gauge(
+            "fracgpu_scheduler_leads",
+            "1 while this replica is the active one.",
+            registry=registry,
+        )
+        self._config_refused = Counter(
+            "fracgpu_scheduler_config_refused_total",
+            "Edits of the ConfigMap that were not taken.",
+            registry=registry,
+        )
+        self._config_bad = Gauge(
+            "fracgpu_scheduler_config_bad",
+            "1 while what the ConfigMap says is not in use because it cannot be read.",
+            registry=registry,
+        )
+        for verb in Verb:
+            self._requests.labels(verb.value, RequestOutcome.ANSWERED.value)
+        for outcome in BindOutcome:
+            self._binds.labels(outcome.value)
+
+    def request(self, verb: Verb, outcome: RequestOutcome, *, took_s: float) -> None:
+        self._requests.labels(verb.value, outcome.value).inc()
+        self._seconds.labels(verb.value).observe(took_s)
+
+    def bind(self, outcome: BindOutcome) -> None:
+        self._binds.labels(outcome.value).inc()
+
+    def lapsed(self) -> None:
+        self._lapsed.inc()
+
+    def config_refused(self, _reason: str) -> None:
+        self._config_refused.inc()
+
+    def watch(
+        self,
+        *,
+        assumed: Callable[[], int],
+        leads: Callable[[], bool],
+        config_bad: Callable[[], bool],
+    ) -> None:
+        """Read these at each scrape."""
+        self._assumed.set_function(assumed)
+        self._leads.set_function(leads)
+        self._config_bad.set_function(config_bad)

@@ -1,0 +1,199 @@
+"""The scheduler extender's JSON, both ways, as kube-scheduler 1.30 to 1.36 speaks it.
+
+Source: k8s.io/kube-scheduler/extender/v1 types.go and pkg/scheduler/extender.go. The Go types carry
+no JSON tags, so the names on the wire are Go's: ``NodeNames``, ``PodUID``. Types are checked
+strictly; a field we do not know is skipped, because a newer kube-scheduler may send one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from fracgpu.errors import WireError
+from fracgpu.views import PodView, read_pod
+from fracgpu.wire import UNREADABLE
+
+
+class ProtocolError(Exception):
+    """A body that is not what kube-scheduler sends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderArgs:
+    """A filter or prioritize request.
+
+    Attributes:
+        node_names: the candidates, in the caller's order.
+        nodes: the candidates' raw JSON by name where the caller sends whole nodes
+            (``nodeCacheCapable: false``), else None.
+    """
+
+    pod: PodView
+    node_names: tuple[str, ...]
+    nodes: Mapping[str, msgspec.Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """Which nodes will do, and why each other one will not.
+
+    Attributes:
+        passed: a subset of the request's names, in its order.
+        failed: reasons that preemption might remedy.
+        unresolvable: reasons that it cannot.
+        error: why nothing can be said at all; empty otherwise.
+    """
+
+    passed: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPriority:
+    """One node's score, 0 to 10."""
+
+    host: str
+    score: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindingArgs:
+    """A bind request."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    @property
+    def pod(self) -> str:
+        """``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+class _NodeMeta(msgspec.Struct):
+    name: str
+
+
+class _Node(msgspec.Struct):
+    metadata: _NodeMeta
+
+
+class _NodeList(msgspec.Struct):
+    items: list[msgspec.Raw] | None = None
+
+
+class _WireArgs(msgspec.Struct, rename="pascal"):
+    pod: msgspec.Raw
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+
+
+class _WireResult(msgspec.Struct, rename="pascal"):
+    nodes: _NodeList | None
+    node_names: list[str] | None
+    failed_nodes: dict[str, str]
+    failed_and_unresolvable_nodes: dict[str, str]
+    error: str
+
+
+class _WirePriority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _WireBindingArgs(msgspec.Struct, rename="pascal"):
+    pod_name: str
+    pod_namespace: str
+    node: str
+    pod_uid: str = msgspec.field(name="PodUID")
+
+
+class _WireBindingResult(msgspec.Struct, rename="pascal"):
+    error: str
+
+
+_args_decoder: Final = msgspec.json.Decoder(_WireArgs)
+_binding_decoder: Final = msgspec.json.Decoder(_WireBindingArgs)
+_node_decoder: Final = msgspec.json.Decoder(_Node)
+_encoder: Final = msgspec.json.Encoder()
+
+
+def read_args(body: bytes) -> ExtenderArgs:
+    """Read the body of a filter or prioritize request.
+
+    Raises:
+        ProtocolError: it is not an ExtenderArgs with a pod and one list of nodes.
+    """
+    try:
+        wire = _args_decoder.decode(body)
+        pod = read_pod(bytes(wire.pod))
+    except (*UNREADABLE, WireError) as error:
+        raise ProtocolError(f"not an ExtenderArgs: {error}") from error
+    if not pod.record.name or not pod.record.namespace:
+        raise ProtocolError("not an ExtenderArgs: its Pod has no name or no namespace")
+    if (wire.nodes is None) == (wire.node_names is None):
+        raise ProtocolError("not an ExtenderArgs: want either Nodes or NodeNames")
+    if wire.nodes is None:
+        return ExtenderArgs(pod=pod, node_names=tuple(wire.node_names or ()))
+    nodes = _nodes_by_name(wire.nodes.items or ())
+    return ExtenderArgs(pod=pod, node_names=tuple(nodes), nodes=nodes)
+
+
+def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
+    """Answer a filter request in the form, names or whole nodes, in which it was asked."""
+    nodes: _NodeList | None = None
+    node_names: list[str] | None = None
+    if not result.error:
+        if args.nodes is None:
+            node_names = list(result.passed)
+        else:
+            nodes = _NodeList(items=[args.nodes[name] for name in result.passed])
+    return _encoder.encode(
+        _WireResult(
+            nodes=nodes,
+            node_names=node_names,
+            failed_nodes=dict(result.failed),
+            failed_and_unresolvable_nodes=dict(result.unresolvable),
+            error=result.error,
+        )
+    )
+
+
+def write_priorities(priorities: Sequence[HostPriority]) -> bytes:
+    """Answer a prioritize request: a HostPriorityList."""
+    return _encoder.encode([_WirePriority(host=it.host, score=it.score) for it in priorities])
+
+
+def read_binding_args(body: bytes) -> BindingArgs:
+    """Read the body of a bind request.
+
+    Raises:
+        ProtocolError: it is not an ExtenderBindingArgs with all four fields.
+    """
+    try:
+        wire = _binding_decoder.decode(body)
+    except UNREADABLE as error:
+        raise ProtocolError(f"not an ExtenderBindingArgs: {error}") from error
+    args = BindingArgs(
+        namespace=wire.pod_namespace, name=wire.pod_name, uid=wire.pod_uid, node=wire.node
+    )
+    if not (args.namespace and args.name and args.uid and args.node):
+        raise ProtocolError("not an ExtenderBindingArgs: a field is empty")
+    return args
+
+
+def write_binding_result(error: str) -> bytes:
+    """Answer a bind request; an empty *error* means the pod is bound."""
+    return _encoder.encode(_WireBindingResult(error=error))
+
+
+def _nodes_by_name(items: Sequence[msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    try:
+        return {_node_decoder.decode(raw).metadata.name: raw for raw in items}
+    except UNREADABLE as error:
+        raise ProtocolError(f"not an ExtenderArgs: one of its Nodes: {error}") from error

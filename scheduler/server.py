@@ -1,0 +1,106 @@
+"""The extender over HTTP: three questions of kube-scheduler, and the probes."""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from process.clock import Clock
+from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
+from scheduler import protocol
+from scheduler.binder import Binder
+from scheduler.extender import Extender
+from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
+from scheduler.patience import PatientFilter
+from scheduler.protocol import FilterResult, ProtocolError
+from scheduler.standing import Standing
+
+log = structlog.get_logger()
+
+_MIB: Final = 1024 * 1024
+_JSON: Final = "application/json"
+
+
+class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
+    """This replica may not answer now; ``str()`` says why."""
+
+
+class ExtenderServer(HttpServer):
+    """``POST /filter /prioritize /bind`` and ``GET /livez /readyz /metrics``.
+
+    A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
+    bind carry the reason in their ``Error``; prioritize has none and answers 503.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        *,
+        extender: Extender,
+        patient: PatientFilter,
+        binder: Binder,
+        standing: Standing,
+        metrics: SchedulerMetrics,
+        clock: Clock,
+        registry: Registry,
+        readiness: Callable[[], Readiness],
+        host: str,
+        port: int,
+        body_limit_mib: int,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._extender = extender
+        self._patient = patient
+        self._binder = binder
+        self._standing = standing
+        self._metrics = metrics
+        self._clock = clock
+        app = web.Application(client_max_size=body_limit_mib * _MIB)
+        app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
+        app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
+        app.router.add_post("/bind", self._route(Verb.BIND, self._bind))
+        add_telemetry_routes(app, registry=registry, readiness=readiness)
+        super().__init__(app, host=host, port=port, ssl_context=ssl_context)
+
+    async def _filter(self, body: bytes) -> bytes:
+        args = protocol.read_args(body)
+        why_not = self._standing.why_not()
+        result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
+        return protocol.write_filter_result(result, args)
+
+    async def _prioritize(self, body: bytes) -> bytes:
+        args = protocol.read_args(body)
+        why_not = self._standing.why_not()
+        if why_not:
+            raise NotReady(why_not)
+        return protocol.write_priorities(self._extender.prioritize(args))
+
+    async def _bind(self, body: bytes) -> bytes:
+        args = protocol.read_binding_args(body)
+        error = self._standing.why_not() or await self._binder.bind(args)
+        return protocol.write_binding_result(error)
+
+    def _route(
+        self, verb: Verb, answer: Callable[[bytes], Awaitable[bytes]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            body = await request.read()  # raises 413 above the limit
+            began_s = self._clock.monotonic()
+            outcome = RequestOutcome.FAILED
+            try:
+                answered = await answer(body)
+                outcome = RequestOutcome.ANSWERED
+                return web.Response(body=answered, content_type=_JSON)
+            except ProtocolError as error:
+                outcome = RequestOutcome.MALFORMED
+                log.warning("request_malformed", verb=verb.value, error=str(error))
+                return web.Response(status=400, text=f"{error}\n")
+            except NotReady as error:
+                outcome = RequestOutcome.NOT_READY
+                return web.Response(status=503, text=f"{error}\n")
+            finally:
+                took_s = self._clock.monotonic() - began_s
+                self._metrics.request(verb, outcome, took_s=took_s)
+
+        return handle

@@ -1,0 +1,133 @@
+"""The extender put together: the only file of this role that names concrete parts."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fracgpu.ledger import Ledger
+from kube.access import connect
+from kube.client import KubeClient
+from kube.follow import ConfigFollower
+from kube.informer import Informer
+from kube.kinds import NODES, PODS
+from kube.lease import Election
+from process.clock import Clock, SystemClock
+from process.lifecycle import Running, Service
+from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
+from scheduler import policy
+from scheduler.assumptions import Assumptions, Times
+from scheduler.binder import Binder
+from scheduler.book import Book, decode_node, decode_pod
+from scheduler.extender import Extender
+from scheduler.metrics import SchedulerMetrics
+from scheduler.patience import News, PatientFilter
+from scheduler.server import ExtenderServer
+from scheduler.settings import SchedulerSettings
+from scheduler.standing import Standing
+
+# Ended pods hold nothing, and in a cluster with jobs they are most of all pods.
+_LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+def build(settings: SchedulerSettings) -> Service:
+    """Put the extender together."""
+    clock = SystemClock()
+    registry = new_registry()
+    gate = ReadyGate()
+
+    @asynccontextmanager
+    async def parts() -> AsyncIterator[Running]:
+        async with connect(settings.kubeconfig, user_agent="fracgpu-scheduler") as client:
+            yield _wire(settings, client, clock, registry, gate)
+
+    return Service(
+        name="scheduler",
+        open=parts,
+        gate=gate,
+        telemetry=TelemetryServer(
+            registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
+        ),
+        drain_wait_s=settings.drain_wait_s,
+        drain_limit_s=settings.drain_limit_s,
+    )
+
+
+def _wire(
+    settings: SchedulerSettings,
+    client: KubeClient,
+    clock: Clock,
+    registry: Registry,
+    gate: ReadyGate,
+) -> Running:
+    metrics = SchedulerMetrics(registry)
+    ledger = Ledger()
+    news = News()
+    book = Book(ledger, news)
+    nodes = Informer(client, NODES, decode=decode_node, on_change=book.node_changed)
+    pods = Informer(
+        client, PODS, decode=decode_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
+    )
+    config = ConfigFollower(
+        client,
+        name=settings.config_map,
+        namespace=settings.namespace,
+        key=policy.KEY,
+        parse=policy.parse_strategy,
+        default=policy.DEFAULT,
+        on_refused=metrics.config_refused,
+    )
+    election = Election(
+        client,
+        clock,
+        name=settings.lease,
+        namespace=settings.namespace,
+        identity=settings.identity or socket.gethostname(),
+    )
+    standing = Standing(election)
+    tasks = {
+        "nodes": standing.follow("nodes", nodes),
+        "pods": standing.follow("pods", pods),
+        "config": standing.follow("config", config),
+        "election": standing.run,
+    }
+    gate.add("leader and lists", standing.why_not)
+    times = Times(
+        request_s=settings.bind_limit_s,
+        check_s=settings.assumption_check_s,
+        lapse_s=settings.assumption_limit_s,
+    )
+    assumptions = Assumptions(client, ledger, clock, times=times, on_lapse=metrics.lapsed)
+    binder = Binder(
+        client,
+        ledger=ledger,
+        assumptions=assumptions,
+        find=pods.get,
+        strategy=lambda: config.value,
+        leads=lambda: standing.leads,
+        clock=clock,
+        metrics=metrics,
+        limit_s=settings.bind_limit_s,
+    )
+    extender = Extender(ledger, strategy=lambda: config.value, clock=clock)
+    server = ExtenderServer(
+        extender=extender,
+        patient=PatientFilter(extender, news, clock, limit_s=settings.patience_s),
+        binder=binder,
+        standing=standing,
+        metrics=metrics,
+        clock=clock,
+        registry=registry,
+        readiness=gate.readiness,
+        host=settings.listen_host,
+        port=settings.listen_port,
+        body_limit_mib=settings.body_limit_mib,
+    )
+    metrics.watch(
+        assumed=lambda: len(ledger.assumed),
+        leads=lambda: standing.leads,
+        config_bad=lambda: bool(config.problem),
+    )
+    return Running(
+        tasks={**tasks, "assumptions": assumptions.look_after},
+        servers=(server,),
+    )

@@ -1,0 +1,47 @@
+"""What can be tuned about the scheduler extender."""
+
+from dataclasses import dataclass
+
+from fracgpu import names
+from process.settings import ProcessSettings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings(ProcessSettings):
+    """Everything the extender can be told; what administrators tune is in the ConfigMap instead."""
+
+    telemetry_port: int = setting(
+        9403, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
+    )
+    listen_host: str = setting(
+        "127.0.0.1", "address of the extender; kube-scheduler runs in the same pod"
+    )
+    listen_port: int = setting(9404, "port of the extender; 0 takes a free one", low=0, high=65535)
+    body_limit_mib: int = setting(
+        64, "largest request; whole nodes are sent where nodeCacheCapable is false", low=1, high=512
+    )
+    namespace: str = setting(names.SYSTEM_NAMESPACE, "where the ConfigMap and the Lease are")
+    config_map: str = setting(names.CONFIG_MAP, "ConfigMap whose key 'placement' is followed")
+    lease: str = setting("fracgpu-scheduler-extender", "Lease that elects the one active replica")
+    identity: str = setting(
+        "", "name of this replica, the same after a restart; default: the host's name"
+    )
+    patience_s: float = setting(
+        0.05, "longest wait for late news before a pod is refused again", low=0, high=1
+    )
+    bind_limit_s: float = setting(
+        4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
+    )
+    assumption_limit_s: float = setting(
+        60.0, "how long a placement counts that nothing confirms or denies", low=5, high=3600
+    )
+    assumption_check_s: float = setting(
+        10.0, "a placement not confirmed after this is looked up", low=1, high=600
+    )
+
+    def __post_init__(self) -> None:
+        if not self.bind_limit_s < self.assumption_check_s < self.assumption_limit_s:
+            raise ValueError(
+                "want bind_limit_s < assumption_check_s < assumption_limit_s; got "
+                f"{self.bind_limit_s}, {self.assumption_check_s}, {self.assumption_limit_s}"
+            )
