@@ -1,0 +1,181 @@
+import base64
+import json
+import os
+import stat
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube.access import connect, connect_to
+from kube.errors import AccessError
+from tests.support.scripted import a_server, answering, json_answer
+
+
+def a_kubeconfig(path: Path, *, server: str, user: dict[str, Any], **cluster: Any) -> Path:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment without any configuration of an API server."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+async def bearer(kubeconfig: Path | None, server_heard: list[Any]) -> str:
+    async with connect(kubeconfig) as client:
+        await client.get_path("/version")
+    authorization: str = server_heard[-1].headers["Authorization"]
+    return authorization
+
+
+async def test_an_explicit_kubeconfig_is_used(nowhere: Path) -> None:
+    async with a_server(answering(json_answer({}))) as server:
+        path = a_kubeconfig(nowhere / "mine", server=server.url, user={"token": "t1"})
+
+        assert await bearer(path, server.heard) == "Bearer t1"
+
+
+async def test_the_environment_names_a_kubeconfig(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_server(answering(json_answer({}))) as server:
+        path = a_kubeconfig(nowhere / "other", server=server.url, user={"token": "t2"})
+        monkeypatch.setenv("KUBECONFIG", f"{nowhere / 'missing'}{os.pathsep}{path}")
+
+        assert await bearer(None, server.heard) == "Bearer t2"
+
+
+async def test_the_home_directory_holds_the_last_resort(nowhere: Path) -> None:
+    async with a_server(answering(json_answer({}))) as server:
+        (nowhere / ".kube").mkdir()
+        a_kubeconfig(nowhere / ".kube" / "config", server=server.url, user={"token": "t3"})
+
+        assert await bearer(None, server.heard) == "Bearer t3"
+
+
+async def test_without_any_kubeconfig_the_error_says_what_to_do(nowhere: Path) -> None:
+    with pytest.raises(AccessError, match=r"no kubeconfig at '~/\.kube/config'; pass --kube"):
+        async with connect():
+            pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", "just words", '{"current-context": "x"}', "clusters: 3\ncurrent-context: x"],
+)
+async def test_a_broken_kubeconfig_is_named(nowhere: Path, text: str) -> None:
+    path = nowhere / "broken"
+    path.write_text(text)
+
+    with pytest.raises(AccessError, match=r"cannot use kubeconfig '.*broken'"):
+        async with connect(path):
+            pass
+
+
+async def test_a_certificate_that_is_none_is_an_access_error(nowhere: Path) -> None:
+    path = a_kubeconfig(
+        nowhere / "mine",
+        server="https://127.0.0.1:1",
+        user={"token": "t"},
+        **{"certificate-authority-data": base64.b64encode(b"no PEM").decode()},
+    )
+
+    with pytest.raises(AccessError, match="cannot use the credentials"):
+        async with connect(path):
+            pass
+
+
+async def test_inside_a_cluster_a_missing_service_account_is_named(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
+
+    with pytest.raises(AccessError, match="in-cluster service account"):
+        async with connect():
+            pass
+
+
+PLUGIN = """#!{python}
+import json, pathlib
+count = pathlib.Path({count!r})
+runs = int(count.read_text()) + 1
+count.write_text(str(runs))
+if runs > {most}:
+    raise SystemExit("no more tokens")
+print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+    "status": {{"token": f"run-{{runs}}", "expirationTimestamp": {expiry!r}}}}}))
+"""
+
+
+def an_exec_plugin(folder: Path, *, life: timedelta, most: int = 99) -> dict[str, Any]:
+    """A credential plugin that counts its runs; its tokens are good for *life*."""
+    now = datetime.now(tz=UTC)  # noqa: TID251 - the library looks at the real time
+    count, plugin = folder / "count", folder / "plugin"
+    count.write_text("0")
+    expiry = (now + life).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = PLUGIN.format(python=sys.executable, count=str(count), expiry=expiry, most=most)
+    plugin.write_text(text)
+    plugin.chmod(plugin.stat().st_mode | stat.S_IXUSR)
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"apiVersion": version, "command": str(plugin), "interactiveMode": "Never"}}
+
+
+async def test_an_exec_plugins_token_is_kept_while_it_is_good(nowhere: Path) -> None:
+    user = an_exec_plugin(nowhere, life=timedelta(hours=1))
+    async with a_server(answering(json_answer({}))) as server:
+        path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
+        async with connect(path) as client:
+            await client.get_path("/version")
+            await client.get_path("/version")
+
+    tokens = [heard.headers["Authorization"] for heard in server.heard]
+    assert tokens == ["Bearer run-1", "Bearer run-1"]
+
+
+async def test_an_exec_plugin_runs_again_when_its_token_has_expired(nowhere: Path) -> None:
+    user = an_exec_plugin(nowhere, life=timedelta(hours=-1))
+    async with a_server(answering(json_answer({}))) as server:
+        path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
+        async with connect(path) as client:
+            await client.get_path("/version")
+            await client.get_path("/version")
+
+    tokens = [heard.headers["Authorization"] for heard in server.heard]
+    assert tokens == ["Bearer run-2", "Bearer run-3"]
+
+
+async def test_an_exec_plugin_that_fails_later_is_an_access_error(nowhere: Path) -> None:
+    user = an_exec_plugin(nowhere, life=timedelta(hours=-1), most=1)
+    async with a_server(answering(json_answer({}))) as server:
+        path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
+        async with connect(path) as client:
+            with pytest.raises(AccessError, match="the exec plugin gave no credentials"):
+                await client.get_path("/version")
+
+    assert server.heard == []
+
+
+async def test_a_plain_address_needs_no_configuration(nowhere: Path) -> None:
+    async with (
+        a_server(answering(json_answer({"a": 1}))) as server,
+        connect_to(f"{server.url}/") as client,
+    ):
+        assert await client.get_path("/version") == b'{"a": 1}'
+
+    assert server.heard[0].path == "/version"

@@ -1,0 +1,259 @@
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from kube.access import connect_to
+from kube.client import KubeClient, PatchType, Propagation, RetryPolicy
+from kube.errors import Gone, Invalid, KubeDecodeError, NotFound, TooManyRequests, Unavailable
+from kube.kinds import CONFIGMAPS, NODES, PODS
+from tests.support.scripted import (
+    Handler,
+    ScriptedServer,
+    a_server,
+    answering,
+    json_answer,
+    status_answer,
+)
+
+FAST = RetryPolicy(attempts=4, first_pause_s=0.001, longest_pause_s=0.004)
+DOWN = status_answer(503, "ServiceUnavailable", "starting")
+BUSY = status_answer(429, "TooManyRequests", "slow down")
+OK = json_answer({"metadata": {"name": "a"}})
+
+
+@asynccontextmanager
+async def talking_to(handler: Handler) -> AsyncIterator[tuple[KubeClient, ScriptedServer]]:
+    async with a_server(handler) as server, connect_to(server.url) as client:
+        yield client.with_retry(FAST), server
+
+
+def a_page(*names: str, version: str = "7", more: str = "") -> web.Response:
+    metadata = {"resourceVersion": version} | ({"continue": more} if more else {})
+    return json_answer({"metadata": metadata, "items": [{"metadata": {"name": n}} for n in names]})
+
+
+# -- reads -------------------------------------------------------------------------------------
+
+
+async def test_a_read_is_repeated_while_the_server_is_failing_or_busy() -> None:
+    async with talking_to(answering(DOWN, BUSY, DOWN, OK)) as (client, server):
+        found = await client.get_object(NODES, "a")
+
+    assert found["metadata"]["name"] == "a"
+    assert len(server.heard) == 4
+
+
+async def test_a_read_is_given_up_after_the_last_attempt() -> None:
+    async with talking_to(answering(DOWN)) as (client, server):
+        with pytest.raises(Unavailable):
+            await client.get(NODES, "a")
+
+    assert len(server.heard) == FAST.attempts
+
+
+async def test_a_clear_answer_is_not_asked_for_again() -> None:
+    async with talking_to(answering(status_answer(404, "NotFound", "no"))) as (client, server):
+        with pytest.raises(NotFound):
+            await client.get(NODES, "a")
+
+    assert len(server.heard) == 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda client: client.create(NODES, {"metadata": {"name": "a"}}),
+        lambda client: client.replace(NODES, {"metadata": {"name": "a"}}),
+        lambda client: client.patch(NODES, "a", {}),
+        lambda client: client.apply(NODES, {"metadata": {"name": "a"}}, field_manager="x"),
+        lambda client: client.delete(NODES, "a"),
+        lambda client: client.bind({}, namespace="ml", name="a"),
+        lambda client: client.evict(namespace="ml", name="a", uid="u"),
+    ],
+    ids=["create", "replace", "patch", "apply", "delete", "bind", "evict"],
+)
+@pytest.mark.parametrize(("answer", "error"), [(DOWN, Unavailable), (BUSY, TooManyRequests)])
+async def test_a_write_is_never_repeated(
+    write: Callable[[KubeClient], Awaitable[Any]],
+    answer: web.Response,
+    error: type[Exception],
+) -> None:
+    async with talking_to(answering(answer)) as (client, server):
+        with pytest.raises(error):
+            await write(client)
+
+    assert len(server.heard) == 1
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5, 400])
+def test_pauses_grow_but_stay_below_the_longest(failures: int) -> None:
+    policy = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
+
+    ceiling = min(30.0, 0.5 * 2 ** min(failures - 1, 30))
+
+    assert ceiling / 2 <= policy.pause_s(failures) <= ceiling
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    pages = answering(a_page("a", "b", more="t1"), a_page("c", more="t2"), a_page("d"))
+    async with talking_to(pages) as (client, server):
+        listed = await client.list(
+            PODS, namespace="ml", label_selector="x=y", field_selector="spec.nodeName=n1"
+        )
+
+    assert [json.loads(bytes(item))["metadata"]["name"] for item in listed.items] == [*"abcd"]
+    assert listed.resource_version == "7"
+    assert [heard.query.get("continue") for heard in server.heard] == [None, "t1", "t2"]
+    assert all(heard.query["limit"] == "500" for heard in server.heard)
+    assert all(heard.query["labelSelector"] == "x=y" for heard in server.heard)
+    assert all(heard.query["fieldSelector"] == "spec.nodeName=n1" for heard in server.heard)
+
+
+async def test_a_list_whose_pages_expired_is_read_afresh() -> None:
+    expired = status_answer(410, "Expired", "continue parameter is too old")
+    pages = answering(a_page("old", more="t1"), expired, a_page("a", version="9"))
+    async with talking_to(pages) as (client, _):
+        listed = await client.list(PODS)
+
+    assert [bytes(item) for item in listed.items] == [b'{"metadata": {"name": "a"}}']
+    assert listed.resource_version == "9"
+
+
+async def test_a_list_that_always_expires_is_gone() -> None:
+    async with talking_to(answering(status_answer(410, "Expired", "old"))) as (client, server):
+        with pytest.raises(Gone):
+            await client.list(PODS)
+
+    assert len(server.heard) == 3
+
+
+@pytest.mark.parametrize("body", ["", "[]", "<html>", '{"items": 3}'])
+async def test_a_list_that_is_none_is_a_decode_error(body: str) -> None:
+    async with talking_to(answering(web.Response(text=body))) as (client, _):
+        with pytest.raises(KubeDecodeError) as caught:
+            await client.list(PODS)
+
+    assert caught.value.path == "/api/v1/pods"
+
+
+async def test_an_object_that_is_none_is_a_decode_error() -> None:
+    async with talking_to(answering(web.Response(text="ok"))) as (client, _):
+        with pytest.raises(KubeDecodeError):
+            await client.get_object(PODS, "a", namespace="ml")
+
+
+# -- writes ------------------------------------------------------------------------------------
+
+
+async def test_a_created_object_says_what_it_is_and_where_it_goes() -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        await client.create(
+            CONFIGMAPS, {"metadata": {"name": "a", "namespace": "ml"}}, dry_run=True
+        )
+
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("POST", "/api/v1/namespaces/ml/configmaps")
+    assert heard.query == {"dryRun": "All"}
+    assert json.loads(heard.body) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "a", "namespace": "ml"},
+    }
+
+
+async def test_a_replace_goes_where_its_body_says() -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        body = {"metadata": {"name": "a", "namespace": "ml", "resourceVersion": "3"}}
+        await client.replace(PODS, body, subresource="status")
+
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("PUT", "/api/v1/namespaces/ml/pods/a/status")
+
+
+@pytest.mark.parametrize(
+    ("how", "patch"),
+    [
+        (PatchType.JSON, [{"op": "remove", "path": "/x"}]),
+        (PatchType.MERGE, {"x": None}),
+        (PatchType.STRATEGIC, {"x": {}}),
+    ],
+    ids=["json", "merge", "strategic"],
+)
+async def test_a_patch_says_how_it_is_to_be_read(how: PatchType, patch: Any) -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        await client.patch(NODES, "n1", patch, subresource="status", how=how)
+
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("PATCH", "/api/v1/nodes/n1/status")
+    assert heard.headers["Content-Type"] == how.value
+    assert json.loads(heard.body) == patch
+
+
+async def test_an_apply_names_its_field_manager() -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        await client.apply(NODES, {"metadata": {"name": "n1"}}, field_manager="me", dry_run=True)
+
+    (heard,) = server.heard
+    assert heard.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert heard.query == {"fieldManager": "me", "force": "true", "dryRun": "All"}
+
+
+async def test_a_delete_carries_its_conditions() -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        await client.delete(
+            PODS, "a", namespace="ml", uid="u", grace_s=0, propagation=Propagation.FOREGROUND
+        )
+
+    (heard,) = server.heard
+    assert json.loads(heard.body) == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"uid": "u"},
+        "gracePeriodSeconds": 0,
+        "propagationPolicy": "Foreground",
+    }
+
+
+async def test_a_binding_keeps_its_preconditions_and_annotations() -> None:
+    binding: dict[str, Any] = {
+        "metadata": {"uid": "u", "resourceVersion": "3", "annotations": {"x": "y"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    async with talking_to(answering(OK)) as (client, server):
+        await client.bind(binding, namespace="ml", name="a")
+
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("POST", "/api/v1/namespaces/ml/pods/a/binding")
+    sent = json.loads(heard.body)
+    assert (sent["apiVersion"], sent["kind"], sent["target"]) == (
+        "v1",
+        "Binding",
+        binding["target"],
+    )
+    assert sent["metadata"] == {"name": "a", "namespace": "ml", **binding["metadata"]}
+
+
+async def test_an_eviction_is_of_one_pod_and_no_other_of_its_name() -> None:
+    async with talking_to(answering(OK)) as (client, server):
+        await client.evict(namespace="ml", name="a", uid="u", dry_run=True, grace_s=5)
+
+    (heard,) = server.heard
+    assert (heard.method, heard.path) == ("POST", "/api/v1/namespaces/ml/pods/a/eviction")
+    assert heard.query == {"dryRun": "All"}
+    assert json.loads(heard.body) == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "a", "namespace": "ml"},
+        "deleteOptions": {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 5},
+    }
+
+
+async def test_a_write_that_is_refused_says_why() -> None:
+    refusal = status_answer(422, "Invalid", "spec.x: must not be negative")
+    async with talking_to(answering(refusal)) as (client, _):
+        with pytest.raises(Invalid, match="must not be negative"):
+            await client.create(NODES, {"metadata": {"name": "a"}})

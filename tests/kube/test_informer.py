@@ -1,0 +1,343 @@
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from structlog.testing import capture_logs
+
+from kube.access import connect_to
+from kube.client import RetryPolicy
+from kube.errors import KubeDecodeError
+from kube.informer import Change, Informer
+from kube.kinds import CONFIGMAPS
+from kube.watch import WatchLimits
+from tests.fakes.collection import Collection, HowGone, a_collection
+from tests.support.waiting import until_true
+
+FAST = RetryPolicy(attempts=1, first_pause_s=0.005, longest_pause_s=0.02)
+
+
+def value_of(body: bytes) -> str:
+    """Decode an object of the fake collection; the value "bad" cannot be decoded."""
+    value = str(json.loads(body)["value"])
+    if value == "bad":
+        raise ValueError("it is bad")
+    return value
+
+
+@dataclass
+class Rig:
+    """An informer that runs, the collection it follows, and what it told."""
+
+    collection: Collection
+    informer: Informer[str]
+    changes: list[Change[str]] = field(default_factory=list)
+
+    @property
+    def told(self) -> list[tuple[str, str, str]]:
+        return [(one.type.value, one.key.name, one.object) for one in self.changes]
+
+    async def tells(self, count: int) -> list[tuple[str, str, str]]:
+        """Wait for *count* changes in all and return them."""
+        await until_true(lambda: len(self.changes) >= count, what=f"{count} changes")
+        return self.told
+
+    async def watching(self) -> None:
+        await until_true(lambda: self.collection.open_watches == 1, what="an open watch")
+
+
+@asynccontextmanager
+async def following(
+    *names: str, decode: Callable[[bytes], str] = value_of, limits: WatchLimits | None = None
+) -> AsyncIterator[Rig]:
+    """Follow a collection that begins with *names*; it is synced when the block begins."""
+    changes: list[Change[str]] = []
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        for name in names:
+            collection.put(name, "old")
+        informer = Informer(
+            client.with_retry(FAST),
+            CONFIGMAPS,
+            decode=decode,
+            on_change=changes.append,
+            backoff=FAST,
+            limits=limits or WatchLimits(),
+        )
+        rig = Rig(collection, informer, changes)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run(), name="informer")
+            async with asyncio.timeout(10):
+                await informer.wait_synced()
+            await rig.watching()
+            yield rig
+            running.cancel()
+
+
+async def test_the_first_list_is_told_as_added() -> None:
+    async with following("a", "b") as rig:
+        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "old")]
+        assert rig.informer.synced
+        assert rig.informer.get("ml", "a") == "old"
+        assert rig.informer.get("ml", "nobody") is None
+        assert {str(key) for key in rig.informer.items()} == {"ml/a", "ml/b"}
+
+
+async def test_every_change_is_told_once_and_is_already_in_the_copy() -> None:
+    async with following("a") as rig:
+        rig.collection.put("a", "new")
+        rig.collection.put("b", "first")
+        rig.collection.remove("a")
+
+        assert (await rig.tells(4))[1:] == [
+            ("MODIFIED", "a", "new"),
+            ("ADDED", "b", "first"),
+            ("DELETED", "a", "new"),
+        ]
+        assert dict(rig.informer.items()) == {("ml", "b"): "first"}
+
+
+async def test_a_change_carries_the_uid_and_version_of_its_object() -> None:
+    async with following("a") as rig:
+        rig.collection.put("a", "new")
+        await rig.tells(2)
+
+        assert [change.uid for change in rig.changes] == ["uid-1", "uid-1"]
+        assert rig.changes[-1].resource_version == rig.collection.version
+
+
+async def test_a_watch_that_ended_goes_on_where_it_was_without_a_list() -> None:
+    async with following("a") as rig:
+        rig.collection.put("a", "1")
+        await rig.tells(2)
+        seen = rig.collection.version
+        rig.collection.cut()
+        rig.collection.put("a", "2")
+
+        assert await rig.tells(3) == [
+            ("ADDED", "a", "old"),
+            ("MODIFIED", "a", "1"),
+            ("MODIFIED", "a", "2"),
+        ]
+        assert rig.collection.lists == 1
+        assert rig.collection.watches[1] == seen
+
+
+async def test_a_bookmark_moves_the_place_to_go_on_from() -> None:
+    async with following("a") as rig:
+        rig.collection.bookmark()
+        rig.collection.cut()
+        await until_true(lambda: len(rig.collection.watches) == 2, what="a second watch")
+
+        assert rig.collection.watches[1] == rig.collection.version
+        assert len(rig.changes) == 1
+
+
+@pytest.mark.parametrize("how", HowGone)
+async def test_after_gone_a_new_list_tells_only_what_was_missed(how: HowGone) -> None:
+    async with following("kept", "changed", "vanished", "reborn") as rig:
+        rig.collection.how_gone = how
+        rig.collection.down = True
+        rig.collection.cut()
+        await until_true(lambda: rig.collection.open_watches == 0, what="no watch")
+        rig.collection.put("changed", "new")
+        rig.collection.remove("vanished")
+        rig.collection.put("reborn", "second life", reborn=True)
+        rig.collection.put("added", "first")
+        rig.collection.forget()
+        rig.collection.down = False
+        await rig.watching()
+
+        missed = (await rig.tells(9))[4:]
+        assert sorted(missed) == [
+            ("ADDED", "added", "first"),
+            ("ADDED", "reborn", "second life"),
+            ("DELETED", "reborn", "old"),
+            ("DELETED", "vanished", "old"),
+            ("MODIFIED", "changed", "new"),
+        ]
+        assert missed.index(("DELETED", "reborn", "old")) < missed.index(
+            ("ADDED", "reborn", "second life")
+        )
+        assert rig.collection.lists == 2
+
+
+async def test_a_list_after_gone_that_shows_nothing_new_tells_nothing() -> None:
+    async with following("a", "b") as rig:
+        rig.collection.bookmark()
+        rig.collection.forget()
+        rig.collection.inject(b'{"type":"ERROR","object":{"code":410,"reason":"Expired"}}\n')
+        await until_true(lambda: rig.collection.lists == 2, what="a second list")
+        await rig.watching()
+
+        assert len(rig.changes) == 2
+
+
+async def test_an_outage_keeps_what_was_known_and_is_waited_out() -> None:
+    async with following("a") as rig:
+        rig.collection.down = True
+        with capture_logs() as logs:
+            rig.collection.cut()
+            await until_true(
+                lambda: sum(one["event"] == "watch_failed" for one in logs) >= 3,
+                what="three failed attempts",
+            )
+
+        assert rig.informer.synced
+        assert rig.informer.get("ml", "a") == "old"
+
+        rig.collection.put("a", "new")
+        rig.collection.down = False
+        assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
+
+
+async def test_a_refusal_is_waited_out_too() -> None:
+    async with following("a") as rig:
+        rig.collection.forbidden = True
+        with capture_logs() as logs:
+            rig.collection.cut()
+            await until_true(lambda: len(logs) >= 2, what="two failed attempts")
+        rig.collection.put("a", "new")
+        rig.collection.forbidden = False
+
+        assert (await rig.tells(2))[1] == ("MODIFIED", "a", "new")
+        assert "403 Forbidden" in logs[0]["error"]
+
+
+async def test_an_informer_that_starts_during_an_outage_syncs_after_it() -> None:
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        collection.down = True
+        collection.put("a", "old")
+        informer = Informer(client.with_retry(FAST), CONFIGMAPS, decode=value_of, backoff=FAST)
+        async with asyncio.TaskGroup() as group:
+            with capture_logs() as logs:
+                running = group.create_task(informer.run())
+                await until_true(lambda: len(logs) >= 2, what="two failed attempts")
+            assert not informer.synced
+            assert informer.last_contact_age_s == math.inf
+            collection.down = False
+            async with asyncio.timeout(10):
+                await informer.wait_synced()
+            running.cancel()
+
+    assert informer.get("ml", "a") == "old"
+
+
+async def test_silence_on_the_line_makes_a_new_watch() -> None:
+    async with following("a", limits=WatchLimits(inactivity_s=0.1)) as rig:
+        await until_true(lambda: len(rig.collection.watches) >= 3, what="three watches")
+
+        assert rig.collection.lists == 1
+        assert len(rig.changes) == 1
+
+
+async def test_an_object_that_cannot_be_decoded_is_dropped_loudly_and_the_rest_goes_on() -> None:
+    async with following("a") as rig:
+        with capture_logs() as logs:
+            rig.collection.put("a", "bad")
+            rig.collection.put("b", "good")
+            await rig.tells(2)
+
+        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "b", "good")]
+        assert rig.informer.get("ml", "a") == "old"
+        assert rig.informer.dropped == 1
+        (line,) = [one for one in logs if one["event"] == "object_dropped"]
+        assert (line["log_level"], line["object"], line["error"]) == ("error", "ml/a", "it is bad")
+
+
+async def test_the_next_good_version_of_a_dropped_object_is_told() -> None:
+    async with following("a") as rig:
+        rig.collection.put("a", "bad")
+        rig.collection.put("a", "good again")
+
+        assert (await rig.tells(2))[1] == ("MODIFIED", "a", "good again")
+
+
+async def test_a_kube_decode_error_is_dropped_like_any_other() -> None:
+    def picky(body: bytes) -> str:
+        if b'"b"' in body:
+            raise KubeDecodeError(verb="", path="", status=None, reason="", message="no b")
+        return value_of(body)
+
+    async with following("a", "b", "c", decode=picky) as rig:
+        assert rig.told == [("ADDED", "a", "old"), ("ADDED", "c", "old")]
+        assert rig.informer.dropped == 1
+
+
+async def test_an_object_that_was_never_good_goes_without_a_word() -> None:
+    async with following() as rig:
+        rig.collection.put("a", "bad")
+        rig.collection.remove("a")
+        rig.collection.put("b", "good")
+
+        assert await rig.tells(1) == [("ADDED", "b", "good")]
+
+
+async def test_an_object_whose_last_words_are_garbled_is_still_deleted() -> None:
+    async with following("a") as rig:
+        rig.collection.put("a", "bad")
+        rig.collection.remove("a")
+
+        assert (await rig.tells(2))[1] == ("DELETED", "a", "old")
+        assert not rig.informer.items()
+
+
+async def test_a_garbled_line_makes_a_new_list_and_nothing_is_told_twice() -> None:
+    async with following("a") as rig:
+        rig.collection.inject(b"this is no JSON\n")
+        await until_true(lambda: rig.collection.lists == 2, what="a second list")
+        await rig.watching()
+        rig.collection.put("a", "new")
+
+        assert await rig.tells(2) == [("ADDED", "a", "old"), ("MODIFIED", "a", "new")]
+
+
+async def test_an_event_that_comes_twice_is_told_once() -> None:
+    async with following("a") as rig:
+        metadata = {"name": "b", "namespace": "ml", "uid": "u", "resourceVersion": "500"}
+        line = json.dumps({"type": "ADDED", "object": {"metadata": metadata, "value": "x"}})
+        rig.collection.inject(line.encode() + b"\n")
+        rig.collection.inject(line.encode() + b"\n")
+        rig.collection.put("c", "last")
+
+        assert (await rig.tells(3))[1:] == [("ADDED", "b", "x"), ("ADDED", "c", "last")]
+
+
+async def test_the_age_of_the_last_contact_restarts_with_every_event() -> None:
+    now_s = 1000.0
+    changes: list[Change[str]] = []
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        informer = Informer(
+            client, CONFIGMAPS, decode=value_of, on_change=changes.append, monotonic=lambda: now_s
+        )
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(informer.run())
+            async with asyncio.timeout(10):
+                await informer.wait_synced()
+            await until_true(lambda: collection.open_watches == 1, what="an open watch")
+            now_s += 30
+            assert informer.last_contact_age_s == 30
+            collection.put("a", "x")
+            await until_true(lambda: bool(changes), what="a change")
+            assert informer.last_contact_age_s == 0
+            running.cancel()
+
+
+async def test_what_a_listener_raises_ends_the_informer() -> None:
+    def listener(change: Change[str]) -> None:
+        raise LookupError("a mistake of ours")
+
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        collection.put("a", "old")
+        informer = Informer(client, CONFIGMAPS, decode=value_of, on_change=listener)
+        with pytest.raises(LookupError):
+            async with asyncio.timeout(10):
+                await informer.run()
+
+
+async def test_the_copy_cannot_be_written_to() -> None:
+    async with following("a") as rig:
+        with pytest.raises(TypeError):
+            rig.informer.items()["x"] = "y"  # type: ignore[index]

@@ -1,0 +1,193 @@
+"""Builders of pictures: hot cards, pods on them, cool cards elsewhere. Tests name what matters."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from fracgpu import names
+from fracgpu.allocation import PodRecord, Slice
+from fracgpu.card import Card, CardUuid, NodeCards
+from fracgpu.container import ContainerSpec
+from fracgpu.ledger import Ledger
+from fracgpu.nodefit import NodeRules
+from fracgpu.picture import Move, Occupant, PastMove, Picture
+from fracgpu.policy import Mode, Policy
+from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.units import Mib
+from fracgpu.usage import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
+from fracgpu.views import PodView
+from tests.fakes.clock import NOON
+
+CARD_MIB: Final = 24_000
+LONG_AGO: Final = NOON - timedelta(days=1)
+ACTIVE: Final = Policy(mode=Mode.ACTIVE)
+HOT_CARD: Final = CardUuid("GPU-hot")
+COOL_CARD: Final = CardUuid("GPU-cool")
+
+
+def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) -> Reading:
+    """A reading that has been at *level* all along; *pods* are busy shares by UID."""
+    hot = 1.0 if level > ACTIVE.hot_ratio else 0.0
+    return Reading(
+        level_ratio=level,
+        slow_level_ratio=level,
+        fast_hot_ratio=hot,
+        slow_hot_ratio=hot,
+        forecast_ratio=level,
+        free_mib=Mib(CARD_MIB),
+        pods={uid: PodUse(busy_ratio=busy, high_ratio=busy) for uid, busy in (pods or {}).items()},
+    )
+
+
+def usage_of(card: CardUuid, reading: Reading | None) -> CardUsage:
+    """A trusted reading, or an unknown card."""
+    if reading is None:
+        return CardUsage(card=card, trust=Trust.UNKNOWN, why="no sample of a card")
+    return CardUsage(card=card, trust=Trust.OK, reading=reading)
+
+
+def anywhere(_: object, __: object) -> bool:
+    """The rules of a pod that may go to every node."""
+    return True
+
+
+def an_occupant(
+    uid: str,
+    card: CardUuid = HOT_CARD,
+    *,
+    node: str = "n1",
+    mib: int = 4000,
+    owner: tuple[str, str, str] | None = ("ReplicaSet", "web", "owner-1"),
+    rules: NodeRules | None = None,
+    record: Mapping[str, Any] | None = None,
+    **view: Any,
+) -> Occupant:
+    """A pod that could be moved: old, ready, owned, on one card."""
+    assigned = PodRecord(
+        uid=uid,
+        namespace="ml",
+        name=uid,
+        node=node,
+        containers=(ContainerSpec(name="main"),),
+        assignment={"main": (Slice(card=card, mib=Mib(mib)),)},
+    )
+    facts: dict[str, Any] = {
+        "need": PodNeed(containers=(ContainerNeed(name="main", mib=Mib(mib)),)),
+        "phase": "Running",
+        "ready": True,
+        "started_at": LONG_AGO,
+        "owner": owner,
+        "scheduler_name": names.SCHEDULER_NAME,
+    }
+    facts |= view
+    return Occupant(
+        view=PodView(record=replace(assigned, **(record or {})), **facts),
+        rules=rules or NodeRules(allows=anywhere),
+    )
+
+
+def a_node(
+    name: str,
+    *cards: str,
+    model: str = "A30",
+    labels: Mapping[str, str] | None = None,
+    shared: bool = True,
+) -> NodeCards:
+    """A node with shared cards of one model."""
+    return NodeCards(
+        node=name,
+        shared=shared,
+        labels=labels or {},
+        cards=tuple(
+            Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(CARD_MIB))
+            for index, uuid in enumerate(cards)
+        ),
+    )
+
+
+def a_picture(  # noqa: PLR0913 - a picture has many parts, each with a default
+    *,
+    nodes: Sequence[NodeCards] | None = None,
+    occupants: Sequence[Occupant] | None = None,
+    readings: Mapping[str, Reading | None] | None = None,
+    heat: Mapping[str, Heat] | None = None,
+    past: Sequence[PastMove] = (),
+    leading_since: datetime = LONG_AGO,
+) -> Picture:
+    """By default: two pods of one owner make GPU-hot on n1 hot, and GPU-cool on n2 is idle.
+
+    Cards without a stated heat are hot or cool as their reading says; *readings* and *heat*
+    replace the defaults card by card.
+    """
+    placed = occupants if occupants is not None else two_busy_pods()
+    busy = {it.uid: 0.45 for it in placed if HOT_CARD in _cards(it)}
+    read: dict[str, Reading | None] = {
+        HOT_CARD: a_reading(0.9, pods=busy),
+        COOL_CARD: a_reading(0.05),
+    }
+    read |= readings or {}
+    ledger = Ledger()
+    for node in nodes or (a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)):
+        ledger.set_node(node)
+    for it in placed:
+        ledger.set_pod(it.view.record)
+    heats = {uuid: _heat_of(it) for uuid, it in read.items()} | dict(heat or {})
+    return Picture(
+        snapshot=ledger.snapshot(now=NOON),
+        usage={CardUuid(uuid): usage_of(CardUuid(uuid), it) for uuid, it in read.items()},
+        heat={CardUuid(uuid): CardHeat(heat=it, since=LONG_AGO) for uuid, it in heats.items()},
+        pods={it.uid: it for it in placed},
+        past=past,
+        scheduler_name=names.SCHEDULER_NAME,
+        leading_since=leading_since,
+    )
+
+
+def two_busy_pods() -> tuple[Occupant, Occupant]:
+    """Two replicas on the hot card."""
+    return an_occupant("pod-a"), an_occupant("pod-b")
+
+
+def a_move(**changes: Any) -> Move:
+    """A move from the hot card to the cool one."""
+    move = Move(
+        pod_uid="pod-x",
+        namespace="ml",
+        name="pod-x",
+        owner_uid="owner-x",
+        source=HOT_CARD,
+        source_node="n1",
+        target=COOL_CARD,
+        target_node="n2",
+        mib=Mib(4000),
+        cores=0,
+        busy_ratio=0.45,
+        level_ratio=0.9,
+        gain_points=10.0,
+    )
+    return replace(move, **changes)
+
+
+def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: Any) -> PastMove:
+    """A move begun so many minutes before noon, elsewhere unless *changes* say so."""
+    elsewhere: dict[str, Any] = {
+        "source": CardUuid("GPU-elsewhere"),
+        "source_node": "n9",
+        "target": CardUuid("GPU-nowhere"),
+        "target_node": "n9",
+    }
+    return PastMove(
+        move=a_move(**(elsewhere | changes)),
+        started_at=NOON - timedelta(minutes=minutes_ago),
+        under_way=under_way,
+    )
+
+
+def _cards(occupant: Occupant) -> set[CardUuid]:
+    assignment = occupant.view.record.assignment or {}
+    return {part.card for slices in assignment.values() for part in slices}
+
+
+def _heat_of(reading: Reading | None) -> Heat:
+    return Heat.HOT if reading and reading.level_ratio > ACTIVE.hot_ratio else Heat.COOL
