@@ -166,12 +166,13 @@ def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
     known = (*names.REQUEST_KEYS, *names.RESERVED_KEYS)
     for key in sorted(annotations):
         if key.startswith(names.PREFIX) and key not in known:
-            close = difflib.get_close_matches(key, names.REQUEST_KEYS, n=1, cutoff=0.6)
+            words = [it.removeprefix(names.PREFIX) for it in names.REQUEST_KEYS]
+            close = difflib.get_close_matches(key.removeprefix(names.PREFIX).lower(), words, n=1)
             raise RequestError(
                 field=f"annotation {key}",
                 found=annotations[key],
                 wanted="one of " + ", ".join(names.REQUEST_KEYS),
-                hint=f"did you mean {close[0]}?" if close else "",
+                hint=f"did you mean {names.PREFIX}{close[0]}?" if close else "",
             )
         only = _ONLY_CHOICE.get(key)
         if only is not None and annotations[key] != only:

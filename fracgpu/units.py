@@ -148,13 +148,15 @@ def _mib_hint(text: str) -> str:
 
 
 def _memory_hint(text: str) -> str:
-    bare = _QUANTITY.fullmatch(text)
-    if bare:
-        number = bare[1]
-        if "." in number:
-            return f"write '{number}Gi' for GiB"
-        if int(number) > MAX_MIB:
-            return f"write '{-(-int(number) // _BYTES_PER_MIB)}Mi' for that many bytes"
-        return f"write '{int(number)}Mi' for MiB" if int(number) else ""
-    misspelt = _MISSPELT.fullmatch(text)
-    return f"write '{misspelt[1]}{misspelt[2].upper()}i'" if misspelt else ""
+    bare, misspelt = _QUANTITY.fullmatch(text), _MISSPELT.fullmatch(text)
+    match = bare or misspelt
+    if not match or Fraction(match[1]) == 0:
+        return ""
+    number = match[1]
+    if misspelt:
+        return f"write '{number}{misspelt[2].upper()}i'"
+    if "." in number:
+        return f"write '{number}Gi' for GiB"
+    if int(number) > MAX_MIB:
+        return f"write '{-(-int(number) // _BYTES_PER_MIB)}Mi' for that many bytes"
+    return f"write '{int(number)}Mi' for MiB"
