@@ -10,7 +10,7 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from simulator import quantities, resources
-from simulator.objects import Json, metadata
+from simulator.objects import Json, labels, metadata
 from simulator.status import bad_request
 
 if TYPE_CHECKING:
@@ -22,6 +22,21 @@ _TEMPLATED: Final = frozenset(
     r.storage for r in (resources.DEPLOYMENTS, resources.REPLICASETS, resources.STATEFULSETS,
                         resources.JOBS)
 )  # fmt: skip
+_EVICTED_AFTER_S: Final = 300  # admission plugin DefaultTolerationSeconds
+_NODE_TROUBLES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_NODE_INFO: Final = (
+    "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion",
+    "kubeletVersion", "kubeProxyVersion", "operatingSystem", "architecture",
+)  # fmt: skip
+_FRESH_STATUS: Final[dict[str, Json]] = {
+    resources.PODS.storage: {"phase": "Pending"},
+    resources.REPLICASETS.storage: {"replicas": 0},
+    resources.STATEFULSETS.storage: {"replicas": 0, "availableReplicas": 0},
+    resources.PDBS.storage: {
+        "disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0,
+    },
+    resources.NAMESPACES.storage: {"phase": "Active"},
+}  # fmt: skip
 _WEBHOOKS: Final = frozenset(
     {resources.MUTATING_WEBHOOKS.storage, resources.VALIDATING_WEBHOOKS.storage}
 )
@@ -39,12 +54,12 @@ def apply_defaults(resource: Resource, value: Json) -> None:
         setter(value)
     if resource.storage in _TEMPLATED:
         template = _object(_object(value, "spec"), "template")
-        _pod_defaults(resource, template)
+        _template_defaults(resource, template)
     if resource.storage == resources.PODS.storage:
-        _pod_defaults(resource, value)
+        _template_defaults(resource, value)
+        _pod_defaults(value)
     if resource.storage == resources.NODES.storage:
-        for member in ("capacity", "allocatable"):
-            _canonical(resource, (value.get("status") or {}).get(member))
+        _node_defaults(resource, value)
     if resource.storage in _WEBHOOKS:
         for webhook in value.get("webhooks") or []:
             _webhook_defaults(webhook)
@@ -53,15 +68,14 @@ def apply_defaults(resource: Resource, value: Json) -> None:
 def apply_creation(resource: Resource, value: Json) -> None:
     """Set what only a new object gets, in place; its uid is already known."""
     if resource.has_status and resource.resets_status:
-        value.pop("status", None)
+        value["status"] = dict(_FRESH_STATUS.get(resource.storage, {}))
     match resource.storage:
         case resources.PODS.storage:
-            value["status"] = {"phase": "Pending", "qosClass": qos_class(value["spec"])}
+            value["status"]["qosClass"] = qos_class(value["spec"])
         case resources.NAMESPACES.storage:
             meta = metadata(value)
             meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
             value.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-            value["status"] = {"phase": "Active"}
         case resources.JOBS.storage:
             _job_selector(value)
         case _:
@@ -111,14 +125,25 @@ def _object(parent: Json, member: str) -> Json:
 def _check_strings(resource: Resource, value: Json) -> None:
     # An unquoted number in a label or annotation never reaches a webhook of the real server.
     for member in ("labels", "annotations"):
-        for key, text in (metadata(value).get(member) or {}).items():
+        for text in (metadata(value).get(member) or {}).values():
             if not isinstance(text, str):
-                kind = "bool" if isinstance(text, bool) else "number"
                 raise bad_request(
                     f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                    f"{resource.kind}: json: cannot unmarshal {kind} into Go struct field "
-                    f"ObjectMeta.metadata.{member} of type string (key {key})"
+                    f"{resource.kind}: json: cannot unmarshal {_go_type(text)} into Go struct "
+                    f"field ObjectMeta.metadata.{member} of type string"
                 )
+
+
+def _go_type(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int() | float():
+            return "number"
+        case list():
+            return "array"
+        case _:
+            return "object"
 
 
 def _canonical(resource: Resource, amounts: Json | None) -> None:
@@ -134,7 +159,53 @@ def _canonical(resource: Resource, amounts: Json | None) -> None:
             ) from error
 
 
-def _pod_defaults(resource: Resource, pod: Json) -> None:
+def _node_defaults(resource: Resource, node: Json) -> None:
+    node.setdefault("spec", {})
+    status = _object(node, "status")
+    _null_times(status.get("conditions"), "lastHeartbeatTime", "lastTransitionTime")
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    status["nodeInfo"] = {**dict.fromkeys(_NODE_INFO, ""), **(status.get("nodeInfo") or {})}
+    for member in ("capacity", "allocatable"):
+        _canonical(resource, status.get(member))
+    if status.get("capacity"):  # only as long as no kubelet has said otherwise
+        status.setdefault("allocatable", dict(status["capacity"]))
+
+
+def _null_times(conditions: list[Json] | None, *members: str) -> None:
+    """Show times that were never set as null, as typed objects do and strict readers must know."""
+    for condition in conditions or []:
+        for member in members:
+            condition.setdefault(member, None)
+
+
+def _event(value: Json) -> None:
+    _null_times([value], "eventTime", "firstTimestamp", "lastTimestamp")
+    value.setdefault("source", {})
+    value.setdefault("reportingComponent", "")
+    value.setdefault("reportingInstance", "")
+
+
+def _pod_defaults(pod: Json) -> None:
+    conditions = (pod.get("status") or {}).get("conditions")
+    _null_times(conditions, "lastProbeTime", "lastTransitionTime")
+    spec = pod["spec"]
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("priority", 0)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    tolerations = spec.setdefault("tolerations", [])
+    for trouble in _NODE_TROUBLES:
+        if not any(t.get("key") in (None, "", trouble) for t in tolerations):
+            tolerations.append(
+                {
+                    "key": trouble,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": _EVICTED_AFTER_S,
+                }
+            )
+
+
+def _template_defaults(resource: Resource, pod: Json) -> None:
     spec = _object(pod, "spec")
     for key, default in (
         ("restartPolicy", "Always"),
@@ -145,11 +216,19 @@ def _pod_defaults(resource: Resource, pod: Json) -> None:
         spec.setdefault(key, default)
     spec.setdefault("securityContext", {})
     for _path, container in containers_of(spec):
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        container.setdefault("imagePullPolicy", _pull_policy(container.get("image") or ""))
         demands = _object(container, "resources")
         for member in ("limits", "requests"):
             _canonical(resource, demands.get(member))
         if demands.get("limits"):
             demands["requests"] = {**demands["limits"], **(demands.get("requests") or {})}
+
+
+def _pull_policy(image: str) -> str:
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return "Always" if "@" not in image and tag in ("", "latest") else "IfNotPresent"
 
 
 def _deployment(value: Json) -> None:
@@ -166,6 +245,13 @@ def _deployment(value: Json) -> None:
 
 def _replicaset(value: Json) -> None:
     _object(value, "spec").setdefault("replicas", 1)
+    _labels_of_template(value)
+
+
+def _labels_of_template(value: Json) -> None:
+    found = labels(_object(_object(value, "spec"), "template"))
+    if found and not labels(value):
+        metadata(value)["labels"] = dict(found)
 
 
 def _statefulset(value: Json) -> None:
@@ -184,6 +270,8 @@ def _job(value: Json) -> None:
     spec.setdefault("backoffLimit", 6)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
+    spec.setdefault("manualSelector", False)
+    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
 
 
 def _job_selector(value: Json) -> None:
@@ -200,6 +288,16 @@ def _job_selector(value: Json) -> None:
         "batch.kubernetes.io/job-name": meta["name"],
         "job-name": meta["name"],
     }
+    _labels_of_template(value)
+
+
+def _configmap(value: Json) -> None:
+    for text in (value.get("data") or {}).values():
+        if not isinstance(text, str):
+            raise bad_request(
+                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot '
+                f"unmarshal {_go_type(text)} into Go struct field ConfigMap.data of type string"
+            )
 
 
 def _secret(value: Json) -> None:
@@ -231,5 +329,7 @@ _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
     resources.REPLICASETS.storage: _replicaset,
     resources.STATEFULSETS.storage: _statefulset,
     resources.JOBS.storage: _job,
+    "configmaps": _configmap,
+    resources.EVENTS.storage: _event,
     "secrets": _secret,
 }

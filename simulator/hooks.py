@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from simulator import conditions, resources
-from simulator.objects import Json, labels
+from simulator.objects import Json, encode, labels
 from simulator.selectors import label_selector
 from simulator.status import Cause
 
@@ -143,10 +143,16 @@ def _policy_faults(where: str, spec: Json) -> Iterator[Cause]:
     if "v1" not in (spec.get("admissionReviewVersions") or []):
         yield _invalid(
             f"{where}.admissionReviewVersions",
-            str(spec.get("admissionReviewVersions")),
+            spec.get("admissionReviewVersions"),
             "must include at least one of v1, v1beta1",
         )
-    if spec.get("sideEffects") not in {"None", "NoneOnDryRun"}:
+    if "sideEffects" not in spec:
+        yield Cause(
+            field=f"{where}.sideEffects",
+            reason="FieldValueRequired",
+            message="Required value: must specify one of None, NoneOnDryRun",
+        )
+    elif spec["sideEffects"] not in {"None", "NoneOnDryRun"}:
         yield _unsupported(f"{where}.sideEffects", spec.get("sideEffects"), "None", "NoneOnDryRun")
     if spec.get("failurePolicy") not in {"Fail", "Ignore"}:
         yield _unsupported(f"{where}.failurePolicy", spec.get("failurePolicy"), "Fail", "Ignore")
@@ -169,7 +175,12 @@ def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterato
             message="Required value: exactly one of url or service is required",
         )
     if url is not None and not str(url).startswith("https://"):
-        yield _invalid(f"{where}.url", url, "'https' is the only allowed URL scheme")
+        scheme = str(url).partition("://")[0]
+        yield _invalid(
+            f"{where}.url",
+            scheme,
+            "'https' is the only allowed URL scheme; desired format: https://host[/path]",
+        )
     if service is not None and not services_resolve:
         yield Cause(
             field=f"{where}.service",
@@ -184,7 +195,7 @@ def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterato
 
 
 def _invalid(field: str, value: object, detail: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else value
+    shown = encode(value).decode()
     return Cause(
         field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {detail}"
     )

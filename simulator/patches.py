@@ -36,6 +36,10 @@ class BadPatchError(Exception):
     """The patch cannot be read at all (400)."""
 
 
+class MergeError(Exception):
+    """A strategic merge patch breaks the rules of merging (500, as the real server answers)."""
+
+
 def json_patch(document: Any, patch: Any) -> Any:
     """Apply RFC 6902 operations to a copy of *document*.
 
@@ -47,8 +51,6 @@ def json_patch(document: Any, patch: Any) -> Any:
         raise BadPatchError(f"a JSON patch is a list of operations, not {type(patch).__name__}")
     try:
         return jsonpatch.apply_patch(document, patch)
-    except jsonpatch.InvalidJsonPatch as error:
-        raise BadPatchError(str(error)) from error
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError) as error:
         raise PatchError(str(error)) from error
 
@@ -70,8 +72,8 @@ def strategic_merge_patch(document: dict[str, Any], patch: Any) -> dict[str, Any
     """Apply a strategic merge patch: lists that have a merge key are merged by it.
 
     Raises:
-        BadPatchError: the patch is not an object, uses an unknown directive, or an element of a
-            merged list lacks its key.
+        BadPatchError: the patch is not an object.
+        MergeError: it uses an unknown directive, or an element of a merged list lacks its key.
     """
     if not isinstance(patch, dict):
         raise BadPatchError(f"a strategic merge patch is an object, not {type(patch).__name__}")
@@ -83,9 +85,7 @@ def strategic_merge_patch(document: dict[str, Any], patch: Any) -> dict[str, Any
         case None | "merge":
             pass
         case unknown:
-            raise BadPatchError(
-                f"unrecognized {_DIRECTIVE} {unknown!r}; want replace, merge, delete"
-            )
+            raise MergeError(f"unknown patch type: {unknown} in map: {_go_map(patch)}")
     kept = patch.get(_RETAIN, document)
     merged = {key: value for key, value in document.items() if key in kept}
     _delete_from_sets(merged, patch)
@@ -134,18 +134,35 @@ def _merged_list(old: list[Any], new: list[Any], *, merge_key: str, order: Any) 
     merged: dict[Any, Any] = {item[merge_key]: item for item in old}
     for item in new:
         if merge_key not in item:
-            raise BadPatchError(f"map: {item} does not contain declared merge key: {merge_key}")
+            raise MergeError(
+                f"map: {_go_map(item)} does not contain declared merge key: {merge_key}"
+            )
         if item.get(_DIRECTIVE) == "delete":
             merged.pop(item[merge_key], None)
         else:
             before = merged.get(item[merge_key], {})
             merged[item[merge_key]] = strategic_merge_patch(before, item)
-    return _ordered(merged, merge_key=merge_key, order=order)
+    listed = order if isinstance(order, list) else new
+    wanted = [item.get(merge_key) for item in listed if isinstance(item, dict)]
+    before = [item[merge_key] for item in old]
+    return [merged[key] for key in _ordered(list(merged), wanted=wanted, before=before)]
 
 
-def _ordered(merged: dict[Any, Any], *, merge_key: str, order: Any) -> list[Any]:
-    if not isinstance(order, list):
-        return list(merged.values())
-    wanted = [item.get(merge_key) for item in order if isinstance(item, dict)]
-    first = [merged[key] for key in wanted if key in merged]
-    return [*first, *(item for key, item in merged.items() if key not in wanted)]
+def _ordered(keys: list[Any], *, wanted: list[Any], before: list[Any]) -> list[Any]:
+    """Put *keys* in the order of the patch, and the others among them where they were before.
+
+    Source: strategicpatch mergeSortedSlice: of one from the patch and one only in the object, the
+    latter comes first only if both were in the object, and in this order.
+    """
+    patched = [key for key in wanted if key in keys]
+    others = [key for key in before if key in keys and key not in patched]
+    ordered: list[Any] = []
+    while patched and others:
+        both_known = patched[0] in before
+        earlier = both_known and before.index(others[0]) < before.index(patched[0])
+        ordered.append(others.pop(0) if earlier else patched.pop(0))
+    return [*ordered, *others, *patched, *(k for k in keys if k not in {*wanted, *before})]
+
+
+def _go_map(value: dict[str, Any]) -> str:
+    return f"map[{' '.join(f'{key}:{item}' for key, item in sorted(value.items()))}]"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
 _ATTEMPTS: Final = 5  # how often the server itself repeats a patch that lost a race
+_IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 _PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
@@ -233,6 +234,8 @@ class Registry:
         """Delete without asking admission: second half of :meth:`delete`, and of evictions."""
         current = self.get(target)
         check_preconditions(target, current.object, context.options)
+        if target.resource is resources.NAMESPACES and target.name in _IMMORTAL:
+            raise forbidden(target.resource, target.name, "this namespace may not be deleted")
         value = thaw(current.object)
         meta = metadata(value)
         finalizer = _PROPAGATION.get(context.options.get("propagationPolicy", ""))
@@ -242,29 +245,27 @@ class Registry:
         if "deletionTimestamp" in meta:
             # A second delete can only shorten the wait.
             wait_s = min(wait_s, meta.get("deletionGracePeriodSeconds", wait_s))
-        # Namespaces are held by finalizers of their own until a controller has emptied them.
-        own_finalizers = resource_finalizers(target.resource, value)
-        gone = wait_s == 0 and not meta.get("finalizers") and not own_finalizers
-        if not gone:
+        held = bool(meta.get("finalizers") or resource_finalizers(target.resource, value))
+        gone = wait_s == 0 and not held
+        if not gone or target.resource is resources.PODS:
             self._mark_deleted(value, wait_s)
-            if own_finalizers:
-                value["status"]["phase"] = "Terminating"
-        if context.dry_run:
+        if target.resource is resources.NAMESPACES:
+            value["status"]["phase"] = "Terminating"
+        if context.dry_run or (value == current.object and not gone):
             return value, gone
         if gone:
             return self.store.remove(target.key, value, expected=current.revision).object, True
-        if value == current.object:
-            return value, False
         return self.store.write(target.key, value, expected=current.revision).object, False
 
     def _mark_deleted(self, value: Json, wait_s: int) -> None:
         meta = metadata(value)
         if meta.get("deletionGracePeriodSeconds") == wait_s:
             return
+        first = "deletionTimestamp" not in meta
         end = self.clock.now() + timedelta(seconds=wait_s)
         meta["deletionTimestamp"] = format_time(end)
         meta["deletionGracePeriodSeconds"] = wait_s
-        if "generation" in meta:
+        if first and "generation" in meta:
             meta["generation"] += 1
 
     async def _mutate(self, attributes: Attributes) -> Json:

@@ -122,6 +122,8 @@ ALL: Final = (
     _resource("clusterrolebindings", "ClusterRoleBinding", group=_RBAC, namespaced=False),
 )  # fmt: skip
 
+SCALES: Final = _resource("", "Scale", group="autoscaling")  # only ever a subresource
+
 _BY_PATH: Final = {(r.group, r.version, r.plural): r for r in ALL}
 
 

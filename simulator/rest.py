@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import yaml
-
-from simulator import discovery, patches, resources, subresources, views
+from simulator import discovery, resources, subresources, views
+from simulator.bodies import (
+    apply_patch,
+    check_kind,
+    check_namespace,
+    check_same_uid,
+    object_of,
+    patch_of,
+)
 from simulator.lists import Lister, ListOptions
-from simulator.objects import Json, decode, encode
+from simulator.objects import Json, encode
 from simulator.requests import Context, Selection, Target, User
 from simulator.selectors import parse_field_selector, parse_label_selector
 from simulator.status import (
@@ -21,8 +27,6 @@ from simulator.status import (
     bad_request,
     method_not_supported,
     unknown_resource,
-    unprocessable_patch,
-    unsupported_media_type,
 )
 from simulator.watches import LONGEST_S, WatchOptions, watch
 
@@ -82,14 +86,16 @@ class Rest:
 
     async def _route(self, request: Request, context: Context) -> Reply:
         if request.path in {"/healthz", "/livez", "/readyz"}:
-            return Reply(body=b"ok", content_type="text/plain")
+            return Reply(body=b"ok", content_type="text/plain; charset=utf-8")
         document = discovery.answer(request.path)
         if document is not None:
             return Reply(body=encode(document))
         target = _target(request.path)
         if target is None:
             return Reply(
-                code=HTTPStatus.NOT_FOUND, body=b"404 page not found\n", content_type="text/plain"
+                code=HTTPStatus.NOT_FOUND,
+                body=b"404 page not found\n",
+                content_type="text/plain; charset=utf-8",
             )
         if target.subresource and target.subresource not in target.resource.subresources:
             raise unknown_resource()
@@ -102,11 +108,12 @@ class Rest:
             case "GET" if request.query.get("watch") in _YES:
                 return self._watch(target, request)
             case "GET":
-                return Reply(body=self.lister.page(target.resource, _list_options(target, request)))
+                options = _list_options(target, request)
+                return Reply(body=self.lister.page(target.resource, options))
             case "POST" if target.namespace or not target.resource.namespaced:
-                body = _object(request)
-                _check_kind(target.resource, body)
-                _check_namespace(target, body)
+                body = object_of(request.content_type, request.body)
+                check_kind(target.resource, body)
+                check_namespace(target, body)
                 value = await self.registry.create(
                     target, views.to_storage(target.resource, body), context
                 )
@@ -135,9 +142,9 @@ class Rest:
                 raise method_not_supported()
 
     async def _put(self, target: Target, request: Request, context: Context) -> Reply:
-        body = _object(request)
-        _check_kind(target.resource, body)
-        _check_namespace(target, body)
+        body = object_of(request.content_type, request.body)
+        check_kind(target.resource, body)
+        check_namespace(target, body)
         value = views.to_storage(target.resource, body)
         if target.resource.plural == "leases" and self.registry.store.get(target.key) is None:
             # Leases may be created by an update (leaseStrategy.AllowCreateOnUpdate).
@@ -148,12 +155,13 @@ class Rest:
         return _shown(target.resource, stored, context)
 
     async def _patch(self, target: Target, request: Request, context: Context) -> Reply:
-        patch = _patch_of(request)
+        patch = patch_of(request.content_type, request.body)
 
         def change(current: Json) -> Json:
             shown = views.from_storage(target.resource, current)
-            patched = _apply_patch(request.content_type, shown, patch)
-            _check_kind(target.resource, patched)
+            patched = apply_patch(request.content_type, shown, patch)
+            check_kind(target.resource, patched)
+            check_same_uid(target, shown, patched)
             return views.to_storage(target.resource, patched)
 
         stored = await self.registry.update(target, change, context)
@@ -191,26 +199,32 @@ class Rest:
         registry = self.registry
         match target.subresource, request.method:
             case "binding", "POST":
-                answer = await subresources.bind(registry, target, _object(request), context)
+                answer = await subresources.bind(
+                    registry, target, object_of(request.content_type, request.body), context
+                )
             case "eviction", "POST":
-                answer = await subresources.evict(registry, target, _object(request), context)
+                answer = await subresources.evict(
+                    registry, target, object_of(request.content_type, request.body), context
+                )
             case "scale", "GET":
                 answer = subresources.read_scale(registry, target)
             case "scale", "PUT":
-                wanted = _object(request)
+                wanted = object_of(request.content_type, request.body)
                 answer = await subresources.write_scale(
                     registry, target, lambda _scale: wanted, context
                 )
             case "scale", "PATCH":
-                patch = _patch_of(request)
+                patch = patch_of(request.content_type, request.body)
                 answer = await subresources.write_scale(
                     registry,
                     target,
-                    lambda scale: _apply_patch(request.content_type, scale, patch),
+                    lambda scale: apply_patch(request.content_type, scale, patch),
                     context,
                 )
             case "finalize", "PUT":
-                value = subresources.finalize_namespace(registry, target, _object(request), context)
+                value = subresources.finalize_namespace(
+                    registry, target, object_of(request.content_type, request.body), context
+                )
                 return _shown(target.resource, value, context)
             case _:
                 raise method_not_supported()
@@ -298,83 +312,8 @@ def _number(query: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _object(request: Request) -> Json:
-    value = _decoded(request)
-    if not isinstance(value, dict):
-        raise bad_request(
-            f"couldn't get version/kind; json parse error: want an object, got "
-            f"{type(value).__name__}"
-        )
-    if "metadata" in value and not isinstance(value["metadata"], dict):
-        raise bad_request("metadata is not an object")
-    return value
-
-
-def _decoded(request: Request) -> Any:
-    if "yaml" in request.content_type:
-        try:
-            return yaml.safe_load(request.body)
-        except yaml.YAMLError as error:
-            raise bad_request(f"yaml: {error}") from error
-    if "json" not in request.content_type:
-        raise unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: "
-            "application/json, application/yaml"
-        )
-    try:
-        return decode(request.body)
-    except ValueError as error:
-        raise bad_request(f"the object provided is not valid JSON: {error}") from error
-
-
-def _patch_of(request: Request) -> Any:
-    kinds = ("json-patch+json", "merge-patch+json", "strategic-merge-patch+json")
-    if request.content_type not in {f"application/{kind}" for kind in kinds}:
-        raise unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: "
-            + ", ".join(f"application/{kind}" for kind in kinds)
-        )
-    return _decoded(request)
-
-
-def _apply_patch(content_type: str, value: Json, patch: Any) -> Json:
-    try:
-        match content_type:
-            case "application/json-patch+json":
-                patched = patches.json_patch(value, patch)
-            case "application/merge-patch+json":
-                patched = patches.merge_patch(value, patch)
-            case _:
-                patched = patches.strategic_merge_patch(value, patch)
-    except patches.PatchError as error:
-        raise unprocessable_patch() from error
-    except patches.BadPatchError as error:
-        raise bad_request(str(error)) from error
-    if not isinstance(patched, dict):
-        raise bad_request(f"the patch leaves {type(patched).__name__}; want an object")
-    return patched
-
-
-def _check_kind(resource: Resource, body: Json) -> None:
-    # Missing kind and apiVersion take those of the URL, as the server's decoder does.
-    kind, version = body.get("kind") or resource.kind, body.get("apiVersion")
-    if kind != resource.kind or (version or resource.group_version) != resource.group_version:
-        raise bad_request(
-            f"{kind} in version {(version or resource.group_version)!r} cannot be handled as a "
-            f"{resource.kind}: the URL wants {resource.group_version} {resource.kind}"
-        )
-
-
-def _check_namespace(target: Target, body: Json) -> None:
-    named = (body.get("metadata") or {}).get("namespace") or ""
-    if named and named != target.namespace:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-
-
 def _delete_context(request: Request, context: Context) -> Context:
-    options = dict(_object(request)) if request.body.strip() else {}
+    options = dict(object_of(request.content_type, request.body)) if request.body.strip() else {}
     for name in ("gracePeriodSeconds", "propagationPolicy"):
         if name in request.query:
             text = request.query[name]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator import resources
 from simulator.objects import Json, metadata, thaw, without_nulls
-from simulator.status import Cause, bad_request, conflict, invalid, stale, wrong_uid
+from simulator.status import bad_request, precondition_failed, stale, version_required, wrong_uid
 
 if TYPE_CHECKING:
     from simulator.requests import Target
@@ -37,15 +37,15 @@ def check_preconditions(target: Target, found: Json, options: Json) -> None:
     """
     wanted = options.get("preconditions") or {}
     meta = found["metadata"]
-    if wanted.get("uid") not in (None, meta["uid"]):
-        raise wrong_uid(target.resource, target.name, wanted=wanted["uid"], found=meta["uid"])
-    if wanted.get("resourceVersion") not in (None, meta["resourceVersion"]):
-        raise conflict(
-            target.resource,
-            target.name,
-            f"Precondition failed: ResourceVersion in precondition: {wanted['resourceVersion']}, "
-            f"ResourceVersion in object meta: {meta['resourceVersion']}",
-        )
+    for member, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if wanted.get(member) not in (None, meta[member]):
+            raise precondition_failed(
+                target.resource,
+                target.name,
+                field=field,
+                wanted=wanted[member],
+                found=meta[member],
+            )
 
 
 def cleaned(resource: Resource, value: Json) -> Json:
@@ -79,16 +79,11 @@ def check_lock(target: Target, meta: Json, current: Stored) -> None:
         )
     uid = current.object["metadata"]["uid"]
     if meta.get("uid", uid) != uid:
-        raise wrong_uid(resource, target.name, wanted=meta["uid"], found=uid)
+        raise wrong_uid(target, wanted=meta["uid"], found=uid)
     version = meta.get("resourceVersion")
     if version in (None, "", "0"):
         if not resource.unconditional_update:
-            fault = Cause(
-                field="metadata.resourceVersion",
-                reason="FieldValueInvalid",
-                message="Invalid value: 0: must be specified for an update",
-            )
-            raise invalid(resource, target.name, [fault])
+            raise version_required(resource, target.name)
     elif version != str(current.revision):
         raise stale(resource, target.name)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from simulator.objects import Json
+    from simulator.requests import Target
     from simulator.resources import Resource
 
 
@@ -57,7 +58,7 @@ class ApiError(Exception):
         }
         if not self.reason:
             del status["reason"]
-        if self.details:
+        if self.details is not None:
             status["details"] = self.details
         return status
 
@@ -114,12 +115,12 @@ def already_exists(resource: Resource, name: str) -> ApiError:
 
 def conflict(resource: Resource, name: str, why: str, *, subresource: str = "") -> ApiError:
     """Answer 409; *why* follows the API server's opening words."""
-    what = f"{resource.qualified}/{subresource}" if subresource else resource.qualified
+    suffix = f"/{subresource}" if subresource else ""
     return ApiError(
         HTTPStatus.CONFLICT,
         "Conflict",
-        f'Operation cannot be fulfilled on {what} "{name}": {why}',
-        details=_details(resource, name),
+        f'Operation cannot be fulfilled on {resource.qualified}{suffix} "{name}": {why}',
+        details={**_details(resource, name), "kind": f"{resource.plural}{suffix}"},
     )
 
 
@@ -133,12 +134,45 @@ def stale(resource: Resource, name: str) -> ApiError:
     )
 
 
-def wrong_uid(resource: Resource, name: str, *, wanted: str, found: str) -> ApiError:
+def wrong_uid(target: Target, *, wanted: str, found: str) -> ApiError:
     """Answer 409: the name is there, but it is another object."""
-    return conflict(
-        resource,
-        name,
+    return _storage_conflict(
+        target,
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+    )
+
+
+def wrong_version(target: Target, *, wanted: str, found: str) -> ApiError:
+    """Answer 409: the name is there, but at another resourceVersion."""
+    return _storage_conflict(
+        target,
+        f"Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in "
+        f"object meta: {found}",
+    )
+
+
+def _storage_conflict(target: Target, why: str) -> ApiError:
+    path = "/".join(filter(None, (target.resource.plural, target.namespace, target.name)))
+    return conflict(
+        target.resource,
+        target.name,
+        f"StorageError: invalid object, Code: 4, Key: /registry/{path}, ResourceVersion: 0, "
+        f"AdditionalErrorMsg: {why}",
+    )
+
+
+def precondition_failed(
+    resource: Resource, name: str, *, field: str, wanted: str, found: str
+) -> ApiError:
+    """Answer 409 to a delete or an eviction of another object or another version."""
+    what = "deleted and then recreated" if field == "UID" else "modified"
+    return ApiError(
+        HTTPStatus.CONFLICT,
+        "Conflict",
+        f'Operation cannot be fulfilled on {resource.kind} "{name}": the {field} in the '
+        f"precondition ({wanted}) does not match the {field} in record ({found}). The object "
+        f"might have been {what}",
+        details={**_details(resource, name), "kind": resource.kind},
     )
 
 
@@ -158,6 +192,22 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
                 {"reason": c.reason, "message": c.message, "field": c.field} for c in causes
             ],
         },
+    )
+
+
+def version_required(resource: Resource, name: str) -> ApiError:
+    """Answer 422 to an update without a resourceVersion of a kind that insists on one."""
+    fault = Cause(
+        field="metadata.resourceVersion",
+        reason="FieldValueInvalid",
+        message="Invalid value: 0: must be specified for an update",
+    )
+    error = invalid(resource, name, [fault])
+    return ApiError(
+        error.code,
+        error.reason,
+        f'{resource.qualified} "{name}" is invalid: {fault}',
+        details={**(error.details or {}), "kind": resource.plural},
     )
 
 
@@ -220,6 +270,12 @@ def internal(message: str) -> ApiError:
     )
 
 
-def unsupported_media_type(message: str) -> ApiError:
+def plain_failure(message: str) -> ApiError:
+    """Answer 500 without a reason, as the server does where an error has no status of its own."""
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "", message)
+
+
+def unsupported_media_type(message: str, *, details: Json | None = None) -> ApiError:
     """Answer 415."""
-    return ApiError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+    return ApiError(code, "UnsupportedMediaType", message, details=details)

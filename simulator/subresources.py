@@ -21,8 +21,10 @@ from simulator.status import (
     conflict,
     forbidden,
     invalid,
+    plain_failure,
     too_many_requests,
     wrong_uid,
+    wrong_version,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +50,12 @@ async def bind(registry: Registry, target: Target, binding: Json, context: Conte
     _check_name(meta, target, "Binding")
     node = (binding.get("target") or {}).get("name")
     if not node:
-        raise bad_request("target.name: Required value")
+        raise plain_failure("target.name: Required value")
     if (binding["target"].get("kind") or "Node") != "Node":
-        raise bad_request('target.kind: Unsupported value: supported values: "Node", "<empty>"')
+        raise plain_failure(
+            f'target.kind: Unsupported value: "{binding["target"]["kind"]}": supported values: '
+            '"Node", "<empty>"'
+        )
     await _admit_create(registry, target, ("", "v1", "Binding"), binding, context)
 
     def assign(pod: Json) -> Json:
@@ -59,8 +64,9 @@ async def bind(registry: Registry, target: Target, binding: Json, context: Conte
         mine = metadata(pod)
         if meta.get("annotations"):
             mine["annotations"] = {**(mine.get("annotations") or {}), **meta["annotations"]}
-        mine["generation"] = mine.get("generation", 0) + 1
-        _set_condition(registry, pod, {"type": "PodScheduled", "status": "True"})
+        _set_condition(
+            registry, pod, {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
+        )
         return pod
 
     _write(registry, target, assign, context)
@@ -70,15 +76,10 @@ async def bind(registry: Registry, target: Target, binding: Json, context: Conte
 def _check_bindable(target: Target, pod: Json, wanted: Json) -> None:
     mine = metadata(pod)
     if wanted.get("uid") and wanted["uid"] != mine["uid"]:
-        raise wrong_uid(target.resource, target.name, wanted=wanted["uid"], found=mine["uid"])
+        raise wrong_uid(target, wanted=wanted["uid"], found=mine["uid"])
     if wanted.get("resourceVersion") not in (None, "", mine["resourceVersion"]):
-        raise conflict(
-            target.resource,
-            target.name,
-            "Precondition failed: ResourceVersion in precondition: "
-            f"{wanted['resourceVersion']}, ResourceVersion in object meta: "
-            f"{mine['resourceVersion']}",
-        )
+        version = mine["resourceVersion"]
+        raise wrong_version(target, wanted=wanted["resourceVersion"], found=version)
     why = ""
     if "deletionTimestamp" in mine:
         why = f"pod {target.name} is being deleted, cannot be assigned to a host"
@@ -111,6 +112,7 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
     if not dry_run:
         disrupted = {
             "type": "DisruptionTarget",
+            "lastProbeTime": None,
             "status": "True",
             "reason": "EvictionByEvictionAPI",
             "message": "Eviction API: evicting",
@@ -159,6 +161,18 @@ def _spend_budget(registry: Registry, target: Target, pod: Json, *, dry_run: boo
     def decrement(value: Json) -> Json:
         status = value["status"]
         status["disruptionsAllowed"] -= 1
+        if status["disruptionsAllowed"] == 0:
+            _set_condition(
+                registry,
+                value,
+                {
+                    "type": "DisruptionAllowed",
+                    "status": "False",
+                    "reason": "InsufficientPods",
+                    "message": "",
+                    "observedGeneration": status["observedGeneration"],
+                },
+            )
         status.setdefault("disruptedPods", {})[target.name] = format_time(registry.clock.now())
         return value
 
@@ -191,12 +205,14 @@ def _check_budget(budget: Stored) -> None:
     if allowed < 0:
         raise forbidden(resources.PDBS, name, "pdb disruptions allowed is negative")
     if allowed == 0:
-        raise too_many_requests(
-            _BUDGET_SPENT,
-            retry_after_s=0,
-            cause=f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy "
-            f"pods and has {status.get('currentHealthy', 0)} currently",
-        )
+        desired, healthy = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+        cause = f"The disruption budget {name} does not allow evicting pods currently"
+        if healthy <= desired:
+            cause = (
+                f"The disruption budget {name} needs {desired} healthy pods and has {healthy} "
+                "currently"
+            )
+        raise too_many_requests(_BUDGET_SPENT, retry_after_s=0, cause=cause)
 
 
 def read_scale(registry: Registry, target: Target) -> Json:
@@ -209,7 +225,8 @@ def read_scale(registry: Registry, target: Target) -> Json:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in kept},
-        "spec": {"replicas": found["spec"].get("replicas", 0)},
+        # A zero is left out, as in every optional number of the real server's.
+        "spec": {"replicas": replicas} if (replicas := found["spec"].get("replicas", 0)) else {},
         "status": {
             "replicas": (found.get("status") or {}).get("replicas", 0),
             "selector": ",".join(f"{k}={v}" for k, v in sorted(selector.items())),
@@ -236,7 +253,7 @@ async def write_scale(
                 reason="FieldValueInvalid",
                 message=f"Invalid value: {replicas}: must be greater than or equal to 0",
             )
-            raise invalid(target.resource, target.name, [fault])
+            raise invalid(resources.SCALES, target.name, [fault])
         value["spec"]["replicas"] = replicas
         version = metadata(wanted).get("resourceVersion")
         if version:
@@ -309,8 +326,8 @@ def _is_ready(pod: Json) -> bool:
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
-def _set_condition(registry: Registry, pod: Json, condition: Json) -> None:
-    status = pod.setdefault("status", {})
+def _set_condition(registry: Registry, value: Json, condition: Json) -> None:
+    status = value.setdefault("status", {})
     others = [c for c in status.get("conditions") or [] if c.get("type") != condition["type"]]
     moment = format_time(registry.clock.now())
     status["conditions"] = [*others, {**condition, "lastTransitionTime": moment}]

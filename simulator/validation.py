@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulator import quantities, resources
 from simulator.defaults import containers_of, pod_specs
-from simulator.objects import Json, labels, thaw
+from simulator.objects import Json, encode, labels, thaw
 from simulator.selectors import label_selector
 from simulator.status import Cause
 
@@ -37,6 +37,16 @@ _LABEL_RULE: Final = (
     "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
     "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
+_NAME_PART: Final = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
+    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
+    "validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_VALUE_RULE: Final = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
+    "'.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  "
+    "or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
 _POD_UPDATE: Final = (
     "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only "
@@ -52,10 +62,9 @@ def validate_create(resource: Resource, value: Json) -> list[Cause]:
 
 def validate_update(resource: Resource, value: Json, before: Json) -> list[Cause]:
     """List every fault of a changed object; *value* and *before* share name and uid."""
-    faults = [*_metadata(resource, value), *_immutable(resource, value, before)]
     if resource.storage == resources.PODS.storage:
-        return [*faults, *_pod_update(value["spec"], before["spec"])]
-    return [*faults, *_content(resource, value)]
+        return [*_metadata(resource, value), *_pod_update(value["spec"], before["spec"])]
+    return [*validate_create(resource, value), *_immutable(resource, value, before)]
 
 
 def is_extended(name: str) -> bool:
@@ -70,7 +79,7 @@ def _required(field: str, detail: str = "") -> Cause:
 
 
 def _bad(field: str, value: object, detail: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else value
+    shown = encode(value).decode()
     return Cause(
         field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {detail}"
     )
@@ -83,8 +92,7 @@ def _metadata(resource: Resource, value: Json) -> Iterator[Cause]:
     annotations = meta.get("annotations") or {}
     for key in annotations:
         if not _QUALIFIED.fullmatch(key):
-            yield _bad("metadata.annotations", key, "name part must consist of alphanumeric "
-                       "characters, '-', '_' or '.'")  # fmt: skip
+            yield _bad("metadata.annotations", key, _NAME_PART)
     size = sum(len(key) + len(text.encode()) for key, text in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
         yield Cause(
@@ -108,12 +116,9 @@ def _name(resource: Resource, name: str) -> Iterator[Cause]:
 def _labels(field: str, found: dict[str, str]) -> Iterator[Cause]:
     for key, value in found.items():
         if not _QUALIFIED.fullmatch(key):
-            yield _bad(field, key, "name part must consist of alphanumeric characters, '-', '_' "
-                       "or '.', and must start and end with an alphanumeric character")  # fmt: skip
+            yield _bad(field, key, _NAME_PART)
         if not _LABEL_VALUE.fullmatch(value):
-            yield _bad(field, value, "a valid label must be an empty string or consist of "
-                       "alphanumeric characters, '-', '_' or '.', and must start and end with an "
-                       "alphanumeric character")  # fmt: skip
+            yield _bad(field, value, _VALUE_RULE)
 
 
 def _content(resource: Resource, value: Json) -> Iterator[Cause]:
@@ -138,11 +143,7 @@ def _content(resource: Resource, value: Json) -> Iterator[Cause]:
 
 def _job(value: Json) -> Iterator[Cause]:
     if value["spec"]["template"]["spec"]["restartPolicy"] not in {"OnFailure", "Never"}:
-        yield Cause(
-            field="spec.template.spec.restartPolicy",
-            reason="FieldValueNotSupported",
-            message='Unsupported value: "Always": supported values: "OnFailure", "Never"',
-        )
+        yield _required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
 
 
 def _event(value: Json) -> Iterator[Cause]:
@@ -159,15 +160,16 @@ def _budget(value: Json) -> Iterator[Cause]:
 
 def _selects_its_template(spec: Json) -> Iterator[Cause]:
     selector = label_selector(spec.get("selector"))
-    if selector is None or not selector.requirements:
+    if selector is None:
         yield _required("spec.selector")
         return
+    if not selector.requirements:
+        yield _bad("spec.selector", {}, "empty selector is invalid for deployment")
     found = labels(spec["template"])
     if not selector.matches(found):
         yield _bad(
-            "spec.template.metadata.labels", str(found), "`selector` does not match template "
-            "`labels`",
-        )  # fmt: skip
+            "spec.template.metadata.labels", found, "`selector` does not match template `labels`"
+        )
 
 
 def _pod_spec(path: str, spec: Json) -> Iterator[Cause]:
@@ -218,6 +220,7 @@ def _amount(field: str, name: str, amount: str) -> Iterator[Cause]:
     standard = name in {"cpu", "memory", "ephemeral-storage"} or name.startswith("hugepages-")
     if not standard and "/" not in name:
         yield _bad(field, name, "must be a standard resource type or fully qualified")
+        yield _bad(field, name, "must be a standard resource for containers")
     if value < 0:
         yield _bad(field, amount, "must be greater than or equal to 0")
     if is_extended(name) and value.denominator != 1:
@@ -257,7 +260,7 @@ _IMMUTABLE: Final[dict[str, tuple[str, ...]]] = {
 def _immutable(resource: Resource, value: Json, before: Json) -> Iterator[Cause]:
     for path in _IMMUTABLE.get(resource.storage, ()):
         if _at(value, path) != _at(before, path):
-            yield _bad(path, str(_at(value, path)), "field is immutable")
+            yield _bad(path, _at(value, path), "field is immutable")
 
 
 def _at(value: Any, path: str) -> Any:
