@@ -1,0 +1,139 @@
+"""kube-scheduler's side of the scheduler extender: three POSTs, with the JSON that it sends.
+
+Source: k8s.io/kubernetes pkg/scheduler/extender.go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import aiohttp
+import msgspec
+
+from simulator.objects import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from simulator.objects import Json
+
+_T = TypeVar("_T")
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class ExtenderError(Exception):
+    """The extender could not be asked, or said that it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """The extender's sorting of the nodes."""
+
+    passed: tuple[str, ...]
+    refused: Mapping[str, str]
+
+
+class _Result(msgspec.Struct, rename="pascal"):
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] | None = None
+    failed_and_unresolvable_nodes: dict[str, str] | None = None
+    error: str = ""
+
+
+class _Priority(msgspec.Struct, rename="pascal"):
+    host: str
+    score: int
+
+
+class _BindingResult(msgspec.Struct, rename="pascal"):
+    error: str = ""
+
+
+class ExtenderClient:
+    """Asks one extender, as with ``nodeCacheCapable: true``.
+
+    Args:
+        session: is owned by the caller.
+        url: ``urlPrefix`` of the extender.
+        timeout_s: ``httpTimeout``.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, *, timeout_s: float = 10.0
+    ) -> None:
+        self._session = session
+        self._url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def filter(self, pod: Json, node_names: Sequence[str]) -> Filtered:
+        """Ask which of the nodes will do.
+
+        Raises:
+            ExtenderError: no answer that can be used.
+        """
+        body = await self._post("filter", _args(pod, node_names))
+        result = _decode(body, _Result)
+        if result.error:
+            raise ExtenderError(result.error)
+        passed = tuple(result.node_names or ())
+        for name in passed:
+            if name not in node_names:
+                raise ExtenderError(f"the extender claims node {name!r}, which it was not asked")
+        refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
+        return Filtered(passed=passed, refused=refused)
+
+    async def prioritize(self, pod: Json, node_names: Sequence[str]) -> dict[str, int]:
+        """Ask for the nodes' scores, 0 to 10.
+
+        Raises:
+            ExtenderError: no answer that can be used.
+        """
+        body = await self._post("prioritize", _args(pod, node_names))
+        return {it.host: it.score for it in _decode(body, list[_Priority])}
+
+    async def bind(self, pod: Json, node: str) -> None:
+        """Ask to bind the pod.
+
+        Raises:
+            ExtenderError: it is not bound, or nobody knows.
+        """
+        meta = pod["metadata"]
+        args = {
+            "PodName": meta["name"],
+            "PodNamespace": meta["namespace"],
+            "PodUID": meta["uid"],
+            "Node": node,
+        }
+        result = _decode(await self._post("bind", args), _BindingResult)
+        if result.error:
+            raise ExtenderError(result.error)
+
+    async def _post(self, verb: str, args: Json) -> bytes:
+        url = f"{self._url}/{verb}"
+        try:
+            async with self._session.post(
+                url, data=encode(args), headers=_JSON, timeout=self._timeout
+            ) as response:
+                body = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            raise ExtenderError(f"no answer from the extender at {url}: {why}") from error
+        if response.status != 200:  # noqa: PLR2004
+            text = f"failed {verb} with extender at URL {url}, code {response.status}"
+            raise ExtenderError(text)
+        return body
+
+
+def _args(pod: Json, node_names: Sequence[str]) -> dict[str, Any]:
+    # kube-scheduler drops managedFields from the pods it keeps.
+    meta = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    bare = {key: value for key, value in pod.items() if key not in ("kind", "apiVersion")}
+    return {"Pod": {**bare, "metadata": meta}, "Nodes": None, "NodeNames": list(node_names)}
+
+
+def _decode(body: bytes, wanted: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(body, type=wanted)
+    except ValueError as error:
+        raise ExtenderError(f"the extender's answer cannot be read: {error}") from error
