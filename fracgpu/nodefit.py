@@ -47,14 +47,18 @@ class _Toleration(msgspec.Struct, frozen=True):
     effect: str = ""
 
 
+class _Something(msgspec.Struct, frozen=True):
+    """An object that only matters by being there."""
+
+
 class _EmptyDir(msgspec.Struct, frozen=True):
     medium: str = ""
 
 
 class _Volume(msgspec.Struct, frozen=True, rename="camel"):
-    persistent_volume_claim: msgspec.Raw | None = None
-    ephemeral: msgspec.Raw | None = None
-    host_path: msgspec.Raw | None = None
+    persistent_volume_claim: _Something | None = None
+    ephemeral: _Something | None = None
+    host_path: _Something | None = None
     empty_dir: _EmptyDir | None = None
 
 
@@ -72,7 +76,7 @@ class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     tolerations: list[_Toleration] | None = None
     volumes: list[_Volume] | None = None
     containers: list[_Container] | None = None
-    resource_claims: list[msgspec.Raw] | None = None
+    resource_claims: list[_Something] | None = None
 
 
 class _Pod(msgspec.Struct, frozen=True):

@@ -52,7 +52,7 @@ def anywhere(_: object, __: object) -> bool:
     return True
 
 
-def an_occupant(
+def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     uid: str,
     card: CardUuid = HOT_CARD,
     *,
@@ -106,7 +106,7 @@ def a_node(
     )
 
 
-def a_picture(  # noqa: PLR0913 - a picture has many parts, each with a default
+def a_picture(
     *,
     nodes: Sequence[NodeCards] | None = None,
     occupants: Sequence[Occupant] | None = None,
