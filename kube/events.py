@@ -16,7 +16,7 @@ from kube.kinds import EVENTS, Kind
 from kube.lease import micro_time
 
 _log = structlog.get_logger()
-_NOTE_LIMIT: Final = 1024  # characters; the API server refuses a longer message
+_NOTE_LIMIT: Final = 1024  # bytes; the API server refuses a longer message
 
 
 class WallClock(Protocol):
@@ -104,7 +104,7 @@ class EventRecorder:
             "metadata": {"generateName": f"{regarding.name[:200]}."},
             "involvedObject": regarding.reference(),
             "reason": reason,
-            "message": note if len(note) <= _NOTE_LIMIT else note[: _NOTE_LIMIT - 1] + "…",
+            "message": _fitting(note),
             "type": level.value,
             "source": {"component": self._component},
             "reportingComponent": self._component,
@@ -115,3 +115,11 @@ class EventRecorder:
             "lastTimestamp": stamp,
             "count": 1,
         }
+
+
+def _fitting(note: str) -> str:
+    encoded = note.encode()
+    if len(encoded) <= _NOTE_LIMIT:
+        return note
+    mark = "…"
+    return encoded[: _NOTE_LIMIT - len(mark.encode())].decode(errors="ignore") + mark

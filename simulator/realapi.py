@@ -23,7 +23,7 @@ from kube.errors import KubeError
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
-_STOP_LIMIT_S: Final = 4.0
+_STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches; its state is in etcd
 _POLL_S: Final = 0.2
 # Without a controller manager nobody makes the default service accounts, and nobody takes the
 # not-ready taint off a new node.
@@ -278,7 +278,7 @@ class _Process:
             raise RealApiError(f"{self.name} ended with {code}; see {self.log_file}")
 
     async def stop(self) -> None:
-        """Terminate it; kill it when it has not ended within 4 s."""
+        """Terminate it; kill it when it has not ended within 2 s."""
         child, self._child = self._child, None
         if child is None or child.returncode is not None:
             return

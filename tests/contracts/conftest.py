@@ -9,6 +9,7 @@ import pytest_asyncio
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES
+from simulator.apiserver import ApiServer
 from tests.support.real_apiserver import real_api_server
 
 
@@ -25,8 +26,6 @@ async def real_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIter
 
 @pytest.fixture
 async def simulator_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    from simulator.apiserver import ApiServer  # noqa: PLC0415
-
     async with ApiServer.start(port=0) as api:
         path = tmp_path / "kubeconfig"
         api.kubeconfig(path)

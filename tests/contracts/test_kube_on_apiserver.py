@@ -1,0 +1,88 @@
+"""The parts of kube that lean on several promises at once, against each API server."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kube.client import KubeClient, RetryPolicy
+from kube.events import EventLevel, EventRecorder, Regarding
+from kube.kinds import EVENTS, LEASES, NODES, PODS
+from kube.lease import Election, LeaseTimes
+from kube.objects import decode_object
+from process.clock import SystemClock
+from tests.support.objects import a_node, a_pod
+from tests.support.waiting import until_true
+
+BRIEF = LeaseTimes(duration_s=2, renew_deadline_s=1.5, retry_s=0.1)
+QUICK = RetryPolicy(attempts=2, first_pause_s=0.05)
+
+
+def a_candidate(client: KubeClient, namespace: str, identity: str) -> Election:
+    return Election(
+        client.with_retry(QUICK),
+        SystemClock(),
+        name="leader",
+        namespace=namespace,
+        identity=identity,
+        times=BRIEF,
+    )
+
+
+async def test_the_lease_passes_from_a_holder_that_went_silent_to_the_other_candidate(
+    client: KubeClient, namespace: str
+) -> None:
+    one, two = (a_candidate(client, namespace, name) for name in ("one", "two"))
+    await one.acquire()
+
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(two.run())
+        await until_true(lambda: not one.still_leader(), what="one counts itself out")
+        assert not two.still_leader()
+        await until_true(two.still_leader, what="two leads")
+        found = await client.get_object(LEASES, "leader", namespace=namespace)
+        waiting.cancel()
+
+    assert found["spec"]["holderIdentity"] == "two"
+    assert found["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_lease_that_was_given_back_is_free_at_once(
+    client: KubeClient, namespace: str
+) -> None:
+    one, two = (a_candidate(client, namespace, name) for name in ("one", "two"))
+    await one.acquire()
+    await one.release()
+
+    async with asyncio.timeout(BRIEF.duration_s / 2):
+        await two.acquire()
+
+    assert two.still_leader()
+
+
+@pytest.mark.parametrize("note", ["moved off a hot card", "ü" * 2000], ids=["short", "long"])
+async def test_events_of_the_recorder_are_accepted(
+    client: KubeClient, namespace: str, note: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a"), namespace=namespace)
+    node = await client.create(NODES, a_node(f"node-of-{namespace}"))
+    recorder = EventRecorder(client, "fracgpu-test", SystemClock())
+
+    with capture_logs() as logs:
+        on_pod = Regarding(kind=PODS, namespace=namespace, name="a", uid=pod["metadata"]["uid"])
+        await recorder.emit(on_pod, reason="Moved", note=note, level=EventLevel.WARNING)
+        on_node = Regarding(kind=NODES, name=node["metadata"]["name"])
+        await recorder.emit(on_node, reason="Hot", note=note)
+
+    assert (recorder.failed, logs) == (0, [])
+    (event,) = await events_about(client, namespace, "a")
+    assert (event["type"], event["reason"], event["count"]) == ("Warning", "Moved", 1)
+    assert len(await events_about(client, "default", node["metadata"]["name"])) == 1
+
+
+async def events_about(client: KubeClient, namespace: str, name: str) -> list[dict[str, Any]]:
+    """Find events as ``kubectl describe`` does."""
+    selector = f"involvedObject.name={name}"
+    found = await client.list(EVENTS, namespace=namespace, field_selector=selector)
+    return [decode_object(item) for item in found.items]

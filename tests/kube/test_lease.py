@@ -1,0 +1,388 @@
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from kube.client import KubeClient, RetryPolicy
+from kube.kinds import LEASES
+from kube.lease import Election, LeaseLost, LeaseTimes, hold_lease, micro_time
+from tests.fakes.clock import VirtualClock
+from tests.fakes.leases import Fault, Leases, LeaseTransport
+
+PATH = LEASES.path(namespace="ml", name="leader")
+ONCE = RetryPolicy(attempts=1)
+A_LONG_TIME_S = 60
+
+
+class Candidate:
+    """An election, its clock and its way to the server."""
+
+    def __init__(self, leases: Leases, clock: VirtualClock, identity: str) -> None:
+        self.clock = clock
+        self.transport = LeaseTransport(leases)
+        self.client = KubeClient(self.transport, retry=ONCE)
+        self.election = Election(
+            self.client, clock, name="leader", namespace="ml", identity=identity
+        )
+
+    async def lose(self) -> None:
+        """Run until the lease is lost, as a role's process does."""
+        with suppress(LeaseLost):
+            await self.election.run()
+
+
+async def passes(clock: VirtualClock, seconds: float, *, sleepers: int = 1) -> None:
+    """Let time pass in small steps; between them every candidate finishes what it does."""
+    for _ in range(round(seconds / 0.5)):
+        await clock.wait_for_sleepers(sleepers)
+        await clock.advance(0.5)
+    await clock.wait_for_sleepers(sleepers)
+
+
+@asynccontextmanager
+async def running(*candidates: Candidate) -> AsyncIterator[list[asyncio.Task[None]]]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.lose()) for one in candidates]
+        yield tasks
+        for task in tasks:
+            task.cancel()
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+async def test_the_first_candidate_makes_the_lease_and_leads(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    assert not one.election.still_leader()
+
+    await one.election.acquire()
+
+    assert one.election.still_leader()
+    assert leases.stored[PATH]["spec"] == {
+        "holderIdentity": "one",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2026-01-05T12:00:00.000000Z",
+        "renewTime": "2026-01-05T12:00:00.000000Z",
+        "leaseTransitions": 0,
+    }
+
+
+async def test_of_two_candidates_exactly_one_leads_for_as_long_as_it_renews(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+
+    async with running(one, two):
+        for _ in range(A_LONG_TIME_S):
+            await passes(clock, 1, sleepers=2)
+            leading = [each for each in (one, two) if each.election.still_leader()]
+            assert len(leading) == 1
+            assert leases.holder(PATH) == leading[0].election.identity
+
+
+async def test_a_holder_that_cannot_renew_loses_before_another_takes_over(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    async with running(one) as (first,):
+        await passes(clock, 1)
+        async with running(two):
+            await passes(clock, 4, sleepers=2)
+            one.transport.fault = Fault.REFUSED
+
+            lost_at_s = taken_at_s = None
+            while taken_at_s is None:
+                await passes(clock, 0.5)
+                led = one.election.still_leader(), two.election.still_leader()
+                assert led != (True, True)
+                lost_at_s = lost_at_s or (None if led[0] else clock.monotonic())
+                taken_at_s = clock.monotonic() if led[1] else None
+                assert clock.monotonic() < A_LONG_TIME_S
+
+            assert first.done()
+            assert lost_at_s is not None
+            # Five seconds between them are left to a write that was under way.
+            assert taken_at_s - lost_at_s >= 5
+            assert leases.stored[PATH]["spec"]["leaseTransitions"] == 1
+
+
+async def test_losing_the_lease_raises_and_says_why(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+    one.transport.fault = Fault.REFUSED
+
+    async with asyncio.TaskGroup() as group:
+        renewing = group.create_task(_error_of(one.election))
+        while not renewing.done():
+            await clock.advance(0.5)
+
+    assert "lease ml/leader of 'one' lost: it was not renewed in time" in renewing.result()
+    assert not one.election.still_leader()
+
+
+async def _error_of(election: Election) -> str:
+    with pytest.raises(LeaseLost) as caught:
+        await election.renew_until_lost()
+    return str(caught.value)
+
+
+async def test_a_restarted_holder_takes_its_own_lease_back_at_once(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    before = Candidate(leases, clock, "one")
+    await before.election.acquire()
+    await clock.advance(3)
+
+    after = Candidate(leases, clock, "one")
+    await after.election.acquire()
+
+    assert after.election.still_leader()
+    spec = leases.stored[PATH]["spec"]
+    assert (spec["leaseTransitions"], spec["acquireTime"][11:19]) == (0, "12:00:00")
+    assert spec["renewTime"][11:19] == "12:00:03"
+
+
+async def test_a_paused_holder_finds_that_it_no_longer_leads(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+
+    await clock.advance(9.9)
+    assert one.election.still_leader()
+    await clock.advance(0.1)
+    assert not one.election.still_leader()
+
+
+async def test_a_suspended_machine_finds_out_by_its_wall_clock(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+
+    # The monotonic clock stood still while the machine was suspended.
+    assert not one.election.still_leader(clock.now() + timedelta(seconds=30))
+    assert one.election.still_leader(clock.now() + timedelta(seconds=5))
+
+
+async def test_a_wall_clock_set_back_does_not_prolong_leadership(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+    await clock.advance(12)
+
+    assert not one.election.still_leader(clock.now() - timedelta(hours=1))
+
+
+async def test_a_paused_holder_does_not_renew_what_another_took(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    await one.election.acquire()
+    async with running(two):
+        await passes(clock, 20)  # while one is stopped in its tracks
+        assert two.election.still_leader()
+
+        async with running(one) as (first,):
+            pass
+        assert first.done()
+        assert not one.election.still_leader()
+        assert leases.holder(PATH) == "two"
+
+
+async def test_a_candidate_trusts_its_own_clock_not_the_renew_time(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    ahead = VirtualClock(clock.now() - timedelta(days=1))
+    one = Candidate(leases, ahead, "one")
+    await one.election.acquire()
+    two = Candidate(leases, clock, "two")
+
+    async with running(two):
+        await passes(clock, 14)
+        assert leases.holder(PATH) == "one"
+        await passes(clock, 5)
+        assert leases.holder(PATH) == "two"
+
+
+async def test_an_answer_that_was_lost_is_no_loss(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    async with running(one) as (task,):
+        await passes(clock, 1)
+        one.transport.fault = Fault.ANSWER_LOST
+        await passes(clock, 3)
+        one.transport.fault = Fault.NONE
+        await passes(clock, A_LONG_TIME_S)
+
+        assert not task.done()
+        assert one.election.still_leader()
+
+
+async def test_an_edit_by_a_stranger_is_no_loss(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    async with running(one) as (task,):
+        await passes(clock, 1)
+        edited = leases.stored[PATH]
+        leases.write(PATH, edited | {"metadata": edited["metadata"] | {"labels": {"x": "y"}}})
+        await passes(clock, A_LONG_TIME_S)
+
+        assert not task.done()
+        assert one.election.still_leader()
+        assert leases.stored[PATH]["metadata"]["labels"] == {"x": "y"}
+
+
+async def test_a_lease_that_was_taken_or_deleted_is_lost_at_the_next_renewal(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    for take in (True, False):
+        one = Candidate(leases, clock, "one")
+        async with running(one) as (task,):
+            await clock.wait_for_sleepers(1)
+            held = leases.stored[PATH]
+            if take:
+                thief = held["spec"] | {"holderIdentity": "thief"}
+                leases.write(PATH, held | {"spec": thief})
+            else:
+                del leases.stored[PATH]
+            await clock.advance(2)
+            async with asyncio.timeout(5):
+                await task
+            assert not one.election.still_leader()
+        leases.stored.clear()
+
+
+async def test_an_outage_while_acquiring_is_waited_out(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    one.transport.fault = Fault.REFUSED
+    async with running(one):
+        await passes(clock, 10)
+        assert not one.election.still_leader()
+        one.transport.fault = Fault.NONE
+        await passes(clock, 3)
+
+        assert one.election.still_leader()
+        async with asyncio.timeout(1):
+            await one.election.wait_leading()
+
+
+async def test_a_hung_connection_does_not_hold_up_the_renewal_for_ever(leases: Leases) -> None:
+    clock = VirtualClock()
+    times = LeaseTimes(duration_s=2, renew_deadline_s=0.2, retry_s=0.1)
+    transport = LeaseTransport(leases)
+    election = Election(
+        KubeClient(transport, retry=ONCE),
+        clock,
+        name="leader",
+        namespace="ml",
+        identity="one",
+        times=times,
+    )
+    await election.acquire()
+    transport.fault = Fault.HANGS
+    async with asyncio.TaskGroup() as group:
+        renewing = group.create_task(_error_of(election))
+        for _ in range(2):
+            await clock.wait_for_sleepers(1)
+            await clock.advance(0.1)
+
+    assert "not renewed in time" in renewing.result()
+    assert transport.requests == 3
+
+
+async def test_a_stopped_holder_gives_the_lease_back_and_a_successor_need_not_wait(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    async with running(one):
+        await passes(clock, 1)
+    assert leases.holder(PATH) == ""
+    assert not one.election.still_leader()
+
+    await two.election.acquire()
+
+    assert two.election.still_leader()
+
+
+async def test_giving_back_never_raises(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    await one.election.acquire()
+    one.transport.fault = Fault.REFUSED
+
+    await one.election.release()
+
+    assert not one.election.still_leader()
+    assert leases.holder(PATH) == "one"
+
+
+async def test_a_body_under_a_lease_runs_as_its_holder(leases: Leases, clock: VirtualClock) -> None:
+    client = KubeClient(LeaseTransport(leases))
+
+    async with hold_lease(client, clock, name="leader", namespace="ml", identity="one") as election:
+        assert election.still_leader()
+        assert leases.holder(PATH) == "one"
+
+    assert leases.holder(PATH) == ""
+
+
+async def test_a_body_under_a_lease_is_cancelled_when_it_is_lost(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one = Candidate(leases, clock, "one")
+
+    async def work() -> None:
+        async with hold_lease(one.client, clock, name="leader", namespace="ml", identity="one"):
+            one.transport.fault = Fault.REFUSED
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as group:
+        working = group.create_task(_raises_lease_lost(work()))
+        while not working.done():
+            await clock.advance(0.5)
+
+    assert leases.holder(PATH) == "one"
+
+
+async def _raises_lease_lost(work: Coroutine[None, None, None]) -> None:
+    with pytest.raises(LeaseLost):
+        await work
+
+
+async def test_an_error_in_the_body_comes_out_as_itself(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    client = KubeClient(LeaseTransport(leases))
+
+    with pytest.raises(LookupError):
+        async with hold_lease(client, clock, name="leader", namespace="ml", identity="one"):
+            raise LookupError("a mistake of the body")
+
+    assert leases.holder(PATH) == ""
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "renew_deadline_s", "retry_s"), [(10, 10, 2), (15, 2, 2), (15, 10, 0)]
+)
+def test_times_that_let_two_lead_are_refused(
+    duration_s: int, renew_deadline_s: float, retry_s: float
+) -> None:
+    with pytest.raises(ValueError, match="want 0 < retry_s"):
+        LeaseTimes(duration_s=duration_s, renew_deadline_s=renew_deadline_s, retry_s=retry_s)
+
+
+def test_a_micro_time_is_utc_with_six_digits() -> None:
+    east = datetime(2026, 1, 5, 14, 0, 0, 250, tzinfo=timezone(timedelta(hours=2)))
+
+    assert micro_time(east) == "2026-01-05T12:00:00.000250Z"
+    assert micro_time(datetime(2026, 1, 5, tzinfo=UTC)) == "2026-01-05T00:00:00.000000Z"
