@@ -5,6 +5,7 @@ Source: k8s.io/kubernetes pkg/scheduler/extender.go.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,7 +15,7 @@ import msgspec
 from simulator.objects import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from simulator.objects import Json
 
@@ -51,20 +52,22 @@ class _BindingResult(msgspec.Struct, rename="pascal"):
 
 
 class ExtenderClient:
-    """Asks one extender, as with ``nodeCacheCapable: true``.
+    """Asks one extender, as with ``nodeCacheCapable: true``; made by :meth:`open`."""
 
-    Args:
-        session: is owned by the caller.
-        url: ``urlPrefix`` of the extender.
-        timeout_s: ``httpTimeout``.
-    """
-
-    def __init__(
-        self, session: aiohttp.ClientSession, url: str, *, timeout_s: float = 10.0
-    ) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
         self._session = session
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, *, timeout_s: float = 10.0) -> AsyncIterator[ExtenderClient]:
+        """Keep connections to the extender at *url* (``urlPrefix``); *timeout_s* is one request's.
+
+        Nothing is sent yet.
+        """
+        async with aiohttp.ClientSession() as session:
+            yield cls(session, url, timeout_s=timeout_s)
 
     async def filter(self, pod: Json, node_names: Sequence[str]) -> Filtered:
         """Ask which of the nodes will do.

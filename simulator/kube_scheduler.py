@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
 import structlog
 
 from fracgpu import names
@@ -74,8 +73,10 @@ class KubeScheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled; outages of the API server and the extender are waited out."""
-        async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
-            extender = ExtenderClient(session, self._extender_url)
+        async with (
+            ExtenderClient.open(self._extender_url) as extender,
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(self._node_informer.run(), name="kube-scheduler nodes")
             group.create_task(self._pod_informer.run(), name="kube-scheduler pods")
             await self._node_informer.wait_synced()

@@ -1,0 +1,18 @@
+"""The configuration with which a real kube-scheduler asks our extender."""
+
+from pathlib import Path
+
+import yaml
+
+from simulator.scheduler_profile import scheduler_configuration
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_is_the_configuration_that_we_install() -> None:
+    installed = yaml.safe_load((ROOT / "deploy" / "scheduler-profile.yaml").read_text())
+
+    ours = scheduler_configuration(extender_url="http://127.0.0.1:9404", kubeconfig=Path("k"))
+
+    assert ours["profiles"] == installed["profiles"]
+    assert ours["extenders"] == installed["extenders"]
