@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.prometheus import PrometheusMissing
-
 from cli.live import Screen, open_console, open_screen, save_picture, show_promises
 from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
@@ -21,10 +19,10 @@ from process.clock import SystemClock
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.verdict import Facts, Promise, judge
+from simulator.prometheus import PrometheusFailed
 from simulator.realapi import ASSETS_ENV, RealApiError, find_assets
 
 _FRAME_S: Final = 0.5
-_READY_LIMIT_S: Final = 60.0
 # A slow machine may need longer than the planned duration; past this the demo has failed.
 _GRACE_S: Final = 90.0
 
@@ -36,6 +34,7 @@ class _Outcome:
     facts: Facts
     promises: tuple[Promise, ...]
     finished: bool
+    last_step: str
     lasted_s: float
     control_plane: dict[str, str]
 
@@ -59,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             return asyncio.run(_show(settings, options, Path(folder)))
     except KeyboardInterrupt:
         return _complain(FAILED, "stopped; everything that was started has ended")
-    except (RealApiError, PrometheusMissing) as error:
+    except (RealApiError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
 
 
@@ -74,6 +73,8 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             outcome = await _run(rig, options, screen)
         show_promises(console, outcome.promises)
         _write_report(options.report, outcome)
+        if not outcome.finished:
+            console.print(f"it did not come to its end; it stood at: {outcome.last_step}")
         verdict = "every promise held" if outcome.kept else "NOT every promise held"
         console.print(f"{verdict}; figures in {options.report}")
         if not outcome.kept:
@@ -123,6 +124,7 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
         facts=facts,
         promises=judge(facts),
         finished=finished,
+        last_step="; ".join((progress.step, *progress.waiting_for)),
         lasted_s=clock.monotonic() - began_s,
         control_plane=rig.control_plane.parts,
     )
@@ -133,6 +135,7 @@ def _write_report(path: Path, outcome: _Outcome) -> None:
     report: dict[str, Any] = {
         "kept": outcome.kept,
         "finished": outcome.finished,
+        "lastStep": outcome.last_step,
         "lastedSeconds": round(outcome.lasted_s, 1),
         "controlPlane": outcome.control_plane,
         "promises": [asdict(promise) for promise in outcome.promises],
@@ -155,7 +158,7 @@ def _keep_logs(workdir: Path, target: Path) -> Path:
 def _print_addresses(rig: Rig, write: Any) -> None:
     write("")
     write(f"API server   export KUBECONFIG={rig.kubeconfig}")
-    write(f"Prometheus   {rig.prometheus_url}")
+    write(f"Prometheus   {rig.prometheus.url}")
     for name, address in rig.addresses.scrape_targets().items():
         write(f"{name:<24} http://{address}/metrics")
     write("Ctrl-C stops everything")

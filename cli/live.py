@@ -54,7 +54,7 @@ class LiveScreen:
 def open_screen(console: Console) -> Iterator[Screen]:
     """Choose the screen that suits *console*; the live view leaves its last frame standing."""
     if not console.is_terminal:
-        yield PlainScreen(lambda line: console.print(line, markup=False, highlight=False))
+        yield PlainScreen(lambda line: print_plain(console, line))
         return
     with Live(console=console, auto_refresh=False, screen=False) as live:
         yield LiveScreen(live)
@@ -67,7 +67,12 @@ def show_promises(console: Console, results: Sequence[Promise]) -> None:
         return
     for promise in results:
         mark = "kept  " if promise.held else "BROKEN"
-        console.print(f"{mark} {promise.name}: {promise.detail}", markup=False, highlight=False)
+        print_plain(console, f"{mark} {promise.name}: {promise.detail}")
+
+
+def print_plain(console: Console, line: str) -> None:
+    """Print one line as it is: no markup, no colours, no wrapping."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:

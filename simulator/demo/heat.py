@@ -1,4 +1,4 @@
-"""Measured load and scrape targets, as the real Prometheus of the demo tells them."""
+"""Measured load, as the real Prometheus of the demo tells it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,6 @@ from rebalancer.prometheus import NoAnswer, Prometheus
 _PERCENT: Final = 100.0
 # Device lines only; per-pod lines carry a pod's name.
 _BUSY: Final = 'max by (UUID) (DCGM_FI_DEV_GPU_UTIL{pod=""})'
-_UP: Final = "up"
 
 
 class MeasuredHeat:
@@ -24,13 +23,3 @@ class MeasuredHeat:
         except NoAnswer:
             return None
         return {it.labels["UUID"]: it.value / _PERCENT for it in samples if "UUID" in it.labels}
-
-    async def targets(self) -> Mapping[str, bool] | None:
-        """Give each scrape target, by its ``role`` label, and whether the last scrape worked."""
-        try:
-            samples = await self._prometheus.ask(_UP)
-        except NoAnswer:
-            return None
-        return {
-            it.labels.get("role", it.labels.get("instance", "?")): it.value == 1 for it in samples
-        }

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ class RigSettings:
     cards_per_node: int = 4
     scrape_interval_s: float = 1.0
     assets: Path | None = None
-    policy: Mapping[str, Any] = DEMO_POLICY
+    policy: Mapping[str, Any] = field(default_factory=lambda: DEMO_POLICY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +82,8 @@ class Rig:
     kubelets: Mapping[str, Kubelet]
     supervisor: Supervisor
     observer: Observer
-    heat: MeasuredHeat
-    prometheus_url: str
+    prometheus: RealPrometheus
     kubeconfig: Path
-
-    async def ready(self) -> bool:
-        """Tell whether every role is ready and every node shows its cards."""
-        return not await self.waiting_for()
 
     async def waiting_for(self) -> Sequence[str]:
         """Name what is not ready yet, with the reason."""
@@ -176,8 +171,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             kubelets=kubelets,
             supervisor=supervisor,
             observer=observer,
-            heat=heat,
-            prometheus_url=prometheus.url,
+            prometheus=prometheus,
             kubeconfig=plane.kubeconfig,
         )
 

@@ -82,7 +82,7 @@ def role_specs(
             name=name,
             argv=(
                 *(sys.executable, "-m", "cli", *words),
-                *("--kubeconfig", str(cluster.kubeconfig), "--log-json", "true"),
+                *("--kubeconfig", str(cluster.kubeconfig)),
                 *("--telemetry-host", "127.0.0.1"),
                 *("--telemetry-port", str(addresses.telemetry[name])),
                 *("--drain-wait-s", "0", "--drain-limit-s", "1"),

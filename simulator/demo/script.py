@@ -31,6 +31,7 @@ class Progress:
     """Where the demo stands, for whoever draws it."""
 
     step: str = "starting the cluster"
+    waiting_for: tuple[str, ...] = ()
     expected: dict[str, int] = field(default_factory=dict)
     refusals: list[RefusalFact] = field(default_factory=list)
 
@@ -53,7 +54,7 @@ class Script:
         """Submit everything, heat a card, and return when it has been relieved."""
         rig, progress = self._rig, self._progress
         progress.step = "waiting until every role is ready and the nodes show their cards"
-        await self._until(rig.ready)
+        await self._until(self._ready)
         progress.step = "submitting pods that ask for shares of cards"
         for workload in steady_workloads():
             await self._submit(workload)
@@ -80,11 +81,16 @@ class Script:
             refusals=tuple(self._progress.refusals),
             peaks=rig.observer.peaks,
             heat=rig.observer.heat,
-            scrape_targets=await rig.heat.targets() or {},
+            scrape_targets=await rig.prometheus.targets_up(),
         )
 
     async def verdict(self) -> tuple[Promise, ...]:
         return judge(await self.facts())
+
+    async def _ready(self) -> bool:
+        waiting = await self._rig.waiting_for()
+        self._progress.waiting_for = tuple(waiting)
+        return not waiting
 
     async def _submit(self, workload: Workload) -> None:
         await self._rig.kube.create(_KINDS[workload.plural], workload.body)

@@ -1,0 +1,88 @@
+"""The demo's promises as tests: nine real processes, real TLS, HTTP, gRPC and Prometheus."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from process.clock import SystemClock
+from simulator.demo.rig import Rig, RigSettings, open_rig
+from simulator.demo.roles import plugin_name
+from simulator.demo.script import Progress, Script, play_within
+from simulator.demo.verdict import Promise, judge
+
+LIMIT_S = 150.0
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+# Which role dies when: each at the moment when it is needed most.
+DEATHS = {
+    "waiting until every pod runs": ("scheduler", plugin_name("gpu-node-1")),
+    "letting a card run hot": ("certs", plugin_name("gpu-node-4")),
+    "the card is hot": ("rebalancer", "webhook"),
+    "a pod moves": ("scheduler",),
+}
+
+
+@asynccontextmanager
+async def a_rig() -> AsyncIterator[Rig]:
+    # Sockets lie in it, so its path must be short.
+    with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
+        async with open_rig(RigSettings(), Path(folder), SystemClock()) as rig:
+            yield rig
+
+
+async def play(rig: Rig, progress: Progress) -> tuple[Promise, ...]:
+    script = Script(rig, SystemClock(), progress)
+    finished = await play_within(script, LIMIT_S)
+    assert finished, f"stood at: {progress.step}; {progress.waiting_for}; {rig.observer.news[-20:]}"
+    return judge(await script.facts())
+
+
+async def test_every_promise_of_the_demo_holds() -> None:
+    async with a_rig() as rig:
+        promises = await play(rig, Progress())
+
+        assert [promise for promise in promises if not promise.held] == []
+        assert {rig.supervisor.starts(name) for name in rig.supervisor.names()} == {1}
+
+
+async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed() -> None:
+    async with a_rig() as rig:
+        progress = Progress()
+        async with asyncio.TaskGroup() as group:
+            saboteur = group.create_task(_sabotage(rig, progress))
+            promises = await play(rig, progress)
+            saboteur.cancel()
+
+        assert [promise for promise in promises if not promise.held] == []
+        for name in {name for names in DEATHS.values() for name in names}:
+            assert rig.supervisor.starts(name) >= 2, f"{name} was not killed"
+
+
+async def _sabotage(rig: Rig, progress: Progress) -> None:
+    """Kill with SIGKILL as the demo reaches each step."""
+    pending = dict(DEATHS)
+    while pending:
+        for step in [step for step in pending if progress.step.startswith(step)]:
+            for name in pending.pop(step):
+                rig.supervisor.kill(name)
+        await asyncio.sleep(0.05)
+
+
+async def test_everything_that_was_started_has_ended_with_the_rig() -> None:
+    async with a_rig() as rig:
+        pids = [rig.supervisor.pid(name) for name in rig.supervisor.names()]
+        pids.append(rig.prometheus.pid)
+        began_s = asyncio.get_running_loop().time()
+
+    lasted_s = asyncio.get_running_loop().time() - began_s
+    assert [pid for pid in pids if pid is not None and _alive(pid)] == []
+    assert lasted_s < 5.0
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
