@@ -2,6 +2,7 @@ import base64
 import json
 import os
 import stat
+import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -169,6 +170,19 @@ async def test_an_exec_plugin_that_fails_later_is_an_access_error(nowhere: Path)
                 await client.get_path("/version")
 
     assert server.heard == []
+
+
+def test_only_those_who_connect_pay_for_loading_the_client_library() -> None:
+    program = (
+        "import sys, kube.client, kube.events, kube.informer, kube.lease\n"
+        "print([name for name in ('aiohttp', 'kubernetes_asyncio') if name in sys.modules])"
+    )
+
+    loaded = subprocess.run(  # noqa: S603 - our own interpreter and program
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert loaded.stdout == "[]\n"
 
 
 async def test_a_plain_address_needs_no_configuration(nowhere: Path) -> None:

@@ -315,6 +315,16 @@ async def test_a_stopped_holder_gives_the_lease_back_and_a_successor_need_not_wa
     assert two.election.still_leader()
 
 
+async def test_nobody_gives_back_what_it_does_not_hold(leases: Leases, clock: VirtualClock) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    await one.election.acquire()
+
+    await two.election.release()
+
+    assert two.transport.requests == 0
+    assert leases.holder(PATH) == "one"
+
+
 async def test_giving_back_never_raises(leases: Leases, clock: VirtualClock) -> None:
     one = Candidate(leases, clock, "one")
     await one.election.acquire()
