@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aiohttp import ClientError, ClientSession
+
 from deviceplugin.claims import whole_amount
 from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
@@ -18,9 +20,11 @@ from fracgpu.card import Card, CardUuid
 from fracgpu.units import Mib
 from fracgpu.wire import write_assignment
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import EVENTS, NODES, PODS
+from kube.objects import decode_object
 from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
+from process.lifecycle import Service, run_until_stopped
+from process.telemetry import HttpServer
 from simulator.cards import cards_document, open_cards, write_cards_file
 from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet_pods import PodTiming
@@ -62,6 +66,7 @@ class Node:
     group: asyncio.TaskGroup
     options: Mapping[str, Any] = field(default_factory=dict)
     agent: "asyncio.Task[int] | None" = None
+    service: Service | None = None
 
     @property
     def folders(self) -> KubeletFolders:
@@ -90,9 +95,9 @@ class Node:
             kubelet_poll_s=0.1,
             **self.options,
         )
-        service = build(settings, open_cards(self.cards_file))
+        self.service = build(settings, open_cards(self.cards_file))
         self.agent = self.group.create_task(
-            run_until_stopped(service, SystemClock()), name="node_agent"
+            run_until_stopped(self.service, SystemClock()), name="node_agent"
         )
 
     async def kill_agent(self) -> None:
@@ -102,13 +107,45 @@ class Node:
             agent.cancel()
             await asyncio.wait({agent})
 
+    async def scrape(self, path: str = "/metrics") -> tuple[int, str]:
+        """GET a path of the agent's own telemetry; status 0 while it does not answer."""
+        server = self.service.telemetry if self.service is not None else None
+        assert isinstance(server, HttpServer)
+        try:
+            async with ClientSession() as session:
+                url = f"http://127.0.0.1:{server.port}{path}"
+                async with session.get(url) as response:
+                    return response.status, await response.text()
+        except ClientError:
+            return 0, ""
+
+    async def messages(self, pod: Json) -> list[str]:
+        """Read the messages of the events on a pod."""
+        events = await self.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
+        found = [decode_object(raw) for raw in events.items]
+        uid = pod["metadata"]["uid"]
+        return [it["message"] for it in found if it["involvedObject"].get("uid") == uid]
+
+    async def wait_message(self, pod: Json, text: str) -> None:
+        """Wait until an event on a pod says *text*."""
+
+        async def said() -> bool:
+            return any(text in message for message in await self.messages(pod))
+
+        await until(said, what=f"an event on {pod['metadata']['name']} says {text!r}")
+
+    def cards_of(self, pod: Json, container: str = "train") -> tuple[str, ...]:
+        """Tell which cards a container really sees."""
+        return self.kubelet.cards_of(pod["metadata"]["uid"]).get(container, ())
+
     def write_cards(self, cards: Sequence[Card]) -> None:
         """Change what stands in the node."""
         write_cards_file(self.cards_file, cards_document(cards))
 
     async def wait_counted(self) -> None:
         """Wait until the scheduler could use the node."""
-        wanted = (32 * len(self.cards), sum(card.capacity_mib for card in self.cards))
+        per_card = self.options.get("slots_per_card", 32)
+        wanted = (per_card * len(self.cards), sum(card.capacity_mib for card in self.cards))
 
         async def counted() -> bool:
             node = await self.client.get_object(NODES, self.name)
@@ -142,7 +179,9 @@ class Node:
         await self.client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
         return pod
 
-    async def run_pod(self, name: str, *, card: int, mib: int = 1000, **notes: str) -> Json:
+    async def run_pod(
+        self, name: str, *, card: int, mib: int = 1000, notes: Mapping[str, str] | None = None
+    ) -> Json:
         """Bind a pod with one slice on one card."""
         body = a_gpu_pod(name, mib=mib, annotations=notes)
         return await self.bind(body, train=[(card, mib)])

@@ -1,0 +1,99 @@
+"""Whose process is this? From a pid on a card to the pod, by the process's control group."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+# The pod's part of a cgroup path: "pod<uid>" as cgroupfs writes it, "...-pod<uid>.slice" as systemd
+# does, with "_" for "-". A static pod's uid is 32 hex digits, every other is a UUID.
+_POD: Final = re.compile(
+    r"(?:^|-)pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=$|:)"
+)
+# "<cid>", "cri-containerd-<cid>.scope", and "<slice>:cri-containerd:<cid>", which a systemd path
+# becomes where the runtime uses cgroupfs.
+_CONTAINER: Final = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
+
+_STARTTIME_FIELD: Final = 22  # of /proc/<pid>/stat, counted from 1; see proc(5)
+_FIELDS_TO_NAME: Final = 2  # pid and "(comm)", which may itself hold spaces and brackets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The pod a process runs in; *container_id* is empty where the path does not tell it."""
+
+    pod_uid: str
+    container_id: str = ""
+
+
+def owner_in_cgroup(text: str) -> Owner | None:
+    """Read ``/proc/<pid>/cgroup``: the innermost pod that any of its lines names, or None.
+
+    A node that itself runs in a container (kind, Docker in Docker) has two pods on the path; the
+    inner one is the pod of our API server.
+    """
+    for line in text.splitlines():
+        # "0::<path>" in version 2, "<number>:<controllers>:<path>" in version 1; see cgroups(7).
+        found = _owner_in_path(line.split(":", 2)[-1])
+        if found is not None:
+            return found
+    return None
+
+
+def _owner_in_path(path: str) -> Owner | None:
+    parts = path.split("/")
+    for position in range(len(parts) - 1, -1, -1):
+        match = _POD.search(parts[position])
+        if match:
+            last = parts[min(position + 1, len(parts) - 1)]
+            container = _CONTAINER.search(last)
+            return Owner(
+                pod_uid=match[1].replace("_", "-"),
+                container_id=container[1] if container else "",
+            )
+    return None
+
+
+class Attribution:
+    """Finds the owners of processes, remembering them by pid *and* start time.
+
+    A pid alone is no name: the kernel gives it to the next process.
+    """
+
+    def __init__(self, proc_root: Path) -> None:
+        self._proc_root = proc_root
+        self._known: dict[tuple[int, str], Owner | None] = {}
+
+    def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None]:
+        """Find the owner of each process: None for a foreign one or one that is gone.
+
+        Reads two small files for each; call it in a thread.
+        """
+        found: dict[int, Owner | None] = {}
+        used: dict[tuple[int, str], Owner | None] = {}
+        for pid in set(pids):
+            started = self._started(pid)
+            if started is None:
+                found[pid] = None
+                continue
+            key = (pid, started)
+            owner = self._known[key] if key in self._known else self._read(pid)
+            found[pid] = used[key] = owner
+        self._known = used
+        return found
+
+    def _started(self, pid: int) -> str | None:
+        text = self._text(pid, "stat")
+        fields = text.rpartition(")")[2].split()
+        wanted = _STARTTIME_FIELD - _FIELDS_TO_NAME - 1
+        return fields[wanted] if len(fields) > wanted else None
+
+    def _read(self, pid: int) -> Owner | None:
+        return owner_in_cgroup(self._text(pid, "cgroup"))
+
+    def _text(self, pid: int, file: str) -> str:
+        try:
+            return (self._proc_root / str(pid) / file).read_text(errors="replace")
+        except OSError:  # the process has ended, or we may not look: not attributed, not guessed
+            return ""

@@ -1,0 +1,86 @@
+"""One thread for calls that may hang: the caller's patience ends, the thread may stay."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class StuckError(Exception):
+    """A call did not return in time; no other is begun until it does."""
+
+
+class CallThread:
+    """Runs blocking calls one after the other in a thread that cannot keep the process alive.
+
+    ``asyncio.to_thread`` would not do: its threads are waited for at exit, and a call into a driver
+    that hangs would then hang the exit as well.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stuck_in: str | None = None
+
+    async def call(
+        self, function: Callable[..., _T], *args: Any, timeout_s: float, **kwargs: Any
+    ) -> _T:
+        """Call *function* in the thread and return what it returns.
+
+        Raises:
+            StuckError: this call, or one before it, has not returned in time.
+        """
+        if self._stuck_in is not None:
+            raise StuckError(f"{self._stuck_in} has not returned yet")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                value = function(*args, **kwargs)
+            # Whatever it is, it belongs to the caller, who waits in another thread.
+            except BaseException as error:  # noqa: BLE001
+                self._tell(loop, self._failed, done, error)
+            else:
+                self._tell(loop, self._succeeded, done, value)
+
+        self._calls.put(work)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(done)
+        except TimeoutError:
+            self._stuck_in = getattr(function, "__name__", str(function))
+            done.add_done_callback(self._freed)
+            text = f"{self._stuck_in} did not return in {timeout_s:g} s"
+            raise StuckError(text) from None
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+
+    @staticmethod
+    def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], *args: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, *args)
+
+    @staticmethod
+    def _succeeded(done: asyncio.Future[_T], value: _T) -> None:
+        if not done.done():
+            done.set_result(value)
+
+    @staticmethod
+    def _failed(done: asyncio.Future[Any], error: BaseException) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    def _freed(self, done: asyncio.Future[Any]) -> None:
+        self._stuck_in = None
+        if not done.cancelled():
+            done.exception()  # read, so that nobody is told of an error that came too late

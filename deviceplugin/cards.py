@@ -1,0 +1,152 @@
+"""What the node agent needs of the node's cards; NVML and the simulator both offer it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fracgpu.card import Card, CardUuid
+from fracgpu.units import Mib
+
+
+class CardsUnavailableError(Exception):
+    """The cards cannot be asked now: no driver, driver lost, or no answer in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceNode:
+    """A device file that a container needs; *host_path* where the node has it elsewhere."""
+
+    path: str
+    host_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFacts:
+    """One card as it is built in: what the cluster is told, and what a container needs of it."""
+
+    card: Card
+    pci_bus_id: str = ""
+    device_nodes: tuple[DeviceNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A card that is there and cannot be shared, and why."""
+
+    uuid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """All cards of the node at one moment.
+
+    Attributes:
+        cards: those that can be shared, healthy or not, by index.
+        common_nodes: device files that every container with a card needs.
+        driver: the driver's version, or empty.
+        family: the architecture of the cards, such as ``hopper``, or empty.
+        left_out: those that cannot be shared.
+    """
+
+    cards: tuple[CardFacts, ...] = ()
+    common_nodes: tuple[DeviceNode, ...] = ()
+    driver: str = ""
+    family: str = ""
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What one card measured; None where the card does not have the figure.
+
+    Percentages are 0..100: these values go out as NVIDIA's own exporter writes them.
+
+    Attributes:
+        gpu_percent: share of the last period with at least one kernel running.
+        memory_copy_percent: share of the last period in which memory was read or written.
+        energy_mj: millijoule since the driver was loaded.
+        xid: code of the last XID error, 0 where there was none.
+    """
+
+    gpu_percent: float | None = None
+    memory_copy_percent: float | None = None
+    encoder_percent: float | None = None
+    decoder_percent: float | None = None
+    used_mib: float | None = None
+    free_mib: float | None = None
+    reserved_mib: float | None = None
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    power_w: float | None = None
+    energy_mj: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_clock_mhz: float | None = None
+    pcie_replays: float | None = None
+    xid: float | None = None
+    remapped_rows_correctable: float | None = None
+    remapped_rows_uncorrectable: float | None = None
+    row_remap_failed: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardProcess:
+    """One process on a card, by its pid on the host.
+
+    Attributes:
+        used_mib: memory it holds on this card, or None where the driver does not say.
+        sm_percent: its share of the card's time, 0..100; 0 for one that did nothing.
+    """
+
+    pid: int
+    used_mib: Mib | None = None
+    sm_percent: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One card's figures and processes at one moment.
+
+    Attributes:
+        processes_known: False where the driver would not list processes, so that an empty list
+            does not mean an idle card.
+    """
+
+    figures: Figures = Figures()
+    processes: tuple[CardProcess, ...] = ()
+    processes_known: bool = True
+
+
+Readings = Mapping[CardUuid, Reading]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingRound:
+    """One round over all cards: the readings, and why the other cards gave none."""
+
+    readings: Readings = field(default_factory=dict)
+    troubles: Mapping[CardUuid, str] = field(default_factory=dict)
+
+
+class Cards(Protocol):
+    """The node's cards. Every call ends within a time limit of the implementation's own."""
+
+    async def survey(self) -> Survey:
+        """Look which cards there are and how they are.
+
+        Raises:
+            CardsUnavailableError: nobody can say.
+        """
+        ...
+
+    async def read(self) -> ReadingRound:
+        """Measure every card that :meth:`survey` gives.
+
+        Raises:
+            CardsUnavailableError: nobody can say.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the driver."""
+        ...

@@ -1,0 +1,245 @@
+"""Whose slot ids are these, and what was that container promised? Any doubt is a "no"."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from fracgpu import names
+from fracgpu.allocation import Slice, holds_by_card
+from fracgpu.card import Card, CardUuid, Health
+from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.views import PodView
+
+PodKey = tuple[str, str]
+"""Namespace and name: all that PodResources tells of a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHolder:
+    """One container that kubelet lists as holding slots."""
+
+    namespace: str
+    pod: str
+    container: str
+    slot_ids: frozenset[str]
+
+    @property
+    def key(self) -> PodKey:
+        return (self.namespace, self.pod)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePicture:
+    """What is known of this node when a container starts.
+
+    Attributes:
+        pods: the pods of this node, and those that PodResources names, wherever they are now.
+        cards: this node's cards as they are now.
+    """
+
+    node: str
+    cards: Mapping[CardUuid, Card]
+    pods: Mapping[PodKey, PodView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The answer yes: this container of this pod, on these cards."""
+
+    pod: PodView
+    container: str
+    slices: tuple[Slice, ...]
+    cards: tuple[Card, ...]
+
+
+class Doubt(Enum):
+    """Why a container may not start; the value is a metric label."""
+
+    NOBODY = "nobody_holds_them"
+    SEVERAL_PODS = "several_pods_hold_them"
+    PARTLY_HELD = "held_in_other_sets"
+    AMBIGUOUS = "container_unclear"
+    WRONG_NODE = "pod_of_another_node"
+    NOT_ASSIGNED = "not_assigned"
+    UNREADABLE = "assignment_unreadable"
+    WRONG_COUNT = "slots_and_cards_differ"
+    WRONG_SIZE = "size_differs_from_limit"
+    NO_SUCH_CARD = "card_not_here"
+    UNHEALTHY = "card_unhealthy"
+    OVER_CAPACITY = "card_over_capacity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoClaim:
+    """The answer no, and why; *text* names the things and reaches the pod's events."""
+
+    doubt: Doubt
+    text: str
+
+
+def resolve(
+    slot_ids: frozenset[str], holders: Sequence[SlotHolder], picture: NodePicture
+) -> Claim | NoClaim:
+    """Find the one container that *slot_ids* were handed to, and what it was promised.
+
+    =====================================  ==============================================
+    kubelet lists as holder                answer
+    =====================================  ==============================================
+    nobody, or only ended or unknown pods  no: nobody
+    containers of several live pods        no: several pods
+    one container, with exactly these ids  that container, unless an init container of the
+                                           pod could be meant and was promised other cards
+    only other sets that share an id       the init container that hands them on, if there is
+                                           exactly one with as many slots; else no
+    =====================================  ==============================================
+
+    Ended and unknown pods are passed over because a kubelet without kubernetes PR 132028 still
+    lists them. Plain init containers are never listed: kubelet hands their ids to app containers.
+    """
+    live = [it for it in holders if it.slot_ids & slot_ids and _is_live(it.key, picture)]
+    keys = sorted({it.key for it in live})
+    if not keys:
+        others = sorted({f"{it.namespace}/{it.pod}" for it in holders if it.slot_ids & slot_ids})
+        listed = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
+        return _no(Doubt.NOBODY, f"no live pod holds {_ids(slot_ids)}{listed}")
+    if len(keys) > 1:
+        pods = " and ".join("/".join(key) for key in keys)
+        return _no(Doubt.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
+    pod = picture.pods[keys[0]]
+    container = _container(slot_ids, [it for it in holders if it.key == keys[0]], pod)
+    if isinstance(container, NoClaim):
+        return container
+    return _promise(container, slot_ids, pod, picture)
+
+
+def _is_live(key: PodKey, picture: NodePicture) -> bool:
+    pod = picture.pods.get(key)
+    return pod is not None and pod.record.live
+
+
+def _container(
+    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodView
+) -> str | NoClaim:
+    record = pod.record
+    names_of = [it.container for it in listed]
+    if len(set(names_of)) != len(names_of):
+        # An old and a new pod of one name: kubelet has not let go of the old one yet.
+        return _no(Doubt.AMBIGUOUS, f"kubelet lists a container of {record.key} twice")
+    exact = [it.container for it in listed if it.slot_ids == slot_ids]
+    inits = [
+        it.name
+        for it in record.containers
+        if it.kind is ContainerKind.INIT and _amount(it, names.GPU_SLOT) == len(slot_ids)
+    ]
+    candidates = exact + inits
+    if not candidates:
+        held = "; ".join(f"{it.container} holds {_ids(it.slot_ids)}" for it in listed)
+        return _no(Doubt.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}")
+    assignment = record.assignment or {}
+    if len({_cards_of(assignment.get(name, ())) for name in candidates}) > 1:
+        unclear = ", ".join(candidates)
+        return _no(
+            Doubt.AMBIGUOUS,
+            f"{_ids(slot_ids)} may be of {unclear} in {record.key}, promised different slices",
+        )
+    return candidates[0]
+
+
+def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
+    return frozenset(slices)
+
+
+def _promise(
+    container: str, slot_ids: frozenset[str], pod: PodView, picture: NodePicture
+) -> Claim | NoClaim:
+    record = pod.record
+    whose = f"container {container} of {record.key}"
+    if record.node != picture.node:
+        text = f"{record.key} is bound to {record.node or 'no node'}, not to {picture.node}"
+        return _no(Doubt.WRONG_NODE, text)
+    if record.problem:
+        return _no(Doubt.UNREADABLE, f"{record.key}: {record.problem}")
+    slices = (record.assignment or {}).get(container, ())
+    if not slices:
+        text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
+        return _no(Doubt.NOT_ASSIGNED, text)
+    if len(slices) != len(slot_ids):
+        text = f"{whose} holds {len(slot_ids)} slots and was promised {len(slices)} cards"
+        return _no(Doubt.WRONG_COUNT, text)
+    misfit = _size_doubt(container, slices, pod) or _card_doubt(slices, whose, picture)
+    if misfit is not None:
+        return misfit
+    cards = tuple(picture.cards[it.card] for it in slices)
+    return Claim(pod=pod, container=container, slices=slices, cards=cards)
+
+
+def _size_doubt(container: str, slices: Sequence[Slice], pod: PodView) -> NoClaim | None:
+    spec = next((it for it in pod.record.containers if it.name == container), None)
+    limit = _amount(spec, names.GPU_MEM) if spec is not None else None
+    promised = sum(it.mib for it in slices)
+    if limit == promised:
+        return None
+    text = (
+        f"container {container} of {pod.record.key} was promised {promised} MiB, "
+        f"its limit {names.GPU_MEM} is {limit if limit is not None else 'absent'}"
+    )
+    return _no(Doubt.WRONG_SIZE, text)
+
+
+def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> NoClaim | None:
+    for part in slices:
+        card = picture.cards.get(part.card)
+        if card is None:
+            text = f"{whose} was promised {part.card}, which {picture.node} does not have"
+            return _no(Doubt.NO_SUCH_CARD, text)
+        if card.health is not Health.HEALTHY:
+            text = f"{whose} was promised {part.card}, unhealthy: {card.health_reason}"
+            return _no(Doubt.UNHEALTHY, text)
+    held = held_mib(picture.pods.values(), node=picture.node)
+    for part in slices:
+        capacity_mib = picture.cards[part.card].capacity_mib
+        if held[part.card] > capacity_mib:
+            text = (
+                f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of "
+                f"{picture.node} together hold {held[part.card]} of {capacity_mib} MiB"
+            )
+            return _no(Doubt.OVER_CAPACITY, text)
+    return None
+
+
+def held_mib(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, int]:
+    """Fold what the live pods of *node* were promised of each card, in MiB."""
+    held: dict[CardUuid, int] = {}
+    for pod in pods:
+        record = pod.record
+        if record.live and record.node == node and record.assignment is not None:
+            for card, hold in holds_by_card(record.assignment, record.containers).items():
+                held[card] = held.get(card, 0) + hold.mib
+    return held
+
+
+_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+_WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
+
+
+def whole_amount(text: str) -> int | None:
+    """Read an extended resource's quantity; the API server writes 4000 as ``4k``.
+
+    Source: kubernetes.io "Quantity", canonical form. None for anything that is no whole number.
+    """
+    match = _WHOLE.fullmatch(text)
+    return int(match[1]) * _FACTORS[match[2]] if match else None
+
+
+def _amount(spec: ContainerSpec, resource: str) -> int | None:
+    return whole_amount(spec.limits.get(resource, ""))
+
+
+def _no(doubt: Doubt, text: str) -> NoClaim:
+    return NoClaim(doubt=doubt, text=text)
+
+
+def _ids(slot_ids: Iterable[str]) -> str:
+    return ",".join(sorted(slot_ids))

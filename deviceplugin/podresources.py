@@ -1,0 +1,87 @@
+"""Kubelet's own list of who holds which slots, read over its PodResources socket."""
+
+import asyncio
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+
+from deviceplugin.claims import SlotHolder
+from deviceplugin.proto import podresources_pb2 as messages
+from deviceplugin.proto import podresources_pb2_grpc as services
+from fracgpu import names
+
+# 110 pods are well under 1 MiB; an answer beyond this is none of kubelet's.
+_MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+
+
+class PodResourcesError(Exception):
+    """Kubelet did not say who holds which slots."""
+
+
+class PodResources(Protocol):
+    """What a starting container's claim needs of kubelet."""
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        """List every container that holds slots.
+
+        Raises:
+            PodResourcesError: kubelet did not say.
+        """
+        ...
+
+
+class PodResourcesClient(PodResources):
+    """Asks kubelet, each time over a fresh connection, so that a restarted kubelet is no news."""
+
+    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+        self._socket = socket
+        self._timeout_s = timeout_s
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            # Else gRPC would remember, over connections, how long to shun a socket that was gone.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel,
+            ):
+                stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+                answer: messages.ListPodResourcesResponse = await stub.List(
+                    messages.ListPodResourcesRequest()
+                )
+        except grpc.aio.AioRpcError as error:
+            raise PodResourcesError(
+                f"kubelet's {self._socket} answered {error.code().name}: {error.details()}"
+            ) from error
+        except TimeoutError as error:
+            raise PodResourcesError(
+                f"kubelet's {self._socket} gave no answer in {self._timeout_s:g} s"
+            ) from error
+        return slot_holders(answer)
+
+
+def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
+    """Keep of kubelet's answer the containers that hold slots, ids of all NUMA nodes together."""
+    found = []
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            slot_ids = frozenset(
+                slot_id
+                for devices in container.devices
+                if devices.resource_name == names.GPU_SLOT
+                for slot_id in devices.device_ids
+            )
+            if slot_ids:
+                found.append(
+                    SlotHolder(
+                        namespace=pod.namespace,
+                        pod=pod.name,
+                        container=container.name,
+                        slot_ids=slot_ids,
+                    )
+                )
+    return tuple(found)

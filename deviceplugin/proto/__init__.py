@@ -1,0 +1,1 @@
+"""Generated messages of the two kubelet protocols we speak; ``make proto`` writes them."""

@@ -1,0 +1,127 @@
+"""Publishes the node's cards on the node object, and keeps them there."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+import structlog
+
+from deviceplugin.capacity import NodeState, metadata_patch, status_patch, wanted_state
+from deviceplugin.inventory import CardBoard
+from deviceplugin.metrics import DevicePluginMetrics
+from kube.errors import KubeError
+from kube.kinds import NODES, Kind
+from process.clock import Clock, wait_at_most
+
+log = structlog.get_logger()
+
+# Without any event we still look this often; a write that failed is tried again sooner.
+_CALM_S: Final = 60.0
+_AFTER_FAILURE_S: Final = 3.0
+
+
+class NodeWriter(Protocol):
+    """The part of a kube client that writes the node."""
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+    ) -> dict[str, Any]: ...
+
+
+class NodeReport:
+    """Compares the node with the cards at every change of either, and patches what differs.
+
+    So it does not matter who took our capacity away: kubelet, another writer, or a node that was
+    deleted and made anew.
+
+    Args:
+        node: its name.
+        board: the cards.
+        current: the node as last seen, or None.
+        writer: writes it.
+        clock: paces the rounds.
+        metrics: counts the writes.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        board: CardBoard,
+        current: Callable[[], NodeState | None],
+        writer: NodeWriter,
+        clock: Clock,
+        metrics: DevicePluginMetrics,
+    ) -> None:
+        self._node = node
+        self._board = board
+        self._current = current
+        self._writer = writer
+        self._clock = clock
+        self._metrics = metrics
+        self._wake = asyncio.Event()
+        self._problem: str | None = "the node has not been written yet"
+
+    @property
+    def problem(self) -> str | None:
+        """Why the node does not say what it should, or None."""
+        return self._problem
+
+    def wake(self) -> None:
+        """Look now: the node has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the node right until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_cards(), name="follow_cards")
+            while True:
+                self._wake.clear()
+                content = await self.round()
+                limit_s = _CALM_S if content else _AFTER_FAILURE_S
+                await wait_at_most(self._clock, self._wake, limit_s=limit_s)
+
+    async def _follow_cards(self) -> None:
+        async with aclosing(self._board.changes()) as changes:
+            async for _ in changes:
+                self._wake.set()
+
+    async def round(self) -> bool:
+        """Write what differs; False when it should be tried again soon."""
+        if self._board.problem is not None and not self._board.stock.cards:
+            # Not a node without cards: one whose cards we have not seen yet.
+            self._problem = self._board.problem
+            return True
+        have = self._current()
+        if have is None:
+            self._problem = f"node {self._node} is not known to the API server"
+            return False
+        want = wanted_state(self._board.stock)
+        try:
+            await self._write(have, want)
+        except KubeError as error:
+            if self._problem != str(error):
+                log.warning("node_not_written", node=self._node, reason=str(error))
+            self._metrics.node_written("failed")
+            self._problem = str(error)
+            return False
+        self._problem = None
+        return True
+
+    async def _write(self, have: NodeState, want: NodeState) -> None:
+        metadata = metadata_patch(have=have, want=want)
+        status = status_patch(have=have, want=want)
+        # Capacity last: once it is there, the labels and the inventory that go with it are too.
+        if metadata:
+            await self._writer.patch(NODES, self._node, metadata)
+        if status:
+            await self._writer.patch(NODES, self._node, status, subresource="status")
+        if metadata or status:
+            self._metrics.node_written("written")
+            log.info("node_written", node=self._node, capacity=dict(want.capacity))

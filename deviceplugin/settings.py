@@ -1,0 +1,46 @@
+"""What can be tuned in the node agent."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from process.settings import REQUIRED, ProcessSettings, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePluginSettings(ProcessSettings):
+    """Flags ``--node-name``, ...; variables ``FRACGPU_DEVICEPLUGIN_NODE_NAME``, ..."""
+
+    node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
+    cards: str = setting("nvml", "nvml, or simulated:FILE")
+    telemetry_port: int = setting(
+        9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
+    )
+    device_plugins_dir: Path = setting(
+        Path("/var/lib/kubelet/device-plugins"), "folder with kubelet's registration socket"
+    )
+    pod_resources_socket: Path = setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"), "kubelet's PodResources socket"
+    )
+    cdi_dir: Path = setting(Path("/var/run/cdi"), "folder where the runtime looks for CDI specs")
+    proc_root: Path = setting(Path("/proc"), "the host's /proc, to tell whose a process is")
+    slots_per_card: int = setting(
+        32, "most containers that share one card at a time", low=1, high=1024
+    )
+    headroom_mib: int = setting(
+        0, "MiB of each card that are never handed out", low=0, high=1024 * 1024
+    )
+    survey_period_s: float = setting(
+        10.0, "time between two looks at which cards there are", low=0.2, high=600
+    )
+    collect_period_s: float = setting(
+        5.0, "time between two readings of the cards' figures", low=0.2, high=300
+    )
+    kubelet_poll_s: float = setting(
+        1.0, "time between two looks at kubelet's socket", low=0.1, high=60
+    )
+    pod_resources_timeout_s: float = setting(
+        5.0, "longest wait for kubelet's PodResources answer", low=0.1, high=20
+    )
+    pod_lookup_timeout_s: float = setting(
+        5.0, "longest wait for the API server while a container starts", low=0.1, high=20
+    )

@@ -1,0 +1,323 @@
+"""Simulated cards behind the same interface as NVML; their load follows the containers on them."""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from deviceplugin.cards import (
+    CardFacts,
+    CardProcess,
+    Cards,
+    CardsUnavailableError,
+    DeviceNode,
+    Figures,
+    Reading,
+    ReadingRound,
+    Survey,
+)
+from fracgpu.card import Card, CardUuid, Health
+from fracgpu.units import Mib
+from process.clock import Clock, SystemClock
+
+DRIVER: Final = "580.65.06"
+
+_FULL_PERCENT: Final = 100
+_JITTER_PERCENT: Final = 1.5
+# Plausible figures of a large card, idle and at full load; nothing depends on them.
+_IDLE_C, _FULL_C = 34, 78
+_IDLE_W, _FULL_W = 62.0, 395.0
+_IDLE_MHZ, _FULL_MHZ, _MEMORY_MHZ = 210, 1410, 1593
+
+
+class _WireCard(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    uuid: str
+    index: int
+    model: str
+    mib: int
+    reserved_mib: int = 0
+    numa: int | None = None
+    health: str = Health.HEALTHY.value
+    reason: str = ""
+    device_nodes: list[str] = msgspec.field(default_factory=list)
+
+
+class _WireFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    cards: list[_WireCard]
+    driver: str = DRIVER
+    family: str = ""
+    processes: str = "processes"
+    seed: int = 0
+
+
+class _WireProcess(msgspec.Struct, rename="camel"):
+    pid: int
+    cards: list[str]
+    used_mib: int = 0
+    busy_ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedProcess:
+    """What one container does on its cards.
+
+    Attributes:
+        cards: UUIDs of the cards it can see.
+        used_mib: memory it holds on *each* of them.
+        busy_ratio: share of the time of *each* of them that it would use if it were alone.
+    """
+
+    pid: int
+    cards: tuple[str, ...]
+    used_mib: int
+    busy_ratio: float
+
+
+class ProcessFolder:
+    """The processes on the simulated cards, one small file each, as the kubelet records them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, process: SimulatedProcess) -> None:
+        """Start *process*, in one step: a reader sees all of it or nothing."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        body = {
+            "pid": process.pid,
+            "cards": list(process.cards),
+            "usedMib": process.used_mib,
+            "busyRatio": process.busy_ratio,
+        }
+        temporary = self._folder / f"{process.pid}.new"
+        temporary.write_text(json.dumps(body))
+        temporary.replace(self._file(process.pid))
+
+    def remove(self, pid: int) -> None:
+        """End a process, if it is there."""
+        self._file(pid).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """End all processes."""
+        for file in self._folder.glob("*.json"):
+            file.unlink(missing_ok=True)
+
+    def read(self) -> tuple[SimulatedProcess, ...]:
+        """Read all processes, by pid; what ends meanwhile or is no process is passed over."""
+        found = []
+        for file in self._folder.glob("*.json"):
+            # A file that cannot be read is one that was just removed, or not the kubelet's.
+            with suppress(OSError, ValueError):
+                wire = msgspec.json.decode(file.read_bytes(), type=_WireProcess)
+                found.append(
+                    SimulatedProcess(
+                        pid=wire.pid,
+                        cards=tuple(wire.cards),
+                        used_mib=max(0, wire.used_mib),
+                        busy_ratio=max(0.0, wire.busy_ratio),
+                    )
+                )
+        return tuple(sorted(found, key=lambda it: it.pid))
+
+    def _file(self, pid: int) -> Path:
+        return self._folder / f"{pid}.json"
+
+
+class SimulatedCards(Cards):
+    """Cards as a file lists them; the file may be edited while we run, e.g. to make one ill.
+
+    The wishes of the processes on a card add up. Above the whole of it the card is saturated, and
+    each process gets its share of it, as time-slicing does.
+
+    Args:
+        file: JSON or YAML, as :func:`cards_document` writes it.
+        clock: for the energy counter.
+    """
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._seen: tuple[int, int] | None = None
+        self._wire = _WireFile(cards=[])
+        self._readings = 0
+        self._energy_mj: dict[str, float] = {}
+        self._read_at_s: float | None = None
+
+    async def survey(self) -> Survey:
+        await asyncio.to_thread(self._load)
+        return Survey(
+            cards=tuple(_facts(it) for it in sorted(self._wire.cards, key=lambda card: card.index)),
+            driver=self._wire.driver,
+            family=self._wire.family,
+        )
+
+    async def read(self) -> ReadingRound:
+        await asyncio.to_thread(self._load)
+        processes = await asyncio.to_thread(self.processes.read)
+        now_s = self._clock.monotonic()
+        elapsed_s = now_s - self._read_at_s if self._read_at_s is not None else 0.0
+        self._read_at_s = now_s
+        self._readings += 1
+        return ReadingRound(
+            readings={
+                CardUuid(card.uuid): self._reading(card, processes, elapsed_s)
+                for card in self._wire.cards
+            }
+        )
+
+    async def close(self) -> None:
+        """Let go of nothing: there is no driver."""
+
+    @property
+    def processes(self) -> ProcessFolder:
+        """The processes on these cards."""
+        return ProcessFolder(self._file.parent / self._wire.processes)
+
+    def _load(self) -> None:
+        try:
+            stat = self._file.stat()
+            seen = (stat.st_mtime_ns, stat.st_size)
+            if seen == self._seen:
+                return
+            document = yaml.safe_load(self._file.read_text())
+            wire = msgspec.convert(document, _WireFile)
+            for card in wire.cards:
+                Health(card.health)
+        except OSError as error:
+            raise CardsUnavailableError(f"simulated cards: {error}") from error
+        except (ValueError, yaml.YAMLError) as error:
+            raise CardsUnavailableError(f"simulated cards: {self._file}: {error}") from error
+        self._wire, self._seen = wire, seen
+
+    def _reading(
+        self, card: _WireCard, processes: Sequence[SimulatedProcess], elapsed_s: float
+    ) -> Reading:
+        here = [it for it in processes if card.uuid in it.cards]
+        wanted = sum(it.busy_ratio for it in here)
+        busy_percent = self._jittered(card.uuid, min(1.0, wanted) * _FULL_PERCENT)
+        load = busy_percent / _FULL_PERCENT
+        power_w = _IDLE_W + (_FULL_W - _IDLE_W) * load
+        energy_mj = self._energy_mj.get(card.uuid, 0.0) + power_w * elapsed_s * 1000
+        self._energy_mj[card.uuid] = energy_mj
+        room_mib = card.mib - card.reserved_mib
+        used_mib = min(room_mib, sum(it.used_mib for it in here))
+        figures = Figures(
+            gpu_percent=round(busy_percent),
+            memory_copy_percent=round(busy_percent * 0.4),
+            encoder_percent=0,
+            decoder_percent=0,
+            used_mib=used_mib,
+            free_mib=room_mib - used_mib,
+            reserved_mib=card.reserved_mib,
+            temperature_c=round(_IDLE_C + (_FULL_C - _IDLE_C) * load),
+            memory_temperature_c=round(_IDLE_C + (_FULL_C - _IDLE_C) * load) + 4,
+            power_w=round(power_w, 1),
+            energy_mj=round(energy_mj),
+            sm_clock_mhz=round(_IDLE_MHZ + (_FULL_MHZ - _IDLE_MHZ) * min(1.0, load * 4)),
+            memory_clock_mhz=_MEMORY_MHZ,
+            pcie_replays=0,
+            xid=0,
+            remapped_rows_correctable=0,
+            remapped_rows_uncorrectable=0,
+            row_remap_failed=0,
+        )
+        return Reading(
+            figures=figures,
+            processes=tuple(
+                CardProcess(
+                    pid=it.pid,
+                    used_mib=Mib(it.used_mib),
+                    sm_percent=it.busy_ratio / wanted * busy_percent if wanted else 0.0,
+                )
+                for it in here
+            ),
+        )
+
+    def _jittered(self, uuid: str, percent: float) -> float:
+        """Add the small noise of a real card; the same seed gives the same noise in every run."""
+        if percent <= 0:
+            return 0.0
+        rng = random.Random(f"{self._wire.seed}/{uuid}/{self._readings}")  # noqa: S311 - noise
+        noisy = percent + rng.uniform(-_JITTER_PERCENT, _JITTER_PERCENT)
+        return min(float(_FULL_PERCENT), max(0.0, noisy))
+
+
+def open_cards(file: Path) -> SimulatedCards:
+    """Open the cards that *file* lists; a file that cannot be read shows at the first survey."""
+    return SimulatedCards(file, SystemClock())
+
+
+def cards_document(
+    cards: Sequence[Card],
+    *,
+    device_nodes: Mapping[CardUuid, Sequence[str]] | None = None,
+    processes: str = "processes",
+    driver: str = DRIVER,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Write *cards* as the file wants them.
+
+    Args:
+        cards: the cards of one node.
+        device_nodes: files that containers on a card get; a real runtime wants them to exist.
+        processes: folder of the processes, seen from the file's own folder.
+        driver: the driver's version.
+        seed: of the noise.
+    """
+    nodes = device_nodes or {}
+    return {
+        "driver": driver,
+        "processes": processes,
+        "seed": seed,
+        "cards": [
+            {
+                "uuid": card.uuid,
+                "index": card.index,
+                "model": card.model,
+                "mib": card.total_mib,
+                "reservedMib": card.reserved_mib,
+                "numa": card.numa_node,
+                "health": card.health.value,
+                "reason": card.health_reason,
+                "deviceNodes": list(nodes.get(card.uuid, ())),
+            }
+            for card in cards
+        ],
+    }
+
+
+def write_cards_file(file: Path, document: Mapping[str, Any]) -> None:
+    """Write *document* over *file* in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".new")
+    temporary.write_text(json.dumps(document, indent=1))
+    temporary.replace(file)
+
+
+def _facts(wire: _WireCard) -> CardFacts:
+    return CardFacts(
+        card=Card(
+            uuid=CardUuid(wire.uuid),
+            index=wire.index,
+            model=wire.model,
+            total_mib=Mib(wire.mib),
+            reserved_mib=Mib(wire.reserved_mib),
+            health=Health(wire.health),
+            health_reason=wire.reason,
+            numa_node=wire.numa,
+        ),
+        pci_bus_id=f"00000000:{wire.index:02X}:00.0",
+        device_nodes=tuple(_device_node(it) for it in wire.device_nodes),
+    )
+
+
+def _device_node(text: str) -> DeviceNode:
+    """Read ``/dev/nvidia0``, or ``/dev/nvidia0=/elsewhere`` where the host has it elsewhere."""
+    path, _, host_path = text.partition("=")
+    return DeviceNode(path=path, host_path=host_path)

@@ -1,0 +1,273 @@
+"""The device manager of a simulated kubelet: plugins register, ids are handed out and remembered.
+
+It speaks the real protocol over real unix sockets, with kubelet's own habits: the folder is emptied
+at start, the plugin is dialled back, ids are picked in no particular order, and what an init
+container held is handed on to the containers after it.
+"""
+
+# ruff: noqa: N802 - the names of the methods are the protocol's
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+
+from deviceplugin.plugin import API_VERSION, HEALTHY, check_socket_path
+from deviceplugin.proto import deviceplugin_pb2 as messages
+from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.registration import KUBELET_SOCKET
+
+log = structlog.get_logger()
+
+PRE_START_LIMIT_S: Final = 30.0
+_ALLOCATE_LIMIT_S: Final = 10.0
+# Kubelet takes messages of 4 MiB; a device for each MiB of a large node is more than that.
+_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    # A plugin that comes back on its old path is dialled afresh.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class DeviceError(Exception):
+    """A container cannot have its devices; the text is what kubelet would say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one container got of one resource."""
+
+    resource: str
+    ids: frozenset[str]
+    cdi_devices: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerKey:
+    """Names a container of one very pod."""
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    container: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Endpoint:
+    """One registered plugin."""
+
+    stub: services.DevicePluginStub
+    pre_start: bool
+    devices: dict[str, bool] = field(default_factory=dict)
+    alive: bool = True
+
+
+class DeviceManager(services.RegistrationServicer):
+    """Registers plugins on ``kubelet.sock`` and hands out their devices.
+
+    Args:
+        folder: the device-plugins folder.
+        on_change: told when a resource's devices have changed.
+        seed: of the order in which ids are picked.
+    """
+
+    def __init__(self, folder: Path, *, on_change: Callable[[], None], seed: str) -> None:
+        self._folder = folder
+        self._on_change = on_change
+        self._rng = random.Random(seed)  # noqa: S311 - any order will do
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._grants: dict[ContainerKey, list[Grant]] = {}
+        self._ended: set[str] = set()
+        self._newcomers: asyncio.Queue[messages.RegisterRequest] = asyncio.Queue()
+
+    # -- serving -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the registration socket until cancelled.
+
+        Raises:
+            deviceplugin.plugin.SocketError: the folder's path is too long for a socket.
+        """
+        socket = self._folder / KUBELET_SOCKET
+        check_socket_path(socket)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self._folder.iterdir():
+            if leftover.is_socket():
+                leftover.unlink(missing_ok=True)
+        server = grpc.aio.server()
+        services.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    request = await self._newcomers.get()
+                    group.create_task(self._follow(request), name=f"plugin_{request.endpoint}")
+        finally:
+            await server.stop(None)
+
+    async def Register(
+        self,
+        request: messages.RegisterRequest,
+        context: grpc.aio.ServicerContext[messages.RegisterRequest, messages.Empty],
+    ) -> messages.Empty:
+        """Accept a plugin; like kubelet, dial it back after the answer."""
+        if request.version != API_VERSION:
+            text = f"requested version {request.version!r}; supported is {API_VERSION}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        if "/" not in request.resource_name:
+            text = f"the ResourceName {request.resource_name!r} is invalid"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        self._newcomers.put_nowait(request)
+        return messages.Empty()
+
+    async def _follow(self, request: messages.RegisterRequest) -> None:
+        """Hold the ListAndWatch stream; when it ends, all devices of the plugin are unhealthy."""
+        resource = request.resource_name
+        target = f"unix:{self._folder / request.endpoint}"
+        async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+            stub = services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+            endpoint = _Endpoint(stub=stub, pre_start=request.options.pre_start_required)
+            before = self._endpoints.get(resource)
+            if before is not None:
+                before.alive = False
+                endpoint.devices = dict(before.devices)
+            self._endpoints[resource] = endpoint
+            log.info("plugin_connected", resource=resource, endpoint=request.endpoint)
+            try:
+                async for listing in stub.ListAndWatch(messages.Empty()):
+                    endpoint.devices = {it.ID: it.health == HEALTHY for it in listing.devices}
+                    self._on_change()
+            except grpc.aio.AioRpcError as error:
+                log.info("plugin_stream_ended", resource=resource, code=error.code().name)
+            finally:
+                endpoint.alive = False
+                endpoint.devices = dict.fromkeys(endpoint.devices, False)
+                self._on_change()
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def amounts(self) -> Mapping[str, tuple[int, int]]:
+        """Give capacity and allocatable of every registered resource."""
+        return {
+            resource: (len(it.devices), sum(it.devices.values()))
+            for resource, it in self._endpoints.items()
+        }
+
+    def manages(self, resource: str) -> bool:
+        """Tell whether a plugin has ever registered *resource*."""
+        return resource in self._endpoints
+
+    def grants(self) -> Mapping[ContainerKey, Sequence[Grant]]:
+        """Give what every container holds now."""
+        return self._grants
+
+    # -- handing out ---------------------------------------------------------------------------
+
+    async def allocate(
+        self, key: ContainerKey, *, resource: str, count: int, reusable: set[str]
+    ) -> Grant:
+        """Hand *count* devices to a container, those in *reusable* first, and ask the plugin.
+
+        Raises:
+            DeviceError: there are not as many, or the plugin refuses.
+        """
+        endpoint = self._endpoints[resource]
+        ids = self._pick(endpoint, resource, count=count, reusable=reusable)
+        # Taken before the plugin is asked, so that nobody else gets them meanwhile.
+        taken = Grant(resource=resource, ids=ids, cdi_devices=())
+        self._grants.setdefault(key, []).append(taken)
+        try:
+            answer = await self._ask(endpoint, ids)
+        except DeviceError:
+            self._grants[key].remove(taken)
+            raise
+        grant = Grant(
+            resource=resource,
+            ids=ids,
+            cdi_devices=tuple(it.name for it in answer.cdi_devices),
+            env=dict(answer.envs),
+        )
+        held = self._grants[key]
+        held[held.index(taken)] = grant
+        return grant
+
+    def _pick(
+        self, endpoint: _Endpoint, resource: str, *, count: int, reusable: set[str]
+    ) -> frozenset[str]:
+        healthy = {device for device, well in endpoint.devices.items() if well}
+        held = {
+            device
+            for key, grants in self._grants.items()
+            for grant in grants
+            if grant.resource == resource and key.pod_uid not in self._ended
+            for device in grant.ids
+        }
+        again = sorted(reusable & healthy)[:count]
+        free = sorted(healthy - held)
+        if len(again) + len(free) < count:
+            raise DeviceError(
+                "Allocate failed due to requested number of devices unavailable for "
+                f"{resource}. Requested: {count}, Available: {len(again) + len(free)}, "
+                "which is unexpected"
+            )
+        return frozenset([*again, *self._rng.sample(free, count - len(again))])
+
+    async def _ask(
+        self, endpoint: _Endpoint, ids: frozenset[str]
+    ) -> messages.ContainerAllocateResponse:
+        request = messages.AllocateRequest(
+            container_requests=[messages.ContainerAllocateRequest(devices_ids=sorted(ids))]
+        )
+        try:
+            answer: messages.AllocateResponse = await endpoint.stub.Allocate(
+                request, timeout=_ALLOCATE_LIMIT_S
+            )
+        except grpc.aio.AioRpcError as error:
+            raise DeviceError(
+                f"Allocate failed due to {_rpc_text(error)}, which is unexpected"
+            ) from error
+        if len(answer.container_responses) != 1:
+            count = len(answer.container_responses)
+            raise DeviceError(f"Allocate failed: {count} answers for 1 container")
+        return answer.container_responses[0]
+
+    async def pre_start(self, grant: Grant) -> None:
+        """Ask the plugin before a container starts, where it wants to be asked.
+
+        Raises:
+            DeviceError: the plugin refuses, is gone, or gives no answer in 30 s.
+        """
+        endpoint = self._endpoints[grant.resource]
+        if not endpoint.pre_start:
+            return
+        if not endpoint.alive:
+            raise DeviceError(f"endpoint of {grant.resource} has been stopped")
+        request = messages.PreStartContainerRequest(devices_ids=sorted(grant.ids))
+        try:
+            await endpoint.stub.PreStartContainer(request, timeout=PRE_START_LIMIT_S)
+        except grpc.aio.AioRpcError as error:
+            raise DeviceError(
+                f"device plugin PreStartContainer rpc failed with err: {_rpc_text(error)}"
+            ) from error
+
+    def retire(self, pod_uid: str) -> None:
+        """Let others have what a pod holds that has ended; it stays on the list until released."""
+        self._ended.add(pod_uid)
+
+    def release(self, pod_uid: str) -> None:
+        """Take back whatever the containers of a pod hold."""
+        self._ended.discard(pod_uid)
+        for key in [key for key in self._grants if key.pod_uid == pod_uid]:
+            del self._grants[key]
+
+
+def _rpc_text(error: grpc.aio.AioRpcError) -> str:
+    return f"rpc error: code = {error.code().name} desc = {error.details()}"

@@ -1,0 +1,139 @@
+"""Cards, pods and holders as the node agent sees them; builders show only what matters."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deviceplugin.cards import (
+    CardFacts,
+    Cards,
+    CardsUnavailableError,
+    DeviceNode,
+    Reading,
+    ReadingRound,
+    Survey,
+)
+from deviceplugin.claims import SlotHolder
+from deviceplugin.inventory import CardBoard, Stock
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import Card, CardUuid, Health
+from fracgpu.units import Mib
+from fracgpu.views import PodView, read_pod
+from fracgpu.wire import write_assignment
+from process.clock import Clock
+
+NODE = "gpu-1"
+
+
+def a_card(
+    uuid: str = "GPU-a",
+    *,
+    index: int = 0,
+    mib: int = 8000,
+    sick: str = "",
+    model: str = "NVIDIA A30",
+) -> Card:
+    return Card(
+        uuid=CardUuid(uuid),
+        index=index,
+        model=model,
+        total_mib=Mib(mib),
+        health=Health.UNHEALTHY if sick else Health.HEALTHY,
+        health_reason=sick,
+    )
+
+
+def facts(card: Card) -> CardFacts:
+    """A card with a device file of its index."""
+    return CardFacts(
+        card=card,
+        pci_bus_id=f"00000000:0{card.index}:00.0",
+        device_nodes=(DeviceNode(path=f"/dev/nvidia{card.index}"),),
+    )
+
+
+def a_survey(*cards: Card, **fields: Any) -> Survey:
+    return Survey(cards=tuple(facts(card) for card in cards), **fields)
+
+
+def a_stock(*cards: Card, **fields: Any) -> Stock:
+    return Stock(survey=a_survey(*cards, **fields))
+
+
+class FakeCards(Cards):
+    """Cards that say what a test tells them to; an error in place of an answer is raised."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.answer: Survey | CardsUnavailableError = a_survey(*cards)
+        self.readings: Mapping[CardUuid, Reading] | CardsUnavailableError = {}
+        self.troubles: Mapping[CardUuid, str] = {}
+        self.closed = False
+
+    async def survey(self) -> Survey:
+        if isinstance(self.answer, CardsUnavailableError):
+            raise self.answer
+        return self.answer
+
+    async def read(self) -> ReadingRound:
+        if isinstance(self.readings, CardsUnavailableError):
+            raise self.readings
+        return ReadingRound(readings=self.readings, troubles=self.troubles)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def a_board(cards: Cards, clock: Clock, **changes: Any) -> CardBoard:
+    options = {"period_s": 10.0, "slots_per_card": 2, "headroom_mib": Mib(0), **changes}
+    return CardBoard(cards, clock, **options)
+
+
+def a_container(name: str, *, mib: int, slots: int = 1, restart_policy: str = "") -> dict[str, Any]:
+    limits = {names.GPU_MEM: str(mib * slots), names.GPU_SLOT: str(slots)}
+    container = {"name": name, "resources": {"limits": limits}}
+    return container | ({"restartPolicy": restart_policy} if restart_policy else {})
+
+
+def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
+    name: str = "train-0",
+    *,
+    promised: Mapping[str, Sequence[tuple[str, int]]] | None = None,
+    node: str = NODE,
+    phase: str = "Pending",
+    uid: str = "",
+    containers: Sequence[dict[str, Any]] | None = None,
+    inits: Sequence[dict[str, Any]] = (),
+    annotations: Mapping[str, str] | None = None,
+) -> bytes:
+    """A pod as the API server sends it; *promised* is container → (card, MiB) of each slice."""
+    promises = {"train": [("GPU-a", 1000)]} if promised is None else promised
+    notes = dict(annotations or {})
+    if promises:
+        assignment = {
+            container: tuple(Slice(card=CardUuid(card), mib=Mib(mib)) for card, mib in slices)
+            for container, slices in promises.items()
+        }
+        notes.setdefault(names.ASSIGNMENT, write_assignment(assignment))
+    here = [a_container("train", mib=1000)] if containers is None else list(containers)
+    body = {
+        "metadata": {
+            "name": name,
+            "namespace": "ml",
+            "uid": uid or f"uid-{name}",
+            "annotations": notes,
+        },
+        "spec": {"nodeName": node, "containers": here, "initContainers": list(inits)},
+        "status": {"phase": phase},
+    }
+    return json.dumps(body).encode()
+
+
+def a_pod(name: str = "train-0", **fields: Any) -> PodView:
+    return read_pod(pod_json(name, **fields))
+
+
+def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") -> SlotHolder:
+    return SlotHolder(
+        namespace="ml", pod=pod, container=container, slot_ids=frozenset(ids.split(","))
+    )

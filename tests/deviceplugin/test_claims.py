@@ -1,0 +1,256 @@
+"""Whose slots are these? One certain answer, or a doubt that names itself."""
+
+import pytest
+
+from deviceplugin.claims import (
+    Claim,
+    Doubt,
+    NoClaim,
+    NodePicture,
+    SlotHolder,
+    held_mib,
+    resolve,
+    whole_amount,
+)
+from fracgpu import names
+from fracgpu.card import Card
+from fracgpu.views import PodView
+from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_pod
+
+
+def ask(
+    ids: str,
+    holders: list[SlotHolder],
+    *pods: PodView,
+    cards: tuple[Card, ...] = (a_card("GPU-a"), a_card("GPU-b", index=1)),
+) -> Claim | NoClaim:
+    picture = NodePicture(
+        node=NODE,
+        cards={card.uuid: card for card in cards},
+        pods={(it.record.namespace, it.record.name): it for it in pods},
+    )
+    return resolve(frozenset(ids.split(",")), holders, picture)
+
+
+def doubt(answer: Claim | NoClaim, wanted: Doubt, *mentions: str) -> None:
+    assert isinstance(answer, NoClaim), answer
+    assert answer.doubt is wanted, answer
+    for word in mentions:
+        assert word in answer.text
+
+
+def test_the_only_live_holder_gets_what_it_was_promised() -> None:
+    pod = a_pod(promised={"train": [("GPU-b", 1000)]})
+
+    answer = ask("s1", [a_holder(), a_holder("other", ids="s2")], pod)
+
+    assert isinstance(answer, Claim)
+    assert answer.container == "train"
+    assert [card.uuid for card in answer.cards] == ["GPU-b"]
+    assert [part.mib for part in answer.slices] == [1000]
+
+
+def test_equal_pods_are_told_apart_by_their_ids() -> None:
+    first = a_pod("first", promised={"train": [("GPU-a", 1000)]})
+    second = a_pod("second", promised={"train": [("GPU-b", 1000)]})
+    holders = [a_holder("first", ids="s1"), a_holder("second", ids="s2")]
+
+    answers = [ask(ids, holders, first, second) for ids in ("s2", "s1")]
+
+    assert [it.cards[0].uuid for it in answers if isinstance(it, Claim)] == ["GPU-b", "GPU-a"]
+
+
+def test_a_container_with_two_slots_gets_two_cards_in_the_order_of_its_assignment() -> None:
+    pod = a_pod(
+        promised={"train": [("GPU-b", 500), ("GPU-a", 500)]},
+        containers=[a_container("train", mib=500, slots=2)],
+    )
+
+    answer = ask("s1,s2", [a_holder(ids="s1,s2")], pod)
+
+    assert isinstance(answer, Claim)
+    assert [card.uuid for card in answer.cards] == ["GPU-b", "GPU-a"]
+
+
+def test_a_holder_that_has_ended_does_not_stand_in_the_way() -> None:
+    ended = a_pod("ended", phase="Succeeded")
+    holders = [a_holder("ended"), a_holder("unknown"), a_holder("train-0")]
+
+    answer = ask("s1", holders, ended, a_pod())
+
+    assert isinstance(answer, Claim)
+    assert answer.pod.record.name == "train-0"
+
+
+def test_nobody_holds_them() -> None:
+    doubt(ask("s1", [], a_pod()), Doubt.NOBODY, "s1")
+
+
+def test_only_ended_and_unknown_pods_hold_them() -> None:
+    holders = [a_holder("ended"), a_holder("unknown")]
+
+    answer = ask("s1", holders, a_pod("ended", phase="Failed"))
+
+    doubt(answer, Doubt.NOBODY, "ml/ended", "ml/unknown")
+
+
+def test_two_live_pods_hold_them() -> None:
+    answer = ask("s1", [a_holder("one"), a_holder("two")], a_pod("one"), a_pod("two"))
+
+    doubt(answer, Doubt.SEVERAL_PODS, "ml/one", "ml/two")
+
+
+def test_an_overlap_of_two_live_pods_is_a_doubt_even_with_other_sets() -> None:
+    answer = ask("s1", [a_holder("one"), a_holder("two", ids="s1,s2")], a_pod("one"), a_pod("two"))
+
+    doubt(answer, Doubt.SEVERAL_PODS)
+
+
+def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None:
+    doubt(ask("s1", [a_holder(ids="s1,s2")], a_pod()), Doubt.PARTLY_HELD, "s1,s2")
+
+
+def test_the_same_container_listed_twice_is_an_old_and_a_new_pod_of_one_name() -> None:
+    doubt(ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()), Doubt.AMBIGUOUS, "twice")
+
+
+def test_an_init_container_may_hold_what_the_app_container_holds() -> None:
+    pod = a_pod(
+        promised={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+    )
+
+    answer = ask("s1", [a_holder()], pod)
+
+    assert isinstance(answer, Claim)
+    assert [card.uuid for card in answer.cards] == ["GPU-a"]
+
+
+def test_an_init_container_with_more_slots_than_the_app_is_found_by_their_number() -> None:
+    pod = a_pod(
+        promised={"prepare": [("GPU-a", 500), ("GPU-b", 500)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=500, slots=2)],
+    )
+
+    answer = ask("s1,s2", [a_holder(ids="s1")], pod)
+
+    assert isinstance(answer, Claim)
+    assert answer.container == "prepare"
+
+
+def test_init_and_app_container_promised_different_cards_cannot_be_told_apart() -> None:
+    pod = a_pod(
+        promised={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+    )
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.AMBIGUOUS, "prepare", "train")
+
+
+def test_a_sidecar_is_listed_and_so_known_by_its_own_ids() -> None:
+    pod = a_pod(
+        promised={"proxy": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("proxy", mib=1000, restart_policy="Always")],
+    )
+
+    answer = ask("s2", [a_holder(ids="s1"), a_holder(container="proxy", ids="s2")], pod)
+
+    assert isinstance(answer, Claim)
+    assert answer.container == "proxy"
+
+
+def test_a_pod_of_another_node_is_refused() -> None:
+    doubt(ask("s1", [a_holder()], a_pod(node="gpu-2")), Doubt.WRONG_NODE, "gpu-2", NODE)
+
+
+def test_a_pod_without_assignment_is_refused() -> None:
+    doubt(ask("s1", [a_holder()], a_pod(promised={})), Doubt.NOT_ASSIGNED, names.ASSIGNMENT)
+
+
+def test_an_assignment_for_another_container_is_none() -> None:
+    pod = a_pod(promised={"eval": [("GPU-a", 1000)]})
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.NOT_ASSIGNED, "train")
+
+
+def test_an_assignment_that_cannot_be_read_is_refused() -> None:
+    pod = a_pod(annotations={names.ASSIGNMENT: "{"})
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.UNREADABLE, names.ASSIGNMENT)
+
+
+def test_more_cards_than_slots_are_refused() -> None:
+    pod = a_pod(promised={"train": [("GPU-a", 500), ("GPU-b", 500)]})
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.WRONG_COUNT, "1 slots", "2 cards")
+
+
+def test_a_promise_that_differs_from_the_limit_is_refused() -> None:
+    pod = a_pod(promised={"train": [("GPU-a", 900)]})
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.WRONG_SIZE, "900 MiB", "1000")
+
+
+def test_a_limit_is_read_as_the_api_server_writes_it() -> None:
+    limits = {"limits": {names.GPU_MEM: "4k", names.GPU_SLOT: "1"}}
+    pod = a_pod(
+        promised={"train": [("GPU-a", 4000)]}, containers=[{"name": "train", "resources": limits}]
+    )
+
+    assert isinstance(ask("s1", [a_holder()], pod), Claim)
+
+
+def test_a_card_that_is_not_here_is_refused() -> None:
+    pod = a_pod(promised={"train": [("GPU-x", 1000)]})
+
+    doubt(ask("s1", [a_holder()], pod), Doubt.NO_SUCH_CARD, "GPU-x", NODE)
+
+
+def test_an_unhealthy_card_is_refused_with_its_reason() -> None:
+    sick = a_card("GPU-a", sick="fell off the bus")
+
+    doubt(ask("s1", [a_holder()], a_pod(), cards=(sick,)), Doubt.UNHEALTHY, "fell off the bus")
+
+
+def test_a_card_promised_beyond_its_capacity_is_refused() -> None:
+    others = [
+        a_pod(
+            f"other-{n}",
+            promised={"train": [("GPU-a", 4000)]},
+            containers=[a_container("train", mib=4000)],
+        )
+        for n in range(2)
+    ]
+
+    answer = ask("s1", [a_holder()], a_pod(), *others)
+
+    doubt(answer, Doubt.OVER_CAPACITY, "9000 of 8000 MiB")
+
+
+def test_a_card_full_to_the_last_mib_is_not_too_full() -> None:
+    other = a_pod(
+        "other",
+        promised={"train": [("GPU-a", 7000)]},
+        containers=[a_container("train", mib=7000)],
+    )
+
+    assert isinstance(ask("s1", [a_holder()], a_pod(), other), Claim)
+
+
+def test_ended_pods_and_pods_of_other_nodes_take_no_room() -> None:
+    pods = [a_pod("live"), a_pod("ended", phase="Succeeded"), a_pod("away", node="gpu-2")]
+
+    assert held_mib(pods, node=NODE) == {"GPU-a": 1000}
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("4096", 4096), ("4k", 4000), ("640Ki", 655360), ("2M", 2000000), ("0", 0)],
+)
+def test_a_quantity_is_a_whole_number(text: str, amount: int) -> None:
+    assert whole_amount(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "1.5", "k", "-1", "4kk", "4Xi", "1e3", "٤"])
+def test_what_is_no_whole_number_is_none(text: str) -> None:
+    assert whole_amount(text) is None

@@ -1,0 +1,81 @@
+"""The collecting loop: one picture after the other, and none made up."""
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.attribution import Attribution
+from deviceplugin.cards import CardProcess, CardsUnavailableError, Figures, Reading
+from deviceplugin.exporter import Exporter
+from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu.card import CardUuid
+from fracgpu.units import Mib
+from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_pod
+from tests.deviceplugin.test_attribution import UID, a_process
+from tests.fakes.clock import NOON, VirtualClock
+
+A = CardUuid("GPU-a")
+
+
+async def an_exporter(
+    cards: FakeCards, clock: VirtualClock, proc: Path
+) -> tuple[Exporter, CollectorRegistry]:
+    registry = CollectorRegistry()
+    board = a_board(cards, clock)
+    await board.survey()
+    exporter = Exporter(
+        cards=cards,
+        board=board,
+        attribution=Attribution(proc),
+        pods=lambda: [a_pod("one", uid=UID)],
+        clock=clock,
+        period_s=5.0,
+        metrics=DevicePluginMetrics(registry),
+    )
+    return exporter, registry
+
+
+async def test_a_picture_joins_readings_processes_and_pods(tmp_path: Path) -> None:
+    cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
+    a_process(tmp_path, 7, cgroup=f"0::/kubepods/pod{UID}/{'c' * 64}\n", starttime=1)
+    process = CardProcess(pid=7, used_mib=Mib(64), sm_percent=20)
+    cards.readings = {A: Reading(figures=Figures(gpu_percent=20), processes=(process,))}
+    exporter, registry = await an_exporter(cards, clock, tmp_path)
+
+    await exporter.collect()
+
+    picture = exporter.picture()
+    assert picture is not None
+    assert picture.taken_at_s == NOON.timestamp()
+    ((pod,),) = [use.pods for use in picture.cards]
+    assert (pod.used_mib, pod.sm_percent) == (64.0, 20.0)
+    assert registry.get_sample_value("fracgpu_last_collect_success") == 1
+
+
+async def test_a_failed_reading_leaves_the_last_picture_to_grow_old(tmp_path: Path) -> None:
+    cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
+    cards.readings = {A: Reading()}
+    exporter, registry = await an_exporter(cards, clock, tmp_path)
+    await exporter.collect()
+    before = exporter.picture()
+
+    cards.readings = CardsUnavailableError("driver gone")
+    await clock.advance(5)
+    await exporter.collect()
+
+    assert exporter.picture() is before
+    assert registry.get_sample_value("fracgpu_last_collect_success") == 0
+
+
+async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    cards, clock = FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1)), VirtualClock()
+    cards.readings = {A: Reading()}
+    cards.troubles = {CardUuid("GPU-b"): "lost"}
+    exporter, registry = await an_exporter(cards, clock, tmp_path)
+
+    await exporter.collect()
+
+    picture = exporter.picture()
+    assert picture is not None
+    assert [use.reading is not None for use in picture.cards] == [True, False]
+    assert registry.get_sample_value("fracgpu_last_collect_success") == 0

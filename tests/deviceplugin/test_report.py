@@ -1,0 +1,168 @@
+"""The node is kept right against whoever changes it."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.capacity import NodeState, wanted_state
+from deviceplugin.cards import CardsUnavailableError
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.report import NodeReport
+from fracgpu import names
+from kube.errors import Unavailable
+from kube.kinds import Kind
+from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card, a_stock, a_survey
+from tests.fakes.clock import VirtualClock
+
+
+class FakeNode:
+    """A node object and its writer; *down* makes the API server silent."""
+
+    def __init__(self) -> None:
+        self.state: NodeState | None = NodeState(capacity={"cpu": "4"})
+        self.down = False
+        self.writes: list[tuple[str, Mapping[str, Any]]] = []
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+    ) -> dict[str, Any]:
+        if self.down:
+            raise Unavailable(
+                verb="PATCH", path="/x", status=None, reason="NoAnswer", message="gone"
+            )
+        assert (kind.kind, name) == ("Node", NODE)
+        assert self.state is not None
+        self.writes.append((subresource or "metadata", patch))
+        metadata, status = patch.get("metadata", {}), patch.get("status", {})
+        self.state = NodeState(
+            labels={**self.state.labels, **metadata.get("labels", {})},
+            annotations={**self.state.annotations, **metadata.get("annotations", {})},
+            capacity={**self.state.capacity, **status.get("capacity", {})},
+        )
+        return {}
+
+
+def a_report(
+    node: FakeNode, cards: FakeCards, clock: VirtualClock
+) -> tuple[NodeReport, CollectorRegistry]:
+    registry = CollectorRegistry()
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(registry),
+    )
+    return report, registry
+
+
+async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    board = a_board(cards, clock)
+    await board.survey()
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+
+    assert await report.round()
+    assert await report.round()
+
+    assert [where for where, _ in node.writes] == ["metadata", "status"]
+    assert node.state is not None
+    assert node.state.capacity == {"cpu": "4", **wanted_state(a_stock(a_card())).capacity}
+    assert report.problem is None
+
+
+async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None:
+    node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
+    cards.answer = CardsUnavailableError("no driver")
+    report, _ = a_report(node, cards, clock)
+
+    await report.round()
+
+    assert node.writes == []
+    assert report.problem is not None
+
+
+async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    node.state = None
+    board = a_board(FakeCards(a_card()), clock)
+    await board.survey()
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+
+    assert not await report.round()
+    assert report.problem is not None
+    assert NODE in report.problem
+
+
+async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_again() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    registry = CollectorRegistry()
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(registry),
+    )
+
+    def memory() -> str | None:
+        assert node.state is not None
+        return node.state.capacity.get(names.GPU_MEM)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(board.run()), group.create_task(report.run())]
+        await clock.advance(1)
+        at_start = memory()
+
+        cards.answer = a_survey(a_card(), a_card("GPU-b", index=1))
+        await clock.advance(10)
+        after_a_new_card = memory()
+
+        node.state = NodeState(capacity={"cpu": "4"})  # somebody took it all away
+        node.down = True
+        report.wake()
+        await clock.advance(1)
+        while_down = memory()
+
+        node.down = False
+        await clock.advance(5)
+        after_the_outage = memory()
+        for task in tasks:
+            task.cancel()
+
+    assert [at_start, after_a_new_card, while_down, after_the_outage] == [
+        "8000",
+        "16000",
+        None,
+        "16000",
+    ]
+    failed = registry.get_sample_value(
+        "fracgpu_deviceplugin_node_writes_total", {"outcome": "failed"}
+    )
+    assert failed is not None
+    assert failed >= 1

@@ -1,0 +1,265 @@
+"""The node agent as a whole, between a simulated kubelet and the embedded API server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.claims import whole_amount
+from fracgpu import names
+from fracgpu.card import Health
+from fracgpu.wire import read_cards
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from simulator.apiserver import ApiServer
+from simulator.kubelet_pods import BUSY_KEY, DURATION_KEY
+from tests.support.gpu import a_gpu_pod
+from tests.support.node import Node, a_node
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def node(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[Node]:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as running:
+        yield running
+
+
+async def test_a_pod_gets_exactly_the_card_its_assignment_names(node: Node) -> None:
+    pod = await node.run_pod("one", card=2, mib=3000)
+
+    await node.wait_phase(pod, "Running")
+
+    got = node.kubelet.truth()[pod["metadata"]["uid"]]["train"]
+    assert dict(got.env) == {
+        names.ENV_VISIBLE_DEVICES: node.uuid(2),
+        names.ENV_MEM_MIB: "3000",
+        names.ENV_CARD_MIB: "24000",
+    }
+
+
+async def test_equal_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
+    async with asyncio.TaskGroup() as group:
+        starts = [
+            group.create_task(node.run_pod(f"equal-{n}", card=n % 4, mib=1000)) for n in range(12)
+        ]
+    pods = [start.result() for start in starts]
+
+    for pod in pods:
+        await node.wait_phase(pod, "Running")
+
+    assert [node.cards_of(pod) for pod in pods] == [(node.uuid(n % 4),) for n in range(12)]
+
+
+async def test_a_pod_with_two_cards_sees_both_in_the_order_of_its_assignment(node: Node) -> None:
+    pod = await node.bind(a_gpu_pod("two", mib=500, cards=2), train=[(3, 500), (1, 500)])
+
+    await node.wait_phase(pod, "Running")
+
+    assert node.cards_of(pod) == (node.uuid(3), node.uuid(1))
+
+
+async def test_a_pod_without_an_assignment_never_starts_and_its_events_say_why(
+    node: Node,
+) -> None:
+    pod = await node.bind(a_gpu_pod("forged"))
+
+    await node.wait_message(
+        pod, f"container train of default/forged has no cards in {names.ASSIGNMENT}"
+    )
+
+    assert node.cards_of(pod) == ()
+
+
+async def test_a_promise_beyond_the_card_is_refused_until_there_is_room(node: Node) -> None:
+    first = await node.run_pod("first", card=0, mib=20_000)
+    await node.wait_phase(first, "Running")
+    second = await node.run_pod("second", card=0, mib=5_000)
+    await node.wait_message(second, "together hold 25000 of 24000 MiB")
+
+    await node.client.delete(PODS, "first", namespace="default")
+    await node.wait_phase(second, "Running")
+
+    assert node.cards_of(second) == (node.uuid(0),)
+
+
+async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
+    sick = replace(node.cards[1], health=Health.UNHEALTHY, health_reason="fell off the bus")
+    node.write_cards([node.cards[0], sick, *node.cards[2:]])
+
+    async def reported() -> bool:
+        body = await node.client.get_object(NODES, node.name)
+        cards = read_cards(body["metadata"]["annotations"][names.NODE_CARDS])
+        memory = whole_amount(body["status"]["allocatable"][names.GPU_MEM])
+        return cards[1].health is Health.UNHEALTHY and memory == 3 * 24_000
+
+    await until(reported, what="the node tells of the sick card")
+    pod = await node.run_pod("patient", card=1)
+    await node.wait_message(pod, "unhealthy: fell off the bus")
+
+    node.write_cards(node.cards)
+    await node.wait_phase(pod, "Running")
+
+    assert node.cards_of(pod) == (node.uuid(1),)
+
+
+async def test_after_a_kill_everything_is_rebuilt_and_containers_restart_on_their_cards(
+    node: Node,
+) -> None:
+    before = await node.run_pod("before", card=1)
+    await node.wait_phase(before, "Running")
+
+    await node.kill_agent()
+    during = await node.run_pod("during", card=2)
+    await node.wait_phase(during, "Failed")  # kubelet has no healthy slot to give
+    node.start_agent()
+    await node.wait_counted()
+    after = await node.run_pod("after", card=3)
+    await node.wait_phase(after, "Running")
+    await node.kubelet.restart_container(before["metadata"]["uid"], "train")
+
+    assert node.cards_of(after) == (node.uuid(3),)
+    assert node.cards_of(before) == (node.uuid(1),)
+
+
+async def test_a_container_that_waits_for_its_start_survives_the_agents_death(node: Node) -> None:
+    filler = await node.run_pod("filler", card=0, mib=24_000)
+    await node.wait_phase(filler, "Running")
+    waiting = await node.run_pod("waiting", card=0, mib=1_000)
+    await node.wait_message(waiting, "together hold")
+
+    await node.kill_agent()
+    await node.client.delete(PODS, "filler", namespace="default")
+    await node.wait_message(waiting, "has been stopped")
+    node.start_agent()
+    await node.wait_phase(waiting, "Running")
+
+    assert node.cards_of(waiting) == (node.uuid(0),)
+
+
+async def test_ids_of_an_ended_pod_that_kubelet_still_lists_serve_the_next_one(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, config, list_ended_pods=True, slots_per_card=1) as node:
+        ended = [
+            await node.run_pod(f"job-{n}", card=n, notes={DURATION_KEY: "0"}) for n in range(4)
+        ]
+        for pod in ended:
+            await node.wait_phase(pod, "Succeeded")
+
+        next_one = await node.run_pod("next", card=2)  # all four ids stand on the list twice
+        await node.wait_phase(next_one, "Running")
+
+        assert node.cards_of(next_one) == (node.uuid(2),)
+
+
+async def test_init_and_app_container_share_their_slots_and_their_card(node: Node) -> None:
+    body: dict[str, Any] = a_gpu_pod("staged", mib=2000)
+    (app,) = body["spec"]["containers"]
+    body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+    body["metadata"]["annotations"] = {names.MEMORY: "prepare=2000Mi, train=2000Mi"}
+
+    pod = await node.bind(body, prepare=[(1, 2000)], train=[(1, 2000)])
+    await node.wait_phase(pod, "Running")
+
+    assert node.cards_of(pod, "prepare") == (node.uuid(1),)
+    assert node.cards_of(pod, "train") == (node.uuid(1),)
+
+
+async def test_the_node_carries_labels_inventory_and_capacity(node: Node) -> None:
+    body = await node.client.get_object(NODES, node.name)
+
+    labels = body["metadata"]["labels"]
+    assert labels[names.CARD_MODEL_LABEL] == "NVIDIA-A30"
+    assert labels[f"{names.CARD_CLASS_LABEL_PREFIX}24000"] == "4"
+    assert len(read_cards(body["metadata"]["annotations"][names.NODE_CARDS])) == 4
+    assert body["status"]["allocatable"][names.GPU_COUNT] == "4"
+
+
+async def test_capacity_that_somebody_took_away_comes_back(node: Node) -> None:
+    gone = {"status": {"capacity": {names.GPU_MEM: None, names.GPU_COUNT: None}}}
+    await node.client.patch(NODES, node.name, gone, subresource="status")
+
+    await node.wait_counted()
+
+
+async def test_a_node_that_was_deleted_and_made_anew_is_written_again(node: Node) -> None:
+    await node.client.delete(NODES, node.name)
+
+    async def again() -> bool:
+        found = await node.client.list(NODES)
+        return bool(found.items)
+
+    await until(again, what="kubelet registers the node again")
+    await node.wait_counted()
+    body = await node.client.get_object(NODES, node.name)
+    assert names.NODE_CARDS in body["metadata"]["annotations"]
+
+
+async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
+    pod = await node.run_pod("noted", card=2)
+    await node.wait_phase(pod, "Running")
+
+    async def noted() -> bool:
+        body = await node.client.get_object(PODS, "noted", namespace="default")
+        text = body["metadata"]["annotations"].get(names.WIRED, "{}")
+        return bool(json.loads(text) == {"train": [node.uuid(2)]})
+
+    await until(noted, what="the note is written")
+
+
+async def test_specs_of_pods_that_are_gone_do_not_stay(node: Node) -> None:
+    first = await node.run_pod("first", card=0)
+    await node.wait_phase(first, "Running")
+    await node.kill_agent()
+    await node.client.delete(PODS, "first", namespace="default")
+
+    async def gone() -> bool:
+        return not (await node.client.list(PODS)).items
+
+    await until(gone, what="the pod is gone")
+    node.start_agent()
+
+    async def clean() -> bool:
+        return not list(node.folders.cdi.glob("*.json"))
+
+    await until(clean, what="the leftover spec is removed")
+
+
+async def test_metrics_show_the_load_where_the_pod_runs(node: Node) -> None:
+    pod = await node.run_pod("busy", card=1, mib=4000, notes={BUSY_KEY: "0.8"})
+    await node.wait_phase(pod, "Running")
+    uid = pod["metadata"]["uid"]
+    wanted = (
+        f'fracgpu_pod_gpu_memory_used_mib{{UUID="{node.uuid(1)}",container="train",'
+        f'namespace="default",node="{node.name}",pod="busy",pod_uid="{uid}"}} 3600.0'
+    )
+
+    async def shown() -> bool:
+        _, text = await node.scrape()
+        return wanted in text
+
+    await until(shown, what="the pod's memory is exported")
+    _, text = await node.scrape()
+    util = {
+        line.partition('UUID="')[2].partition('"')[0]: float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.startswith("DCGM_FI_DEV_GPU_UTIL{") and 'pod=""' in line
+    }
+    assert util[node.uuid(0)] == 0
+    assert 75 <= util[node.uuid(1)] <= 85
+
+
+async def test_readiness_names_each_check(node: Node) -> None:
+    async def ready() -> bool:
+        return (await node.scrape("/readyz"))[0] == 200
+
+    await until(ready, what="the agent is ready")
+    _, text = await node.scrape("/readyz")
+
+    for check in ("cards", "pods", "node", "kubelet"):
+        assert f"{check}: ok" in text

@@ -1,0 +1,268 @@
+"""One container start from its slot ids to a CDI spec, or to a refusal that names the cause."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards import CardsUnavailableError
+from deviceplugin.cdi import CdiFolder, CdiSpec, device_name
+from deviceplugin.claims import Claim, PodKey, SlotHolder
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.podresources import PodResources, PodResourcesError
+from deviceplugin.wiring import NotWiredError, Wiring
+from fracgpu.views import PodView, read_pod
+from kube.errors import KubeError, NotFound, Unavailable
+from kube.kinds import Kind
+from tests.deviceplugin.builders import (
+    NODE,
+    FakeCards,
+    a_board,
+    a_card,
+    a_holder,
+    pod_json,
+)
+from tests.fakes.clock import VirtualClock
+
+S1 = frozenset({"s1"})
+
+
+class FakeKubelet(PodResources):
+    """Lists the holders it is given; an error in their place is raised."""
+
+    def __init__(self, *holders: SlotHolder) -> None:
+        self.answer: tuple[SlotHolder, ...] | PodResourcesError = holders
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        if isinstance(self.answer, PodResourcesError):
+            raise self.answer
+        return self.answer
+
+
+class FakeApi:
+    """Pods by name; an error in place of a pod is raised."""
+
+    def __init__(self, **pods: bytes | KubeError) -> None:
+        self.pods: dict[str, bytes | KubeError] = dict(pods)
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
+        found = self.pods.get(name)
+        if found is None:
+            raise NotFound(verb="GET", path=name, status=404, reason="NotFound", message="none")
+        if isinstance(found, KubeError):
+            raise found
+        return found
+
+
+SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", message="timed out")
+
+
+@dataclass(slots=True)
+class Rig:
+    wiring: Wiring
+    kubelet: FakeKubelet
+    api: FakeApi
+    cards: FakeCards
+    folder: CdiFolder
+    clock: VirtualClock
+    registry: CollectorRegistry
+    known: dict[PodKey, PodView] | None
+    noted: list[Claim] = field(default_factory=list)
+
+    def starts(self, outcome: str) -> float:
+        found = self.registry.get_sample_value(
+            "fracgpu_deviceplugin_starts_total", {"outcome": outcome}
+        )
+        return found or 0
+
+
+def specs(folder: Path) -> list[str]:
+    return [file.read_text() for file in folder.iterdir()]
+
+
+def views(**pods: bytes) -> dict[PodKey, PodView]:
+    return {("ml", name): read_pod(body) for name, body in pods.items()}
+
+
+async def a_rig(
+    folder: Path,
+    *,
+    known: Mapping[PodKey, PodView] | None = None,
+    listed: bool = True,
+) -> Rig:
+    cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
+    board = a_board(cards, clock)
+    await board.survey()
+    kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
+    cdi = CdiFolder(folder)
+    noted: list[Claim] = []
+    memory = dict(known or {}) if listed else None
+    wiring = Wiring(
+        node=NODE,
+        board=board,
+        pod_resources=kubelet,
+        reader=api,
+        pods=lambda: memory,
+        folder=cdi,
+        clock=clock,
+        pod_lookup_timeout_s=1.0,
+        metrics=DevicePluginMetrics(registry),
+        on_wired=noted.append,
+    )
+    return Rig(wiring, kubelet, api, cards, cdi, clock, registry, memory, noted)
+
+
+async def test_a_certain_claim_is_written_noted_and_counted(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+
+    claim = await rig.wiring.wire(S1)
+
+    assert claim.pod.record.key == "ml/train-0"
+    (text,) = specs(tmp_path)
+    assert '"NVIDIA_VISIBLE_DEVICES=GPU-a"' in text
+    assert '"/dev/nvidia0"' in text
+    assert rig.noted == [claim]
+    assert rig.starts("wired") == 1
+
+
+async def test_a_pod_the_informer_has_not_seen_is_read_from_the_api_server(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known={})
+
+    assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: Path) -> None:
+    old = pod_json(promised={"train": [("GPU-old", 1000)]}, uid="old")
+    rig = await a_rig(tmp_path, known=views(**{"train-0": old}))
+
+    claim = await rig.wiring.wire(S1)
+
+    assert claim.pod.record.uid == "uid-train-0"
+    assert [card.uuid for card in claim.cards] == ["GPU-a"]
+
+
+async def test_a_restart_while_the_api_server_is_away_goes_by_what_was_last_seen(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    rig.api.pods["train-0"] = SILENT
+
+    assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_a_pod_never_seen_waits_for_the_api_server(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known={})
+    rig.api.pods["train-0"] = SILENT
+
+    with pytest.raises(NotWiredError, match=r"cannot read pod ml/train-0: no answer"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("api_silent") == 1
+    assert specs(tmp_path) == []
+
+
+async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    del rig.api.pods["train-0"]
+
+    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+        await rig.wiring.wire(S1)
+
+
+async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, listed=False)
+
+    with pytest.raises(NotWiredError, match="not been listed yet"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("pods_unknown") == 1
+
+
+async def test_a_silent_kubelet_is_a_refusal(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = PodResourcesError("kubelet's socket is gone")
+
+    with pytest.raises(NotWiredError, match="socket is gone"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("kubelet_silent") == 1
+
+
+async def test_a_doubt_is_counted_by_its_kind_and_writes_nothing(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = ()
+
+    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("nobody_holds_them") == 1
+    assert specs(tmp_path) == []
+    assert rig.noted == []
+
+
+async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("a file")
+    rig = await a_rig(tmp_path / "cdi")
+
+    with pytest.raises(NotWiredError, match="cannot write"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("cdi_folder") == 1
+
+
+async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.folder.write(CdiSpec(name=device_name(S1), env={"NVIDIA_VISIBLE_DEVICES": "GPU-wrong"}))
+
+    await rig.wiring.wire(S1)
+
+    (text,) = specs(tmp_path)
+    assert "GPU-wrong" not in text
+
+
+async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = (a_holder(), a_holder("other", ids="s2"))
+    for ids in ("s2", "s3"):
+        rig.folder.write(CdiSpec(name=device_name({ids})))
+
+    await rig.wiring.wire(S1)
+
+    assert rig.folder.names() == {device_name({"s1"}), device_name({"s2"})}
+
+
+async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path)
+    await rig.wiring.wire(S1)
+    rig.kubelet.answer = ()  # as for an init container, which kubelet does not list
+
+    await rig.wiring.clean()
+    soon = rig.folder.names()
+    await rig.clock.advance(121)
+    await rig.wiring.clean()
+
+    assert soon == {device_name(S1)}
+    assert rig.folder.names() == frozenset()
+
+
+async def test_cleaning_without_a_kubelet_leaves_everything(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.folder.write(CdiSpec(name="old"))
+    rig.kubelet.answer = PodResourcesError("gone")
+
+    await rig.wiring.clean()
+
+    assert rig.folder.names() == {"old"}
+
+
+async def test_a_driver_that_just_hiccups_does_not_stop_a_start(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.cards.answer = CardsUnavailableError("busy")
+
+    assert (await rig.wiring.wire(S1)).container == "train"
