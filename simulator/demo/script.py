@@ -70,6 +70,8 @@ class Script:
         progress.step = "a pod moves: waiting until the card is cool and every pod runs"
         await self._until(lambda: _is(rig.observer.heat.relieved_after_s is not None))
         await self._until(self._all_run)
+        await self._until(self._ready)
+        await self._until(self._scraped)
         progress.step = "relieved: watching that it stays so"
 
     async def facts(self) -> Facts:
@@ -91,6 +93,9 @@ class Script:
         waiting = await self._rig.waiting_for()
         self._progress.waiting_for = tuple(waiting)
         return not waiting
+
+    async def _scraped(self) -> bool:
+        return all((await self._rig.prometheus.targets_up()).values())
 
     async def _submit(self, workload: Workload) -> None:
         await self._rig.kube.create(_KINDS[workload.plural], workload.body)
