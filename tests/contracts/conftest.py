@@ -32,7 +32,7 @@ async def simulator_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
         yield path
 
 
-@pytest.fixture(params=["simulator", "real"])
+@pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
 def api_server(request: pytest.FixtureRequest) -> Path:
     """The kubeconfig of an API server that this suite holds to its promises.
 

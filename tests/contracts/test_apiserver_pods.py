@@ -214,3 +214,30 @@ async def test_an_eviction_of_a_missing_pod_is_not_found(
 ) -> None:
     with pytest.raises(NotFound):
         await client.evict(namespace=namespace, name="nobody", uid="any")
+
+
+async def test_an_unbound_pod_is_deleted_at_once(client: KubeClient, namespace: str) -> None:
+    await client.create(PODS, a_pod("a"), namespace=namespace)
+
+    await client.delete(PODS, "a", namespace=namespace)
+
+    with pytest.raises(NotFound):
+        await client.get(PODS, "a", namespace=namespace)
+    with pytest.raises(NotFound):
+        await client.delete(PODS, "a", namespace=namespace)
+
+
+async def test_a_bound_pod_is_deleted_when_its_kubelet_says_so(
+    client: KubeClient, namespace: str
+) -> None:
+    await client.create(PODS, a_pod("a"), namespace=namespace)
+    await client.bind({"target": {"kind": "Node", "name": "n1"}}, namespace=namespace, name="a")
+
+    await client.delete(PODS, "a", namespace=namespace, grace_s=20)
+    metadata = (await client.get_object(PODS, "a", namespace=namespace))["metadata"]
+    assert metadata["deletionTimestamp"].endswith("Z")
+    assert metadata["deletionGracePeriodSeconds"] == 20
+
+    await client.delete(PODS, "a", namespace=namespace, grace_s=0)
+    with pytest.raises(NotFound):
+        await client.get(PODS, "a", namespace=namespace)
