@@ -1,0 +1,104 @@
+"""One pod's hold on its cards, and the only ways it may change."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.allocation import Allocation, Hold, Phase, Slice, holds_by_card
+from fracgpu.card import CardUuid
+from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.units import Mib
+from tests.support.core import a_hold, a_record, kinds, on
+
+LEGAL = {
+    (Phase.ASSUMED, Phase.BOUND),
+    (Phase.ASSUMED, Phase.RELEASED),
+    (Phase.BOUND, Phase.RUNNING),
+    (Phase.BOUND, Phase.RELEASED),
+    (Phase.RUNNING, Phase.RELEASED),
+}
+
+
+def a_slice(card: str, mib: int, *, cores: int = 0) -> Slice:
+    return Slice(card=CardUuid(card), mib=Mib(mib), cores=cores)
+
+
+@pytest.mark.parametrize("before", Phase)
+@pytest.mark.parametrize("after", Phase)
+def test_phases_change_only_as_the_table_says(before: Phase, after: Phase) -> None:
+    allocation = Allocation(pod_uid="u", node="n", phase=before)
+
+    if before is after:
+        assert allocation.to(after) is allocation
+    elif (before, after) in LEGAL:
+        assert allocation.to(after).phase is after
+    else:
+        with pytest.raises(AssertionError, match=before.value):
+            allocation.to(after)
+
+
+def test_app_containers_add_up_on_a_card() -> None:
+    specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
+    assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30)}
+
+
+def test_init_containers_count_only_at_their_peak() -> None:
+    specs = [
+        ContainerSpec(name="load", kind=ContainerKind.INIT),
+        ContainerSpec(name="serve"),
+    ]
+    assignment = {"load": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(30)}
+
+
+def test_a_sidecar_stays_beside_the_apps() -> None:
+    specs = [
+        ContainerSpec(name="proxy", kind=ContainerKind.SIDECAR),
+        ContainerSpec(name="serve"),
+    ]
+    assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(40)}
+
+
+def test_each_card_has_its_own_sum() -> None:
+    assignment = {"a": (a_slice("GPU-1", 10), a_slice("GPU-2", 10))}
+
+    holds = holds_by_card(assignment, [ContainerSpec(name="a")])
+
+    assert holds == {"GPU-1": a_hold(10), "GPU-2": a_hold(10)}
+
+
+def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
+    specs = [ContainerSpec(name="load", kind=ContainerKind.INIT)]
+    assignment = {"load": (a_slice("GPU-1", 30),), "ghost": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs)[CardUuid("GPU-1")].mib >= 30
+    assert holds_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {"GPU-1": a_hold(10)}
+
+
+@given(st.lists(st.tuples(kinds, st.integers(1, 100)), min_size=1, max_size=5))
+def test_the_hold_is_at_least_every_slice_and_at_most_their_sum(
+    parts: list[tuple[ContainerKind, int]],
+) -> None:
+    specs = [ContainerSpec(name=f"c{n}", kind=kind) for n, (kind, _) in enumerate(parts)]
+    assignment = {f"c{n}": (a_slice("GPU-1", mib),) for n, (_, mib) in enumerate(parts)}
+
+    hold = holds_by_card(assignment, specs)[CardUuid("GPU-1")]
+
+    assert max(mib for _, mib in parts) <= hold.mib <= sum(mib for _, mib in parts)
+
+
+def test_a_record_is_named_by_namespace_and_name() -> None:
+    assert a_record("u1").key == "default/pod-u1"
+
+
+def test_an_empty_assignment_holds_nothing() -> None:
+    assert holds_by_card({}, [ContainerSpec(name="a")]) == {}
+
+
+def test_a_hold_shares_compute_freely_unless_told() -> None:
+    assert holds_by_card(on("GPU-1", 7), []) == {"GPU-1": Hold(mib=Mib(7), cores=0)}

@@ -1,0 +1,135 @@
+"""Cards, loads and needs as tests of the core write them, and as hypothesis draws them."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from fracgpu.allocation import Assignment, Hold, PodRecord, Slice
+from fracgpu.card import Card, CardUuid, Health, NodeCards
+from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.request import ContainerNeed, PodNeed, Strategy
+from fracgpu.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.units import Mib
+
+GRANULE_MIB = 80  # cards share multiples of this
+
+
+def a_card(
+    uuid: str,
+    *,
+    mib: int = 24_000,
+    index: int = 0,
+    model: str = "NVIDIA A30",
+    health: Health = Health.HEALTHY,
+) -> Card:
+    return Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(mib), health=health)
+
+
+def a_hold(mib: int, *, cores: int = 0) -> Hold:
+    return Hold(mib=Mib(mib), cores=cores)
+
+
+def some_loads(
+    *cards: Card,
+    node: str = "n",
+    held: Mapping[str, Hold] | None = None,
+    cordoned: Sequence[str] = (),
+    shared: bool = True,
+    schedulable: bool = True,
+) -> NodeLoads:
+    """One node's cards, each with what one pod holds of it."""
+    pods = [
+        PodHolds(pod_uid=f"on-{uuid}", node=node, holds={CardUuid(uuid): hold})
+        for uuid, hold in (held or {}).items()
+    ]
+    return node_loads(
+        NodeCards(node=node, cards=cards, shared=shared, schedulable=schedulable),
+        pods,
+        cordoned=frozenset(CardUuid(uuid) for uuid in cordoned),
+    )
+
+
+def a_need(
+    mib: int,
+    *,
+    name: str = "main",
+    kind: ContainerKind = ContainerKind.APP,
+    cards: int = 1,
+    cores: int = 0,
+    share: Fraction | None = None,
+) -> ContainerNeed:
+    return ContainerNeed(name=name, kind=kind, cards=cards, mib=Mib(mib), cores=cores, share=share)
+
+
+def a_pod_need(
+    *containers: ContainerNeed, models: tuple[str, ...] = (), strategy: Strategy | None = None
+) -> PodNeed:
+    return PodNeed(containers=containers, models=models, strategy=strategy)
+
+
+def a_record(
+    uid: str,
+    *,
+    node: str = "",
+    assignment: Assignment | None = None,
+    live: bool = True,
+    containers: tuple[ContainerSpec, ...] = (),
+    resource_version: str = "1",
+) -> PodRecord:
+    return PodRecord(
+        uid=uid,
+        namespace="default",
+        name=f"pod-{uid}",
+        node=node,
+        live=live,
+        resource_version=resource_version,
+        containers=containers or (ContainerSpec(name="main"),),
+        assignment=assignment,
+    )
+
+
+def on(card: str, mib: int, *, cores: int = 0, container: str = "main") -> Assignment:
+    """An assignment of one container to one card."""
+    return {container: (Slice(card=CardUuid(card), mib=Mib(mib), cores=cores),)}
+
+
+# -- drawn by hypothesis: small on purpose, so that things collide ---------------------------------
+
+small_mib = st.integers(1, 4 * GRANULE_MIB)
+kinds = st.sampled_from(ContainerKind)
+
+
+@st.composite
+def small_nodes(draw: st.DrawFn) -> NodeLoads:
+    """Up to four cards of a few hundred MiB, some of it held."""
+    count = draw(st.integers(1, 4))
+    cards = [
+        a_card(f"GPU-{n}", mib=GRANULE_MIB * draw(st.integers(1, 4)), index=n) for n in range(count)
+    ]
+    held = {
+        str(card.uuid): a_hold(
+            draw(st.integers(0, card.capacity_mib)), cores=draw(st.sampled_from([0, 0, 30, 80]))
+        )
+        for card in cards
+        if draw(st.booleans())
+    }
+    return some_loads(*cards, held=held)
+
+
+@st.composite
+def small_needs(draw: st.DrawFn) -> PodNeed:
+    """Up to three containers of any kind, init containers first as in a pod's spec."""
+    drawn = draw(st.lists(kinds, min_size=1, max_size=3))
+    ordered = sorted(drawn, key=lambda kind: kind is ContainerKind.APP)
+    containers = [
+        a_need(
+            draw(small_mib),
+            name=f"c{n}",
+            kind=kind,
+            cards=draw(st.sampled_from([1, 1, 1, 2, 3])),
+            cores=draw(st.sampled_from([0, 0, 30, 60])),
+        )
+        for n, kind in enumerate(ordered)
+    ]
+    return a_pod_need(*containers)
