@@ -52,8 +52,8 @@ cordons = st.lists(
         Cordon,
         card=uuids,
         until=st.datetimes(
-            datetime(2000, 1, 1),
-            datetime(2100, 1, 1),
+            datetime(2000, 1, 1),  # noqa: DTZ001 - hypothesis adds the zone
+            datetime(2100, 1, 1),  # noqa: DTZ001
             timezones=st.just(UTC),
         ),
         reason=st.text(max_size=20),
