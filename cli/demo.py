@@ -45,7 +45,10 @@ class _Outcome:
 
 def main(argv: Sequence[str]) -> int:
     """Run the demo; 0 only if every promise held."""
-    options = _parser().parse_args(argv)
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
     try:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
     except RealApiError as error:
@@ -102,8 +105,8 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
             screen.show(
                 picture, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step
             )
-            hot = rig.observer.heat.hot_after_s is not None
-            if options.picture is not None and hot and not pictured:
+            acting = any(card.cordoned for node in picture.nodes for card in node.cards)
+            if options.picture is not None and acting and not pictured:
                 pictured = True
                 save_picture(
                     options.picture,
@@ -186,7 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--report", type=Path, default=Path("demo-report.json"), help="where the figures go"
     )
-    parser.add_argument("--picture", type=Path, help="save the view at the hot moment as SVG")
+    parser.add_argument(
+        "--picture", type=Path, help="save the view, at the moment a hot card is set aside, as SVG"
+    )
     return parser
 
 

@@ -1,6 +1,7 @@
 """The screen while the demo runs: a live view in a terminal, plain lines elsewhere."""
 
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,4 +98,6 @@ def save_picture(
     """Write the live view of one moment as an SVG file."""
     console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)
     console.print(dashboard(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step))
-    path.write_text(console.export_svg(title="make demo"))
+    # Without the web font that rich names: a picture asks nobody for anything.
+    svg = console.export_svg(title="make demo")
+    path.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

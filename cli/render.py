@@ -1,6 +1,7 @@
 """Pictures and reports as rich tables; pure: values in, renderables out."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fracgpu.units import format_mib
 from simulator.demo.picture import CardPicture, NodePicture, Picture
 from simulator.demo.verdict import Promise
 
@@ -23,7 +23,7 @@ def dashboard(picture: Picture, *, elapsed_s: float, duration_s: float, step: st
     """Draw the whole screen of the running demo."""
     return Group(
         _head(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
-        *(_node(node, hot_line=picture.hot_line) for node in picture.nodes),
+        *(_node(node, picture) for node in picture.nodes),
         Panel(_news(picture.news), title="what happened", title_align="left", border_style="dim"),
     )
 
@@ -40,23 +40,34 @@ def promises(results: Sequence[Promise]) -> Table:
     return table
 
 
-def card_line(card: CardPicture, *, hot_line: float) -> tuple[Text, Text, Text, Text]:
-    """Draw one card: name, bar of slices, MiB held, measured heat."""
+def card_line(
+    card: CardPicture, *, hot_line: float, colours: Mapping[str, str]
+) -> tuple[Text, Text, Text, Text, Text]:
+    """Draw one card: name, bar of slices, MiB held, measured heat, whose slices they are."""
     name = Text(f"{card.index} {_short_model(card.model)}")
     if card.cordoned:
         name.append(" set aside", style="red")
-    held = Text(f"{format_mib(card.held_mib):>9} / {format_mib(card.capacity_mib)}")
-    return name, _bar(card), held, _heat(card.busy, hot_line=hot_line)
+    held = Text(f"{card.held_mib / 1024:5.1f} / {card.capacity_mib / 1024:.1f} GiB")
+    heat = _heat(card.busy, hot_line=hot_line)
+    return name, _bar(card, colours), held, heat, _pods(card, colours)
+
+
+def owner(pod: str) -> str:
+    """Name what a pod belongs to, by the first word of its name."""
+    return pod.partition("-")[0]
+
+
+def palette(picture: Picture) -> Mapping[str, str]:
+    """Give each owner on the screen a colour of its own, the same in every frame."""
+    owners = {owner(part.pod) for node in picture.nodes for it in node.cards for part in it.slices}
+    return {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(sorted(owners))}
 
 
 def _head(picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(ratio=1)
     table.add_column(justify="right")
-    roles = Text()
-    for name, up in picture.roles:
-        roles.append("● " if up else "○ ", style="green" if up else "bold red")
-        roles.append(f"{name}  ")
+    roles = _roles(picture.roles)
     pods = Text(f"{picture.pods_running} of {picture.pods_expected} pods running", style="bold")
     table.add_row(Text("FracGPU  ", style="bold").append(step, style="italic"), pods)
     bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
@@ -65,20 +76,33 @@ def _head(picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -
     return table
 
 
-def _node(node: NodePicture, *, hot_line: float) -> Panel:
+def _roles(roles: Sequence[tuple[str, bool]]) -> Text:
+    """One light for each process; those of one role, such as the node agents, stand together."""
+    lights: dict[str, list[bool]] = {}
+    for name, up in roles:
+        lights.setdefault(name.partition("-")[0], []).append(up)
+    text = Text()
+    for name, states in lights.items():
+        for up in states:
+            text.append("●" if up else "○", style="green" if up else "bold red")
+        text.append(f" {name}   ")
+    return text
+
+
+def _node(node: NodePicture, picture: Picture) -> Panel:
+    colours = palette(picture)
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=26, no_wrap=True)
     table.add_column(width=_BAR_CELLS + 2, no_wrap=True)
-    table.add_column(width=22, no_wrap=True)
-    table.add_column(width=18, no_wrap=True)
+    table.add_column(width=16, no_wrap=True)
+    table.add_column(width=15, no_wrap=True)
     table.add_column(ratio=1, no_wrap=True)
     for card in node.cards:
-        name, bar, held, heat = card_line(card, hot_line=hot_line)
-        table.add_row(name, bar, held, heat, _pods(card))
+        table.add_row(*card_line(card, hot_line=picture.hot_line, colours=colours))
     return Panel(table, title=node.name, title_align="left", border_style="dim")
 
 
-def _bar(card: CardPicture) -> Text:
+def _bar(card: CardPicture, colours: Mapping[str, str]) -> Text:
     bar = Text().append("▕", style="dim")
     filled = 0
     held = 0
@@ -86,7 +110,7 @@ def _bar(card: CardPicture) -> Text:
         held += part.mib
         upto = min(_BAR_CELLS, round(_BAR_CELLS * held / card.capacity_mib))
         cells = max(upto - filled, 1 if filled < _BAR_CELLS else 0)
-        bar.append("█" * (cells - 1) + "▉" if cells else "", style=_colour(part.pod))
+        bar.append("█" * (cells - 1) + "▉" if cells else "", style=colours[owner(part.pod)])
         filled += cells
     bar.append("·" * (_BAR_CELLS - filled), style="dim")
     return bar.append("▏", style="dim")
@@ -100,21 +124,17 @@ def _heat(busy: float | None, *, hot_line: float) -> Text:
     return Text(f"{'▮' * cells}{'▯' * (8 - cells)} {busy:4.0%}", style=style)
 
 
-def _pods(card: CardPicture) -> Text:
+def _pods(card: CardPicture, colours: Mapping[str, str]) -> Text:
     text = Text()
-    for part in card.slices:
-        text.append(f"{part.pod} ", style=_colour(part.pod))
+    for name, count in Counter(owner(part.pod) for part in card.slices).items():
+        times = f" x{count}" if count > 1 else ""
+        text.append(f"{name}{times}  ", style=colours[name])
     return text
 
 
 def _news(news: Sequence[str]) -> Text:
     lines = [line.replace("\n", " ") for line in news[-_NEWS_LINES:]]
     return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
-
-
-def _colour(pod: str) -> str:
-    owner = pod.partition("-")[0]
-    return _COLOURS[sum(owner.encode()) % len(_COLOURS)]
 
 
 def _short_model(model: str) -> str:

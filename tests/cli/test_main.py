@@ -67,4 +67,4 @@ def test_the_module_is_the_command() -> None:
     )
 
     assert done.returncode == CALLED_WRONG
-    assert done.stderr.startswith("fracgpu: no command 'dance'; want one of: run")
+    assert done.stderr == f"fracgpu: no command 'dance'; want one of: {', '.join(COMMANDS)}\n"

@@ -1,10 +1,12 @@
 """The drawing says what the picture holds."""
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
+from rich.text import Text
 
-from cli.render import card_line, dashboard, promises
+from cli.render import card_line, dashboard, palette, promises
 from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.verdict import Promise
 
@@ -21,6 +23,10 @@ def a_card(*, busy: float | None = 0.5, cordoned: bool = False, mib: int = 20160
     )
 
 
+def draw(card: CardPicture) -> tuple[Text, ...]:
+    return card_line(card, hot_line=0.8, colours={"chat": "cyan"})
+
+
 def text(renderable: object) -> str:
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(renderable)
@@ -28,27 +34,28 @@ def text(renderable: object) -> str:
 
 
 def test_a_card_shows_its_index_its_share_and_its_heat() -> None:
-    name, bar, held, heat = card_line(a_card(), hot_line=0.8)
+    name, bar, held, heat, whose = draw(a_card())
 
     assert name.plain == "3 A10"
     assert bar.plain.count("·") == 16
-    assert held.plain.split() == ["19.7", "GiB", "/", "39.4", "GiB"]
+    assert held.plain.split() == ["19.7", "/", "39.4", "GiB"]
     assert "50%" in heat.plain
+    assert whose.plain.strip() == "chat"
 
 
 def test_unknown_heat_is_not_drawn_as_cool() -> None:
-    assert card_line(a_card(busy=None), hot_line=0.8)[3].plain == "heat unknown"
+    assert draw(a_card(busy=None))[3].plain == "heat unknown"
 
 
 def test_a_hot_card_is_red_and_a_cordoned_one_says_so() -> None:
-    name, _, _, heat = card_line(a_card(busy=0.93, cordoned=True), hot_line=0.8)
+    name, _, _, heat, _ = draw(a_card(busy=0.93, cordoned=True))
 
     assert "set aside" in name.plain
     assert "red" in str(heat.style)
 
 
 def test_the_bar_never_outgrows_its_room() -> None:
-    assert len(card_line(a_card(mib=80000), hot_line=0.8)[1].plain) == 34
+    assert len(draw(a_card(mib=80000))[1].plain) == 34
 
 
 def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
@@ -80,3 +87,20 @@ def test_a_broken_promise_stands_out_with_its_figures() -> None:
 
     assert "BROKEN" in shown
     assert "12 of 13" in shown
+
+
+def test_each_owner_has_a_colour_of_its_own() -> None:
+    names = ("chat-1", "embed-1", "train-1", "burner-1", "notebook", "legacy")
+    cards = tuple(
+        replace(a_card(), slices=(SlicePicture(pod=name, mib=1),), uuid=name) for name in names
+    )
+    picture = Picture(
+        nodes=(NodePicture(name="n", cards=cards),),
+        pods_running=0,
+        pods_expected=0,
+        roles=(),
+        hot_line=0.8,
+        news=(),
+    )
+
+    assert len(set(palette(picture).values())) == len(names)
