@@ -329,7 +329,7 @@ _SETTERS: Final[dict[str, Callable[[Any], None]]] = {
     resources.REPLICASETS.storage: _replicaset,
     resources.STATEFULSETS.storage: _statefulset,
     resources.JOBS.storage: _job,
-    "configmaps": _configmap,
+    resources.CONFIGMAPS.storage: _configmap,
     resources.EVENTS.storage: _event,
-    "secrets": _secret,
+    resources.SECRETS.storage: _secret,
 }

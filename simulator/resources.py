@@ -106,11 +106,14 @@ VALIDATING_WEBHOOKS: Final = _resource(
     namespaced=False, generation=True,
 )  # fmt: skip
 
+CONFIGMAPS: Final = _resource("configmaps", "ConfigMap", "cm")
+SECRETS: Final = _resource("secrets", "Secret")
+
 ALL: Final = (
     NAMESPACES, NODES, PODS, EVENTS, EVENTS_V1, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
     PDBS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
-    _resource("configmaps", "ConfigMap", "cm"),
-    _resource("secrets", "Secret"),
+    CONFIGMAPS,
+    SECRETS,
     _resource("services", "Service", "svc", subresources="status"),
     _resource("serviceaccounts", "ServiceAccount", "sa"),
     _resource(

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from simulator.resources import Resource
 
 _SET: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
-_EQUAL: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s,()]*)")
+_EQUAL: Final = re.compile(
+    r"\s*(?P<key>[^\s!=<>(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s,()=!<>]*)"
+)
 _COMPARE: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s*(?P<op>[<>])\s*(?P<value>-?[0-9]+)")
 _EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<key>[^\s!=<>(),]+)")
 _SEPARATOR: Final = re.compile(r"\s*(,|$)")
@@ -83,7 +85,10 @@ def _term(text: str, *, whole: str) -> tuple[Requirement, str]:
         match = pattern.match(text)
         end = match and _SEPARATOR.match(text, match.end())
         if match and end:
-            return _requirement(match), text[end.end() :]
+            rest = text[end.end() :]
+            if end[1] and not rest.strip():
+                break  # a comma with nothing after it
+            return _requirement(match), rest
     raise ValueError(f"unable to parse requirement: {text.strip()!r} in selector {whole!r}")
 
 

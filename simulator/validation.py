@@ -253,7 +253,7 @@ _IMMUTABLE: Final[dict[str, tuple[str, ...]]] = {
     resources.REPLICASETS.storage: ("spec.selector",),
     resources.STATEFULSETS.storage: ("spec.selector", "spec.serviceName"),
     resources.JOBS.storage: ("spec.selector", "spec.template", "spec.completionMode"),
-    "secrets": ("type",),
+    resources.SECRETS.storage: ("type",),
 }
 
 
