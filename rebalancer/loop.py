@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -26,6 +26,8 @@ from rebalancer.tally import Tally
 from rebalancer.world import World
 
 log = structlog.get_logger()
+
+_NO_CYCLE: Final = "no cycle yet"
 
 
 class UsageSource(Protocol):
@@ -68,7 +70,7 @@ class Rebalancer:
         self._parts = parts
         self._heat: dict[CardUuid, CardHeat] = {}
         self._leading_since: datetime | None = None
-        self._trouble = "no cycle yet"
+        self._trouble = _NO_CYCLE
         self._config_problem = ""
 
     def trouble(self) -> str | None:
@@ -191,5 +193,5 @@ class Rebalancer:
         before, self._trouble = self._trouble, f"{trouble}: {detail}" if trouble else ""
         if trouble and trouble != before.partition(": ")[0]:
             log.warning("moving_suspended", why=trouble, detail=detail)
-        elif before and not trouble:
+        elif before not in ("", _NO_CYCLE) and not trouble:
             log.info("moving_possible", before=before)

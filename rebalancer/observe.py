@@ -46,6 +46,7 @@ class _Answers:
     age_s: Mapping[str, float]
     collect_age_s: Mapping[str, float]
     samples: Mapping[str, float]
+    peak: Mapping[str, float]
     level: Mapping[str, float]
     slow_level: Mapping[str, float]
     fast_hot: Mapping[str, float]
@@ -95,6 +96,7 @@ class MeasuredUsage:
             age_s=await self._by_card(queries.AGE, at_s),
             collect_age_s=await self._by_card(queries.COLLECT_AGE, at_s),
             samples=await self._by_card(queries.samples(policy), at_s),
+            peak=await self._by_card(queries.peak(policy), at_s),
             level=await self._by_card(queries.level(policy), at_s),
             slow_level=await self._by_card(queries.slow_level(policy), at_s),
             fast_hot=await self._by_card(queries.fast_hot(policy), at_s),
@@ -156,6 +158,7 @@ def _coverage_fault(uuid: CardUuid, answers: _Answers, policy: Policy) -> _Fault
 
 def _value_fault(uuid: CardUuid, answers: _Answers, _: Policy) -> _Fault | None:
     bounds = (
+        (answers.peak, _PERCENT),
         (answers.level, _PERCENT),
         (answers.slow_level, _PERCENT),
         (answers.fast_hot, 1.0),

@@ -82,7 +82,7 @@ class Prometheus:
         if ca_file is not None:
             self._session.verify = str(ca_file)
         # A new round comes anyway, so a failed query is not repeated.
-        once = Retry(total=0)
+        once = Retry(total=0, read=False)  # "False" keeps a timeout a timeout
         self._connect = PrometheusConnect(url=url.rstrip("/"), session=self._session, retry=once)
         adapter = _LimitedAdapter(limit_s=limit_s, limit_bytes=limit_bytes, retry=once)
         # The longest matching prefix wins over the adapter that the library has mounted.
@@ -205,11 +205,10 @@ class _LimitedAdapter(HTTPAdapter):
         try:
             while chunk := response.raw.read1(65536, decode_content=True):
                 body += chunk
-                if len(body) > self._limit_bytes:
-                    raise _Disputed(Trouble.TOO_LARGE, f"more than {self._limit_bytes} bytes")
-                if time.monotonic() > deadline_s:
-                    raise _Disputed(Trouble.SLOW, f"not all there after {self._limit_s:g} s")
+                self._check(len(body), deadline_s)
             complete = True
+        except _Disputed:  # an OSError as well, by the library's ancestry
+            raise
         except ReadTimeoutError as error:
             raise requests.Timeout(str(error)) from error
         except (HTTPError, OSError) as error:
@@ -219,6 +218,12 @@ class _LimitedAdapter(HTTPAdapter):
                 response.raw.close()  # what is still to come must not answer the next query
             response.raw.release_conn()
         return bytes(body)
+
+    def _check(self, size: int, deadline_s: float) -> None:
+        if size > self._limit_bytes:
+            raise _Disputed(Trouble.TOO_LARGE, f"more than {self._limit_bytes} bytes")
+        if time.monotonic() > deadline_s:
+            raise _Disputed(Trouble.SLOW, f"not all there after {self._limit_s:g} s")
 
 
 class _Body:

@@ -25,7 +25,8 @@ AGE: Final = f"time() - max by (UUID) (timestamp({_PERCENT}) or timestamp({_RATI
 # Joined by scrape target, because the exporter tells it once for all of its cards. Exporters that
 # do not tell it have no entry here.
 COLLECT_AGE: Final = (
-    f"time() - min by (UUID) ((0 * ({_PERCENT} or {_RATIO})) + on (job, instance) group_left ()"
+    f"time() - min by (UUID) ((0 * (timestamp({_PERCENT}) or timestamp({_RATIO})))"
+    " + on (job, instance) group_left ()"
     " max by (job, instance) (fracgpu_collect_timestamp_seconds))"
 )
 
@@ -44,6 +45,19 @@ def samples(policy: Policy) -> str:
     return (
         f"max by (UUID) (count_over_time({_PERCENT}[{window}])"
         f" or count_over_time({_RATIO}[{window}]))"
+    )
+
+
+def peak(policy: Policy) -> str:
+    """The largest single sample of each card in the long window, per cent.
+
+    A window's mean may look sane with a sample in it that cannot be true, and the windows of the
+    other questions see only the samples nearest to their steps.
+    """
+    window = _seconds(policy.slow_window_s)
+    return (
+        f"max by (UUID) (max_over_time({_PERCENT}[{window}])"
+        f" or 100 * max_over_time({_RATIO}[{window}]))"
     )
 
 

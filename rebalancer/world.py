@@ -1,9 +1,10 @@
 """Pods and nodes as the API server shows them, kept by informers and folded into a ledger."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 from fracgpu.card import CardUuid, NodeCards
 from fracgpu.ledger import Ledger
@@ -32,7 +33,7 @@ class World:
         self._pod_informer = Informer(client, PODS, decode=_read_occupant, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
 
-    def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Give the loops that keep this up to date."""
         return {"pods": self._pod_informer.run, "nodes": self._node_informer.run}
 

@@ -1,0 +1,81 @@
+"""Something that listens where Prometheus should, and answers as badly as a test wants."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+def answering(body: str | bytes | Any, *, status: int = 200) -> Behaviour:
+    """Answer every request with *body*, which is JSON unless it is text."""
+    raw = body.encode() if isinstance(body, str) else body
+    content = raw if isinstance(raw, bytes) else json.dumps(raw).encode()
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(content)}\r\nConnection: close\r\n"
+        writer.write(head.encode() + b"\r\n")
+        writer.write(content)
+        await writer.drain()
+
+    return behave
+
+
+def vector(*samples: tuple[dict[str, str], str], **extra: Any) -> dict[str, Any]:
+    """The JSON of an instant vector."""
+    result = [{"metric": labels, "value": [1.0, value]} for labels, value in samples]
+    return {"status": "success", "data": {"resultType": "vector", "result": result}, **extra}
+
+
+async def silent(writer: asyncio.StreamWriter) -> None:
+    """Accept the request and never answer."""
+    await asyncio.sleep(3600)
+
+
+async def dripping(writer: asyncio.StreamWriter) -> None:
+    """Send a byte now and then, so that no single wait is long."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+
+async def hanging_up(writer: asyncio.StreamWriter) -> None:
+    """Promise more than is sent."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
+    await writer.drain()
+
+
+@asynccontextmanager
+async def serving(behave: Behaviour) -> AsyncIterator[tuple[str, list[str]]]:
+    """Serve on loopback; gives the base address and the heads of all requests so far."""
+    requests: list[str] = []
+    handlers: set[asyncio.Task[Any]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        handlers.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                requests.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                await behave(writer)
+        except asyncio.CancelledError:  # the test is over, and so is this task
+            writer.transport.abort()
+            return
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
+    finally:
+        server.close()
+        for task in handlers:
+            task.cancel()
+        await asyncio.wait(handlers) if handlers else None

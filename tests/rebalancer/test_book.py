@@ -1,0 +1,101 @@
+"""The book of moves in its ConfigMap: written through, locked, and never half understood."""
+
+import pytest
+
+from fracgpu import names
+from kube.client import KubeClient
+from kube.errors import Conflict
+from kube.kinds import CONFIGMAPS, NAMESPACES
+from rebalancer.book import NAME, MoveBook, Unreadable
+from rebalancer.moves import MovePhase, plan_record
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import a_move
+
+RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
+
+
+@pytest.fixture
+async def book(kube: KubeClient) -> MoveBook:
+    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    return another(kube)
+
+
+def another(kube: KubeClient) -> MoveBook:
+    return MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=lambda: None)
+
+
+async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: MoveBook) -> None:
+    await book.load()
+    assert book.records == ()
+    await book.put(RECORD, now=NOON)
+    await book.put(RECORD.to(MovePhase.EVICTING, now=NOON), now=NOON)
+
+    second = another(kube)
+    await second.load()
+
+    assert second.records == (RECORD.to(MovePhase.EVICTING, now=NOON),)
+
+
+async def test_a_writer_that_did_not_see_the_last_write_conflicts(
+    kube: KubeClient, book: MoveBook
+) -> None:
+    second = another(kube)
+    await book.load()
+    await second.load()
+    await book.put(RECORD, now=NOON)
+
+    with pytest.raises(Conflict):
+        await second.put(RECORD, now=NOON)
+    await second.load()
+    await second.put(RECORD.to(MovePhase.EVICTING, now=NOON), now=NOON)
+    with pytest.raises(Conflict):
+        await book.put(RECORD, now=NOON)
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"version": 7, "moves": []}'])
+async def test_an_unreadable_book_is_not_taken_for_an_empty_one(
+    kube: KubeClient, book: MoveBook, text: str
+) -> None:
+    body = {
+        "metadata": {"name": NAME, "namespace": names.SYSTEM_NAMESPACE},
+        "data": {"moves": text},
+    }
+    await kube.create(CONFIGMAPS, body)
+
+    with pytest.raises(Unreadable, match="delete it to forget all past moves"):
+        await book.load()
+
+
+async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveBook) -> None:
+    await book.load()
+    await book.put(RECORD, now=NOON)
+    await kube.delete(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
+
+    await book.load()
+    assert book.records == ()
+    await book.put(RECORD, now=NOON)
+
+    assert book.records == (RECORD,)
+
+
+async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, book: MoveBook) -> None:
+    await book.load()
+    await book.put(RECORD, now=NOON)
+    patch = {"metadata": {"labels": {"team": "ml"}}}
+    await kube.patch(CONFIGMAPS, NAME, patch, namespace=names.SYSTEM_NAMESPACE)
+
+    await book.load()
+    await book.put(RECORD, now=NOON)
+
+    found = await kube.get_object(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
+    assert found["metadata"]["labels"] == {"team": "ml"}
+
+
+async def test_nothing_is_written_where_the_guard_objects(kube: KubeClient, book: MoveBook) -> None:
+    def guard() -> None:
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        await MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=guard).put(RECORD, now=NOON)
+    await book.load()
+    assert book.records == ()

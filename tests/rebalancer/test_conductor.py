@@ -1,0 +1,373 @@
+"""A move from plan to proof against an API server, and what is left of it after a crash."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fracgpu.policy import Mode, Policy
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from rebalancer.conductor import under_way
+from rebalancer.moves import Ending, MovePhase
+from tests.fakes.clock import VirtualClock
+from tests.support.moving import (
+    NAMESPACE,
+    Rig,
+    a_rig,
+    add_budget,
+    add_pod,
+    cordons_of,
+    end_pod,
+    events,
+    make_cluster,
+    set_ready,
+)
+from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
+
+
+async def terminating(kube: KubeClient, name: str = "pod-a") -> bool:
+    pod = await kube.get_object(PODS, name, namespace=NAMESPACE)
+    return "deletionTimestamp" in pod["metadata"]
+
+
+async def replace_pod(rig: Rig, *, ready: bool = True) -> None:
+    """Do what kubelet, ReplicaSet and scheduler do after the eviction of pod-a."""
+    await end_pod(rig.kube, "pod-a")
+    await add_pod(rig.kube, "pod-c", card=COOL_CARD, node="n2", ready=ready)
+
+
+async def test_a_move_runs_from_plan_to_proof(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    await add_budget(kube, allowed=1)
+    async with a_rig(kube) as rig:
+        planned = await rig.tick_until_planned()
+        assert planned.phase is MovePhase.PLANNED
+        assert (planned.move.pod, planned.move.target) == ("ml/pod-a", COOL_CARD)
+        assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
+        assert not await terminating(kube)  # cordon one cycle before the eviction
+
+        await rig.tick()
+        assert rig.record().phase is MovePhase.EVICTED
+        assert await terminating(kube)
+        assert not await terminating(kube, "pod-b")
+        assert rig.figure("moves_in_flight") == 1
+
+        await replace_pod(rig, ready=False)
+        await rig.tick()
+        assert rig.record().phase is MovePhase.EVICTED
+        await set_ready(kube, "pod-c", ready=True)
+        await rig.tick()
+        assert rig.record().phase is MovePhase.VERIFYING
+        assert (rig.record().landed, rig.record().replacement) == (COOL_CARD, "ml/pod-c")
+        assert rig.figure("moves_in_flight") == 0
+        assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}  # while it settles
+
+        rig.usage.readings[HOT_CARD] = a_reading(0.45)
+        for _ in range(45):
+            await rig.tick()
+        assert rig.record().phase is MovePhase.DONE
+        assert rig.record().ending is Ending.RELIEVED
+        assert await cordons_of(kube, "n1") == {}
+        assert rig.figure("moves_total", mode="active", result="relieved") == 1
+        assert rig.figure("relief_points_total") == pytest.approx(45)
+        assert rig.figure("misplaced_total") == 0
+        assert rig.figure("evictions_total", code="allowed") == 1
+        assert rig.figure("pod_unavailable_seconds_count") == 1
+
+    assert await events(kube) == ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
+
+
+async def test_no_eviction_before_the_cordon_is_visible(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await kube.patch(
+            NODES,
+            "n1",
+            {"metadata": {"annotations": {"fracgpu.io/cordons": None}}},
+        )
+
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.PLANNED
+        assert rig.record().detail == "the cordon of its card"
+        assert not await terminating(kube)
+        await rig.tick()  # the cordon was written anew in the cycle before
+        assert rig.record().phase is MovePhase.EVICTED
+
+
+async def test_a_budget_that_allows_nothing_ends_the_plan_undisturbed(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    await add_budget(kube, allowed=0)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        assert rig.record().phase is MovePhase.PLANNED
+        assert "disruption budget" in rig.record().detail
+
+        for _ in range(9):
+            await rig.tick()
+
+        assert rig.record().phase is MovePhase.ABORTED
+        assert rig.record().ending is Ending.EXPIRED
+        assert not await terminating(kube)
+        assert rig.figure("rehearsals_total", code="blocked") >= 2
+        assert rig.figure("evictions_total", code="blocked") == 0
+    assert (await events(kube))[-1] == "MoveAborted"
+
+
+async def test_two_budgets_over_one_pod_refuse_it_for_good(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    await add_budget(kube, allowed=1)
+    await add_budget(kube, allowed=1, name="another")
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+
+        assert rig.record().ending is Ending.REFUSED
+        assert not await terminating(kube)
+
+
+async def test_a_plan_that_is_not_right_any_more_is_dropped(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.usage.readings[HOT_CARD] = a_reading(0.3)
+
+        await rig.tick()
+
+        assert rig.record().ending is Ending.OUTDATED
+        assert "the card cooled down" in rig.record().detail
+        assert not await terminating(kube)
+
+
+async def test_a_plan_waits_while_the_cycle_is_blind(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.usage.trouble = "unreachable: refused"
+        await rig.tick()
+        assert rig.record().phase is MovePhase.PLANNED
+        assert not await terminating(kube)
+
+        rig.usage.trouble = ""
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.EVICTED
+
+
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.DRY_RUN])
+async def test_switching_off_stops_a_plan(kube: KubeClient, mode: Mode) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.config.value = replace(rig.config.value, mode=mode)
+
+        await rig.tick()
+
+        assert rig.record().ending is Ending.PAUSED
+        assert not await terminating(kube)
+
+
+async def test_switching_off_does_not_forget_a_pod_that_is_evicted(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        rig.config.value = replace(rig.config.value, mode=Mode.OFF)
+        await replace_pod(rig)
+
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.VERIFYING
+
+
+async def test_a_pod_without_a_replacement_is_counted_as_lost(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    policy = Policy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
+    async with a_rig(kube, policy=policy) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        for _ in range(3):
+            await rig.tick()
+
+        assert rig.record().ending is Ending.LOST
+        assert rig.figure("lost_pods_total") == 1
+
+
+async def test_a_move_that_changed_nothing_is_useless(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await replace_pod(rig)
+        for _ in range(42):
+            await rig.tick()
+
+        assert rig.record().ending is Ending.USELESS
+        assert rig.figure("ineffective_moves_total") == 1
+    assert "MoveIneffective" in await events(kube)
+
+
+async def test_a_move_whose_source_is_not_measured_afterwards_is_unverified(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await replace_pod(rig)
+        await rig.tick()
+        rig.usage.readings[HOT_CARD] = None
+        await rig.tick(seconds=601)
+
+        assert rig.record().ending is Ending.UNVERIFIED
+
+
+async def test_a_replacement_elsewhere_is_accepted_and_counted(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        await add_pod(kube, "pod-c", card=HOT_CARD, node="n1")
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.VERIFYING
+        assert rig.figure("misplaced_total") == 1
+        assert rig.figure("ping_pongs_total") == 1
+
+
+async def test_a_stateful_pod_that_came_back_under_its_name_is_the_replacement(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await end_pod(kube, "pod-a")
+        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
+        await rig.tick()
+
+        assert rig.record().phase is MovePhase.VERIFYING
+        assert rig.record().replacement == "ml/pod-a"
+        assert rig.figure("evictions_total", code="allowed") == 1
+
+
+# -- crashes ---------------------------------------------------------------------------------------
+
+
+async def test_a_crash_after_the_plan_is_resumed(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    clock = VirtualClock()
+    async with a_rig(kube, clock=clock) as rig:
+        await rig.tick_until_planned()
+
+    async with a_rig(kube, clock=clock) as second:
+        await second.tick()
+
+        assert second.record().phase is MovePhase.EVICTED
+        assert await terminating(kube)
+
+
+async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    clock = VirtualClock()
+    async with a_rig(kube, clock=clock) as rig:
+        planned = await rig.tick_until_planned()
+        begun = replace(
+            planned.to(MovePhase.EVICTING, now=clock.now()),
+            siblings=tuple(rig.world.occupants),
+        )
+        await rig.book.put(begun, now=clock.now())  # and here the process dies
+    assert not await terminating(kube)
+
+    async with a_rig(kube, clock=clock) as second:
+        await second.tick()
+
+        assert second.record().phase is MovePhase.EVICTED
+        assert second.figure("evictions_total", code="allowed") == 1
+        await replace_pod(second)
+        await second.tick()
+        assert second.record().phase is MovePhase.VERIFYING
+
+
+async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    clock = VirtualClock()
+    async with a_rig(kube, clock=clock) as rig:
+        planned = await rig.tick_until_planned()
+        begun = replace(
+            planned.to(MovePhase.EVICTING, now=clock.now()),
+            siblings=tuple(rig.world.occupants),
+        )
+        await rig.book.put(begun, now=clock.now())
+        await rig.evictor.evict(begun.move)  # and here the process dies
+        await end_pod(kube, "pod-a")
+        await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
+
+    async with a_rig(kube, clock=clock) as second:
+        await second.tick()
+        assert second.record().phase is MovePhase.EVICTED
+        assert second.figure("evictions_total", code="allowed") == 0
+        assert not await terminating(kube)
+        await second.tick()
+
+        assert second.record().phase is MovePhase.VERIFYING
+
+
+async def test_budgets_survive_a_crash(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    clock = VirtualClock()
+    async with a_rig(kube, clock=clock) as rig:
+        await rig.tick_until_planned()
+        await rig.tick()
+        await replace_pod(rig)
+        await rig.tick()
+
+    async with a_rig(kube, clock=clock) as second:
+        second.usage.readings[HOT_CARD] = a_reading(0.9, pods={"x": 0.45, "y": 0.45})
+        for _ in range(8):
+            await second.tick()
+
+        assert len(second.book.records) == 1
+        assert second.figure("budget_remaining", scope="hour") == 5
+
+
+async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in_the_end(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        planned = await rig.tick_until_planned()
+        await add_budget(kube, allowed=0)
+        begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
+        await rig.book.put(begun, now=rig.clock.now())
+
+        await rig.tick()
+        assert rig.record().phase is MovePhase.EVICTING
+        assert rig.record().failures == 1
+        assert rig.record().retry_at is not None
+        assert rig.record().retry_at - rig.clock.now() >= timedelta(seconds=5)
+        asked = rig.figure("evictions_total", code="blocked")
+        await rig.tick(seconds=1)
+        assert rig.figure("evictions_total", code="blocked") == asked  # it waits
+        await rig.tick(seconds=601)
+
+        assert rig.record().ending is Ending.BLOCKED
+        assert not await terminating(kube)
+        assert under_way(rig.book.records) == []
+
+
+async def test_whoever_is_not_the_leader_any_more_evicts_nobody(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.may_write = False
+
+        with pytest.raises(PermissionError):
+            await rig.tick()
+
+        assert not await terminating(kube)

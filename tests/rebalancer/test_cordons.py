@@ -1,0 +1,121 @@
+"""Cordons: ours come, are renewed and go; those of others stay."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+
+from fracgpu.card import CardUuid, Cordon, NodeCards
+from fracgpu.wire import write_cordons
+from kube.client import KubeClient
+from kube.kinds import NODES
+from rebalancer.cordons import Cordons, Wanted, wanted_on
+from tests.fakes.clock import NOON
+from tests.support.moving import cordons_of, make_cluster
+from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_node
+
+MINUTE = timedelta(minutes=1)
+LASTING = 5 * MINUTE
+
+
+def wanted(*repel: CardUuid, cool: tuple[CardUuid, ...] = ()) -> Wanted:
+    return Wanted(repel=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
+
+
+def a_cordon(until: datetime, reason: str = "hot", card: CardUuid = HOT_CARD) -> Cordon:
+    return Cordon(card=card, until=until, reason=reason)
+
+
+def a_cordoned(*cordons: Cordon) -> NodeCards:
+    return replace(a_node("n1", HOT_CARD, COOL_CARD), cordons=cordons)
+
+
+OURS = a_cordon(NOON + LASTING)
+
+
+@pytest.mark.parametrize(
+    ("there", "want", "after"),
+    [
+        ((), wanted(), None),
+        ((), wanted(HOT_CARD), (OURS,)),
+        ((), wanted(CardUuid("GPU-of-another-node")), None),
+        ((OURS,), wanted(HOT_CARD), None),
+        # renewed in the second half of its life
+        ((a_cordon(NOON + 2 * MINUTE),), wanted(HOT_CARD), (OURS,)),
+        ((a_cordon(NOON + 3 * MINUTE),), wanted(HOT_CARD), None),
+        # gone at once where the card is known to be cool, left to lapse where it is not
+        ((OURS,), wanted(cool=(HOT_CARD,)), ()),
+        ((OURS,), wanted(), None),
+        ((a_cordon(NOON - MINUTE),), wanted(), ()),
+        # others
+        ((a_cordon(NOON + MINUTE, "maintenance"),), wanted(HOT_CARD), None),
+        ((a_cordon(NOON + MINUTE, "maintenance"),), wanted(cool=(HOT_CARD,)), None),
+        ((a_cordon(NOON - MINUTE, "maintenance"),), wanted(HOT_CARD), (OURS,)),
+        (
+            (a_cordon(NOON + MINUTE, "maintenance", COOL_CARD),),
+            wanted(HOT_CARD),
+            (a_cordon(NOON + MINUTE, "maintenance", COOL_CARD), OURS),
+        ),
+    ],
+)
+def test_what_should_stand_on_a_node(
+    there: tuple[Cordon, ...], want: Wanted, after: tuple[Cordon, ...] | None
+) -> None:
+    assert wanted_on(a_cordoned(*there), want, now=NOON) == after
+
+
+@pytest.fixture
+async def nodes(kube: KubeClient) -> dict[str, NodeCards]:
+    await make_cluster(kube)
+    return {"n1": a_node("n1", HOT_CARD), "n2": a_node("n2", COOL_CARD)}
+
+
+async def test_a_cordon_is_written_and_taken_back(
+    kube: KubeClient, nodes: dict[str, NodeCards]
+) -> None:
+    cordons = Cordons(kube, guard=lambda: None)
+
+    assert await cordons.publish(nodes, wanted(HOT_CARD), now=NOON) == []
+    assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
+    assert await cordons_of(kube, "n2") == {}
+
+    nodes["n1"] = replace(nodes["n1"], cordons=(OURS,))
+    await cordons.publish(nodes, wanted(cool=(HOT_CARD,)), now=NOON)
+    assert await cordons_of(kube, "n1") == {}
+    annotations = (await kube.get_object(NODES, "n1"))["metadata"]["annotations"]
+    assert "fracgpu.io/cordons" not in annotations
+    assert "fracgpu.io/cards" in annotations
+
+
+async def test_what_another_wrote_since_our_last_news_is_kept(
+    kube: KubeClient, nodes: dict[str, NodeCards]
+) -> None:
+    theirs = write_cordons([a_cordon(NOON + MINUTE, "maintenance", CardUuid("GPU-x"))])
+    patch = {"metadata": {"annotations": {"fracgpu.io/cordons": theirs}}}
+    await kube.patch(NODES, "n1", patch)
+
+    await Cordons(kube, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+
+    assert await cordons_of(kube, "n1") == {HOT_CARD: "hot", "GPU-x": "maintenance"}
+
+
+async def test_garbage_in_the_annotation_is_replaced(
+    kube: KubeClient, nodes: dict[str, NodeCards]
+) -> None:
+    await kube.patch(NODES, "n1", {"metadata": {"annotations": {"fracgpu.io/cordons": "{"}}})
+
+    await Cordons(kube, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+
+    assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
+
+
+async def test_a_node_that_is_gone_is_named_and_the_others_are_written(
+    kube: KubeClient, nodes: dict[str, NodeCards]
+) -> None:
+    nodes = {"a-gone-node": replace(a_node("a-gone-node", "GPU-gone")), **nodes}
+    want = wanted(CardUuid("GPU-gone"), HOT_CARD)
+
+    failed = await Cordons(kube, guard=lambda: None).publish(nodes, want, now=NOON)
+
+    assert failed == ["a-gone-node"]
+    assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}

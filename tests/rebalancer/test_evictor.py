@@ -1,0 +1,172 @@
+"""The only door out: what each answer of the Eviction API means, and that only one pod goes."""
+
+import pytest
+
+from fracgpu.picture import Move
+from kube.client import KubeClient
+from kube.errors import (
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    KubeError,
+    NotFound,
+    TooManyRequests,
+    Unavailable,
+    error_from_status,
+)
+from kube.kinds import PODS
+from rebalancer.evictor import Evictor, Outcome, judge
+from tests.support.moving import (
+    NAMESPACE,
+    add_budget,
+    add_pod,
+    end_pod,
+    make_cluster,
+)
+from tests.support.rebalancing import a_move
+
+
+def may_write() -> None:
+    """Guard nothing."""
+
+
+async def a_pod_to_move(kube: KubeClient) -> Move:
+    await make_cluster(kube)
+    uid = (await kube.get_object(PODS, "pod-a", namespace=NAMESPACE))["metadata"]["uid"]
+    return a_move(pod_uid=uid, namespace=NAMESPACE, name="pod-a")
+
+
+async def is_there(kube: KubeClient) -> bool:
+    pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
+    return "deletionTimestamp" not in pod["metadata"]
+
+
+async def test_a_rehearsal_is_judged_like_an_eviction_and_does_nothing(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+    evictor = Evictor(kube, guard=may_write)
+
+    assert (await evictor.rehearse(move)).outcome is Outcome.ALLOWED
+    assert await is_there(kube)
+    await add_budget(kube, allowed=0)
+    assert (await evictor.rehearse(move)).outcome is Outcome.BLOCKED
+
+
+async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+
+    verdict = await Evictor(kube, guard=may_write).evict(move)
+
+    assert verdict.outcome is Outcome.ALLOWED
+    pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
+
+
+async def test_a_disruption_budget_blocks_and_the_pod_stays(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+    await add_budget(kube, allowed=0)
+
+    verdict = await Evictor(kube, guard=may_write).evict(move)
+
+    assert (verdict.outcome, verdict.code) == (Outcome.BLOCKED, 429)
+    assert "disruption budget" in verdict.detail
+    assert await is_there(kube)
+
+
+async def test_a_second_eviction_finds_it_gone(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+    evictor = Evictor(kube, guard=may_write)
+    await evictor.evict(move)
+
+    assert (await evictor.evict(move)).outcome is Outcome.GONE
+    await end_pod(kube, "pod-a")
+    assert (await evictor.evict(move)).outcome is Outcome.GONE
+
+
+async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+    await end_pod(kube, "pod-a")
+    await add_pod(kube, "pod-a")
+
+    verdict = await Evictor(kube, guard=may_write).evict(move)
+
+    assert verdict.outcome is Outcome.OTHER_POD
+    assert move.pod_uid in verdict.detail
+    assert await is_there(kube)
+
+
+async def test_the_uid_is_a_precondition_of_the_write_itself(kube: KubeClient) -> None:
+    """Between our look and our write the name may change hands."""
+    await a_pod_to_move(kube)
+
+    with pytest.raises(Conflict) as caught:
+        await kube.evict(namespace=NAMESPACE, name="pod-a", uid="another")
+
+    assert judge(caught.value).outcome is Outcome.OTHER_POD
+    assert await is_there(kube)
+
+
+async def test_a_pending_pod_bypasses_budgets_and_is_therefore_refused(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+    pending = {"status": {"phase": "Pending"}}
+    await kube.patch(PODS, "pod-a", pending, namespace=NAMESPACE, subresource="status")
+
+    verdict = await Evictor(kube, guard=may_write).evict(move)
+
+    assert (verdict.outcome, verdict.detail) == (Outcome.REFUSED, "it is Pending")
+    assert await is_there(kube)
+
+
+async def test_nothing_is_written_where_the_guard_objects(kube: KubeClient) -> None:
+    move = await a_pod_to_move(kube)
+
+    def guard() -> None:
+        raise PermissionError
+
+    with pytest.raises(PermissionError):
+        await Evictor(kube, guard=guard).evict(move)
+    assert await is_there(kube)
+
+
+def an_error(status: int, message: str = "", causes: list[Cause] | None = None) -> KubeError:
+    return error_from_status(
+        verb="POST", path="/x", status=status, reason="", message=message, causes=causes or []
+    )
+
+
+def no_answer() -> KubeError:
+    return Unavailable(verb="POST", path="/x", status=None, reason="Timeout", message="")
+
+
+TWO = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"
+BUDGET = [Cause(type="DisruptionBudget")]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "outcome"),
+    [
+        (an_error(404), NotFound, Outcome.GONE),
+        (an_error(409), Conflict, Outcome.OTHER_POD),
+        (an_error(429, causes=BUDGET), TooManyRequests, Outcome.BLOCKED),
+        (an_error(429), TooManyRequests, Outcome.BUSY),
+        (an_error(500, TWO), Unavailable, Outcome.REFUSED),
+        (an_error(500, "etcd is slow"), Unavailable, Outcome.UNCLEAR),
+        (an_error(503), Unavailable, Outcome.UNCLEAR),
+        (no_answer(), Unavailable, Outcome.UNCLEAR),
+        (an_error(403), Forbidden, Outcome.REFUSED),
+        (an_error(422), Invalid, Outcome.REFUSED),
+    ],
+)
+def test_each_answer_has_its_meaning(
+    error: KubeError, kind: type[KubeError], outcome: Outcome
+) -> None:
+    assert isinstance(error, kind)
+    assert judge(error).outcome is outcome
+
+
+def test_the_servers_wish_to_wait_is_kept() -> None:
+    error = error_from_status(
+        verb="POST", path="/x", status=429, reason="", message="", retry_after_s=7
+    )
+
+    assert judge(error).retry_after_s == 7

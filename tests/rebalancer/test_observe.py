@@ -1,0 +1,264 @@
+"""From series to readings: a real Prometheus over an hour and more of every kind of trouble."""
+
+import math
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from fracgpu.card import CardUuid
+from fracgpu.policy import Policy
+from fracgpu.units import Mib
+from fracgpu.usage import Trust
+from rebalancer.observe import Measured, MeasuredUsage
+from rebalancer.prometheus import NoAnswer, Prometheus, Sample, Trouble
+from simulator.prometheus import RealPrometheus
+from tests.fakes.exporter import Exporter
+from tests.support.backfill import Past, steady, write_blocks
+from tests.support.waiting import until
+
+POLICY: Final = Policy()
+UTIL, RATIO = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"
+FREE, FREE_BYTES = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"
+POD = "fracgpu_pod_sm_util"
+TARGET = {"job": "fracgpu", "instance": "10.0.0.1:9400"}
+FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
+
+
+def card(uuid: str, points: Mapping[float, float], *, free: bool = True) -> list[Past]:
+    """The device lines of one card, as our exporter writes them."""
+    labels = {"UUID": uuid, "pod": "", **TARGET}
+    lines = [Past(name=UTIL, labels=labels, points=points)]
+    if free:
+        lines.append(Past(name=FREE, labels=labels, points=dict.fromkeys(points, 16000.0)))
+    return lines
+
+
+def spiky(*, every_s: float, for_s: float) -> dict[float, float]:
+    return {ago: 100.0 if ago % every_s < for_s else 5.0 for ago in steady(0)}
+
+
+def an_hour() -> list[Past]:
+    """One card for each case."""
+    ours = {"UUID": "GPU-hot", **TARGET}
+    fresh = {ago: time.time() - ago for ago in steady(0)}  # noqa: TID251 - the real server's clock
+    return [
+        *card("GPU-hot", steady(95)),
+        *card("GPU-cool", steady(10)),
+        *card("GPU-spiky", spiky(every_s=600, for_s=120)),
+        *card("GPU-heating", {**steady(10), **steady(90, since_s=590)}),
+        *card("GPU-gone", steady(95, until_s=420)),
+        *card("GPU-late", steady(10, until_s=75)),
+        *card("GPU-young", steady(10, since_s=240)),
+        *card("GPU-gappy", steady(10, every_s=60)),
+        *card("GPU-nan", {**steady(10), **steady(math.nan, since_s=60)}),
+        *card("GPU-wild", {**steady(10), 300.0: 25500.0}),
+        *card("GPU-no-memory", steady(10), free=False),
+        # dcgm-exporter 4.9: ratios and bytes under other names
+        Past(name=RATIO, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(0.9)),
+        Past(name=FREE_BYTES, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(2.0**34)),
+        # honorLabels: false: the line of the card got the exporter's own pod name
+        Past(name=UTIL, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(85)),
+        Past(name=FREE, labels={"UUID": "GPU-relabelled", "pod": "exporter-x"}, points=steady(1)),
+        # an exporter that is scraped well and serves the same old reading
+        Past(name=UTIL, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(10)),
+        Past(name=FREE, labels={"UUID": "GPU-frozen", **FROZEN}, points=steady(16000)),
+        Past(name="fracgpu_collect_timestamp_seconds", labels=FROZEN, points=steady(1e9)),
+        Past(name="fracgpu_collect_timestamp_seconds", labels=TARGET, points=fresh),
+        # pods on the hot card; lines of single pods share the name of the card's own
+        Past(name=UTIL, labels={**ours, "pod": "a"}, points=steady(50)),
+        Past(name=POD, labels={**ours, "pod": "a", "pod_uid": "uid-a"}, points=steady(50)),
+        Past(
+            name=POD,
+            labels={**ours, "pod": "b", "container": "x", "pod_uid": "uid-b"},
+            points={**steady(10), **steady(40, since_s=1785)},
+        ),
+        Past(
+            name=POD,
+            labels={**ours, "pod": "b", "container": "y", "pod_uid": "uid-b"},
+            points=steady(5),
+        ),
+        Past(name=POD, labels={**ours, "pod": "c", "pod_uid": "uid-c"}, points=steady(math.nan)),
+    ]
+
+
+ALL: Final = tuple(
+    CardUuid(f"GPU-{name}")
+    for name in (
+        *("hot", "cool", "spiky", "heating", "gone", "late", "young", "gappy", "nan", "wild"),
+        *("no-memory", "ratio", "relabelled", "frozen", "never-seen"),
+    )
+)
+
+
+@pytest.fixture
+async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
+    """What a rebalancer with default windows makes of that hour."""
+    end_s = time.time()  # noqa: TID251 - the real server's clock
+    write_blocks(tmp_path / "data", an_hour(), end_s=end_s)
+    async with (
+        RealPrometheus.start(tmp_path, {}) as real,
+        Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
+    ):
+        yield await MeasuredUsage(prometheus).observe(ALL, POLICY)
+
+
+async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Measured) -> None:
+    trust = {uuid.removeprefix("GPU-"): it.trust for uuid, it in measured.usage.items()}
+
+    assert trust == {
+        "hot": Trust.OK,
+        "cool": Trust.OK,
+        "spiky": Trust.OK,
+        "heating": Trust.OK,
+        "ratio": Trust.OK,
+        "relabelled": Trust.OK,
+        # A window over it still answers, which is exactly the trap.
+        "gone": Trust.UNKNOWN,
+        "late": Trust.STALE,
+        "frozen": Trust.STALE,
+        "young": Trust.PARTIAL,
+        "gappy": Trust.PARTIAL,
+        "no-memory": Trust.PARTIAL,
+        "nan": Trust.UNKNOWN,
+        "wild": Trust.UNKNOWN,
+        "never-seen": Trust.UNKNOWN,
+    }
+    assert measured.trouble == ""
+    assert measured.age_s is not None
+    assert 0 <= measured.age_s < POLICY.stale_after_s
+
+    _check_readings(measured)
+
+
+def _check_readings(measured: Measured) -> None:
+    readings = {uuid: it.reading for uuid, it in measured.usage.items()}
+    hot, cool = readings[CardUuid("GPU-hot")], readings[CardUuid("GPU-cool")]
+    spiky_card, heating = readings[CardUuid("GPU-spiky")], readings[CardUuid("GPU-heating")]
+    ratio, relabelled = readings[CardUuid("GPU-ratio")], readings[CardUuid("GPU-relabelled")]
+    assert hot and cool and spiky_card and heating and ratio and relabelled  # noqa: PT018 - for mypy
+
+    assert hot.level_ratio == pytest.approx(0.95)
+    assert (hot.fast_hot_ratio, hot.slow_hot_ratio) == (1.0, 1.0)
+    assert hot.free_mib == Mib(16000)
+    assert cool.level_ratio == cool.forecast_ratio == pytest.approx(0.1)
+    assert (cool.fast_hot_ratio, cool.slow_hot_ratio) == (0.0, 0.0)
+    assert 0.1 < spiky_card.slow_hot_ratio < 0.3
+    # Hot for ten minutes: the short window says so, the long one does not yet.
+    assert heating.fast_hot_ratio > 0.9
+    assert 0.25 < heating.slow_hot_ratio < 0.4
+    assert ratio.level_ratio == pytest.approx(0.9)
+    assert ratio.free_mib == Mib(16384)
+    assert relabelled.level_ratio == pytest.approx(0.85)
+
+    assert set(hot.pods) == {"uid-a", "uid-b"}
+    assert hot.pods["uid-a"].busy_ratio == pytest.approx(0.5)
+    # Containers add up: 40 and 5 over the long window, at most as much at the peaks.
+    assert hot.pods["uid-b"].busy_ratio == pytest.approx(0.45, abs=0.01)
+    assert hot.pods["uid-b"].high_ratio == pytest.approx(0.45, abs=0.01)
+
+
+SHORT: Final = Policy(
+    tick_s=1, fast_window_s=5, slow_window_s=10, forecast_window_s=10, step_s=1,
+    scrape_interval_s=1, stale_after_s=3,
+)  # fmt: skip
+
+
+def page(now_s: float, *, busy: float = 95) -> str:
+    labels = 'UUID="GPU-a",pod=""'
+    return (
+        f"{UTIL}{{{labels}}} {busy}\n{FREE}{{{labels}}} 16000\n"
+        f"fracgpu_collect_timestamp_seconds {now_s}\n"
+    )
+
+
+async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_trust(
+    tmp_path: Path,
+) -> None:
+    """A live Prometheus with a scrape a second; the exporter goes through its troubles."""
+    cards = [CardUuid("GPU-a")]
+    async with Exporter.start() as exporter:
+        exporter.text = page(time.time())  # noqa: TID251 - as an exporter would
+        async with (
+            RealPrometheus.start(tmp_path, {"node": exporter.address}) as real,
+            Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
+        ):
+            source = MeasuredUsage(prometheus)
+            seen: list[Trust] = []
+
+            async def trust_is(*wanted: Trust) -> bool:
+                measured = await source.observe(cards, SHORT)
+                if not seen or seen[-1] is not measured.usage[cards[0]].trust:
+                    seen.append(measured.usage[cards[0]].trust)
+                return seen[-1] in wanted
+
+            async def trusted() -> bool:
+                exporter.text = page(time.time())  # noqa: TID251 - as an exporter would
+                return await trust_is(Trust.OK)
+
+            await until(trusted, what="the card is trusted")
+            # The page stays as it is: scraped well, and old.
+            await until(lambda: trust_is(Trust.STALE), what="frozen")
+            await until(trusted, what="the card is trusted again")
+            exporter.status = 500
+            await until(lambda: trust_is(Trust.UNKNOWN, Trust.PARTIAL), what="refusing")
+
+    assert seen[0] is Trust.UNKNOWN
+    assert seen.count(Trust.OK) == 2
+
+
+class Scripted:
+    """Answers by query text; a :class:`NoAnswer` is raised."""
+
+    def __init__(self, *, fail_on: str = "", clock: tuple[Sample, ...] | None = None) -> None:
+        self.asked: list[tuple[str, float | None]] = []
+        self._fail_on = fail_on
+        self._clock = (Sample(labels={}, value=1.7e9),) if clock is None else clock
+
+    async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+        self.asked.append((query, at_s))
+        if self._fail_on and self._fail_on in query:
+            raise NoAnswer(Trouble.REFUSED, "HTTP 503")
+        return self._clock if query == "time()" else ()
+
+
+async def test_every_question_of_a_cycle_is_asked_as_of_the_servers_own_time() -> None:
+    source = Scripted()
+
+    await MeasuredUsage(source).observe(ALL, POLICY)
+
+    assert source.asked[0] == ("time()", None)
+    assert {at for _, at in source.asked[1:]} == {1.7e9}
+
+
+@pytest.mark.parametrize("fail_on", ["time()", UTIL, "quantile_over_time(0.9"])
+async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: str) -> None:
+    troubles: list[Trouble] = []
+    source = MeasuredUsage(
+        Scripted(fail_on=fail_on), on_trouble=lambda error: troubles.append(error.trouble)
+    )
+
+    measured = await source.observe(ALL, POLICY)
+
+    assert {it.trust for it in measured.usage.values()} == {Trust.UNKNOWN}
+    assert set(measured.usage) == set(ALL)
+    assert measured.trouble == "refused: HTTP 503"
+    assert troubles == [Trouble.REFUSED]
+
+
+@pytest.mark.parametrize(
+    "clock", [(), (Sample(labels={}, value=math.nan),), (Sample(labels={}, value=1.7e12),)]
+)
+async def test_a_server_without_a_clock_is_not_believed(clock: tuple[Sample, ...]) -> None:
+    measured = await MeasuredUsage(Scripted(clock=clock)).observe(ALL, POLICY)
+
+    assert measured.trouble == "garbled: its clock tells no time"
+
+
+async def test_an_empty_prometheus_makes_every_card_unknown_without_trouble() -> None:
+    measured = await MeasuredUsage(Scripted()).observe(ALL, POLICY)
+
+    assert {it.trust for it in measured.usage.values()} == {Trust.UNKNOWN}
+    assert (measured.trouble, measured.age_s) == ("", None)

@@ -1,0 +1,168 @@
+"""Asking Prometheus: every way of not answering is told apart, in bounded time and memory."""
+
+import asyncio
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rebalancer.prometheus import NoAnswer, Prometheus, Sample, Trouble, is_sane
+from simulator.prometheus import RealPrometheus
+from tests.fakes.exporter import Exporter
+from tests.fakes.prometheus import (
+    Behaviour,
+    answering,
+    dripping,
+    hanging_up,
+    serving,
+    silent,
+    vector,
+)
+from tests.support.waiting import until
+
+LIMIT_S = 0.5
+
+
+def client(url: str, **options: Any) -> Prometheus:
+    return Prometheus(url, **{"limit_s": LIMIT_S, "limit_bytes": 10_000, **options})
+
+
+async def test_a_vector_and_a_scalar_are_samples() -> None:
+    body = vector(({"UUID": "GPU-a"}, "42.5"), ({}, "NaN"))
+    async with serving(answering(body)) as (url, requests), client(url) as prometheus:
+        first, second = await prometheus.ask("up", at_s=12.3456)
+
+        assert first == Sample(labels={"UUID": "GPU-a"}, value=42.5)
+        assert math.isnan(second.value)
+        assert "/api/v1/query?query=up&time=12.346" in requests[0]
+
+    scalar = {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "7"]}}
+    async with serving(answering(scalar)) as (url, requests), client(url) as prometheus:
+        assert await prometheus.ask("time()") == (Sample(labels={}, value=7.0),)
+        assert "time=" not in requests[0]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "trouble"),
+    [
+        (answering("busy", status=503), Trouble.REFUSED),
+        (answering({"error": "bad query"}, status=422), Trouble.REFUSED),
+        (answering("no", status=401), Trouble.REFUSED),
+        (answering(vector(({}, "1"), warnings=["store gone"])), Trouble.PARTIAL),
+        (answering("<html>"), Trouble.GARBLED),
+        (answering("{}"), Trouble.GARBLED),
+        (answering('{"data": {"result": 7}}'), Trouble.GARBLED),
+        (answering('{"data": {"result": [{"metric": {}}]}}'), Trouble.GARBLED),
+        (answering(vector(({}, "many"))), Trouble.GARBLED),
+        (answering("[" + " " * 20_000 + "]"), Trouble.TOO_LARGE),
+        (silent, Trouble.SLOW),
+        (dripping, Trouble.SLOW),
+        (hanging_up, Trouble.UNREACHABLE),
+    ],
+)
+async def test_whatever_is_no_complete_answer_is_told_apart(
+    behaviour: Behaviour, trouble: Trouble
+) -> None:
+    async with serving(behaviour) as (url, _), client(url) as prometheus:
+        began_s = time.monotonic()
+        with pytest.raises(NoAnswer) as caught:
+            await prometheus.ask("up")
+
+    assert caught.value.trouble is trouble
+    assert time.monotonic() - began_s < 4 * LIMIT_S
+
+
+async def test_an_empty_answer_is_an_answer() -> None:
+    async with serving(answering(vector())) as (url, _), client(url) as prometheus:
+        assert await prometheus.ask("up") == ()
+
+
+async def test_a_closed_port_is_unreachable() -> None:
+    async with client("http://127.0.0.1:9") as prometheus:
+        with pytest.raises(NoAnswer) as caught:
+            await prometheus.ask("up")
+
+    assert caught.value.trouble is Trouble.UNREACHABLE
+
+
+async def test_the_event_loop_goes_on_while_prometheus_is_silent() -> None:
+    turns = 0
+    async with serving(silent) as (url, _), client(url) as prometheus, asyncio.TaskGroup() as group:
+        ask = group.create_task(_trouble(prometheus))
+        while not ask.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    assert ask.result() is Trouble.SLOW
+    assert turns > 10
+
+
+async def test_a_query_that_still_hangs_is_not_queued_behind() -> None:
+    async with serving(silent) as (url, _), client(url) as prometheus:
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(_trouble(prometheus))
+            await asyncio.sleep(0.05)
+            began_s = time.monotonic()
+            assert await _trouble(prometheus) is Trouble.SLOW
+            assert time.monotonic() - began_s < LIMIT_S / 2
+        assert first.result() is Trouble.SLOW
+
+
+async def test_the_token_is_read_anew_for_each_query(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    async with (
+        serving(answering(vector())) as (url, requests),
+        client(url, token_file=token) as prometheus,
+    ):
+        assert await _trouble(prometheus) is Trouble.UNREACHABLE  # no such file
+        token.write_text("first\n")
+        await prometheus.ask("up")
+        token.write_text("second\n")
+        await prometheus.ask("up")
+
+    assert "Authorization: Bearer first" in requests[0]
+    assert "Authorization: Bearer second" in requests[1]
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    async with serving(answering(vector())) as (url, _), client(url) as prometheus:
+        assert await prometheus.ask("up") == ()
+
+
+async def test_a_real_prometheus_answers_refuses_and_vanishes(tmp_path: Path) -> None:
+    async with Exporter.start() as exporter:
+        exporter.text = 'answer{UUID="GPU-a"} 42\n'
+        start = RealPrometheus.start(tmp_path, {"node": exporter.address})
+        async with start as real, client(real.url, limit_s=5.0) as prometheus:
+
+            async def scraped() -> bool:
+                return bool(await prometheus.ask("answer"))
+
+            await until(scraped, what="the exporter was scraped")
+            (sample,) = await prometheus.ask("answer")
+            assert (sample.labels["UUID"], sample.value) == ("GPU-a", 42)
+            assert (await prometheus.ask("time()"))[0].value > 1e9
+            with pytest.raises(NoAnswer, match="refused") as caught:
+                await prometheus.ask("this is no PromQL")
+            assert caught.value.trouble is Trouble.REFUSED
+        async with client(real.url) as prometheus:
+            assert await _trouble(prometheus) is Trouble.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("value", "sane"),
+    [(0, True), (100, True), (-0.1, False), (101, False), (math.nan, False), (math.inf, False)],
+)
+def test_only_numbers_in_range_are_sane(value: float, sane: bool) -> None:
+    assert is_sane(value, low=0, high=100) is sane
+
+
+async def _trouble(prometheus: Prometheus) -> Trouble:
+    try:
+        await prometheus.ask("up")
+    except NoAnswer as error:
+        return error.trouble
+    raise AssertionError("it answered")

@@ -1,0 +1,272 @@
+"""A small cluster in the embedded API server, and a rebalancer that sees what tests say."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import Card, CardUuid, NodeCards
+from fracgpu.policy import Mode, Policy
+from fracgpu.units import Mib
+from fracgpu.usage import Reading
+from fracgpu.views import read_node, read_pod
+from fracgpu.wire import write_assignment
+from kube.client import KubeClient
+from kube.errors import AlreadyExists
+from kube.events import EventRecorder
+from kube.kinds import EVENTS, NAMESPACES, NODES, PDBS, PODS
+from kube.objects import decode_object
+from rebalancer.book import MoveBook
+from rebalancer.conductor import Conductor
+from rebalancer.cordons import Cordons
+from rebalancer.evictor import Evictor
+from rebalancer.journal import Journal
+from rebalancer.loop import Parts, Rebalancer
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.moves import MoveRecord
+from rebalancer.observe import Measured
+from rebalancer.tally import Tally
+from rebalancer.world import World
+from tests.fakes.clock import VirtualClock
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register
+from tests.support.rebalancing import (
+    CARD_MIB,
+    COOL_CARD,
+    HOT_CARD,
+    LONG_AGO,
+    a_reading,
+    usage_of,
+)
+from tests.support.waiting import until
+
+NAMESPACE: Final = "ml"
+OWNER: Final = {
+    "apiVersion": "apps/v1",
+    "kind": "ReplicaSet",
+    "name": "web",
+    "uid": "owner-1",
+    "controller": True,
+}
+
+
+def a_card(uuid: str, index: int = 0) -> Card:
+    return Card(uuid=CardUuid(uuid), index=index, model="A30", total_mib=Mib(CARD_MIB))
+
+
+async def make_cluster(kube: KubeClient) -> None:
+    """Create two nodes of one card each; pods pod-a and pod-b of one owner are on the hot one."""
+    for namespace in (NAMESPACE, names.SYSTEM_NAMESPACE):
+        with suppress(AlreadyExists):
+            await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
+    await register(kube, a_sharing_node("n1", cards=[a_card(HOT_CARD)]))
+    await register(kube, a_sharing_node("n2", cards=[a_card(COOL_CARD)]))
+    for name in ("pod-a", "pod-b"):
+        await add_pod(kube, name)
+
+
+async def add_pod(  # noqa: PLR0913 - the facts that tests vary
+    kube: KubeClient,
+    name: str,
+    *,
+    card: CardUuid = HOT_CARD,
+    node: str = "n1",
+    mib: int = 4000,
+    ready: bool = True,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> str:
+    """Create a pod that runs on a card; returns its UID."""
+    assignment = write_assignment({"train": (Slice(card=card, mib=Mib(mib)),)})
+    body = a_gpu_pod(
+        name,
+        mib=mib,
+        namespace=NAMESPACE,
+        annotations={names.ASSIGNMENT: assignment, **(annotations or {})},
+        nodeName=node,
+    )
+    body["metadata"] |= {"ownerReferences": [OWNER], "labels": dict(labels or {"app": "web"})}
+    created = await kube.create(PODS, body)
+    await set_ready(kube, name, ready=ready)
+    uid: str = created["metadata"]["uid"]
+    return uid
+
+
+async def set_ready(kube: KubeClient, name: str, *, ready: bool) -> None:
+    status = {
+        "phase": "Running",
+        "startTime": f"{LONG_AGO:%Y-%m-%dT%H:%M:%SZ}",
+        "conditions": [{"type": "Ready", "status": str(ready)}],
+    }
+    await kube.patch(PODS, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+
+
+async def end_pod(kube: KubeClient, name: str) -> None:
+    """Let a pod be gone at once, as its kubelet would after the grace period."""
+    await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
+
+
+async def add_budget(kube: KubeClient, *, allowed: int, name: str = "web") -> None:
+    """Create a PodDisruptionBudget over the pods, in the state its controller would leave it."""
+    body = {
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    with suppress(AlreadyExists):
+        await kube.create(PDBS, body)
+    budget = await kube.get_object(PDBS, name, namespace=NAMESPACE)
+    status = {
+        "observedGeneration": budget["metadata"].get("generation", 1),
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 1 + allowed,
+        "desiredHealthy": 1,
+        "expectedPods": 2,
+    }
+    await kube.patch(PDBS, name, {"status": status}, namespace=NAMESPACE, subresource="status")
+
+
+async def events(kube: KubeClient) -> list[str]:
+    """Give the reasons of all Events so far, oldest first."""
+    found = []
+    for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
+        items = (await kube.list(EVENTS, namespace=namespace)).items
+        found += [read_event(bytes(it)) for it in items]
+    return [reason for _, reason in sorted(found)]
+
+
+def read_event(body: bytes) -> tuple[str, str]:
+    event = decode_object(body)
+    return event["eventTime"], event["reason"]
+
+
+@dataclass
+class Usage:
+    """What the rebalancer will measure; None is a card without a trusted reading."""
+
+    readings: dict[CardUuid, Reading | None] = field(default_factory=dict)
+    trouble: str = ""
+
+    async def observe(self, cards: Collection[CardUuid], _: Policy) -> Measured:
+        readings = {} if self.trouble else self.readings
+        return Measured(
+            usage={uuid: usage_of(uuid, readings.get(uuid)) for uuid in cards},
+            trouble=self.trouble,
+        )
+
+
+@dataclass
+class Config:
+    value: Policy
+    problem: str = ""
+
+
+class Rig:
+    """One rebalancer process, as far as a crash is concerned: all but the API server is in here."""
+
+    def __init__(self, kube: KubeClient, usage: Usage, config: Config, clock: VirtualClock) -> None:
+        self.kube, self.usage, self.config, self.clock = kube, usage, config, clock
+        self.registry = CollectorRegistry()
+        self.metrics = RebalancerMetrics(self.registry)
+        self.may_write = True
+        self.world = World(kube)
+        self.book = MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
+        self.evictor = Evictor(kube, guard=self._guard)
+        self.changed = asyncio.Event()
+        recorder = EventRecorder(kube, "rebalancer", clock)
+        journal = Journal(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
+        self.conductor = Conductor(self.evictor, journal, self._persist)
+        self.loop = Rebalancer(
+            Parts(
+                world=self.world,
+                usage=usage,
+                config=config,
+                changed=self.changed,
+                book=self.book,
+                conductor=self.conductor,
+                cordons=Cordons(kube, guard=self._guard),
+                journal=journal,
+                tally=Tally(self.metrics),
+                clock=clock,
+                scheduler_name=names.SCHEDULER_NAME,
+            )
+        )
+
+    def _guard(self) -> None:
+        if not self.may_write:
+            raise PermissionError("not the leader")
+
+    async def _persist(self, record: MoveRecord) -> None:
+        await self.book.put(record, now=self.clock.now())
+
+    async def tick(self, seconds: float = 15) -> None:
+        """Let time pass, let the informers catch up, and do one cycle."""
+        await self.clock.advance(seconds)
+        await until(self._caught_up, what="the informers caught up")
+        await self.loop.cycle()
+
+    async def tick_until_planned(self) -> MoveRecord:
+        """Tick until a move is on record, which takes two hot cycles."""
+        for _ in range(4):
+            await self.tick()
+            if self.book.records:
+                return self.book.records[-1]
+        raise AssertionError("no move was planned")
+
+    def record(self) -> MoveRecord:
+        """The only move on record."""
+        (record,) = self.book.records
+        return record
+
+    def figure(self, name: str, **labels: str) -> float:
+        """Give the value of one of the rebalancer's own metrics."""
+        value = self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
+        assert value is not None, name
+        return value
+
+    async def _caught_up(self) -> bool:
+        pods = [read_pod(bytes(it)) for it in (await self.kube.list(PODS)).items]
+        there = {it.record.uid: it.record.resource_version for it in pods if it.record.live}
+        here = {uid: it.view.record.resource_version for uid, it in self.world.occupants.items()}
+        nodes = [read_node(bytes(it)) for it in (await self.kube.list(NODES)).items]
+        return there == here and {it.node: it for it in nodes} == dict(self.world.nodes)
+
+
+@asynccontextmanager
+async def a_rig(
+    kube: KubeClient,
+    *,
+    usage: Usage | None = None,
+    policy: Policy | None = None,
+    clock: VirtualClock | None = None,
+) -> AsyncIterator[Rig]:
+    """Run a rebalancer's informers until the block ends; cycles are the test's to call."""
+    default = Policy(mode=Mode.ACTIVE, startup_grace_s=0)
+    rig = Rig(
+        kube, usage or await hot_usage(kube), Config(policy or default), clock or VirtualClock()
+    )
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(it(), name=name) for name, it in rig.world.tasks().items()]
+        async with asyncio.timeout(10):
+            await rig.world.wait_synced()
+        try:
+            yield rig
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def hot_usage(kube: KubeClient) -> Usage:
+    """Give what Prometheus would say: both pods share the hot card, the other card idles."""
+    pods = [read_pod(bytes(it)) for it in (await kube.list(PODS, namespace=NAMESPACE)).items]
+    busy = {it.record.uid: 0.45 for it in pods}
+    return Usage({HOT_CARD: a_reading(0.9, pods=busy), COOL_CARD: a_reading(0.05)})
+
+
+async def cordons_of(kube: KubeClient, node: str) -> dict[str, Any]:
+    """Give the cordons on a node, as they stand in the API server: card to reason."""
+    found: NodeCards = read_node(await kube.get(NODES, node))
+    return {it.card: it.reason for it in found.cordons}
