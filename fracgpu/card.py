@@ -88,6 +88,7 @@ class CardClass:
         most_per_node: the largest number of such cards in one node.
         as_large_per_node: the largest number of cards in one node that share this much or more.
         free_share: free MiB of the class over its capacity, 0..1.
+        measured: a node agent reported such a card; else node labels suggest it.
     """
 
     capacity_mib: Mib
@@ -96,6 +97,7 @@ class CardClass:
     as_large_per_node: int = 0
     cards: int
     free_share: float
+    measured: bool = True
 
     def __post_init__(self) -> None:
         if self.as_large_per_node < self.most_per_node:
@@ -108,31 +110,42 @@ def model_key(model: str) -> str:
 
 
 def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
-    """Tell whether *model* matches one of *globs*; no globs allow every model."""
+    """Tell whether *model* matches one of *globs* and none of those that begin with ``!``.
+
+    Without globs that allow, every model is allowed that is not excluded.
+    """
     if not globs:
         return True
     key = model_key(model).casefold()
-    return any(fnmatch.fnmatchcase(key, model_key(glob).casefold()) for glob in globs)
+    allowed = None
+    for glob in globs:
+        excludes = glob.startswith("!")
+        matches = fnmatch.fnmatchcase(key, model_key(glob.removeprefix("!")).casefold())
+        if excludes and matches:
+            return False
+        if not excludes:
+            allowed = allowed or matches
+    return allowed is not False
 
 
 def card_classes(
-    nodes: Iterable[NodeCards], *, free_mib: Mapping[CardUuid, Mib]
+    nodes: Iterable[NodeCards],
+    *,
+    free_mib: Mapping[CardUuid, Mib],
+    supposed: Iterable[NodeCards] = (),
 ) -> tuple[CardClass, ...]:
     """Sort the cluster's shared, healthy cards into classes, the most free share first.
 
-    Cards missing from *free_mib* count as full: unknown is never free.
+    Cards missing from *free_mib* count as full: unknown is never free. Classes that only
+    *supposed* nodes have, of which labels speak and no agent yet, come last.
     """
     by_size: dict[Mib, list[Card]] = {}
     per_node: list[Counter[Mib]] = []
     for node in nodes:
-        if not node.shared:
-            continue
-        here: Counter[Mib] = Counter()
-        for card in node.cards:
-            if card.health is Health.HEALTHY and card.capacity_mib > 0:
-                by_size.setdefault(card.capacity_mib, []).append(card)
-                here[card.capacity_mib] += 1
-        per_node.append(here)
+        _sort_in(node, by_size, per_node)
+    measured = frozenset(by_size)
+    for node in supposed:
+        _sort_in(node, by_size, per_node)
     classes = [
         CardClass(
             capacity_mib=size,
@@ -143,10 +156,22 @@ def card_classes(
             ),
             cards=len(cards),
             free_share=_free_share(cards, size, free_mib),
+            measured=size in measured,
         )
         for size, cards in by_size.items()
     ]
-    return tuple(sorted(classes, key=lambda it: (-it.free_share, it.capacity_mib)))
+    return tuple(sorted(classes, key=lambda it: (not it.measured, -it.free_share, it.capacity_mib)))
+
+
+def _sort_in(node: NodeCards, by_size: dict[Mib, list[Card]], per_node: list[Counter[Mib]]) -> None:
+    if not node.shared:
+        return
+    here: Counter[Mib] = Counter()
+    for card in node.cards:
+        if card.health is Health.HEALTHY and card.capacity_mib > 0:
+            by_size.setdefault(card.capacity_mib, []).append(card)
+            here[card.capacity_mib] += 1
+    per_node.append(here)
 
 
 def _free_share(cards: Sequence[Card], size: Mib, free_mib: Mapping[CardUuid, Mib]) -> float:

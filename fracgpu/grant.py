@@ -2,59 +2,129 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from fracgpu import names
 from fracgpu.card import CardClass, model_allowed
 from fracgpu.container import effective
 from fracgpu.errors import RequestError
-from fracgpu.request import (
-    ContainerNeed,
-    PodNeed,
-    PodRequest,
-    SliceRequest,
-    per_card_mib,
-)
-from fracgpu.units import format_mib, share_of
+from fracgpu.request import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.stated import per_card_mib
+from fracgpu.units import Mib, format_mib, share_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRule:
+    """What the administrator decided about card classes.
+
+    Attributes:
+        default_models: models whose class a share is a share of when the pod names none; the most
+            free class where this is empty.
+        default_mib: shareable MiB of the class that a share is a share of when the pod names no
+            model. It is also what a share is a share of while the cluster has no card at all.
+        wait: grant what no node could hold now, so that the pod waits for a node that can.
+    """
+
+    default_models: tuple[str, ...] = ()
+    default_mib: Mib | None = None
+    wait: bool = False
+
+    @property
+    def has_default(self) -> bool:
+        return bool(self.default_models) or self.default_mib is not None
+
+
+NO_RULE: Final = ClassRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A request that was understood, and the card class that its shares are shares of, if any."""
+    """A request that was understood, and the card class that its shares are shares of, if any.
+
+    *waits_for* says what the cluster lacks, where the administrator lets such pods wait.
+    """
 
     need: PodNeed
     card_class: CardClass | None
+    waits_for: str = ""
 
 
-def grant(request: PodRequest, classes: Sequence[CardClass]) -> Grant:
+def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule = NO_RULE) -> Grant:
     """Turn a request into MiB.
 
     Shares are shares of the first of *classes* (so: the most free one) that could ever hold the
-    whole pod. Where the limits already say the MiB, because the pod was admitted before, the first
-    class that agrees with them goes first. MiB need no class, but some card must be large enough.
+    whole pod; where the pod names no model, *rule* may narrow them. Where the limits already say
+    the MiB, because the pod was admitted before, the first class that agrees with them goes first.
+    MiB need no class, but some card must be large enough.
 
     Raises:
         RequestError: no class could ever hold it, or the limits already say something else.
     """
+    shared = any(part.share is not None for part in request.slices)
     allowed = [
         it for it in classes if any(model_allowed(m, globs=request.models) for m in it.models)
     ]
     if not allowed:
-        raise _no_class(request, classes)
-    shared = any(part.share is not None for part in request.slices)
-    misfits: list[RequestError] = []
+        return _without_class(request, _no_class(request, classes), rule, shared=shared)
+    candidates = allowed
+    if shared and not request.models and rule.has_default:
+        candidates = [it for it in allowed if _is_default(it, rule)]
+        if not candidates:
+            return _without_class(request, _no_default(rule, classes), rule, shared=shared)
+    misfits: list[tuple[RequestError, Grant]] = []
     contradictions: list[RequestError] = []
-    for card_class in allowed:
+    for card_class in candidates:
         need = _need_in(request, card_class)
-        misfit = _misfit(request, need, card_class, allowed)
-        if misfit is not None:
-            misfits.append(misfit)
-            continue
+        granted = Grant(need=need, card_class=card_class if shared else None)
         contradiction = _contradiction(request, need)
-        if contradiction is None:
-            return Grant(need=need, card_class=card_class if shared else None)
-        contradictions.append(contradiction)
-    raise (contradictions or misfits)[0]
+        misfit = _misfit(request, need, card_class, allowed if not shared else candidates)
+        if misfit is not None:
+            misfits.append((misfit, granted))
+        elif contradiction is None:
+            return granted
+        else:
+            contradictions.append(contradiction)
+    if contradictions:
+        raise contradictions[0]
+    misfit, granted = misfits[0]
+    return _waiting(request, granted, misfit, rule)
+
+
+def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
+    if rule.default_mib is not None and card_class.capacity_mib != rule.default_mib:
+        return False
+    return any(model_allowed(it, globs=rule.default_models) for it in card_class.models)
+
+
+def _without_class(
+    request: PodRequest, error: RequestError, rule: ClassRule, *, shared: bool
+) -> Grant:
+    """Grant without a card to look at, where pods may wait and a size is known."""
+    if shared and (rule.default_mib is None or request.models):
+        raise error
+    supposed = None
+    if shared and rule.default_mib is not None:
+        supposed = CardClass(
+            capacity_mib=rule.default_mib,
+            models=frozenset(rule.default_models),
+            most_per_node=0,
+            cards=0,
+            free_share=0,
+            measured=False,
+        )
+    granted = Grant(need=_need_in(request, supposed), card_class=supposed)
+    return _waiting(request, granted, error, rule)
+
+
+def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: ClassRule) -> Grant:
+    """Let a pod wait for what the cluster lacks, or say that it lacks it."""
+    if not rule.wait:
+        raise misfit
+    contradiction = _contradiction(request, granted.need)
+    if contradiction is not None:
+        raise contradiction
+    return replace(granted, waits_for=str(misfit))
 
 
 def admitted_need(request: PodRequest) -> PodNeed:
@@ -100,10 +170,11 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
     return words
 
 
-def _need_in(request: PodRequest, card_class: CardClass) -> PodNeed:
+def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
     containers = []
     for part in request.slices:
         if part.share is not None:
+            assert card_class is not None, "a share is a share of some class"
             mib = share_of(part.share, capacity_mib=card_class.capacity_mib)
         else:
             assert part.mib is not None, "a slice has a share or MiB"
@@ -214,7 +285,21 @@ def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError
     )
 
 
+def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
+    sizes = "" if rule.default_mib is None else f" that shares {rule.default_mib} MiB"
+    there = sorted({model for it in classes for model in it.models})
+    return RequestError(
+        field="the cluster's default card",
+        found=(", ".join(rule.default_models) or "a card") + sizes,
+        wanted="one that the cluster has: "
+        + ", ".join(f"{'/'.join(sorted(it.models))} ({it.capacity_mib} MiB)" for it in classes),
+        hint=f'name a model, e.g. {names.MODEL}: "{there[0]}"',
+    )
+
+
 def _model_hint(glob: str, models: Sequence[str]) -> str:
+    if glob.startswith("!"):
+        return ""
     bare = glob.strip("*").casefold()
     if bare and any(bare in model.casefold() for model in models):
         return f"write '*{glob.strip('*')}*'"

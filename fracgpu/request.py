@@ -7,25 +7,17 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from fracgpu import names
+from fracgpu import names, stated
 from fracgpu.card import model_key
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError
-from fracgpu.units import (
-    Mib,
-    parse_count,
-    parse_memory_mib,
-    parse_mib,
-    parse_share,
-)
+from fracgpu.stated import limit_of, per_card_mib, stated_amounts
+from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
-MAX_CARDS: Final = 64
 FULL_CORES: Final = 100
+MAX_CARDS: Final = stated.MAX_CARDS
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
-
-# Keys of the language whose other values come with a later release.
-_ONLY_CHOICE: Final = {names.TOPOLOGY: "any", names.ISOLATION: "none"}
 
 _T = TypeVar("_T")
 
@@ -42,6 +34,37 @@ class Rebalance(Enum):
 
     EVICT = "evict"
     NEVER = "never"
+
+
+class Topology(Enum):
+    """Which cards of one node go together, for a container on several."""
+
+    ANY = "any"
+
+
+class Isolation(Enum):
+    """What enforces a share on its card."""
+
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A key whose values are words: all that the language has, and those that we honour now.
+
+    To honour one more is to add it to *offered*.
+    """
+
+    language: tuple[str, ...]
+    offered: type[Enum]
+
+
+CHOICES: Final = {
+    names.PLACEMENT: Choice(language=("pack", "spread", "least-waste"), offered=Strategy),
+    names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
+    names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
+    names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +140,18 @@ def read_request(
         RequestError: something cannot be read or contradicts something else.
     """
     _refuse_unknown_keys(annotations)
-    stated = {spec.name: _stated(spec) for spec in containers}
+    strategy = _choice(annotations, names.PLACEMENT, Strategy)
+    _choice(annotations, names.TOPOLOGY, Topology)
+    _choice(annotations, names.ISOLATION, Isolation)
+    rebalance = _choice(annotations, names.REBALANCE, Rebalance)
+    limits = {spec.name: stated_amounts(spec) for spec in containers}
     shares = _items(annotations, names.FRACTION, containers, _share)
     memories = _items(annotations, names.MEMORY, containers, _memory)
     cores = _items(annotations, names.CORES, containers, _cores)
     cards = _items(annotations, names.CARDS, containers, _cards)
     slices = []
     for spec in containers:
-        mib, slots = stated[spec.name]
+        mib, slots = limits[spec.name]
         name = spec.name
         if name in shares and name in memories:
             raise RequestError(
@@ -157,8 +184,8 @@ def read_request(
     return PodRequest(
         slices=tuple(slices),
         models=_globs(annotations),
-        strategy=_choice(annotations, names.PLACEMENT, Strategy),
-        rebalance=_choice(annotations, names.REBALANCE, Rebalance),
+        strategy=strategy,
+        rebalance=rebalance,
     )
 
 
@@ -173,14 +200,6 @@ def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
                 found=annotations[key],
                 wanted="one of " + ", ".join(names.REQUEST_KEYS),
                 hint=f"did you mean {names.PREFIX}{close[0]}?" if close else "",
-            )
-        only = _ONLY_CHOICE.get(key)
-        if only is not None and annotations[key] != only:
-            raise RequestError(
-                field=key,
-                found=annotations[key],
-                wanted=f"'{only}'",
-                hint="this release offers nothing else",
             )
 
 
@@ -210,80 +229,11 @@ def _refuse_orphans(
             )
     if names.GPU_SLOT in spec.limits:
         raise RequestError(
-            field=_limit_of(names.GPU_SLOT, spec),
+            field=limit_of(names.GPU_SLOT, spec),
             found=spec.limits[names.GPU_SLOT],
             wanted=f"no slot without memory: the webhook writes it beside {names.GPU_MEM}",
             hint=f"ask with {names.FRACTION} or {names.MEMORY} instead",
         )
-
-
-def _stated(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
-    """Read our resources from a container's limits; requests may only repeat them."""
-    for place, amounts in (("limits", spec.limits), ("requests", spec.requests)):
-        for key in sorted(amounts):
-            if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
-                raise RequestError(
-                    field=f"{place}['{key}'] of container '{spec.name}'",
-                    found=amounts[key],
-                    wanted=f"{names.GPU_MEM} in whole MiB",
-                    hint=f"use the annotation {names.CARDS} for several cards",
-                )
-    mib = slots = None
-    if names.GPU_MEM in spec.limits:
-        field = _limit_of(names.GPU_MEM, spec)
-        mib = parse_mib(spec.limits[names.GPU_MEM], field=field)
-    if names.GPU_SLOT in spec.limits:
-        slots = parse_count(
-            spec.limits[names.GPU_SLOT],
-            field=_limit_of(names.GPU_SLOT, spec),
-            low=1,
-            high=MAX_CARDS,
-            wanted=f"what the webhook writes; state {names.GPU_MEM} instead",
-        )
-    for key in (names.GPU_MEM, names.GPU_SLOT):
-        if key in spec.requests and spec.requests[key] != spec.limits.get(key):
-            _refuse_other_request(key, spec, limit=mib if key == names.GPU_MEM else slots)
-    return mib, slots
-
-
-def _limit_of(key: str, spec: ContainerSpec) -> str:
-    return f"limits['{key}'] of container '{spec.name}'"
-
-
-def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
-    """Refuse a request that is not its limit; ``8000`` and ``8k`` are one amount."""
-    field = f"requests['{key}'] of container '{spec.name}'"
-    if limit is None:
-        raise RequestError(
-            field=field,
-            found=spec.requests[key],
-            wanted="the same amount in limits",
-            hint=f"state {names.GPU_MEM} in limits alone",
-        )
-    if parse_mib(spec.requests[key], field=field) != limit:
-        raise RequestError(
-            field=field,
-            found=spec.requests[key],
-            wanted=f"what its limits say, {limit}",
-            hint="leave the request out, Kubernetes copies the limit",
-        )
-
-
-def per_card_mib(total_mib: Mib, cards: int, container: str) -> Mib:
-    """Split a container's total MiB evenly over its cards.
-
-    Raises:
-        RequestError: it does not divide.
-    """
-    if total_mib % cards:
-        below = total_mib - total_mib % cards
-        raise RequestError(
-            field=f"limits['{names.GPU_MEM}'] of container '{container}'",
-            found=str(total_mib),
-            wanted=f"a number of MiB that divides evenly over its {cards} cards",
-            hint=f"'{max(below, cards)}' would do",
-        )
-    return Mib(total_mib // cards)
 
 
 def _items(
@@ -296,7 +246,7 @@ def _items(
     if key not in annotations:
         return {}
     text = annotations[key]
-    known = [spec.name for spec in containers]
+    known = dict.fromkeys(spec.name for spec in containers)
     apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
     if "=" not in text:
         if not apps:
@@ -307,7 +257,7 @@ def _items(
     return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
 
 
-def _pairs(text: str, key: str, known: Sequence[str]) -> dict[str, str]:
+def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
     items: dict[str, str] = {}
     for pair in text.split(","):
         name, equals, item = (piece.strip() for piece in pair.partition("="))
@@ -350,7 +300,7 @@ def _globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
     if text is None:
         return ()
     globs = tuple(piece.strip() for piece in text.split(","))
-    if not all(globs):
+    if not all(glob.removeprefix("!").strip() for glob in globs):
         raise RequestError(
             field=names.MODEL,
             found=text,
@@ -362,18 +312,18 @@ def _globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
 _E = TypeVar("_E", bound=Enum)
 
 
-def _choice(annotations: Mapping[str, str], key: str, choices: type[_E]) -> _E | None:
+def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E | None:
     text = annotations.get(key)
     if text is None:
         return None
-    for choice in choices:
+    for choice in offered:
         if choice.value == text:
             return choice
-    known = [str(choice.value) for choice in choices]
-    close = difflib.get_close_matches(text, known, n=1)
-    raise RequestError(
-        field=key,
-        found=text,
-        wanted="one of " + ", ".join(known),
-        hint=f"did you mean '{close[0]}'?" if close else "",
-    )
+    known = [str(choice.value) for choice in offered]
+    if text in CHOICES[key].language:
+        hint = "this release does not honour it yet"
+    else:
+        close = difflib.get_close_matches(text, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else ""
+    wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"
+    raise RequestError(field=key, found=text, wanted=wanted, hint=hint)

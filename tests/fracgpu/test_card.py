@@ -115,6 +115,11 @@ def test_a_model_is_written_as_a_label_value_can_be() -> None:
         (("H100",), False),
         (("*A100*",), False),
         (("NVIDIA-H?00*",), True),
+        (("!*H100*",), False),
+        (("!*A100*",), True),
+        (("*NVIDIA*", "!*h100*"), False),
+        (("!*H100*", "*"), False),
+        (("*A30*", "!*A100*"), False),
     ],
 )
 def test_a_model_is_allowed_by_any_glob_whatever_its_case(
@@ -232,3 +237,16 @@ def test_classes_count_every_usable_card_once_whatever_the_order_of_nodes(
     assert all(it.most_per_node <= it.cards for it in classes)
     assert all(0 <= it.free_share <= 1 for it in classes)
     assert classes == card_classes(nodes[::-1], free_mib=all_free(nodes))
+
+
+def test_what_only_labels_suggest_comes_after_what_an_agent_reported() -> None:
+    reported = a_node("a", a_card("a0"))
+    same = a_node("b", a_card("b0"), a_card("b1"))
+    other = a_node("c", a_card("c0", 80_000))
+
+    classes = card_classes([reported], free_mib={}, supposed=[same, other])
+
+    assert [(it.capacity_mib, it.cards, it.most_per_node, it.measured) for it in classes] == [
+        (24_000, 3, 2, True),
+        (80_000, 1, 1, False),
+    ]

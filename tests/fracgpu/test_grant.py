@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fracgpu.card import CardClass
 from fracgpu.container import ContainerKind, effective
 from fracgpu.errors import RequestError
-from fracgpu.grant import Grant, admitted_need, describe, grant
+from fracgpu.grant import ClassRule, Grant, admitted_need, describe, grant
 from fracgpu.request import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
 from fracgpu.units import Mib, share_of
 
@@ -104,6 +104,93 @@ def test_what_concerns_the_whole_pod_is_handed_on() -> None:
     need = grant(request, CLASSES).need
 
     assert (need.models, need.strategy) == (("*",), Strategy.SPREAD)
+
+
+# -- what the administrator decides --------------------------------------------------------------
+
+DEFAULT_H100 = ClassRule(default_models=("*H100*",))
+
+
+@pytest.mark.parametrize(
+    ("request_", "rule", "capacity_mib"),
+    [
+        (asks(HALF), ClassRule(), 24_000),
+        (asks(HALF), DEFAULT_H100, 81_920),
+        (asks(HALF), ClassRule(default_mib=Mib(81_920)), 81_920),
+        (asks(HALF, models=("*A30*",)), DEFAULT_H100, 24_000),
+        (asks(HALF, models=("!*A30*",)), ClassRule(), 81_920),
+    ],
+)
+def test_a_share_is_one_of_the_model_it_names_else_of_the_default_else_of_the_most_free(
+    request_: PodRequest, rule: ClassRule, capacity_mib: int
+) -> None:
+    card_class = grant(request_, CLASSES, rule=rule).card_class
+
+    assert card_class is not None
+    assert card_class.capacity_mib == capacity_mib
+
+
+def test_the_default_class_is_no_matter_to_who_asks_in_mib() -> None:
+    rule = ClassRule(default_models=("none-such",))
+
+    assert grant(asks(memory(30_000)), CLASSES, rule=rule).need.containers[0].mib == 30_000
+
+
+def test_a_default_that_the_cluster_lacks_is_said() -> None:
+    rule = ClassRule(default_models=("*A100*",), default_mib=Mib(40_000))
+
+    with pytest.raises(RequestError) as refused:
+        grant(asks(HALF), CLASSES, rule=rule)
+
+    assert str(refused.value) == (
+        "the cluster's default card is '*A100* that shares 40000 MiB'; want one that the cluster "
+        "has: NVIDIA-A30 (24000 MiB), NVIDIA-H100-80GB-HBM3 (81920 MiB); "
+        'name a model, e.g. fracgpu.io/model: "NVIDIA-A30"'
+    )
+
+
+WAIT = ClassRule(wait=True, default_mib=Mib(40_000))
+
+
+@pytest.mark.parametrize(
+    ("request_", "classes", "mib", "waits_for"),
+    [
+        (asks(memory(100_000)), CLASSES, 100_000, "fracgpu.io/memory of container 'train' is"),
+        (asks(memory(4_000)), (), 4_000, "the request is 'a share of a card'"),
+        (asks(HALF), (), 20_000, "the request is 'a share of a card'"),
+        (asks(HALF), CLASSES, 20_000, "the cluster's default card is"),
+        (
+            asks(SliceRequest(container="train", share=Fraction(1), cards=9), models=("*A30",)),
+            CLASSES,
+            24_000,
+            "fracgpu.io/cards of container 'train' is '9'",
+        ),
+    ],
+)
+def test_where_pods_may_wait_what_the_cluster_lacks_is_granted_and_said(
+    request_: PodRequest, classes: Sequence[CardClass], mib: int, waits_for: str
+) -> None:
+    granted = grant(request_, classes, rule=WAIT)
+
+    assert granted.need.containers[0].mib == mib
+    assert granted.waits_for.startswith(waits_for)
+
+
+@pytest.mark.parametrize(
+    ("request_", "rule"),
+    [
+        (asks(HALF), ClassRule(wait=True)),
+        (asks(HALF, models=("*X*",)), WAIT),
+        (
+            asks(SliceRequest(container="train", share=Fraction(1), stated_mib=Mib(7))),
+            WAIT,
+        ),
+    ],
+    ids=["no size known", "a model that nobody has", "a limit that says otherwise"],
+)
+def test_a_share_of_an_unknown_size_cannot_wait(request_: PodRequest, rule: ClassRule) -> None:
+    with pytest.raises(RequestError):
+        grant(request_, (), rule=rule)
 
 
 # -- what is refused, in these words -----------------------------------------------------------

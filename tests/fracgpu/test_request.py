@@ -10,12 +10,12 @@ from fracgpu import names
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError
 from fracgpu.request import (
+    CHOICES,
     ContainerNeed,
     PodRequest,
     Rebalance,
     SliceRequest,
     Strategy,
-    per_card_mib,
     read_request,
 )
 from fracgpu.units import Mib
@@ -226,22 +226,23 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
     "an unknown way to move": (
         [A],
         {"fraction": "1", "rebalance": "surge"},
-        "fracgpu.io/rebalance is 'surge'; want one of evict, never",
+        "fracgpu.io/rebalance is 'surge'; want one of evict, never; "
+        "this release does not honour it yet",
     ),
     "a topology of a later release": (
         [A],
         {"fraction": "1", "topology": "nvlink"},
-        "fracgpu.io/topology is 'nvlink'; want 'any'; this release offers nothing else",
+        "fracgpu.io/topology is 'nvlink'; want 'any'; this release does not honour it yet",
     ),
     "the word of another key": (
         [A],
         {"fraction": "1", "topology": "none"},
-        "fracgpu.io/topology is 'none'; want 'any'; this release offers nothing else",
+        "fracgpu.io/topology is 'none'; want 'any'",
     ),
     "an isolation of a later release": (
         [A],
         {"fraction": "1", "isolation": "mps"},
-        "fracgpu.io/isolation is 'mps'; want 'none'; this release offers nothing else",
+        "fracgpu.io/isolation is 'mps'; want 'none'; this release does not honour it yet",
     ),
     "another resource of ours": (
         [a_spec("a", gpu_count="1")],
@@ -289,6 +290,30 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
 }
 
 
+WORDS = [(key, word) for key, choice in CHOICES.items() for word in choice.language]
+
+
+@pytest.mark.parametrize(("key", "word"), WORDS)
+def test_each_word_of_the_language_is_honoured_or_refused_but_never_ignored(
+    key: str, word: str
+) -> None:
+    offered = [it.value for it in CHOICES[key].offered]
+    asks = {"fraction": "1", key.removeprefix("fracgpu.io/"): word}
+
+    if word in offered:
+        assert read(**asks) is not None
+    else:
+        wanted = f"one of {', '.join(offered)}" if len(offered) > 1 else f"'{offered[0]}'"
+        assert refusal(**asks) == (
+            f"{key} is '{word}'; want {wanted}; this release does not honour it yet"
+        )
+
+
+def test_nothing_is_offered_that_the_language_does_not_have() -> None:
+    for choice in CHOICES.values():
+        assert {it.value for it in choice.offered} <= set(choice.language)
+
+
 @pytest.mark.parametrize(("specs", "asks", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_nonsense_is_refused_in_these_words(
     specs: Sequence[ContainerSpec], asks: dict[str, str], words: str
@@ -299,11 +324,6 @@ def test_nonsense_is_refused_in_these_words(
         read_request(annotations, specs)
 
     assert str(refused.value) == words
-
-
-def test_a_limit_smaller_than_its_cards_suggests_one_mib_for_each() -> None:
-    with pytest.raises(RequestError, match="'3' would do"):
-        per_card_mib(Mib(2), 3, "a")
 
 
 def test_reserved_keys_are_not_judged_here() -> None:
