@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Protocol
+from typing import Protocol
 
 import structlog
 
@@ -26,8 +26,6 @@ from rebalancer.tally import Tally
 from rebalancer.world import World
 
 log = structlog.get_logger()
-
-_NO_CYCLE: Final = "no cycle yet"
 
 
 class UsageSource(Protocol):
@@ -70,12 +68,18 @@ class Rebalancer:
         self._parts = parts
         self._heat: dict[CardUuid, CardHeat] = {}
         self._leading_since: datetime | None = None
-        self._trouble = _NO_CYCLE
+        self._trouble = "no cycle yet"
+        self._kind = ""
         self._config_problem = ""
 
     def trouble(self) -> str | None:
         """Say why nothing can be moved now, for ``/readyz``; None on a replica that stands by."""
         return (self._trouble or None) if self._leading_since else None
+
+    @property
+    def suspended(self) -> str:
+        """Why nothing can be moved since the last cycle; empty when pods could be."""
+        return self._trouble
 
     async def run(self) -> None:
         """Cycle until cancelled; a change of the policy starts the next cycle at once."""
@@ -177,7 +181,7 @@ class Rebalancer:
         self, picture: Picture, plan: Plan, measured: Measured, policy: Policy, *, now: datetime
     ) -> None:
         blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
-        self._say("blind: no pod is moved" if blind else "", detail=blind)
+        self._say("blind, no pod is moved" if blind else "", detail=blind)
         self._parts.tally.count(picture, plan, measured, policy=policy, now=now)
 
     async def _tell_config(self) -> None:
@@ -190,8 +194,9 @@ class Rebalancer:
 
     def _say(self, trouble: str, *, detail: str) -> None:
         """Keep the trouble for ``/readyz``, and log it when it begins and when it ends."""
-        before, self._trouble = self._trouble, f"{trouble}: {detail}" if trouble else ""
-        if trouble and trouble != before.partition(": ")[0]:
+        before, self._kind = self._kind, trouble
+        self._trouble = f"{trouble}: {detail}" if trouble else ""
+        if trouble and trouble != before:
             log.warning("moving_suspended", why=trouble, detail=detail)
-        elif before not in ("", _NO_CYCLE) and not trouble:
-            log.info("moving_possible", before=before)
+        elif before and not trouble:
+            log.info("moving_resumed", was=before)

@@ -72,7 +72,7 @@ async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveBook) ->
     await kube.delete(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
 
     await book.load()
-    assert book.records == ()
+    assert list(book.records) == []
     await book.put(RECORD, now=NOON)
 
     assert book.records == (RECORD,)

@@ -1,0 +1,140 @@
+"""What people read of a move: Events in plain words on the objects concerned."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry
+
+from fracgpu.card import CardUuid
+from kube.events import EventLevel, Regarding
+from rebalancer.evictor import Outcome, Verdict
+from rebalancer.journal import Journal
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.moves import Ending, MovePhase, plan_record
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_picture, a_reading
+
+RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
+
+
+@dataclass
+class Written:
+    """Stands in for the recorder of Events."""
+
+    events: list[tuple[str, str, str, EventLevel]] = field(default_factory=list)
+
+    async def emit(
+        self,
+        regarding: Regarding,
+        *,
+        reason: str,
+        note: str,
+        level: EventLevel = EventLevel.NORMAL,
+    ) -> None:
+        where = f"{regarding.kind.kind} {regarding.namespace}/{regarding.name}"
+        self.events.append((where, reason, note, level))
+
+
+def a_journal() -> tuple[Journal, Written, CollectorRegistry]:
+    registry, written = CollectorRegistry(), Written()
+    return Journal(written, RebalancerMetrics(registry), namespace="sys"), written, registry
+
+
+async def test_a_hot_card_is_told_on_its_node_with_the_reason_not_to_move() -> None:
+    journal, written, _ = a_journal()
+    relievable = a_reading(0.9, pods={"a": 0.45, "b": 0.45})
+
+    await journal.hot_card(HOT_CARD, node="n1", reading=relievable, policy=ACTIVE)
+    await journal.hot_card(HOT_CARD, node="n1", reading=a_reading(0.9), policy=ACTIVE)
+
+    assert written.events[0] == (
+        "Node /n1",
+        "HotCardDetected",
+        "card GPU-hot is busy 90% of the time",
+        EventLevel.WARNING,
+    )
+    assert written.events[1][2].endswith("its pods account for too little of its use")
+
+
+async def test_a_plan_says_will_and_a_dry_run_would() -> None:
+    journal, written, _ = a_journal()
+
+    await journal.planned(RECORD)
+    await journal.planned(replace(RECORD, dry_run=True))
+
+    where, reason, note, _ = written.events[0]
+    assert (where, reason) == ("Pod ml/pod-x", "MovePlanned")
+    assert note == (
+        "will move it off card GPU-hot, which is busy 90% of the time; card GPU-cool on n2 has room"
+    )
+    assert written.events[1][2].startswith("would move it off card GPU-hot")
+
+
+async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
+    journal, written, registry = a_journal()
+    evicted = replace(RECORD, phase=MovePhase.EVICTED)
+    there = replace(
+        evicted.to(MovePhase.VERIFYING, now=NOON + timedelta(seconds=8)),
+        landed=COOL_CARD,
+        replacement="ml/pod-y",
+    )
+
+    await journal.completed(there, evicted, a_picture(), policy=ACTIVE)
+    elsewhere = replace(there, landed=CardUuid("GPU-other"))
+    await journal.completed(elsewhere, evicted, a_picture(), policy=ACTIVE)
+
+    assert written.events[0][2] == "ml/pod-y runs on card GPU-cool instead of GPU-hot"
+    value = registry.get_sample_value
+    assert value("fracgpu_rebalancer_pod_unavailable_seconds_sum") == 16
+    assert value("fracgpu_rebalancer_misplaced_total") == 1
+    assert value("fracgpu_rebalancer_ping_pongs_total") == 0
+
+
+async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
+    journal, written, registry = a_journal()
+    for ending in Ending:
+        verifying = (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED)
+        phase = MovePhase.VERIFYING if ending in verifying else MovePhase.PLANNED
+        await journal.ended(replace(RECORD, phase=phase).ended(ending, now=NOON, detail="why"))
+
+    for ending in Ending:
+        labels = {"mode": "active", "result": ending.value}
+        assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
+    told = {(reason, note) for _, reason, note, _ in written.events}
+    quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}
+    assert told == {("MoveIneffective", "why")} | {
+        ("MoveAborted", f"{it.value}: why") for it in Ending if it not in quiet
+    }
+    assert {level for *_, level in written.events} == {EventLevel.WARNING}
+    assert registry.get_sample_value("fracgpu_rebalancer_lost_pods_total") == 1
+    assert registry.get_sample_value("fracgpu_rebalancer_ineffective_moves_total") == 1
+
+
+async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
+    journal, written, _ = a_journal()
+
+    await journal.config_refused("hotRatio is 80")
+
+    where, reason, note, level = written.events[0]
+    assert (where, reason, level) == (
+        "ConfigMap sys/fracgpu-config",
+        "ConfigRefused",
+        EventLevel.WARNING,
+    )
+    assert "hotRatio is 80" in note
+
+
+def test_answers_and_phases_are_counted() -> None:
+    journal, _, registry = a_journal()
+
+    journal.asked(RECORD, Verdict(outcome=Outcome.BLOCKED))
+    journal.rehearsed(RECORD, Verdict(outcome=Outcome.ALLOWED))
+    journal.verified(relief_ratio=0.25)
+    journal.verified(relief_ratio=-0.25)
+    journal.left_phase(RECORD, now=NOON + timedelta(seconds=9))
+
+    value = registry.get_sample_value
+    assert value("fracgpu_rebalancer_evictions_total", {"code": "blocked"}) == 1
+    assert value("fracgpu_rebalancer_rehearsals_total", {"code": "allowed"}) == 1
+    assert value("fracgpu_rebalancer_relief_points_total") == 25
+    assert value("fracgpu_rebalancer_move_phase_seconds_sum", {"phase": "planned"}) == 9

@@ -1,0 +1,182 @@
+"""The loop over an embedded API server: what stops it from moving, and what it says then."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import structlog
+
+from fracgpu import names
+from fracgpu.policy import Mode, Policy
+from kube.client import KubeClient
+from kube.kinds import CONFIGMAPS, PODS
+from rebalancer.moves import Ending, MovePhase
+from simulator.apiserver import ApiServer
+from tests.support.moving import (
+    NAMESPACE,
+    a_rig,
+    cordons_of,
+    events,
+    make_cluster,
+)
+from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
+
+DRY_RUN = Policy(mode=Mode.DRY_RUN, startup_grace_s=0)
+
+
+async def all_are_there(kube: KubeClient) -> bool:
+    pods = [await kube.get_object(PODS, it, namespace=NAMESPACE) for it in ("pod-a", "pod-b")]
+    return not any("deletionTimestamp" in it["metadata"] for it in pods)
+
+
+async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.usage.trouble = "unreachable: connection refused"
+        with structlog.testing.capture_logs() as logs:
+            for _ in range(5):
+                await rig.tick()
+
+        assert [it["event"] for it in logs].count("moving_suspended") == 1
+        assert rig.figure("blind") == 1
+        assert rig.loop.suspended == "blind, no pod is moved: unreachable: connection refused"
+        assert await all_are_there(kube)
+        assert rig.record().phase is MovePhase.PLANNED
+        rig.usage.trouble = ""
+        await rig.tick()
+        assert rig.loop.suspended == ""
+
+
+async def test_a_replica_that_stands_by_is_ready(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        assert rig.loop.trouble() is None
+
+
+async def test_the_leader_is_not_ready_before_its_first_cycle(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig, asyncio.TaskGroup() as group:
+        running = group.create_task(rig.loop.run())
+        await asyncio.sleep(0)
+        assert rig.loop.trouble() == "no cycle yet"
+        await rig.clock.wait_for_sleepers(1)
+        assert rig.loop.trouble() is None
+        running.cancel()
+
+
+async def test_a_changed_policy_starts_the_next_cycle_at_once(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, tick_s=300)) as rig:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(rig.loop.run())
+            await rig.clock.wait_for_sleepers(1)
+            assert rig.figure("cycle_seconds_count") == 1
+            rig.config.value = replace(rig.config.value, mode=Mode.OFF)
+            rig.changed.set()
+            async with asyncio.timeout(10):
+                while rig.figure("cycle_seconds_count") < 2:  # noqa: ASYNC110 - a stranger's count
+                    await asyncio.sleep(0.01)
+            running.cancel()
+        assert rig.registry.get_sample_value(
+            "fracgpu_rebalancer_cards", {"state": "cool"}
+        ) == pytest.approx(1)
+
+
+async def test_a_dry_run_asks_the_api_server_and_changes_nothing(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=DRY_RUN) as rig:
+        for _ in range(6):
+            await rig.tick()
+
+        assert rig.record().ending is Ending.DRY_RUN
+        assert rig.record().detail == "allowed"
+        assert rig.figure("moves_total", mode="dryRun", result="dry_run") == 1
+        assert rig.figure("rehearsals_total", code="allowed") == 1
+        assert await all_are_there(kube)
+        assert await cordons_of(kube, "n1") == {}
+
+
+async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.OFF)) as rig:
+        for _ in range(5):
+            await rig.tick()
+
+        assert rig.book.records == ()
+        assert rig.figure("cards", state="hot") == 1
+        assert rig.figure("decisions_total", outcome="held", reason="off") == 5
+        assert await cordons_of(kube, "n1") == {}
+
+
+async def test_nothing_moves_during_the_grace_after_start(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    policy = Policy(mode=Mode.ACTIVE, startup_grace_s=60, tick_s=15)
+    async with a_rig(kube, policy=policy) as rig, asyncio.TaskGroup() as group:
+        running = group.create_task(rig.loop.run())
+        for _ in range(4):
+            await rig.clock.wait_for_sleepers(1)
+            await rig.clock.advance(14)
+            assert rig.book.records == ()
+            await rig.clock.advance(1)
+        await rig.clock.wait_for_sleepers(1)
+        await rig.clock.advance(15)
+        await rig.clock.wait_for_sleepers(1)
+        running.cancel()
+
+    assert len(rig.book.records) == 1
+
+
+async def test_an_unreadable_record_of_moves_stops_everything(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    body = {
+        "metadata": {"name": "fracgpu-rebalancer-state", "namespace": names.SYSTEM_NAMESPACE},
+        "data": {"moves": "?"},
+    }
+    await kube.create(CONFIGMAPS, body)
+    async with a_rig(kube) as rig:
+        for _ in range(5):
+            await rig.tick()
+
+        assert rig.loop.suspended.startswith("the record of past moves is unreadable: ConfigMap")
+        assert await all_are_there(kube)
+
+
+async def test_an_api_server_that_is_gone_is_waited_out(api: ApiServer, kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        await rig.tick()
+        await api.stop()
+
+        await rig.loop.cycle()
+
+        assert rig.loop.suspended.startswith("the API server does not answer")
+        assert rig.figure("api_errors_total") == 1
+
+
+async def test_a_bad_edit_is_told_once_and_the_last_good_policy_goes_on(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        rig.config.problem = "hotRatio is 80"
+        await rig.tick_until_planned()
+
+        assert rig.figure("config_valid") == 0
+    assert (await events(kube)).count("ConfigRefused") == 1
+
+
+async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
+    """Both cards are hot: one move at most, and no card is left to move to."""
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        rig.usage.readings[COOL_CARD] = a_reading(0.95, pods={"x": 0.5, "y": 0.45})
+        for _ in range(6):
+            await rig.tick()
+
+        assert rig.book.records == ()
+        assert rig.figure("cards", state="hot") == 2
+        # A quarter of two cards, and at least one.
+        assert {**await cordons_of(kube, "n1"), **await cordons_of(kube, "n2")} == {
+            COOL_CARD: "hot"
+        }
+        assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
+        assert HOT_CARD not in await cordons_of(kube, "n1")

@@ -1,0 +1,47 @@
+"""The rebalancer's own figures exist from the start, and keep to units and few labels."""
+
+from prometheus_client import CollectorRegistry
+
+from fracgpu.picture import Reason
+from fracgpu.policy import Mode
+from fracgpu.usage import Heat, Trust
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.moves import Ending
+
+
+def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
+    registry = CollectorRegistry()
+    RebalancerMetrics(registry)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
+
+    assert all(value("decisions_total", outcome="held", reason=it.label) == 0 for it in Reason)
+    assert all(value("moves_total", mode="active", result=it.value) == 0 for it in Ending)
+    assert all(value("cards", state=it.value) == 0 for it in Heat)
+    assert all(value("card_trust", trust=it.value) == 0 for it in Trust)
+    assert value("evictions_total", code="allowed") == 0
+    assert value("prometheus_errors_total", trouble="slow") == 0
+    assert value("lost_pods_total") == 0
+    assert value("leader") == 0
+
+
+def test_only_one_policy_is_shown_at_a_time() -> None:
+    registry = CollectorRegistry()
+    metrics = RebalancerMetrics(registry)
+    metrics.set_config(policy_hash="old", mode=Mode.ACTIVE, at_s=1)
+
+    metrics.set_config(policy_hash="new", mode=Mode.OFF, at_s=2)
+
+    name = "fracgpu_rebalancer_config_info"
+    assert registry.get_sample_value(name, {"hash": "new", "mode": "off"}) == 1
+    assert registry.get_sample_value(name, {"hash": "old", "mode": "active"}) is None
+
+
+def test_every_name_begins_alike_and_every_figure_is_explained() -> None:
+    registry = CollectorRegistry()
+    RebalancerMetrics(registry)
+
+    for family in registry.collect():
+        assert family.name.startswith("fracgpu_rebalancer_")
+        assert family.documentation.endswith(".")

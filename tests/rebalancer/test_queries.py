@@ -1,0 +1,65 @@
+"""PromQL text: it parses, it follows the settings, and it speaks both dialects."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from fracgpu.policy import Policy
+from rebalancer import queries
+
+SHORT = Policy(
+    fast_window_s=10, slow_window_s=20, forecast_window_s=30, step_s=2, scrape_interval_s=1
+)
+
+
+def questions(policy: Policy) -> dict[str, str]:
+    made = (
+        *(queries.samples, queries.peak, queries.level, queries.slow_level, queries.fast_hot),
+        *(queries.slow_hot, queries.forecast_mean, queries.forecast_quantile),
+        *(queries.pod_mean, queries.pod_high),
+    )
+    fixed = {
+        "busy": queries.BUSY,
+        "age": queries.AGE,
+        "collect_age": queries.COLLECT_AGE,
+        "free": queries.FREE_MIB,
+    }
+    return fixed | {it.__name__: it(policy) for it in made}
+
+
+def test_promtool_understands_every_question(tmp_path: Path) -> None:
+    rules = [{"record": f"q:{name}", "expr": text} for name, text in questions(Policy()).items()]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "questions", "rules": rules}]}))
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool comes with prometheus"
+
+    run = subprocess.run(  # noqa: S603 - our own file, the distribution's tool
+        [promtool, "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{len(rules)} rules found" in run.stdout
+
+
+def test_windows_and_steps_follow_the_policy() -> None:
+    found = questions(SHORT)
+
+    assert found["level"].endswith("[10000ms:2000ms])")
+    assert found["slow_hot"].endswith("> bool 80)[20000ms:2000ms])")
+    assert found["forecast_mean"].endswith("[30000ms:2000ms])")
+    assert "[20000ms]" in found["pod_mean"]
+    assert "[30000ms]" in found["pod_high"]
+    assert "> bool 92.5)" in queries.fast_hot(Policy(hot_ratio=0.925))
+
+
+def test_every_question_about_a_card_speaks_both_dialects() -> None:
+    of_pods = {"pod_mean", "pod_high", "free"}
+
+    for name, text in questions(SHORT).items():
+        if name not in of_pods:
+            assert "DCGM_FI_DEV_GPU_UTIL" in text, name
+            assert "DCGM_FI_DEV_GPU_UTIL_RATIO" in text, name
+    assert "DCGM_FI_DEV_FB_FREE_BYTES" in queries.FREE_MIB

@@ -1,0 +1,31 @@
+"""What the rebalancer must be told."""
+
+import pytest
+
+from process.settings import SettingsError, load
+from rebalancer.settings import RebalancerSettings
+
+
+def test_only_the_address_of_prometheus_is_required() -> None:
+    settings = load(
+        RebalancerSettings, ["--prometheus-url", "http://prom:9090"], {}, program="rebalancer"
+    )
+
+    assert settings.prometheus_url == "http://prom:9090"
+    assert settings.namespace == "fracgpu-system"
+    assert settings.scheduler_name == "fracgpu-scheduler"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--prometheus-url (or FRACGPU_REBALANCER_PROMETHEUS_URL) is missing"),
+        (["--prometheus-url", "prom:9090"], "want http://... or https://..."),
+        (["--prometheus-url", "http://p", "--query-limit-s", "0"], "from 0.1 to 60"),
+    ],
+)
+def test_a_mistake_is_named(argv: list[str], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(RebalancerSettings, argv, {}, program="rebalancer")
+
+    assert message in str(caught.value)

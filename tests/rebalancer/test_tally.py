@@ -1,0 +1,143 @@
+"""Counting a cycle: gauges show the last one, counters add up, and nothing is logged twice."""
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from fracgpu.picture import HeldBack, Picture, Plan, Reason
+from fracgpu.policy import Mode, Policy
+from rebalancer.metrics import RebalancerMetrics
+from rebalancer.observe import Measured
+from rebalancer.prometheus import NoAnswer, Trouble
+from rebalancer.tally import Tally
+from tests.fakes.clock import NOON, VirtualClock
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    HOT_CARD,
+    a_past_move,
+    a_picture,
+    a_reading,
+)
+
+
+class Counted:
+    """A tally and its registry."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.tally = Tally(RebalancerMetrics(self.registry))
+
+    def count(
+        self, picture: Picture, plan: Plan | None = None, *, later_s: float = 0, trouble: str = ""
+    ) -> None:
+        measured = Measured(usage=picture.usage, age_s=None if trouble else 7.0, trouble=trouble)
+        now = NOON + timedelta(seconds=later_s)
+        self.tally.count(picture, plan or Plan(), measured, policy=ACTIVE, now=now)
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.get(name)
+
+    def get(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
+
+
+def test_cards_are_counted_by_heat_and_trust() -> None:
+    counted = Counted()
+    counted.count(a_picture())
+
+    assert counted.get("cards", state="hot") == 1
+    assert counted.get("cards", state="cool") == 1
+    assert counted.get("card_trust", trust="ok") == 2
+    assert counted.get("hot_cards", relievable="true") == 1
+    assert counted["coverage_ratio"] == 1
+    assert counted["blind"] == 0
+    assert counted["data_age_seconds"] == 7
+
+
+def test_a_hot_card_that_nothing_can_relieve_is_told_apart() -> None:
+    counted = Counted()
+    counted.count(a_picture(readings={HOT_CARD: a_reading(0.9)}))
+
+    assert counted.get("hot_cards", relievable="true") == 0
+    assert counted.get("hot_cards", relievable="false") == 1
+
+
+def test_hot_time_adds_up_by_node() -> None:
+    counted = Counted()
+    for later_s in (0, 15, 40):
+        counted.count(a_picture(), later_s=later_s)
+
+    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 40
+
+
+def test_blindness_shows_whatever_its_cause() -> None:
+    counted = Counted()
+    counted.count(a_picture(readings={COOL_CARD: None}))
+    assert counted["blind"] == 1
+    assert counted["coverage_ratio"] == 0.5
+
+    counted.count(a_picture(nodes=[], occupants=[]), trouble="unreachable: refused")
+    assert counted["blind"] == 1
+    age = counted["data_age_seconds"]
+    assert age is not None
+    assert math.isnan(age)
+
+
+def test_what_is_left_of_the_budgets_is_shown() -> None:
+    counted = Counted()
+    counted.count(a_picture(past=[a_past_move(under_way=True), a_past_move(minutes_ago=90)]))
+
+    assert counted["moves_in_flight"] == 1
+    assert counted.get("budget_remaining", scope="in_flight") == 0
+    assert counted.get("budget_remaining", scope="hour") == 5
+
+
+def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
+    counted = Counted()
+    plan = Plan(held=(HeldBack(subject="ml/a", reason=Reason.TOO_YOUNG),))
+    with structlog.testing.capture_logs() as logs:
+        counted.count(a_picture(), plan)
+        counted.count(a_picture(), plan)
+        counted.count(a_picture())
+        counted.count(a_picture(), plan)
+
+    assert counted.get("decisions_total", outcome="held", reason="too_young") == 3
+    assert [it["event"] for it in logs] == ["move_held", "move_held"]
+    assert logs[0]["subject"] == "ml/a"
+
+
+def test_a_policy_is_told_when_it_changes_and_doubted_while_the_text_is_bad() -> None:
+    counted = Counted()
+    counted.tally.config(ACTIVE, problem="", now=NOON)
+    assert counted["config_valid"] == 1
+    assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
+
+    counted.tally.config(ACTIVE, problem="hotRatio is 80", now=NOON + timedelta(hours=1))
+    assert counted["config_valid"] == 0
+    assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
+
+    off: Policy = replace(ACTIVE, mode=Mode.OFF)
+    counted.tally.config(off, problem="", now=NOON + timedelta(hours=2))
+    assert counted["config_valid"] == 1
+    assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp() + 7200
+
+
+async def test_times_and_troubles_are_counted() -> None:
+    counted, clock = Counted(), VirtualClock()
+    with counted.tally.cycle(clock):
+        await clock.advance(3)
+    with counted.tally.queries(clock):
+        await clock.advance(2)
+    counted.tally.no_answer(NoAnswer(Trouble.SLOW, "x"))
+    counted.tally.api_error()
+    counted.tally.leading()
+
+    assert counted["cycle_seconds_sum"] == 3
+    assert counted["prometheus_query_seconds_sum"] == 2
+    assert counted.get("prometheus_errors_total", trouble="slow") == 1
+    assert counted["api_errors_total"] == 1
+    assert counted["leader"] == 1

@@ -1,0 +1,84 @@
+"""The rebalancer's picture of pods and nodes follows the API server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from fracgpu.nodefit import Taint
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from rebalancer.world import World
+from tests.fakes.clock import NOON
+from tests.support.moving import NAMESPACE, add_pod, end_pod, make_cluster
+from tests.support.rebalancing import COOL_CARD, HOT_CARD
+from tests.support.waiting import until_true
+
+
+@pytest.fixture
+async def world(kube: KubeClient) -> AsyncIterator[World]:
+    await make_cluster(kube)
+    found = World(kube)
+    assert not found.synced
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in found.tasks().values()]
+        await found.wait_synced()
+        yield found
+        for task in tasks:
+            task.cancel()
+
+
+def held_mib(world: World) -> int:
+    load = world.snapshot(now=NOON).card(HOT_CARD)
+    return int(load.held_mib) if load else -1
+
+
+async def test_pods_and_cards_are_there_once_synced(world: World) -> None:
+    assert world.synced
+    assert world.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
+    assert sorted(it.view.record.name for it in world.occupants.values()) == ["pod-a", "pod-b"]
+    assert held_mib(world) == 8000
+
+
+async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
+    kube: KubeClient, world: World
+) -> None:
+    await end_pod(kube, "pod-a")
+    await until_true(lambda: held_mib(world) == 4000, what="the memory is free again")
+    assert len(world.occupants) == 1
+
+    done = {"status": {"phase": "Succeeded"}}
+    await kube.patch(PODS, "pod-b", done, namespace=NAMESPACE, subresource="status")
+    await until_true(lambda: not world.occupants, what="a finished pod occupies nothing")
+
+    await add_pod(kube, "pod-c", mib=1000)
+    await until_true(lambda: held_mib(world) == 1000, what="the new pod is counted")
+
+
+async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: World) -> None:
+    plain = {
+        "metadata": {"name": "plain", "namespace": NAMESPACE},
+        "spec": {"containers": [{"name": "a", "image": "x"}]},
+    }
+    await kube.create(PODS, plain)
+    await add_pod(kube, "pod-c", card=COOL_CARD, node="n2")
+
+    await until_true(lambda: len(world.occupants) == 3, what="the pod after it is there")
+
+    assert "plain" not in {it.view.record.name for it in world.occupants.values()}
+
+
+async def test_taints_sharing_and_vanishing_of_nodes_are_followed(
+    kube: KubeClient, world: World
+) -> None:
+    spec = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
+    await kube.patch(NODES, "n2", {"spec": spec})
+    await until_true(lambda: bool(world.taints["n2"]), what="the taint")
+    assert world.taints["n2"] == (Taint(key="team", value="ml"),)
+
+    await kube.patch(NODES, "n2", {"metadata": {"labels": {"fracgpu.io/share": "false"}}})
+    await until_true(lambda: COOL_CARD not in world.cards(), what="the node stops sharing")
+
+    await kube.delete(NODES, "n2")
+    await until_true(lambda: set(world.nodes) == {"n1"}, what="the node is gone")
+    assert "n2" not in world.snapshot(now=NOON).nodes
