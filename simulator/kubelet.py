@@ -112,14 +112,15 @@ class Kubelet:
         )
         processes = ProcessFolder(folders.processes)
         processes.clear()
+        self.runtime = ContainerRuntime(
+            cdi_dir=folders.cdi, proc_root=folders.proc, processes=processes
+        )
         self._parts = WorkerParts(
             client=client,
             clock=clock,
             events=EventRecorder(client, "kubelet", clock, instance=config.node),
             devices=self.devices,
-            runtime=ContainerRuntime(
-                cdi_dir=folders.cdi, proc_root=folders.proc, processes=processes
-            ),
+            runtime=self.runtime,
             timing=config.timing,
             node=config.node,
         )
@@ -147,7 +148,7 @@ class Kubelet:
                     worker = await self._newcomers.get()
                     group.create_task(self._work(worker), name=f"pod_{worker.pod.name}")
         finally:
-            self._parts.runtime.stop_all()
+            self.runtime.stop_all()
 
     async def wait_ready(self) -> None:
         """Wait until the node is in the API server; bound it with ``asyncio.timeout``."""
