@@ -18,7 +18,7 @@ from fracgpu.placement import NoPlacement, place
 from fracgpu.request import PodNeed, Strategy
 from fracgpu.views import PodView
 from fracgpu.wire import write_assignment
-from kube.errors import Conflict, KubeError, Unavailable
+from kube.errors import Conflict, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.assumptions import Assumptions, PodReader, read_now
 from scheduler.metrics import BindOutcome, SchedulerMetrics
@@ -185,6 +185,9 @@ class Binder:
         except Conflict:
             self._assumptions.forget(args.uid)
             return _Conflicted()
+        except NotFound:
+            self._assumptions.forget(args.uid)
+            return Refusal(reason=f"pod {args.pod} is gone")
         except (Unavailable, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limit_s} s"
             reason = f"the API server did not say whether pod {args.pod} is bound: {why}"

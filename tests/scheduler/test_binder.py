@@ -1,0 +1,327 @@
+"""Bind: choose the card, count it, and write node and card in one Binding."""
+
+import asyncio
+
+import pytest
+
+from fracgpu import names
+from fracgpu.request import Strategy
+from kube.errors import KubeError
+from scheduler.protocol import BindingArgs
+from tests.scheduler.world import World, refusal, silence
+from tests.support.gpu import a_gpu_pod
+from tests.support.objects import a_pod
+
+
+def outcomes(world: World, outcome: str) -> float:
+    return world.count("fracgpu_scheduler_binds_total", outcome=outcome)
+
+
+async def test_node_and_cards_are_one_write_with_uid_and_version() -> None:
+    world = World()
+    pod = world.create(mib=1000, cards=2)
+
+    assert await world.bind() == ""
+
+    (binding,) = world.api.bindings
+    assert binding == {
+        "metadata": {
+            "uid": pod.record.uid,
+            "resourceVersion": pod.record.resource_version,
+            "annotations": {
+                names.ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000},'
+                '{"card":"GPU-n-1","mib":1000}]}'
+            },
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+    }
+    assert outcomes(world, "bound") == 1
+
+
+async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() -> None:
+    world = World()
+    world.create(mib=1000)
+    await world.bind()
+    assert world.held() == 1000
+
+    world.see("p")
+    assert world.held() == 1000
+    assert world.ledger.assumed == {}
+
+
+async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
+    world = World(cards=1)
+    world.api.held = asyncio.Event()
+    for name in ("p", "q"):
+        world.create(name, mib=13_000)
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(world.bind("p"), name="first")
+        second = group.create_task(world.bind("q"), name="second")
+        await asyncio.sleep(0)
+        world.api.held.set()
+
+    assert first.result() == ""
+    assert "no room on node n any more" in second.result()
+    assert world.held() == 13_000
+
+
+async def test_one_pod_is_bound_by_one_request_at_a_time() -> None:
+    world = World()
+    world.api.held = asyncio.Event()
+    world.create()
+
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(world.bind(), name="first")
+        await asyncio.sleep(0)
+        second = await world.bind()
+        world.api.held.set()
+
+    assert (first.result(), len(world.api.bindings)) == ("", 1)
+    assert "under way already" in second
+
+
+async def test_the_pods_status_written_in_between_is_answered_by_reading_again() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.touch("p")  # the informer has not heard of it
+
+    assert await world.bind() == ""
+
+    assert world.api.gets == 1
+    assert len(world.api.bindings) == 2
+    assert world.held() == 1000
+
+
+async def test_a_pod_that_keeps_changing_is_given_up() -> None:
+    world = World()
+    world.create()
+    world.api.before_bind = lambda: world.api.touch("p")
+
+    assert "keeps changing" in await world.bind()
+
+    assert outcomes(world, "conflict") == 1
+    assert world.ledger.assumed == {}
+
+
+async def test_a_pod_that_asks_for_something_else_now_is_not_bound() -> None:
+    world = World()
+    world.create(mib=1000)
+    changed = a_gpu_pod("p", mib=2000)
+    changed["metadata"]["uid"] = world.args().uid
+    world.api.put(changed)
+
+    assert "asks for something else" in await world.bind()
+    assert world.ledger.assumed == {}
+
+
+async def test_a_deleted_pod_leaves_nothing_behind() -> None:
+    world = World()
+    world.create()
+    args = world.args()
+    world.delete(seen=False)
+
+    assert "is gone" in await world.binder.bind(args)
+    assert world.ledger.assumed == {}
+
+    world.api.gets = 0
+    unseen = BindingArgs(namespace="default", name="never", uid="u", node="n")
+    assert "is gone" in await world.binder.bind(unseen)
+
+
+async def test_a_pod_deleted_after_a_conflict_is_gone() -> None:
+    world = World()
+    world.create()
+    args = world.args()
+    world.api.touch("p")
+    conflicts = iter([None])
+
+    def vanish() -> None:
+        if next(conflicts, "later") is None:
+            return
+        world.api.pods.clear()
+
+    world.api.before_bind = vanish
+
+    assert "is gone" in await world.binder.bind(args)
+    assert world.ledger.assumed == {}
+
+
+async def test_a_terminating_pod_is_not_bound() -> None:
+    world = World()
+    world.create()
+    pod = world.copy_of()
+    pod["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
+    world.api.put(pod)
+
+    assert "is being deleted" in await world.bind()
+
+    world.see("p")
+    assert "is being deleted" in await world.bind()
+    assert world.ledger.assumed == {}
+
+
+async def test_a_pod_of_the_same_name_is_another_pod() -> None:
+    world = World()
+    world.create()
+    old = world.args()
+    world.delete()
+    world.create()
+
+    assert "replaced by another" in await world.binder.bind(old)
+    assert world.api.bindings == []
+
+
+async def test_a_pod_bound_elsewhere_is_an_error_and_counts_where_it_is() -> None:
+    world = World("n", "m")
+    world.create(mib=1000)
+    pod = world.copy_of()
+    pod["spec"]["nodeName"] = "m"
+    pod["metadata"]["annotations"][names.ASSIGNMENT] = '{"train":[{"card":"GPU-m-0","mib":1000}]}'
+    world.api.put(pod)
+
+    assert "bound to node m already" in await world.bind()
+
+    assert (world.held("GPU-n-0"), world.held("GPU-m-0")) == (0, 1000)
+
+
+async def test_an_unknown_outcome_keeps_counting() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = silence()
+
+    assert "did not say" in await world.bind()
+
+    assert world.held() == 1000
+    assert outcomes(world, "unknown") == 1
+
+
+async def test_a_binding_whose_answer_was_lost_is_found_by_the_next_request() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.answer_lost = True
+    assert "did not say" in await world.bind()
+    world.api.answer_lost = False
+
+    assert await world.bind() == ""  # kube-scheduler tries again; the informer still lags
+
+    assert world.held() == 1000
+    assert len(world.api.bindings) == 2
+    world.see("p")
+    assert world.held() == 1000
+
+
+async def test_a_binding_that_hangs_is_an_unknown_outcome() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = TimeoutError()
+
+    assert "no answer within 4.0 s" in await world.bind()
+    assert world.held() == 1000
+
+
+async def test_a_refused_write_is_an_error_and_frees_the_card() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = refusal()
+
+    assert "not yours" in await world.bind()
+
+    assert world.held() == 0
+    assert outcomes(world, "failed") == 1
+
+
+async def test_whoever_lost_the_lease_does_not_write() -> None:
+    world = World()
+    world.create()
+    world.leads = False
+
+    assert "no longer leads" in await world.bind()
+
+    assert world.api.bindings == []
+    assert world.ledger.assumed == {}
+
+
+async def test_the_lease_is_checked_before_each_write() -> None:
+    world = World()
+    world.create()
+    world.api.touch("p")
+
+    def lose() -> None:
+        world.leads = False
+
+    world.api.before_bind = lose
+
+    assert "no longer leads" in await world.bind()
+    assert len(world.api.bindings) == 1
+
+
+async def test_a_pod_the_informer_has_not_seen_is_read() -> None:
+    world = World()
+    world.api.put(a_gpu_pod("p", mib=1000))
+
+    assert await world.bind() == ""
+    assert world.held() == 1000
+
+
+@pytest.mark.parametrize("error", [silence(), TimeoutError(), refusal()])
+async def test_a_pod_that_cannot_be_read_is_not_bound(error: KubeError | TimeoutError) -> None:
+    world = World()
+    world.api.put(a_gpu_pod("p"))
+    world.api.get_raises = error
+
+    assert "cannot read pod default/p" in await world.bind()
+    assert world.api.bindings == []
+
+
+async def test_a_node_that_is_not_known_is_an_error() -> None:
+    world = World()
+    world.create()
+
+    assert "node nowhere is not known" in await world.bind(node="nowhere")
+
+
+async def test_a_node_that_filled_up_meanwhile_is_an_error_with_the_reason() -> None:
+    world = World(cards=1)
+    world.create("first", mib=20_000)
+    world.create(mib=20_000)
+    await world.bind("first")
+
+    assert await world.bind() == (
+        "no room on node n any more: 1 of 1 cards: too little free memory"
+    )
+    assert outcomes(world, "refused") == 1
+
+
+async def test_a_pod_that_slipped_past_the_webhook_is_not_bound() -> None:
+    world = World()
+    pod = a_gpu_pod("p")
+    del pod["spec"]["containers"][0]["resources"]
+    world.api.put(pod)
+    world.see("p")
+
+    assert "webhook" in await world.bind()
+    assert world.api.bindings == []
+
+
+async def test_a_pod_that_asks_nothing_of_us_is_simply_bound() -> None:
+    world = World()
+    plain = a_pod("p", namespace="default")
+    world.api.put(plain)
+    world.see("p")
+
+    assert await world.bind() == ""
+
+    assert world.api.bindings[0]["metadata"] == {"uid": world.args().uid}
+    assert world.ledger.assumed == {}
+
+
+async def test_the_clusters_strategy_chooses_the_card() -> None:
+    world = World()
+    world.create("first", mib=1000)
+    world.create("second", mib=1000)
+    await world.bind("first")
+    world.strategy = Strategy.SPREAD
+    await world.bind("second")
+
+    assert (world.held("GPU-n-0"), world.held("GPU-n-1")) == (1000, 1000)

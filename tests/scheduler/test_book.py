@@ -1,0 +1,63 @@
+"""From the API server's news to the ledger."""
+
+import json
+
+import pytest
+
+from fracgpu.card import CardUuid
+from fracgpu.names import ASSIGNMENT
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.book import decode_node, decode_pod
+from tests.scheduler.world import World
+from tests.support.gpu import a_gpu_pod, a_sharing_node
+
+
+def test_pods_and_nodes_are_read() -> None:
+    assert decode_pod(json.dumps(a_gpu_pod("p")).encode()).record.name == "p"
+    assert decode_node(json.dumps(a_sharing_node("n")).encode()).node == "n"
+
+
+def test_what_is_none_is_a_value_error_that_an_informer_survives() -> None:
+    for decode in (decode_pod, decode_node):
+        with pytest.raises(ValueError, match="Expected `object`"):
+            decode(b"[]")
+
+
+def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
+    world = World()
+    pod = a_gpu_pod("p", annotations={ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000}]}'})
+    pod["spec"]["nodeName"] = "n"
+    world.api.put(pod)
+
+    world.see("p", ChangeType.ADDED)
+    assert world.held() == 1000
+    world.delete("p")
+    assert world.held() == 0
+
+
+def test_a_deleted_node_is_gone() -> None:
+    world = World()
+    node = decode_node(json.dumps(a_sharing_node("n")).encode())
+    key = ObjectKey("", "n")
+    world.book.node_changed(
+        Change(type=ChangeType.DELETED, key=key, uid="n", resource_version="2", object=node)
+    )
+
+    assert world.ledger.node("n", now=world.clock.now()) is None
+
+
+def test_each_change_is_news_after_the_ledger_has_it() -> None:
+    world = World()
+    heard: list[tuple[str, bool]] = []
+
+    def listen(uid: str) -> None:
+        known = world.ledger.snapshot(now=world.clock.now()).card(CardUuid("GPU-m-0")) is not None
+        heard.append((uid, known))
+
+    world.news.listen(listen)
+    pod = world.create("p")
+    world.add_node("m", ())
+    world.add_node("m", decode_node(json.dumps(a_sharing_node("m")).encode()).cards)
+
+    assert heard == [(pod.record.uid, False), ("", False), ("", True)]

@@ -1,0 +1,115 @@
+"""Filter and prioritize: two questions about one picture."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from fracgpu import names
+from fracgpu.card import CardUuid, NodeCards
+from fracgpu.placement import NoPlacement, Reason
+from fracgpu.request import Strategy
+from scheduler.extender import may_preempt
+from scheduler.protocol import FilterResult
+from tests.scheduler.world import World
+from tests.support.core import on
+from tests.support.gpu import a_gpu_pod, some_cards
+from tests.support.objects import a_pod
+
+
+def scores(world: World, *nodes: str) -> dict[str, int]:
+    return {it.host: it.score for it in world.extender.prioritize(world.asking("p", *nodes))}
+
+
+def test_nodes_are_sorted_by_whether_and_why() -> None:
+    world = World("roomy", "full", cards=1)
+    world.ledger.set_node(NodeCards(node="whole", cards=some_cards("whole"), shared=False))
+    world.create("filler", mib=24_000)
+    assert world.extender.filter(world.asking("filler", "full")).passed == ("full",)
+    world.ledger.assume(
+        world.see("filler").record,
+        node="full",
+        assignment=on("GPU-full-0", 24_000, container="train"),
+        until=world.clock.now() + timedelta(hours=1),
+    )
+    world.create(mib=1000)
+
+    result = world.extender.filter(world.asking("p", "whole", "full", "unseen", "roomy"))
+
+    assert result == FilterResult(
+        passed=("roomy",),
+        failed={
+            "full": "node(s) without a fitting card (1 of 1 cards: too little free memory)",
+            "unseen": "node(s) that the extender has not seen yet",
+        },
+        unresolvable={
+            "whole": "node(s) without a fitting card (the node does not share its cards)"
+        },
+    )
+
+
+def test_a_pod_that_asks_nothing_of_us_passes_everywhere() -> None:
+    world = World()
+    world.api.put(a_pod("p", namespace="default"))
+
+    assert world.extender.filter(world.asking("p", "n", "any")).passed == ("n", "any")
+    assert scores(world, "n", "any") == {"n": 0, "any": 0}
+
+
+def test_a_request_that_cannot_be_read_passes_nowhere_and_says_why() -> None:
+    world = World()
+    world.create(annotations={names.FRACTION: "half"})
+
+    result = world.extender.filter(world.asking())
+
+    assert result.passed == ()
+    assert names.FRACTION in result.unresolvable["n"]
+    assert scores(world, "n") == {"n": 0}
+
+
+def test_filter_and_prioritize_change_nothing() -> None:
+    world = World()
+    world.create(mib=1000)
+    before = world.ledger.snapshot(now=world.clock.now())
+
+    world.extender.filter(world.asking())
+    world.extender.prioritize(world.asking())
+
+    assert world.ledger.snapshot(now=world.clock.now()) == before
+    assert world.ledger.assumed == {}
+    assert (world.api.gets, world.api.bindings) == (0, [])
+
+
+async def test_pack_prefers_the_node_whose_card_it_fills_and_spread_the_other() -> None:
+    world = World("n", "m", cards=1)
+    world.create("first", mib=12_000)
+    await world.bind("first", node="n")
+    world.create(mib=12_000)
+
+    assert scores(world, "n", "m") == {"n": 10, "m": 5}
+    world.strategy = Strategy.SPREAD
+    assert scores(world, "n", "m") == {"n": 0, "m": 5}
+
+
+def test_a_node_that_does_not_fit_or_is_unknown_scores_nothing() -> None:
+    world = World("small", cards=1, mib=800)
+    world.create(mib=1000)
+
+    assert scores(world, "small", "unseen") == {"small": 0, "unseen": 0}
+
+
+def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
+    world = World()
+    args = world.asking
+    world.api.put(a_gpu_pod("p", mib=1000, annotations={names.MODEL: "*H100*"}))
+
+    other_model = world.extender.filter(args())
+    assert list(other_model.unresolvable) == ["n"]
+
+    pod = world.create("q", mib=1000, cards=3)
+    too_few_cards = world.extender.filter(replace(args("q"), pod=pod))
+    assert list(too_few_cards.unresolvable) == ["n"]
+
+    full = NoPlacement(
+        node="n", refusals={CardUuid("a"): Reason.TOO_LITTLE_FREE, CardUuid("b"): Reason.UNHEALTHY}
+    )
+    sick = NoPlacement(node="n", refusals={CardUuid("b"): Reason.UNHEALTHY})
+    assert (may_preempt(full), may_preempt(sick)) == (True, False)

@@ -1,0 +1,53 @@
+"""What the extender counts."""
+
+from prometheus_client import CollectorRegistry
+
+from scheduler.metrics import BindOutcome, RequestOutcome, SchedulerMetrics, Verb
+
+
+def test_every_verb_and_outcome_is_there_from_the_start() -> None:
+    registry = CollectorRegistry()
+    SchedulerMetrics(registry)
+
+    for verb in Verb:
+        labels = {"verb": verb.value, "outcome": RequestOutcome.ANSWERED.value}
+        assert registry.get_sample_value("fracgpu_scheduler_requests_total", labels) == 0
+    for outcome in BindOutcome:
+        labels = {"outcome": outcome.value}
+        assert registry.get_sample_value("fracgpu_scheduler_binds_total", labels) == 0
+
+
+def test_a_request_is_counted_and_timed() -> None:
+    registry = CollectorRegistry()
+    metrics = SchedulerMetrics(registry)
+
+    metrics.request(Verb.FILTER, RequestOutcome.MALFORMED, took_s=0.003)
+
+    labels = {"verb": "filter", "outcome": "malformed"}
+    assert registry.get_sample_value("fracgpu_scheduler_requests_total", labels) == 1
+    took_s = registry.get_sample_value("fracgpu_scheduler_request_seconds_sum", {"verb": "filter"})
+    assert took_s == 0.003
+
+
+def test_states_are_read_at_each_scrape() -> None:
+    registry = CollectorRegistry()
+    metrics = SchedulerMetrics(registry)
+    assumed = 3
+    metrics.watch(assumed=lambda: assumed, leads=lambda: True, config_bad=lambda: False)
+    assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 3
+
+    assumed = 4
+    assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 4
+    assert registry.get_sample_value("fracgpu_scheduler_leads") == 1
+    assert registry.get_sample_value("fracgpu_scheduler_config_bad") == 0
+
+
+def test_lapses_and_refused_edits_are_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = SchedulerMetrics(registry)
+
+    metrics.lapsed()
+    metrics.config_refused("no such strategy")
+
+    assert registry.get_sample_value("fracgpu_scheduler_assumptions_lapsed_total") == 1
+    assert registry.get_sample_value("fracgpu_scheduler_config_refused_total") == 1

@@ -1,0 +1,170 @@
+"""The extender over HTTP."""
+
+import asyncio
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from process.telemetry import Readiness
+from scheduler.patience import PatientFilter
+from scheduler.server import ExtenderServer
+from scheduler.standing import Standing
+from tests.scheduler.test_standing import AnElection
+from tests.scheduler.world import World
+
+RECORDED = Path(__file__).parents[1] / "contracts" / "kube_scheduler"
+
+
+class Served:
+    """A world whose extender listens on loopback."""
+
+    def __init__(self, world: World, url: str, http: aiohttp.ClientSession) -> None:
+        self.world = world
+        self.url = url
+        self.http = http
+
+    async def post(self, verb: str, body: bytes) -> tuple[int, str]:
+        async with self.http.post(f"{self.url}/{verb}", data=io.BytesIO(body)) as answer:
+            return answer.status, await answer.text()
+
+    async def ask(self, verb: str, body: bytes) -> Any:
+        status, text = await self.post(verb, body)
+        assert status == 200, text
+        return json.loads(text)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.http.get(f"{self.url}/{path}") as answer:
+            return answer.status, await answer.text()
+
+
+@asynccontextmanager
+async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
+    world = World(*(nodes or ("gpu-1", "gpu-2")), cards=4)
+    election = AnElection()
+    if leads:
+        election.leading.set()
+    standing = Standing(election)
+    server = ExtenderServer(
+        extender=world.extender,
+        patient=PatientFilter(world.extender, world.news, world.clock, limit_s=0.0),
+        binder=world.binder,
+        standing=standing,
+        metrics=world.metrics,
+        clock=world.clock,
+        registry=world.registry,
+        readiness=lambda: Readiness(checks={"leader": standing.why_not()}),
+        host="127.0.0.1",
+        port=0,
+        body_limit_mib=1,
+    )
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Served(world, f"http://127.0.0.1:{server.port}", http)
+    finally:
+        await server.stop(1.0)
+
+
+def recorded(name: str) -> bytes:
+    return (RECORDED / f"{name}.json").read_bytes()
+
+
+async def test_recorded_requests_of_kube_scheduler_are_answered() -> None:
+    async with serving() as served:
+        filtered = await served.ask("filter", recorded("filter-names"))
+        scored = await served.ask("prioritize", recorded("prioritize-names"))
+
+    assert {"gpu-1", "gpu-2"} <= set(filtered["NodeNames"])
+    assert filtered["Error"] == ""
+    assert {it["Host"]: it["Score"] for it in scored} == {"gpu-1": 3, "gpu-2": 3}
+
+
+async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:
+    async with serving() as served:
+        filtered = await served.ask("filter", recorded("filter-nodes"))
+
+    found = {node["metadata"]["name"] for node in filtered["Nodes"]["items"]}
+    assert {"gpu-1", "gpu-2"} <= found
+    assert filtered["NodeNames"] is None
+
+
+async def test_a_recorded_bind_request_writes_the_binding() -> None:
+    args = json.loads(recorded("bind"))
+    pod = json.loads(recorded("filter-names"))["Pod"]
+    async with serving() as served:
+        served.world.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
+        assert await served.ask("bind", recorded("bind")) == {"Error": ""}
+
+        (binding,) = served.world.api.bindings
+    assert binding["target"]["name"] == args["Node"]
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+async def test_a_malformed_body_is_answered_with_400_and_a_reason_and_the_process_lives(
+    verb: str,
+) -> None:
+    async with serving() as served:
+        for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"Pod":3}', b'{"Pod":' + b"[" * 50_000):
+            status, text = await served.post(verb, body)
+            assert (status, text.startswith("not an Extender")) == (400, True)
+        assert (await served.get("livez"))[0] == 200
+        labels = {"verb": verb, "outcome": "malformed"}
+        assert served.world.count("fracgpu_scheduler_requests_total", **labels) == 6
+
+
+async def test_a_body_above_the_limit_is_refused() -> None:
+    async with serving() as served:
+        status, _ = await served.post("filter", b" " * (1024 * 1024 + 1))
+
+    assert status == 413
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+async def test_the_verbs_are_posts(verb: str) -> None:
+    async with serving() as served:
+        assert (await served.get(verb))[0] == 405
+
+
+async def test_a_replica_that_does_not_lead_says_so_and_writes_nothing() -> None:
+    async with serving(leads=False) as served:
+        filtered = await served.ask("filter", recorded("filter-names"))
+        bound = await served.ask("bind", recorded("bind"))
+        status, text = await served.post("prioritize", recorded("prioritize-names"))
+
+        assert filtered["Error"] == bound["Error"] == "another replica leads"
+        assert filtered["NodeNames"] is None
+        assert (status, text) == (503, "another replica leads\n")
+        assert served.world.api.bindings == []
+        assert (await served.get("readyz"))[0] == 503
+
+
+async def test_probes_and_metrics_are_served() -> None:
+    async with serving() as served:
+        await served.ask("filter", recorded("filter-names"))
+
+        assert (await served.get("readyz"))[0] == 200
+        status, text = await served.get("metrics")
+        assert status == 200
+        wanted = 'fracgpu_scheduler_requests_total{outcome="answered",verb="filter"} 1.0'
+        assert wanted in text
+
+
+async def test_requests_are_answered_while_a_binding_is_under_way() -> None:
+    args = json.loads(recorded("bind"))
+    pod = json.loads(recorded("filter-names"))["Pod"]
+    async with serving() as served, asyncio.TaskGroup() as group:
+        served.world.api.held = asyncio.Event()
+        served.world.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
+        binding = group.create_task(served.ask("bind", recorded("bind")), name="bind")
+
+        filtered = await served.ask("filter", recorded("filter-names"))
+        served.world.api.held.set()
+
+    assert filtered["Error"] == ""
+    assert binding.result() == {"Error": ""}

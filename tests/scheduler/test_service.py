@@ -1,0 +1,184 @@
+"""The whole role against the embedded API server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fracgpu import names
+from kube.access import connect
+from kube.client import KubeClient
+from kube.kinds import CONFIGMAPS, NAMESPACES, PODS
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from scheduler.service import build
+from scheduler.settings import SchedulerSettings
+from simulator.apiserver import ApiServer
+from simulator.realapi import free_ports
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register
+from tests.support.waiting import until
+
+
+class Replica:
+    """One running extender."""
+
+    def __init__(self, kubeconfig: Path, identity: str) -> None:
+        listen, telemetry = free_ports(2)
+        self.stop = asyncio.Event()
+        self.url = f"http://127.0.0.1:{listen}"
+        self.telemetry = f"http://127.0.0.1:{telemetry}"
+        self.settings = SchedulerSettings(
+            kubeconfig=str(kubeconfig),
+            identity=identity,
+            listen_port=listen,
+            telemetry_host="127.0.0.1",
+            telemetry_port=telemetry,
+            drain_wait_s=0.0,
+            log_level="warning",
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        service = build(self.settings)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(
+                run_until_stopped(service, SystemClock(), stop=self.stop), name="service"
+            )
+            try:
+                yield
+            finally:
+                self.stop.set()
+        assert task.result() == 0
+
+    async def readiness(self) -> tuple[int, str]:
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"{self.telemetry}/readyz") as answer,
+            ):
+                return answer.status, await answer.text()
+        except aiohttp.ClientError:
+            return 0, ""
+
+    async def until_ready(self) -> None:
+        async def ready() -> bool:
+            return (await self.readiness())[0] == 200
+
+        await until(ready, what=f"{self.settings.identity} is ready")
+
+    async def ask(self, verb: str, args: object) -> Any:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(f"{self.url}/{verb}", data=json.dumps(args)) as answer,
+        ):
+            assert answer.status == 200
+            return await answer.json()
+
+
+@pytest.fixture
+async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
+    async with ApiServer.start() as api:
+        yield api.kubeconfig(tmp_path / "kubeconfig")
+
+
+@pytest.fixture
+async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
+    async with connect(kubeconfig) as client:
+        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        await register(client, a_sharing_node("n"))
+        yield client
+
+
+async def a_pod(client: KubeClient, name: str, *, mib: int) -> dict[str, Any]:
+    return await client.create(PODS, a_gpu_pod(name, mib=mib))
+
+
+def binding(pod: dict[str, Any]) -> dict[str, str]:
+    meta = pod["metadata"]
+    return {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": meta["uid"],
+        "Node": "n",
+    }
+
+
+async def assignment(client: KubeClient, name: str) -> Any:
+    pod = await client.get_object(PODS, name, namespace="default")
+    return json.loads(pod["metadata"]["annotations"][names.ASSIGNMENT])
+
+
+async def test_node_and_card_arrive_together(kubeconfig: Path, client: KubeClient) -> None:
+    replica = Replica(kubeconfig, "a")
+    async with replica.running():
+        await replica.until_ready()
+        pod = await a_pod(client, "p", mib=1000)
+        assert await replica.ask("bind", binding(pod)) == {"Error": ""}
+
+    stored = await client.get_object(PODS, "p", namespace="default")
+    assert stored["spec"]["nodeName"] == "n"
+    assert await assignment(client, "p") == {"train": [{"card": "GPU-n-0", "mib": 1000}]}
+
+
+async def test_the_next_leader_lists_afresh_and_knows_what_the_last_one_bound(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    first, second = Replica(kubeconfig, "a"), Replica(kubeconfig, "b")
+    async with first.running():
+        await first.until_ready()
+        async with second.running():
+
+            async def waits() -> bool:
+                return "another replica leads" in (await second.readiness())[1]
+
+            await until(waits, what="the second says why it is not ready")
+            pod = await a_pod(client, "p", mib=20_000)
+            refused = await second.ask("bind", binding(pod))
+            assert refused == {"Error": "another replica leads"}
+            assert await first.ask("bind", binding(pod)) == {"Error": ""}
+
+            first.stop.set()
+            await second.until_ready()
+            pod = await a_pod(client, "q", mib=20_000)
+            assert await second.ask("bind", binding(pod)) == {"Error": ""}
+
+    assert await assignment(client, "p") == {"train": [{"card": "GPU-n-0", "mib": 20_000}]}
+    assert await assignment(client, "q") == {"train": [{"card": "GPU-n-1", "mib": 20_000}]}
+
+
+async def test_the_strategy_follows_the_config_map_and_a_bad_edit_keeps_the_last_good_one(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    where = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    await client.create(CONFIGMAPS, {"metadata": where, "data": {"placement": "strategy: spread"}})
+    replica = Replica(kubeconfig, "a")
+    async with replica.running():
+        await replica.until_ready()
+        for name in ("p", "q"):
+            pod = await a_pod(client, name, mib=1000)
+            assert await replica.ask("bind", binding(pod)) == {"Error": ""}
+        assert await assignment(client, "q") == {"train": [{"card": "GPU-n-1", "mib": 1000}]}
+
+        await client.patch(
+            CONFIGMAPS,
+            where["name"],
+            {"data": {"placement": "strategy: sideways"}},
+            namespace=where["namespace"],
+        )
+
+        async def refused() -> bool:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.get(f"{replica.telemetry}/metrics") as answer,
+            ):
+                return "fracgpu_scheduler_config_bad 1.0" in await answer.text()
+
+        await until(refused, what="the bad edit is noticed")
+        pod = await a_pod(client, "r", mib=1000)
+        assert await replica.ask("bind", binding(pod)) == {"Error": ""}
+    assert await assignment(client, "r") == {"train": [{"card": "GPU-n-2", "mib": 1000}]}

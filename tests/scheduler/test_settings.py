@@ -1,0 +1,27 @@
+"""What can be tuned about the scheduler extender."""
+
+import pytest
+
+from process.settings import SettingsError, load
+from scheduler.settings import SchedulerSettings
+
+
+def test_by_default_only_the_same_pod_can_ask() -> None:
+    settings = load(SchedulerSettings, [], {}, program="scheduler")
+
+    assert (settings.listen_host, settings.listen_port) == ("127.0.0.1", 9404)
+    assert settings.telemetry_port == 9403
+    assert (settings.namespace, settings.config_map) == ("fracgpu-system", "fracgpu-config")
+
+
+def test_the_waits_must_grow() -> None:
+    flags = ["--assumption-check-s", "70"]
+
+    with pytest.raises(SettingsError, match="bind_limit_s < assumption_check_s < assumption"):
+        load(SchedulerSettings, flags, {}, program="scheduler")
+
+
+def test_a_variable_tunes_as_well() -> None:
+    environ = {"FRACGPU_SCHEDULER_IDENTITY": "pod-7"}
+
+    assert load(SchedulerSettings, [], environ, program="scheduler").identity == "pod-7"

@@ -1,0 +1,213 @@
+"""A small world for the extender: an API server of pods, an informer that may lag, a ledger."""
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from fracgpu.card import Card, CardUuid
+from fracgpu.ledger import Ledger
+from fracgpu.request import Strategy
+from fracgpu.views import PodView, read_node, read_pod
+from kube.errors import Conflict, Forbidden, NotFound, Unavailable
+from kube.informer import Change, ChangeType
+from kube.kinds import PODS, Kind
+from kube.objects import ObjectKey
+from scheduler.assumptions import Assumptions, Times
+from scheduler.binder import Binder
+from scheduler.book import Book
+from scheduler.extender import Extender
+from scheduler.metrics import SchedulerMetrics
+from scheduler.patience import News
+from scheduler.protocol import BindingArgs, ExtenderArgs
+from tests.fakes.clock import VirtualClock
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+
+PATH = "/api/v1/namespaces/default/pods/p/binding"
+
+
+def silence() -> Unavailable:
+    """What the client raises when no answer came."""
+    return Unavailable(verb="POST", path=PATH, status=None, reason="Timeout", message="no answer")
+
+
+def refusal() -> Forbidden:
+    return Forbidden(verb="POST", path=PATH, status=403, reason="Forbidden", message="not yours")
+
+
+def conflict(message: str) -> Conflict:
+    return Conflict(verb="POST", path=PATH, status=409, reason="Conflict", message=message)
+
+
+@dataclass(slots=True)
+class PodServer:
+    """The API server as far as binding sees it: a PodBinder with the real preconditions."""
+
+    pods: dict[str, Json] = field(default_factory=dict)
+    version: int = 100
+    bindings: list[Json] = field(default_factory=list)
+    before_bind: Callable[[], None] = lambda: None
+    bind_raises: Exception | None = None
+    answer_lost: bool = False
+    get_raises: Exception | None = None
+    held: asyncio.Event | None = None
+    gets: int = 0
+
+    def put(self, pod: Json) -> Json:
+        self.version += 1
+        pod["metadata"]["resourceVersion"] = str(self.version)
+        pod["metadata"].setdefault("uid", f"uid-{pod['metadata']['name']}-{self.version}")
+        self.pods[pod["metadata"]["name"]] = pod
+        return pod
+
+    def touch(self, name: str) -> None:
+        """Write a pod's status, as kube-scheduler does after a failed attempt."""
+        self.put(self.pods[name])
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
+        assert (kind, namespace) == (PODS, "default")
+        self.gets += 1
+        if self.get_raises is not None:
+            raise self.get_raises
+        if name not in self.pods:
+            raise NotFound(verb="GET", path=name, status=404, reason="NotFound", message=name)
+        return json.dumps(self.pods[name]).encode()
+
+    async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None:
+        self.bindings.append(dict(binding))
+        self.before_bind()
+        if self.held is not None:
+            await self.held.wait()
+        if self.bind_raises is not None:
+            raise self.bind_raises
+        pod = self.pods.get(name)
+        if pod is None:
+            raise NotFound(verb="POST", path=PATH, status=404, reason="NotFound", message=name)
+        meta, wanted = pod["metadata"], binding["metadata"]
+        if fault := _violated(pod, wanted):
+            raise conflict(fault)
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        meta.setdefault("annotations", {}).update(wanted.get("annotations", {}))
+        self.put(pod)
+        if self.answer_lost:
+            raise silence()
+
+
+def _violated(pod: Json, wanted: Json) -> str:
+    """Which precondition of a Binding does not hold, in about the API server's words."""
+    meta = pod["metadata"]
+    faults = {
+        "the UID in the precondition does not match": wanted["uid"] != meta["uid"],
+        "the resourceVersion in the precondition does not match": (
+            wanted.get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]
+        ),
+        "pod is being deleted, cannot be assigned to a host": "deletionTimestamp" in meta,
+        "pod is already assigned to a node": bool(pod["spec"].get("nodeName")),
+    }
+    return next((text for text, violated in faults.items() if violated), "")
+
+
+class World:
+    """The extender's parts put together over a PodServer, on a virtual clock."""
+
+    def __init__(self, *nodes: str, cards: int = 2, mib: int = 24_000) -> None:
+        self.clock = VirtualClock()
+        self.api = PodServer()
+        self.ledger = Ledger()
+        self.news = News()
+        self.book = Book(self.ledger, self.news)
+        self.strategy = Strategy.PACK
+        self.leads = True
+        self.registry = CollectorRegistry()
+        self.metrics = SchedulerMetrics(self.registry)
+        self._copy: dict[tuple[str, str], PodView] = {}
+        for node in nodes or ("n",):
+            self.add_node(node, some_cards(node, count=cards, mib=mib))
+        self.assumptions = Assumptions(
+            self.api, self.ledger, self.clock, times=Times(), on_lapse=self.metrics.lapsed
+        )
+        self.binder = Binder(
+            self.api,
+            ledger=self.ledger,
+            assumptions=self.assumptions,
+            find=lambda namespace, name: self._copy.get((namespace, name)),
+            strategy=lambda: self.strategy,
+            leads=lambda: self.leads,
+            clock=self.clock,
+            metrics=self.metrics,
+            limit_s=4.0,
+        )
+        self.extender = Extender(self.ledger, strategy=lambda: self.strategy, clock=self.clock)
+
+    def add_node(self, name: str, cards: tuple[Card, ...]) -> None:
+        node = read_node(json.dumps(a_sharing_node(name, cards=cards)).encode())
+        key = ObjectKey("", name)
+        self.book.node_changed(
+            Change(type=ChangeType.ADDED, key=key, uid=name, resource_version="1", object=node)
+        )
+
+    # -- pods ----------------------------------------------------------------------------------
+
+    def create(self, name: str = "p", **wanted: Any) -> PodView:
+        """Create a pod that our informer sees at once."""
+        self.api.put(a_gpu_pod(name, **wanted))
+        return self.see(name)
+
+    def see(self, name: str, what: ChangeType = ChangeType.MODIFIED) -> PodView:
+        """Let the informer catch up with one pod."""
+        view = read_pod(json.dumps(self.api.pods[name]).encode())
+        self.tell(view, what)
+        return view
+
+    def delete(self, name: str = "p", *, seen: bool = True) -> None:
+        view = read_pod(json.dumps(self.api.pods.pop(name)).encode())
+        if seen:
+            self.tell(view, ChangeType.DELETED)
+
+    def tell(self, view: PodView, what: ChangeType) -> None:
+        record = view.record
+        if what is ChangeType.DELETED:
+            self._copy.pop((record.namespace, record.name), None)
+        else:
+            self._copy[record.namespace, record.name] = view
+        key = ObjectKey(record.namespace, record.name)
+        self.book.pod_changed(
+            Change(
+                type=what,
+                key=key,
+                uid=record.uid,
+                resource_version=record.resource_version,
+                object=view,
+            )
+        )
+
+    def copy_of(self, name: str = "p") -> Json:
+        """The pod as it is in the API server, to be changed and put back."""
+        pod: Json = copy.deepcopy(self.api.pods[name])
+        return pod
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def args(self, name: str = "p", *, node: str = "n") -> BindingArgs:
+        return BindingArgs(
+            namespace="default", name=name, uid=self.api.pods[name]["metadata"]["uid"], node=node
+        )
+
+    async def bind(self, name: str = "p", *, node: str = "n") -> str:
+        return await self.binder.bind(self.args(name, node=node))
+
+    def asking(self, name: str = "p", *nodes: str) -> ExtenderArgs:
+        view = read_pod(json.dumps(self.api.pods[name]).encode())
+        return ExtenderArgs(pod=view, node_names=nodes or ("n",))
+
+    def held(self, card: str = "GPU-n-0") -> int:
+        load = self.ledger.snapshot(now=self.clock.now()).card(CardUuid(card))
+        assert load is not None
+        return load.held_mib
+
+    def count(self, metric: str, **labels: str) -> float:
+        return self.registry.get_sample_value(metric, labels) or 0.0
