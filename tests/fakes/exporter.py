@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
 
 class Exporter:
-    """Serves :attr:`text` on ``/metrics``; :attr:`status` other than 200 refuses."""
+    """Serves :attr:`text`, or what it returns, on ``/metrics``; another status than 200 refuses."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self.text: str | Callable[[], str] = ""
         self.status = 200
         self.scrapes = 0
         self.address = ""
@@ -30,7 +30,7 @@ class Exporter:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             self.scrapes += 1
-            body = self.text.encode()
+            body = (self.text if isinstance(self.text, str) else self.text()).encode()
             head = (
                 f"HTTP/1.1 {self.status} X\r\nContent-Type: text/plain; version=0.0.4\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

@@ -1,0 +1,198 @@
+"""The whole role over real transports: an API server, a real Prometheus, and an exporter."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from aiohttp import ClientSession
+
+from fracgpu import names
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.kinds import CONFIGMAPS, LEASES, PODS
+from process.clock import SystemClock
+from process.lifecycle import run_until_stopped
+from process.telemetry import HttpServer
+from rebalancer.service import build
+from rebalancer.settings import RebalancerSettings
+from simulator.apiserver import ApiServer
+from simulator.prometheus import RealPrometheus
+from tests.fakes.exporter import Exporter
+from tests.support.moving import NAMESPACE, add_pod, cordons_of, end_pod, events, make_cluster
+from tests.support.rebalancing import COOL_CARD, HOT_CARD
+from tests.support.waiting import until
+
+QUICK: Final[dict[str, Any]] = {
+    "mode": "active",
+    "tickS": 1,
+    "startupGraceS": 0,
+    "fastWindowS": 5,
+    "slowWindowS": 10,
+    "forecastWindowS": 10,
+    "stepS": 1,
+    "scrapeIntervalS": 1,
+    "staleAfterS": 4,
+    "settleS": 3,
+    "cordonS": 10,
+    "planTtlS": 20,
+}
+
+
+@dataclass
+class Load:
+    """What the exporter tells: per cent of each card, and of each pod on the hot one."""
+
+    cards: dict[str, float]
+    pods: dict[str, float] = field(default_factory=dict)
+
+    def page(self) -> str:
+        now = time.time()  # noqa: TID251 - as an exporter would
+        lines = [f"fracgpu_collect_timestamp_seconds {now}"]
+        for uuid, busy in self.cards.items():
+            lines.append(f'DCGM_FI_DEV_GPU_UTIL{{UUID="{uuid}",pod=""}} {busy}')
+            lines.append(f'DCGM_FI_DEV_FB_FREE{{UUID="{uuid}",pod=""}} 16000')
+        for uid, busy in self.pods.items():
+            lines.append(f'fracgpu_pod_sm_util{{UUID="{HOT_CARD}",pod_uid="{uid}"}} {busy}')
+        return "\n".join([*lines, ""])
+
+
+class Role:
+    """The rebalancer under test, and what it says about itself."""
+
+    def __init__(self, session: ClientSession, server: HttpServer) -> None:
+        self._session, self._server = session, server
+
+    async def get(self, path: str) -> tuple[int, str]:
+        url = f"http://127.0.0.1:{self._server.port}{path}"
+        async with self._session.get(url) as answer:
+            return answer.status, await answer.text()
+
+    async def shows(self, line: str) -> bool:
+        """Tell whether /metrics has exactly this line."""
+        return line in (await self.get("/metrics"))[1].splitlines()
+
+
+@asynccontextmanager
+async def a_role(api: ApiServer, tmp_path: Path, prometheus_url: str) -> AsyncIterator[Role]:
+    settings = RebalancerSettings(
+        prometheus_url=prometheus_url,
+        kubeconfig=str(api.kubeconfig(tmp_path / "kubeconfig")),
+        telemetry_host="127.0.0.1",
+        telemetry_port=0,
+        identity="rebalancer-0",
+        query_limit_s=2.0,
+    )
+    service = build(settings)
+    assert isinstance(service.telemetry, HttpServer)
+    stop = asyncio.Event()
+    async with ClientSession() as session, asyncio.TaskGroup() as group:
+        running = group.create_task(run_until_stopped(service, SystemClock(), stop=stop))
+        role = Role(session, service.telemetry)
+        await until(lambda: _answers(role), what="/livez answers")
+        yield role
+        stop.set()
+        assert await running == 0
+
+
+async def _answers(role: Role) -> bool:
+    try:
+        return (await role.get("/livez"))[0] == 200
+    except OSError:
+        return False
+
+
+async def configure(kube: KubeClient, text: str) -> None:
+    """Edit the ConfigMap as an administrator would."""
+    meta = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    try:
+        await kube.get(CONFIGMAPS, meta["name"], namespace=meta["namespace"])
+    except NotFound:
+        await kube.create(CONFIGMAPS, {"metadata": meta, "data": {"rebalancer": text}})
+        return
+    patch = {"data": {"rebalancer": text}}
+    await kube.patch(CONFIGMAPS, meta["name"], patch, namespace=meta["namespace"])
+
+
+def is_leaving(kube: KubeClient, *pods: str) -> Callable[[], Any]:
+    async def ask() -> list[str]:
+        found = [await kube.get_object(PODS, it, namespace=NAMESPACE) for it in pods]
+        return [it["metadata"]["name"] for it in found if "deletionTimestamp" in it["metadata"]]
+
+    return ask
+
+
+@pytest.mark.slow
+async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    await make_cluster(kube)
+    pods = {
+        it: (await kube.get_object(PODS, it, namespace=NAMESPACE))["metadata"]["uid"]
+        for it in ("pod-a", "pod-b")
+    }
+    load = Load({HOT_CARD: 95, COOL_CARD: 5}, dict.fromkeys(pods.values(), 47))
+    leaving = is_leaving(kube, *pods)
+    async with Exporter.start() as exporter:
+        exporter.text = load.page
+        start = RealPrometheus.start(tmp_path / "prometheus", {"node": exporter.address})
+        async with start as prometheus, a_role(api, tmp_path, prometheus.url) as role:
+            # Unconfigured, its windows are far too long for this test: it is blind, and says so.
+            await until(
+                lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="it leads and is blind"
+            )
+            status, text = await role.get("/readyz")
+            assert status == 503
+            assert "0 of 2 cards have trusted readings" in text
+            assert await role.shows("fracgpu_rebalancer_config_valid 1.0")
+
+            await configure(kube, "hotRatio: 80")
+            await until(lambda: role.shows("fracgpu_rebalancer_config_valid 0.0"), what="refused")
+            await configure(kube, yaml.safe_dump(QUICK))
+            await until(lambda: role.shows("fracgpu_rebalancer_config_valid 1.0"), what="taken")
+            await until(leaving, what="a pod is evicted", limit_s=40)
+            (gone,) = await leaving()
+            assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
+            assert (await role.get("/readyz"))[0] == 200
+
+            # kubelet, ReplicaSet and scheduler
+            await end_pod(kube, gone)
+            await add_pod(kube, "pod-c", card=COOL_CARD, node="n2")
+            del load.pods[pods[gone]]
+            load.cards |= {HOT_CARD: 47, COOL_CARD: 52}
+            await until(
+                lambda: role.shows(
+                    'fracgpu_rebalancer_moves_total{mode="active",result="relieved"} 1.0'
+                ),
+                what="the move is done and proven",
+                limit_s=40,
+            )
+            assert await role.shows("fracgpu_rebalancer_misplaced_total 0.0")
+
+    seen = await events(kube)
+    assert seen.count("ConfigRefused") == 1
+    wanted = ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
+    assert [it for it in seen if it in wanted] == wanted
+    lease = await kube.get_object(LEASES, "fracgpu-rebalancer", namespace=names.SYSTEM_NAMESPACE)
+    assert lease["spec"]["holderIdentity"] == ""  # given back at the orderly stop
+
+
+async def test_without_prometheus_it_runs_and_its_readiness_says_why(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    await make_cluster(kube)
+    await configure(kube, yaml.safe_dump(QUICK))
+    async with a_role(api, tmp_path, "http://127.0.0.1:9") as role:
+        await until(lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="blind")
+
+        status, text = await role.get("/readyz")
+
+        assert status == 503
+        assert "rebalancing: blind, no pod is moved: unreachable" in text
+        assert (await role.get("/livez"))[0] == 200
+        assert await is_leaving(kube, "pod-a", "pod-b")() == []
