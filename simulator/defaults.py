@@ -72,6 +72,8 @@ def apply_creation(resource: Resource, value: Json) -> None:
     match resource.storage:
         case resources.PODS.storage:
             value["status"]["qosClass"] = qos_class(value["spec"])
+            if value["spec"].get("schedulingGates"):
+                value["status"]["conditions"] = [_gated(metadata(value)["creationTimestamp"])]
         case resources.NAMESPACES.storage:
             meta = metadata(value)
             meta.setdefault("labels", {})["kubernetes.io/metadata.name"] = meta["name"]
@@ -80,6 +82,17 @@ def apply_creation(resource: Resource, value: Json) -> None:
             _job_selector(value)
         case _:
             pass
+
+
+def _gated(moment: str) -> Json:
+    return {
+        "type": "PodScheduled",
+        "status": "False",
+        "lastProbeTime": None,
+        "lastTransitionTime": moment,
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }
 
 
 def qos_class(spec: Json) -> str:

@@ -5,7 +5,7 @@ from tests.simulator.controllers.world import World, an_owner
 
 
 async def test_it_makes_one_replicaset_named_by_its_template(world: World) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace=world.namespace)
 
     pods = await world.ready_all(2)
 
@@ -21,10 +21,10 @@ async def test_it_makes_one_replicaset_named_by_its_template(world: World) -> No
 
 
 async def test_it_follows_a_change_of_scale(world: World) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=3), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=3), namespace=world.namespace)
     await world.wait_count(3)
 
-    await world.kube.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace="default")
+    await world.kube.patch(DEPLOYMENTS, "web", {"spec": {"replicas": 1}}, namespace=world.namespace)
 
     await world.wait_count(1)
 
@@ -32,7 +32,7 @@ async def test_it_follows_a_change_of_scale(world: World) -> None:
 async def test_a_pod_that_leaves_by_its_template_hash_keeps_running_beside_its_successor(
     world: World,
 ) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=world.namespace)
     (first,) = await world.ready_all(1)
     name = first["metadata"]["name"]
 
@@ -40,7 +40,7 @@ async def test_a_pod_that_leaves_by_its_template_hash_keeps_running_beside_its_s
         PODS,
         name,
         {"metadata": {"labels": {"pod-template-hash": "moving"}}},
-        namespace="default",
+        namespace=world.namespace,
     )
 
     pods = await world.wait_count(2)
@@ -48,12 +48,12 @@ async def test_a_pod_that_leaves_by_its_template_hash_keeps_running_beside_its_s
 
 
 async def test_a_new_template_is_rolled_out_without_a_moment_of_nobody(world: World) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=world.namespace)
     (old,) = await world.ready_all(1)
     template = {"metadata": {"annotations": {"version": "2"}}}
 
     await world.kube.patch(
-        DEPLOYMENTS, "web", {"spec": {"template": template}}, namespace="default"
+        DEPLOYMENTS, "web", {"spec": {"template": template}}, namespace=world.namespace
     )
 
     # 25 % of one may be missing: none; so the new pod comes first, and the old one waits for it.
@@ -67,12 +67,12 @@ async def test_a_new_template_is_rolled_out_without_a_moment_of_nobody(world: Wo
 
 async def test_recreate_waits_for_the_old_to_be_gone(world: World) -> None:
     owner = an_owner("web", replicas=1, strategy={"type": "Recreate"})
-    await world.kube.create(DEPLOYMENTS, owner, namespace="default")
+    await world.kube.create(DEPLOYMENTS, owner, namespace=world.namespace)
     (old,) = await world.ready_all(1)
     template = {"metadata": {"annotations": {"version": "2"}}}
 
     await world.kube.patch(
-        DEPLOYMENTS, "web", {"spec": {"template": template}}, namespace="default"
+        DEPLOYMENTS, "web", {"spec": {"template": template}}, namespace=world.namespace
     )
 
     (new,) = await world.wait_pods(
@@ -83,7 +83,7 @@ async def test_recreate_waits_for_the_old_to_be_gone(world: World) -> None:
 
 
 async def test_availability_is_a_condition(world: World) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=world.namespace)
     await world.ready_all(1)
 
     found = await world.wait_status(DEPLOYMENTS, "web", availableReplicas=1)

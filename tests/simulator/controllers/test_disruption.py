@@ -34,8 +34,8 @@ def a_budget(**spec: Any) -> Json:
 async def test_what_may_go_follows_from_the_budget(
     world: World, spec: Json, desired: int, allowed: int
 ) -> None:
-    await world.kube.create(PDBS, a_budget(**spec), namespace="default")
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace="default")
+    await world.kube.create(PDBS, a_budget(**spec), namespace=world.namespace)
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=world.namespace)
 
     await world.ready_all(3)
 
@@ -51,8 +51,8 @@ async def test_what_may_go_follows_from_the_budget(
 
 
 async def test_a_pod_that_is_not_ready_is_not_healthy(world: World) -> None:
-    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace="default")
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace=world.namespace)
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
 
     await world.wait_count(1)
 
@@ -60,8 +60,8 @@ async def test_a_pod_that_is_not_ready_is_not_healthy(world: World) -> None:
 
 
 async def test_an_eviction_takes_its_share_of_the_budget(world: World) -> None:
-    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace="default")
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=2), namespace="default")
+    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace=world.namespace)
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=2), namespace=world.namespace)
     one, other = await world.ready_all(2)
     await world.wait_status(PDBS, "b", disruptionsAllowed=1)
 
@@ -74,8 +74,8 @@ async def test_an_eviction_takes_its_share_of_the_budget(world: World) -> None:
 
 async def test_a_ready_successor_lets_the_only_pod_of_a_full_budget_go(world: World) -> None:
     """The surge that the rebalancer lives by: change the hash, wait for the successor, evict."""
-    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace="default")
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace="default")
+    await world.kube.create(PDBS, a_budget(minAvailable=1), namespace=world.namespace)
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=world.namespace)
     (old,) = await world.ready_all(1)
     await world.wait_status(PDBS, "b", currentHealthy=1, disruptionsAllowed=0)
     with pytest.raises(TooManyRequests):
@@ -85,7 +85,7 @@ async def test_a_ready_successor_lets_the_only_pod_of_a_full_budget_go(world: Wo
         PODS,
         old["metadata"]["name"],
         {"metadata": {"labels": {"pod-template-hash": "moving"}}},
-        namespace="default",
+        namespace=world.namespace,
     )
     await world.ready_all(2)
     await world.wait_status(PDBS, "b", currentHealthy=2, disruptionsAllowed=1)
@@ -102,7 +102,7 @@ async def evict(world: World, pod: Json) -> None:
     async def asked() -> bool:
         meta = pod["metadata"]
         try:
-            await world.kube.evict(namespace="default", name=meta["name"], uid=meta["uid"])
+            await world.kube.evict(namespace=world.namespace, name=meta["name"], uid=meta["uid"])
         except TooManyRequests as error:
             if error.retry_after_s is None:
                 raise

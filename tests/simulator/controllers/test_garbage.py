@@ -11,13 +11,13 @@ from tests.support.waiting import until
 
 
 async def test_what_a_deleted_owner_leaves_behind_is_deleted(world: World) -> None:
-    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace="default")
+    await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=2), namespace=world.namespace)
     await world.wait_count(2)
 
-    await world.kube.delete(DEPLOYMENTS, "web", namespace="default")
+    await world.kube.delete(DEPLOYMENTS, "web", namespace=world.namespace)
 
     await world.wait_count(0)
-    listed = await world.kube.list(REPLICASETS, namespace="default")
+    listed = await world.kube.list(REPLICASETS, namespace=world.namespace)
     assert listed.items == []
 
 
@@ -32,7 +32,7 @@ async def test_a_pod_of_an_owner_that_never_was_is_deleted(world: World) -> None
         "spec": a_template("x")["spec"],
     }
 
-    await world.kube.create(PODS, stray, namespace="default")
+    await world.kube.create(PODS, stray, namespace=world.namespace)
 
     await world.wait_count(0)
 
@@ -47,12 +47,12 @@ async def test_a_pod_of_a_stranger_is_left_alone(world: World) -> None:
         },
         "spec": a_template("x")["spec"],
     }
-    await world.kube.create(PODS, owned, namespace="default")
+    await world.kube.create(PODS, owned, namespace=world.namespace)
     owned["metadata"] = {
         "name": "ours",
         "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}],
     }
-    await world.kube.create(PODS, owned, namespace="default")
+    await world.kube.create(PODS, owned, namespace=world.namespace)
 
     await world.wait_count(1)
 
@@ -60,10 +60,12 @@ async def test_a_pod_of_a_stranger_is_left_alone(world: World) -> None:
 
 
 async def test_orphaned_pods_stay(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=2), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=2), namespace=world.namespace)
     await world.wait_count(2)
 
-    await world.kube.delete(REPLICASETS, "a", namespace="default", propagation=Propagation.ORPHAN)
+    await world.kube.delete(
+        REPLICASETS, "a", namespace=world.namespace, propagation=Propagation.ORPHAN
+    )
 
     async def gone() -> bool:
         return await world.get(REPLICASETS, "a") is None
@@ -78,18 +80,20 @@ async def test_in_the_foreground_the_owner_goes_last(world: World) -> None:
         "metadata": {"name": "j"},
         "spec": {"template": a_template("job", restartPolicy="Never")},
     }
-    await world.kube.create(JOBS, job, namespace="default")
+    await world.kube.create(JOBS, job, namespace=world.namespace)
     (pod,) = await world.wait_count(1)
     name = pod["metadata"]["name"]
-    await world.kube.bind({"target": {"name": "n1"}}, namespace="default", name=name)
+    await world.kube.bind({"target": {"name": "n1"}}, namespace=world.namespace, name=name)
 
-    await world.kube.delete(JOBS, "j", namespace="default", propagation=Propagation.FOREGROUND)
+    await world.kube.delete(
+        JOBS, "j", namespace=world.namespace, propagation=Propagation.FOREGROUND
+    )
 
     await world.wait_object(
         PODS, name, lambda v: "deletionTimestamp" in v["metadata"], what="an ending pod"
     )
     assert await world.get(JOBS, "j") is not None
-    await world.kube.delete(PODS, name, namespace="default", grace_s=0)
+    await world.kube.delete(PODS, name, namespace=world.namespace, grace_s=0)
 
     async def gone() -> bool:
         return await world.get(JOBS, "j") is None

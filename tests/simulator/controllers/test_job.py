@@ -19,7 +19,9 @@ def conditions(job: Json) -> set[str]:
 
 
 async def test_it_runs_until_enough_pods_succeeded(world: World) -> None:
-    await world.kube.create(JOBS, a_job("j", completions=2, parallelism=1), namespace="default")
+    await world.kube.create(
+        JOBS, a_job("j", completions=2, parallelism=1), namespace=world.namespace
+    )
     (first,) = await world.wait_count(1)
     await world.set_status(first["metadata"]["name"], {"status": {"phase": "Succeeded"}})
 
@@ -35,7 +37,7 @@ async def test_it_runs_until_enough_pods_succeeded(world: World) -> None:
 
 
 async def test_a_failed_pod_is_retried_up_to_the_limit(world: World) -> None:
-    await world.kube.create(JOBS, a_job("j", backoffLimit=1), namespace="default")
+    await world.kube.create(JOBS, a_job("j", backoffLimit=1), namespace=world.namespace)
     for count in (1, 2):
         pods = await world.wait_count(count)
         for pod in pods:
@@ -49,10 +51,10 @@ async def test_a_failed_pod_is_retried_up_to_the_limit(world: World) -> None:
 
 
 async def test_an_evicted_pod_is_made_again(world: World) -> None:
-    await world.kube.create(JOBS, a_job("j"), namespace="default")
+    await world.kube.create(JOBS, a_job("j"), namespace=world.namespace)
     (first,) = await world.wait_count(1)
 
-    await world.kube.delete(PODS, first["metadata"]["name"], namespace="default")
+    await world.kube.delete(PODS, first["metadata"]["name"], namespace=world.namespace)
 
     await world.wait_pods(
         lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
@@ -61,9 +63,9 @@ async def test_an_evicted_pod_is_made_again(world: World) -> None:
 
 
 async def test_a_suspended_job_has_no_pods(world: World) -> None:
-    await world.kube.create(JOBS, a_job("j", parallelism=2), namespace="default")
+    await world.kube.create(JOBS, a_job("j", parallelism=2), namespace=world.namespace)
     await world.wait_count(2)
 
-    await world.kube.patch(JOBS, "j", {"spec": {"suspend": True}}, namespace="default")
+    await world.kube.patch(JOBS, "j", {"spec": {"suspend": True}}, namespace=world.namespace)
 
     await world.wait_count(0)

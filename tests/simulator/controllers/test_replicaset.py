@@ -14,7 +14,7 @@ def owners(pod: Json) -> list[str]:
 
 
 async def test_it_creates_as_many_pods_as_are_asked_for(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=world.namespace)
 
     pods = await world.wait_count(3)
 
@@ -24,10 +24,10 @@ async def test_it_creates_as_many_pods_as_are_asked_for(world: World) -> None:
 
 
 async def test_a_deleted_pod_is_replaced(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
 
-    await world.kube.delete(PODS, first["metadata"]["name"], namespace="default")
+    await world.kube.delete(PODS, first["metadata"]["name"], namespace=world.namespace)
 
     await world.wait_pods(
         lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
@@ -36,19 +36,19 @@ async def test_a_deleted_pod_is_replaced(world: World) -> None:
 
 
 async def test_a_terminating_pod_is_replaced_before_it_is_gone(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
     name = first["metadata"]["name"]
-    await world.kube.bind({"target": {"name": "n1"}}, namespace="default", name=name)
+    await world.kube.bind({"target": {"name": "n1"}}, namespace=world.namespace, name=name)
 
-    await world.kube.delete(PODS, name, namespace="default")
+    await world.kube.delete(PODS, name, namespace=world.namespace)
 
     pods = await world.wait_count(2)
     assert sum("deletionTimestamp" in pod["metadata"] for pod in pods) == 1
 
 
 async def test_a_failed_pod_does_not_count(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
 
     await world.set_status(first["metadata"]["name"], {"status": {"phase": "Failed"}})
@@ -57,24 +57,24 @@ async def test_a_failed_pod_does_not_count(world: World) -> None:
 
 
 async def test_surplus_goes_from_the_pods_that_are_not_ready(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=world.namespace)
     pods = await world.wait_count(3)
     kept = pods[1]["metadata"]["name"]
     await world.set_status(kept)
 
-    await world.kube.patch(REPLICASETS, "a", {"spec": {"replicas": 1}}, namespace="default")
+    await world.kube.patch(REPLICASETS, "a", {"spec": {"replicas": 1}}, namespace=world.namespace)
 
     (left,) = await world.wait_count(1)
     assert left["metadata"]["name"] == kept
 
 
 async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
     name = first["metadata"]["name"]
 
     await world.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace="default"
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=world.namespace
     )
 
     pods = await world.wait_pods(
@@ -85,16 +85,18 @@ async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(world
 
 
 async def test_a_released_pod_that_matches_again_is_adopted_and_one_goes(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
     name = first["metadata"]["name"]
     await world.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace="default"
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=world.namespace
     )
     await world.wait_count(2)
     await world.set_status(name)  # the ready one is the one to keep
 
-    await world.kube.patch(PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace="default")
+    await world.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace=world.namespace
+    )
 
     (left,) = await world.wait_count(1)
     assert left["metadata"]["name"] == name
@@ -113,7 +115,7 @@ async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
     configuration = {"metadata": {"name": "nobody"}, "webhooks": [nobody]}
     await world.kube.create(VALIDATING_WEBHOOKS, configuration)
 
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
+    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
 
     found = await world.wait_object(
         REPLICASETS,

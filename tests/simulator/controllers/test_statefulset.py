@@ -5,7 +5,7 @@ from tests.simulator.controllers.world import World, an_owner
 
 
 async def test_pods_come_one_after_the_other_by_ordinal(world: World) -> None:
-    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace="default")
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace=world.namespace)
 
     (first,) = await world.wait_count(1)
     assert first["metadata"]["name"] == "db-0"
@@ -17,10 +17,10 @@ async def test_pods_come_one_after_the_other_by_ordinal(world: World) -> None:
 
 
 async def test_a_deleted_pod_comes_back_by_its_name(world: World) -> None:
-    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace=world.namespace)
     (first,) = await world.ready_all(1)
 
-    await world.kube.delete(PODS, "db-0", namespace="default")
+    await world.kube.delete(PODS, "db-0", namespace=world.namespace)
 
     await world.wait_pods(
         lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
@@ -30,14 +30,14 @@ async def test_a_deleted_pod_comes_back_by_its_name(world: World) -> None:
 
 
 async def test_the_new_one_waits_until_the_old_one_is_gone(world: World) -> None:
-    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace=world.namespace)
     await world.wait_count(1)
-    await world.kube.bind({"target": {"name": "n1"}}, namespace="default", name="db-0")
-    await world.kube.delete(PODS, "db-0", namespace="default")
+    await world.kube.bind({"target": {"name": "n1"}}, namespace=world.namespace, name="db-0")
+    await world.kube.delete(PODS, "db-0", namespace=world.namespace)
     await world.wait_status(STATEFULSETS, "db", replicas=0)
     assert len(await world.pods()) == 1
 
-    await world.kube.delete(PODS, "db-0", namespace="default", grace_s=0)
+    await world.kube.delete(PODS, "db-0", namespace=world.namespace, grace_s=0)
 
     await world.wait_pods(
         lambda pods: len(pods) == 1 and "nodeName" not in pods[0]["spec"], what="another db-0"
@@ -46,17 +46,17 @@ async def test_the_new_one_waits_until_the_old_one_is_gone(world: World) -> None
 
 async def test_the_highest_ordinal_goes_first(world: World) -> None:
     owner = an_owner("db", replicas=3, podManagementPolicy="Parallel")
-    await world.kube.create(STATEFULSETS, owner, namespace="default")
+    await world.kube.create(STATEFULSETS, owner, namespace=world.namespace)
     await world.ready_all(3)
 
-    await world.kube.patch(STATEFULSETS, "db", {"spec": {"replicas": 2}}, namespace="default")
+    await world.kube.patch(STATEFULSETS, "db", {"spec": {"replicas": 2}}, namespace=world.namespace)
 
     await world.wait_count(2)
     assert await world.names() == {"db-0", "db-1"}
 
 
 async def test_a_failed_pod_is_made_anew(world: World) -> None:
-    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace="default")
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=1), namespace=world.namespace)
     (first,) = await world.wait_count(1)
 
     await world.set_status("db-0", {"status": {"phase": "Failed"}})
@@ -68,13 +68,13 @@ async def test_a_failed_pod_is_made_anew(world: World) -> None:
 
 
 async def test_a_new_template_is_rolled_from_the_highest(world: World) -> None:
-    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace="default")
+    await world.kube.create(STATEFULSETS, an_owner("db", replicas=2), namespace=world.namespace)
     await world.ready_all(1)
     await world.ready_all(2)
     template = {"metadata": {"annotations": {"version": "2"}}}
 
     await world.kube.patch(
-        STATEFULSETS, "db", {"spec": {"template": template}}, namespace="default"
+        STATEFULSETS, "db", {"spec": {"template": template}}, namespace=world.namespace
     )
 
     found = await world.wait_object(

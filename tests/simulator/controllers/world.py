@@ -36,13 +36,14 @@ def a_template(app: str, **spec: Any) -> Json:
 
 
 class World:
-    """The default namespace of a cluster whose kubelets are the test."""
+    """One namespace of a cluster whose kubelets are the test."""
 
-    def __init__(self, kube: KubeClient) -> None:
+    def __init__(self, kube: KubeClient, namespace: str = "default") -> None:
         self.kube = kube
+        self.namespace = namespace
 
     async def pods(self) -> list[Json]:
-        listed = await self.kube.list(PODS, namespace="default")
+        listed = await self.kube.list(PODS, namespace=self.namespace)
         return [decode(bytes(raw)) for raw in listed.items]
 
     async def names(self) -> set[str]:
@@ -50,7 +51,7 @@ class World:
 
     async def get(self, kind: Kind, name: str) -> Json | None:
         try:
-            return await self.kube.get_object(kind, name, namespace="default")
+            return await self.kube.get_object(kind, name, namespace=self.namespace)
         except NotFound:
             return None
 
@@ -92,7 +93,7 @@ class World:
         )
 
     async def set_status(self, name: str, status: Json = READY) -> None:
-        await self.kube.patch(PODS, name, status, namespace="default", subresource="status")
+        await self.kube.patch(PODS, name, status, namespace=self.namespace, subresource="status")
 
     async def ready_all(self, count: int) -> list[Json]:
         """Wait for *count* pods and make all of them ready."""
