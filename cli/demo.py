@@ -7,12 +7,20 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from cli.live import Screen, open_console, open_screen, save_picture, show_promises
+from cli.live import (
+    Screen,
+    open_console,
+    open_screen,
+    print_plain,
+    save_picture,
+    show_promises,
+)
 from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
@@ -23,6 +31,8 @@ from simulator.prometheus import PrometheusFailed
 from simulator.realapi import ASSETS_ENV, RealApiError, find_assets
 
 _FRAME_S: Final = 0.5
+# Of each model: what the steady workloads need, with room to pack them in any order.
+_FEWEST_CARDS: Final = 6
 # A slow machine may need longer than the planned duration; past this the demo has failed.
 _GRACE_S: Final = 90.0
 
@@ -53,6 +63,9 @@ def main(argv: Sequence[str]) -> int:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
     except RealApiError as error:
         return _complain(CALLED_WRONG, str(error))
+    if options.nodes // 2 * options.cards < _FEWEST_CARDS:
+        few = f"{options.nodes} nodes with {options.cards} cards are too few for the demo's pods"
+        return _complain(CALLED_WRONG, f"{few}; want at least {2 * _FEWEST_CARDS} cards")
     settings = RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
     try:
         # Sockets lie below it, and a socket's path has at most 107 bytes.
@@ -70,21 +83,22 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
     # The same way out as Ctrl-C, which asyncio.run turns into a cancellation.
     loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
     console = open_console()
-    console.print(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
+    say = partial(print_plain, console)
+    say(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
     async with open_rig(settings, workdir, SystemClock()) as rig:
         with open_screen(console) as screen:
             outcome = await _run(rig, options, screen)
         show_promises(console, outcome.promises)
         _write_report(options.report, outcome)
         if not outcome.finished:
-            console.print(f"it did not come to its end; it stood at: {outcome.last_step}")
+            say(f"it did not come to its end; it stood at: {outcome.last_step}")
         verdict = "every promise held" if outcome.kept else "NOT every promise held"
-        console.print(f"{verdict}; figures in {options.report}")
+        say(f"{verdict}; figures in {options.report}")
         if not outcome.kept:
             kept = _keep_logs(workdir, options.report.with_suffix(".logs"))
-            console.print(f"the logs of every role are in {kept}")
+            say(f"the logs of every role are in {kept}")
         if options.keep:
-            _print_addresses(rig, console.print)
+            _print_addresses(rig, say)
             await asyncio.Event().wait()
     return DONE if outcome.kept else FAILED
 
@@ -158,7 +172,7 @@ def _keep_logs(workdir: Path, target: Path) -> Path:
     return target
 
 
-def _print_addresses(rig: Rig, write: Any) -> None:
+def _print_addresses(rig: Rig, write: Callable[[str], None]) -> None:
     write("")
     write(f"API server   export KUBECONFIG={rig.kubeconfig}")
     write(f"Prometheus   {rig.prometheus.url}")

@@ -1,0 +1,116 @@
+"""The command itself: its flags, its report, and that Ctrl-C leaves nothing behind."""
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.demo import main
+from cli.main import CALLED_WRONG, DONE
+from simulator.realapi import ASSETS_ENV
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--duration", "5"],
+        ["--duration", "soon"],
+        ["--nodes", "1"],
+        ["--cards", "17"],
+        ["--frobnicate"],
+    ],
+    ids=" ".join,
+)
+def test_a_flag_that_makes_no_sense_is_named(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags) == CALLED_WRONG
+    assert flags[0] in capsys.readouterr().err
+
+
+def test_a_park_too_small_for_the_pods_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--nodes", "2", "--cards", "4"]) == CALLED_WRONG
+    assert "want at least 12 cards" in capsys.readouterr().err
+
+
+def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == DONE
+    assert "--real-apiserver" in capsys.readouterr().out
+
+
+def test_a_real_api_server_needs_its_binaries(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ASSETS_ENV, str(tmp_path))
+
+    assert main(["--real-apiserver"]) == CALLED_WRONG
+    assert "lacks kube-apiserver and etcd" in capsys.readouterr().err
+
+
+async def _started(tmp_path: Path, *flags: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli", "demo", "--report", str(tmp_path / "report.json"), *flags),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def _descendants(pid: int) -> set[int]:
+    """Find all processes below *pid*, in whatever session they are."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {pid}
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: signal.Signals) -> None:
+    demo = await _started(tmp_path)
+    assert demo.stdout is not None
+    async with asyncio.timeout(60):
+        async for line in demo.stdout:
+            if b"submitted chat" in line:
+                break
+    children = _descendants(demo.pid)
+    assert len(children) >= 9, "eight roles and Prometheus"
+
+    demo.send_signal(number)
+
+    async with asyncio.timeout(5):
+        output, _ = await demo.communicate()
+    assert demo.returncode == 1
+    assert b"stopped; everything that was started has ended" in output
+    assert [pid for pid in children if _alive(pid)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_without_a_terminal_it_prints_plain_lines_and_a_report(tmp_path: Path) -> None:
+    demo = await _started(tmp_path, "--duration", "30", "--nodes", "2", "--cards", "6")
+    output, _ = await demo.communicate()
+    text = output.decode()
+    report = json.loads((tmp_path / "report.json").read_text())
+
+    assert demo.returncode == 0, text
+    assert "\x1b[" not in text
+    assert text.count("kept   ") == len(report["promises"]) == 6
+    assert report["kept"] is True
+    assert len(report["pods"]) == 13
+    assert len(report["cards"]) == 12
+    assert report["heat"]["peak_busy"] > report["heat"]["hot_line"] > report["heat"]["last_busy"]

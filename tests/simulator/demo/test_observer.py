@@ -1,0 +1,144 @@
+"""The observer remembers the worst that it saw, and tells heat from the lack of pods."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import Card, CardUuid
+from fracgpu.units import Mib
+from fracgpu.wire import write_assignment, write_cards
+from kube.client import KubeClient
+from kube.kinds import NAMESPACES, NODES, PODS
+from process.clock import SystemClock
+from simulator.demo.observer import Observer
+from tests.support.waiting import until_true
+
+A = CardUuid("GPU-a")
+CARD = Card(uuid=A, index=0, model="A10", total_mib=Mib(8000))
+
+
+class Thermometer:
+    """A busy source that a test sets."""
+
+    def __init__(self) -> None:
+        self.busy: Mapping[str, float] | None = None
+
+    async def busy_ratio_by_card(self) -> Mapping[str, float] | None:
+        return self.busy
+
+
+@asynccontextmanager
+async def observing(kube: KubeClient, busy: Thermometer) -> AsyncIterator[Observer]:
+    await kube.create(NAMESPACES, {"metadata": {"name": "demo"}})
+    await kube.create(
+        NODES,
+        {
+            "metadata": {
+                "name": "n1",
+                "labels": {names.SHARE_LABEL: "true"},
+                "annotations": {names.NODE_CARDS: write_cards([CARD])},
+            }
+        },
+    )
+    observer = Observer(kube, busy, SystemClock(), namespace="demo", heated="burner-", hot_line=0.8)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(observer.run())
+        await observer.wait_synced()
+        try:
+            yield observer
+        finally:
+            task.cancel()
+
+
+async def bound_pod(kube: KubeClient, name: str, mib: int, *, ready: bool = True) -> None:
+    limits = {names.GPU_MEM: str(mib), names.GPU_SLOT: "1"}
+    created = await kube.create(
+        PODS,
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "containers": [
+                    {"name": "main", "image": "i", "resources": {"limits": limits}},
+                ]
+            },
+        },
+        namespace="demo",
+    )
+    assignment = write_assignment({"main": (Slice(card=A, mib=Mib(mib)),)})
+    binding: dict[str, Any] = {
+        "metadata": {
+            "uid": created["metadata"]["uid"],
+            "annotations": {names.ASSIGNMENT: assignment},
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    await kube.bind(binding, namespace="demo", name=name)
+    if ready:
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"status": {"phase": "Running", "conditions": conditions}}
+        await kube.patch(PODS, name, status, namespace="demo", subresource="status")
+
+
+async def test_the_peak_of_a_card_outlives_its_pods(kube: KubeClient) -> None:
+    async with observing(kube, Thermometer()) as observer:
+        await bound_pod(kube, "a", 3000)
+        await bound_pod(kube, "b", 2000)
+        await until_true(
+            lambda: [peak.peak_mib for peak in observer.peaks] == [5000], what="both pods seen"
+        )
+
+        await kube.delete(PODS, "a", namespace="demo", grace_s=0)
+
+        await until_true(lambda: len(observer.pods) == 1, what="the deletion seen")
+        (peak,) = observer.peaks
+        assert (peak.card, peak.capacity_mib, peak.peak_mib) == (A, 8000, 5000)
+
+
+async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: KubeClient) -> None:
+    thermometer = Thermometer()
+    async with observing(kube, thermometer) as observer:
+        await bound_pod(kube, "burner-1", 1000)
+        await bound_pod(kube, "burner-2", 1000)
+        thermometer.busy = {A: 0.95}
+        await until_true(lambda: observer.heat.hot_after_s is not None, what="heat seen")
+
+        await kube.delete(PODS, "burner-1", namespace="demo", grace_s=0)
+        await bound_pod(kube, "burner-3", 1000, ready=False)
+        thermometer.busy = {A: 0.5}
+        await until_true(lambda: observer.heat.last_busy == 0.5, what="the card cooler")
+
+        heat = observer.heat
+        assert heat.moved_pods == ("burner-1",)
+        assert heat.relieved_after_s is None
+        assert heat.peak_busy == 0.95
+
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"status": {"phase": "Running", "conditions": conditions}}
+        await kube.patch(PODS, "burner-3", status, namespace="demo", subresource="status")
+
+        await until_true(lambda: observer.heat.relieved_after_s is not None, what="relief seen")
+
+
+async def test_the_picture_shows_slices_and_says_where_heat_is_unknown(kube: KubeClient) -> None:
+    async with observing(kube, Thermometer()) as observer:
+        await bound_pod(kube, "a", 3000)
+        await until_true(lambda: bool(observer.pods), what="the pod seen")
+
+        picture = observer.picture(expected=2, roles=[("webhook", True)])
+
+        (node,) = picture.nodes
+        (card,) = node.cards
+        assert (card.held_mib, card.capacity_mib, card.busy) == (3000, 8000, None)
+        assert [part.pod for part in card.slices] == ["a"]
+        assert picture.pods_expected == 2
+
+
+async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
+    async with observing(kube, Thermometer()) as observer:
+        observer.tell("first")
+        observer.tell("second")
+
+        assert [line.partition("s  ")[2] for line in observer.news] == ["first", "second"]

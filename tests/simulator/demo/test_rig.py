@@ -1,0 +1,18 @@
+"""The rig stands on what is deployed, with windows that are short but allowed."""
+
+import yaml
+
+from fracgpu.policy import Mode
+from rebalancer.config import parse_policy
+from simulator.demo.rig import DEMO_POLICY, RigSettings
+
+
+def test_the_policy_of_the_demo_is_one_that_the_rebalancer_reads() -> None:
+    policy = parse_policy(yaml.safe_dump(dict(DEMO_POLICY)))
+
+    assert policy.mode is Mode.ACTIVE
+    assert policy.hot_ratio == 0.8
+
+
+def test_the_default_rig_is_four_nodes_of_four_cards_without_real_binaries() -> None:
+    assert RigSettings() == RigSettings(nodes=4, cards_per_node=4, assets=None)
