@@ -26,6 +26,7 @@ from simulator.kube_scheduler import KubeScheduler, fit_error
 from simulator.realapi import free_ports
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
+from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 
 
@@ -95,9 +96,19 @@ async def scheduling(client: KubeClient, extender: FakeExtender) -> AsyncIterato
 
 
 @pytest.fixture
-async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    async with ApiServer.start() as api:
-        yield api.kubeconfig(tmp_path / "kubeconfig")
+async def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Path]:
+    """Of the embedded API server, or of a real one where a test asks for both."""
+    if getattr(request, "param", "embedded") == "real":
+        async with real_api_server(tmp_path) as real:
+            yield real.kubeconfig(tmp_path / "kubeconfig")
+    else:
+        async with ApiServer.start() as api:
+            yield api.kubeconfig(tmp_path / "kubeconfig")
+
+
+on_both = pytest.mark.parametrize(
+    "kubeconfig", ["embedded", pytest.param("real", marks=pytest.mark.e2e)], indirect=True
+)
 
 
 @pytest.fixture
@@ -173,6 +184,7 @@ async def test_pods_of_another_scheduler_are_left_alone(client: KubeClient) -> N
     assert await node_of(client, "other") == ""
 
 
+@on_both
 async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
     client: KubeClient,
 ) -> None:
@@ -188,6 +200,7 @@ async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
     assert extender.asked == []
 
 
+@on_both
 async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_says_why(
     client: KubeClient,
 ) -> None:
@@ -299,6 +312,7 @@ async def the_real_extender(service: Service) -> AsyncIterator[None]:
     assert running.result() == 0
 
 
+@on_both
 async def test_with_our_extender_every_pod_gets_an_exact_card(
     client: KubeClient, kubeconfig: Path
 ) -> None:
