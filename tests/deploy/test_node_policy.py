@@ -1,0 +1,153 @@
+"""deploy/policies.yaml: a node's cards are said by its own agent, judged rule by rule."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.policies import ADMIN, REBALANCER, Sender, agent_of, kubelet_of, refusals
+
+Json = dict[str, Any]
+
+OWN_NODE = (
+    "The FracGPU node agent may change only the node it runs on, and its token must say which node "
+    "that is."
+)
+NODE_NOTES = (
+    "The fracgpu.io annotations of a node are written only by the FracGPU agent of that node."
+)
+CORDONS = "The annotation fracgpu.io/cordons is written only by the FracGPU rebalancer."
+NODE_LABELS = (
+    "The labels fracgpu.io/card-* and fracgpu.io/driver of a node are written only by the FracGPU "
+    "agent of that node."
+)
+CAPACITY = (
+    "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is stated only by the "
+    "FracGPU agent of that node; others may only set it to zero or remove it."
+)
+ALLOCATABLE = (
+    "The allocatable fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node are its capacity or "
+    "zero."
+)
+
+SHARED: Json = {
+    "metadata": {
+        "name": "n1",
+        "annotations": {"fracgpu.io/cards": "[]", "fracgpu.io/cordons": "{}", "other": "x"},
+        "labels": {
+            "fracgpu.io/share": "true",
+            "fracgpu.io/card-model": "A10",
+            "fracgpu.io/driver": "570",
+        },
+    },
+    "status": {
+        "capacity": {"cpu": "8", "fracgpu.io/gpu-mem": "80k", "fracgpu.io/gpu-count": "2"},
+        "allocatable": {"cpu": "8", "fracgpu.io/gpu-mem": "80k", "fracgpu.io/gpu-count": "2"},
+    },
+}
+
+
+def changed(path: tuple[str, str], key: str, value: str | None) -> Json:
+    """The node with one value set, or taken away."""
+    top, middle = path
+    inner = dict(SHARED[top][middle])
+    if value is None:
+        del inner[key]
+    else:
+        inner[key] = value
+    return {**SHARED, top: {**SHARED[top], middle: inner}}
+
+
+NOTES, LABELS = ("metadata", "annotations"), ("metadata", "labels")
+IN_CAPACITY, IN_ALLOCATABLE = ("status", "capacity"), ("status", "allocatable")
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value", "said"),
+    [
+        (NOTES, "fracgpu.io/cards", '["forged"]', NODE_NOTES),
+        (NOTES, "fracgpu.io/cards", None, NODE_NOTES),
+        (NOTES, "fracgpu.io/new", "x", NODE_NOTES),
+        (NOTES, "fracgpu.io/cordons", '{"GPU-1":{}}', CORDONS),
+        (NOTES, "fracgpu.io/cordons", None, CORDONS),
+        (LABELS, "fracgpu.io/card-model", "H100", NODE_LABELS),
+        (LABELS, "fracgpu.io/card-class-99", "1", NODE_LABELS),
+        (LABELS, "fracgpu.io/driver", None, NODE_LABELS),
+        (IN_CAPACITY, "fracgpu.io/gpu-mem", "81k", CAPACITY),
+        (IN_CAPACITY, "fracgpu.io/gpu-count", "3", CAPACITY),
+        (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", "81k", ALLOCATABLE),
+    ],
+)
+@pytest.mark.parametrize("sender", [ADMIN, kubelet_of("n1")], ids=lambda it: it.username)
+def test_nobody_but_its_agent_says_what_cards_a_node_has(
+    path: tuple[str, str], key: str, value: str | None, said: str, sender: Sender
+) -> None:
+    new = changed(path, key, value)
+
+    assert said in refusals("fracgpu-nodes", new, old=SHARED, sender=sender)
+    own = [] if said != CORDONS else [CORDONS]
+    assert refusals("fracgpu-nodes", new, old=SHARED, sender=agent_of("n1")) == own
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "value"),
+    [
+        (NOTES, "other", "y"),
+        (LABELS, "fracgpu.io/share", "false"),
+        (LABELS, "fracgpu.io/share", None),
+        (LABELS, "zone", "a"),
+        (IN_CAPACITY, "cpu", "9"),
+        (IN_CAPACITY, "fracgpu.io/gpu-mem", "80k"),
+        (IN_CAPACITY, "nvidia.com/gpu", "2"),
+        (IN_ALLOCATABLE, "cpu", "7"),
+        (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", "0"),
+        (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", None),
+    ],
+)
+def test_kubelet_and_administrators_go_on_with_their_own_work(
+    path: tuple[str, str], key: str, value: str | None
+) -> None:
+    for sender in (ADMIN, kubelet_of("n1")):
+        assert refusals("fracgpu-nodes", changed(path, key, value), old=SHARED, sender=sender) == []
+
+
+def test_kubelet_copies_capacity_to_allocatable_and_zeroes_both_on_a_recreated_node() -> None:
+    def status(capacity: str, allocatable: str) -> Json:
+        amounts = {
+            "capacity": {"fracgpu.io/gpu-mem": capacity},
+            "allocatable": {"fracgpu.io/gpu-mem": allocatable},
+        }
+        return {"metadata": {"name": "n1"}, "status": amounts}
+
+    def kubelet(new: Json, old: Json) -> list[str]:
+        return refusals("fracgpu-nodes", new, old=old, sender=kubelet_of("n1"))
+
+    assert kubelet(status("80k", "80k"), status("80k", "0")) == []
+    assert kubelet(status("0", "0"), status("80k", "80k")) == []
+    assert kubelet(status("80k", "80k"), status("0", "0")) == [CAPACITY]
+
+
+def test_a_node_registers_without_cards_and_cannot_bring_any() -> None:
+    bare = {"metadata": {"name": "n1", "labels": {"fracgpu.io/share": "true"}}}
+
+    assert refusals("fracgpu-nodes", bare, sender=kubelet_of("n1")) == []
+    assert refusals("fracgpu-nodes", SHARED, sender=kubelet_of("n1")) == [
+        NODE_NOTES,
+        CORDONS,
+        NODE_LABELS,
+        CAPACITY,
+    ]
+
+
+def test_the_agent_of_another_node_may_not_even_touch_a_label() -> None:
+    new = changed(LABELS, "zone", "b")
+
+    for stranger in (agent_of("n2"), agent_of("")):
+        assert refusals("fracgpu-nodes", new, old=SHARED, sender=stranger) == [OWN_NODE]
+
+
+def test_only_the_rebalancer_keeps_slices_off_a_card() -> None:
+    new = changed(NOTES, "fracgpu.io/cordons", '{"GPU-1":{}}')
+
+    assert refusals("fracgpu-nodes", new, old=SHARED, sender=REBALANCER) == []
+    forged = changed(NOTES, "fracgpu.io/cards", "[]x")
+    assert refusals("fracgpu-nodes", forged, old=SHARED, sender=REBALANCER) == [NODE_NOTES]

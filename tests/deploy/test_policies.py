@@ -1,0 +1,306 @@
+"""deploy/policies.yaml: who may write what, judged rule by rule."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.policies import (
+    ADMIN,
+    REBALANCER,
+    SCHEDULER,
+    SYSTEM,
+    Sender,
+    agent_of,
+    documents,
+    kubelet_of,
+    policy,
+    refusals,
+)
+
+Json = dict[str, Any]
+
+ASSIGNMENT, GRANTED, WIRED = "fracgpu.io/assignment", "fracgpu.io/granted", "fracgpu.io/wired"
+ONLY_BINDING = (
+    "The annotation fracgpu.io/assignment comes only with the pod's Binding; nobody may set, change"
+    " or remove it."
+)
+ONLY_WEBHOOK = (
+    "The annotation fracgpu.io/granted is written only by the FracGPU webhook when the pod is "
+    "created; nobody may set, change or remove it."
+)
+ONLY_AGENT = (
+    "The annotation fracgpu.io/wired is written only by the FracGPU agent of the pod's own node."
+)
+OWN_PODS = (
+    "The FracGPU node agent may change only pods of the node it runs on, and its token must say "
+    "which node that is."
+)
+TEMPLATE = (
+    "The annotations fracgpu.io/assignment, fracgpu.io/granted and fracgpu.io/wired are written "
+    "only by FracGPU on each pod; leave them out of the pod template."
+)
+
+
+def a_pod(notes: Json | None = None, *, node: str = "", namespace: str = "ml", **spec: Any) -> Json:
+    body = {"containers": [{"name": "c"}], **spec} | ({"nodeName": node} if node else {})
+    metadata = {"name": "p", "namespace": namespace} | ({"annotations": notes} if notes else {})
+    return {"metadata": metadata, "spec": body}
+
+
+STORED = {ASSIGNMENT: "{}", GRANTED: "1 card", WIRED: "{}", "app": "x"}
+
+
+def test_every_policy_is_bound_denies_and_fails_closed() -> None:
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    policies, bindings = ([it for it in documents() if it["kind"] == kind] for kind in kinds)
+
+    assert {it["metadata"]["name"] for it in policies} == {
+        it["spec"]["policyName"] for it in bindings
+    }
+    assert {it["spec"]["failurePolicy"] for it in policies} == {"Fail"}
+    assert [it["spec"]["validationActions"] for it in bindings] == [["Deny"]] * len(policies)
+
+
+def test_every_refusal_is_a_sentence_and_forbidden() -> None:
+    rules = [
+        rule
+        for it in documents()
+        if it["kind"] == "ValidatingAdmissionPolicy"
+        for rule in it["spec"]["validations"]
+    ]
+
+    assert len(rules) >= 14
+    for rule in rules:
+        message = rule["message"]
+        assert message[0].isupper()
+        assert message.endswith(".")
+        assert "\n" not in message
+        assert len(message) > 40
+        assert rule["reason"] == "Forbidden"
+
+
+def test_the_subresources_that_carry_a_pods_annotations_are_looked_at_but_not_its_binding() -> None:
+    (rule,) = policy("fracgpu-pods")["matchConstraints"]["resourceRules"]
+
+    assert rule["resources"] == ["pods", "pods/status", "pods/ephemeralcontainers", "pods/resize"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({}, []),
+        ({"fracgpu.io/fraction": "0.5", "app": "x"}, []),
+        ({GRANTED: "what the webhook wrote a moment ago"}, []),
+        ({ASSIGNMENT: "{}"}, [ONLY_BINDING]),
+        ({WIRED: "{}"}, [ONLY_AGENT]),
+        ({ASSIGNMENT: "", WIRED: ""}, [ONLY_BINDING, ONLY_AGENT]),
+    ],
+)
+@pytest.mark.parametrize("sender", [ADMIN, SCHEDULER, kubelet_of("n1")], ids=lambda it: it.username)
+def test_a_new_pod_carries_no_assignment_and_no_acknowledgement(
+    notes: Json, said: list[str], sender: Sender
+) -> None:
+    assert refusals("fracgpu-pods", a_pod(notes), sender=sender) == said
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "fracgpu-system"])
+def test_where_the_webhook_does_not_look_nobody_can_have_been_granted_anything(
+    namespace: str,
+) -> None:
+    pod = a_pod({GRANTED: "all of it"}, namespace=namespace)
+
+    assert refusals("fracgpu-pods", pod) == [ONLY_WEBHOOK]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, []),
+        ({"app": "y"}, []),
+        ({"fracgpu.io/rebalance": "never"}, []),
+        ({ASSIGNMENT: '{"c":[]}'}, [ONLY_BINDING]),
+        ({ASSIGNMENT: None}, [ONLY_BINDING]),
+        ({GRANTED: "8 cards"}, [ONLY_WEBHOOK]),
+        ({GRANTED: None}, [ONLY_WEBHOOK]),
+        ({WIRED: '{"c":["GPU-x"]}'}, [ONLY_AGENT]),
+        ({WIRED: None}, [ONLY_AGENT]),
+    ],
+)
+@pytest.mark.parametrize(
+    "sender", [ADMIN, SCHEDULER, REBALANCER, kubelet_of("n1")], ids=lambda it: it.username
+)
+def test_what_stands_on_a_pod_is_changed_by_nobody(
+    change: Json, said: list[str], sender: Sender
+) -> None:
+    after = {key: it for key, it in {**STORED, **change}.items() if it is not None}
+    old, new = a_pod(STORED, node="n1"), a_pod(after, node="n1")
+
+    assert refusals("fracgpu-pods", new, old=old, sender=sender) == said
+
+
+@pytest.mark.parametrize(
+    ("sender", "said"),
+    [
+        (agent_of("n1"), []),
+        (agent_of("n2"), [ONLY_AGENT, OWN_PODS]),
+        (agent_of(""), [ONLY_AGENT, OWN_PODS]),
+        (Sender(username=f"{SYSTEM}:fracgpu-webhook", node="n1"), [ONLY_AGENT]),
+    ],
+    ids=["own", "other", "unbound", "not-the-agent"],
+)
+def test_the_acknowledgement_comes_from_the_agent_of_the_pods_node(
+    sender: Sender, said: list[str]
+) -> None:
+    old, new = a_pod(node="n1"), a_pod({WIRED: "{}"}, node="n1")
+
+    assert refusals("fracgpu-pods", new, old=old, sender=sender) == said
+
+
+def test_the_agent_changes_nothing_of_a_pod_elsewhere_and_creates_none() -> None:
+    old, new = a_pod(node="n1"), a_pod({"app": "x"}, node="n1")
+
+    assert refusals("fracgpu-pods", new, old=old, sender=agent_of("n2")) == [OWN_PODS]
+    assert refusals("fracgpu-pods", a_pod(), sender=agent_of("n1")) == [OWN_PODS]
+    assert refusals("fracgpu-pods", a_pod(), old=a_pod(), sender=agent_of("")) == [OWN_PODS]
+
+
+def a_binding(notes: Json) -> Json:
+    return {"metadata": {"name": "p", "namespace": "ml", "annotations": notes}, "target": {}}
+
+
+def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> None:
+    with_order, plain = a_binding({ASSIGNMENT: "{}"}), {"metadata": {"name": "p"}, "target": {}}
+    other = Sender(username="system:kube-scheduler")
+
+    assert refusals("fracgpu-bindings", with_order, sender=SCHEDULER) == []
+    assert refusals("fracgpu-bindings", plain, sender=other) == []
+    assert refusals("fracgpu-bindings", with_order, sender=other) == [
+        "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
+        "service account."
+    ]
+    for key in (GRANTED, WIRED):
+        assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [
+            "A Binding must not carry fracgpu.io/granted or fracgpu.io/wired: they are not the "
+            "scheduler's to write."
+        ]
+
+
+def a_workload(notes: Json | None) -> Json:
+    template = {"metadata": {"annotations": notes} if notes is not None else {}}
+    return {"metadata": {"name": "w", "namespace": "ml"}, "spec": {"template": template}}
+
+
+def a_cron_job(notes: Json | None) -> Json:
+    inner = {"spec": a_workload(notes)["spec"]}
+    return {"metadata": {"name": "w", "namespace": "ml"}, "spec": {"jobTemplate": inner}}
+
+
+TEMPLATED = [("fracgpu-workloads", a_workload), ("fracgpu-cronjobs", a_cron_job)]
+
+
+@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda it: str(it)[:17])
+def test_no_pod_template_carries_what_only_we_write(name: str, make: Any) -> None:
+    for key in (ASSIGNMENT, GRANTED, WIRED):
+        assert refusals(name, make({key: "x"})) == [TEMPLATE]
+        assert refusals(name, make({key: "x"}), old=make({"app": "x"})) == [TEMPLATE]
+        assert refusals(name, make({key: "y"}), old=make({key: "x"})) == [TEMPLATE]
+    assert refusals(name, make({"fracgpu.io/fraction": "0.5"})) == []
+    assert refusals(name, make(None)) == []
+
+
+@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda it: str(it)[:17])
+def test_a_workload_older_than_the_policy_can_still_be_scaled_and_deleted(
+    name: str, make: Any
+) -> None:
+    assert refusals(name, make({GRANTED: "x"}), old=make({GRANTED: "x"})) == []
+    assert refusals(name, make({}), old=make({GRANTED: "x"})) == []
+
+
+def test_a_replica_set_may_come_without_a_template() -> None:
+    bare = {"metadata": {"name": "w", "namespace": "ml"}, "spec": {"replicas": 1}}
+
+    assert refusals("fracgpu-workloads", bare, old=bare) == []
+
+
+ORDERS = [
+    "nvidia.cdi.k8s.io/container.c",
+    "nvidia.cdi.k8s.io/c.gpus.devices",
+    "cdi.k8s.io/x",
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "scheduler.framework.gpushare.allocation",
+    "hami.io/vgpu-devices-to-allocate",
+    "hami.io/vgpu-devices-allocated",
+    "hami.io/bind-phase",
+    "tencent.com/predicate-gpu-idx-0",
+    "elasticgpu.io/container-c",
+    "volcano.sh/gpu-index",
+    "nvidia.com/pre-allocated",
+    "runai/shared-gpu-configmap",
+    "scheduling.koordinator.sh/device-allocated",
+    "tensor-fusion.ai/gpu-ids",
+]
+
+
+def order_refused(key: str) -> list[str]:
+    return [
+        f"The annotation {key} is an order to another system that hands out GPUs; a pod must not "
+        "carry it where FracGPU shares cards."
+    ]
+
+
+ASKS: Json = {"containers": [{"name": "c", "resources": {"limits": {"fracgpu.io/gpu-mem": "9"}}}]}
+
+
+@pytest.mark.parametrize("key", ORDERS)
+def test_a_pod_that_shares_a_card_carries_no_order_to_another_system(key: str) -> None:
+    name = "fracgpu-foreign-assignments"
+    annotated = a_pod({key: "x", "fracgpu.io/fraction": "0.5"})
+
+    assert refusals(name, annotated) == order_refused(key)
+    assert refusals(name, a_pod({key: "x"}, **ASKS)) == order_refused(key)
+    before = a_pod({"app": "x"}, **ASKS)
+    assert refusals(name, a_pod({key: "x"}, **ASKS), old=before) == order_refused(key)
+    assert refusals(name, a_pod({key: "x"}, initContainers=ASKS["containers"])) != []
+
+
+@pytest.mark.parametrize("key", ORDERS)
+def test_a_pod_of_another_system_is_left_alone_unless_the_administrator_wants_none(
+    key: str,
+) -> None:
+    name, pod = "fracgpu-foreign-assignments", a_pod({key: "x"})
+
+    assert refusals(name, pod) == []
+    assert refusals(name, pod, params={"foreignAssignments": "sharing"}) == []
+    everywhere = {"foreignAssignments": "everywhere"}
+    assert refusals(name, pod, params=everywhere) == order_refused(key)
+    assert refusals(name, a_pod({key: "x"}, **ASKS), params={"foreignAssignments": "nowhere"}) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "nvidia.cdi.k8s.io/c.gpu-memory.request",
+        "nvidia.cdi.k8s.io/c.gpu-memory.limit",
+        "gpu-fraction",
+        "hami.io/gpu-scheduler-policy",
+        "nvidia.com/use-gputype",
+        "tensor-fusion.ai/vram-request",
+    ],
+)
+def test_another_systems_request_is_no_order(key: str) -> None:
+    everywhere = {"foreignAssignments": "everywhere"}
+
+    assert refusals("fracgpu-foreign-assignments", a_pod({key: "1Gi"}), params=everywhere) == []
+
+
+def test_a_pod_older_than_the_policy_can_still_be_updated() -> None:
+    old = a_pod({"hami.io/bind-phase": "success"}, **ASKS)
+    new = a_pod({"hami.io/bind-phase": "success", "app": "x"}, **ASKS)
+
+    assert refusals("fracgpu-foreign-assignments", new, old=old) == []
+
+
+def test_the_parameter_that_ships_is_one_the_policy_knows() -> None:
+    (config,) = [it for it in documents() if it["kind"] == "ConfigMap"]
+
+    assert config["data"] == {"foreignAssignments": "sharing"}

@@ -1,0 +1,91 @@
+"""The admission policies of deploy/, judged without an API server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cel
+import yaml
+
+POLICIES = Path(__file__).parents[2] / "deploy" / "policies.yaml"
+NODE_CLAIM = "authentication.kubernetes.io/node-name"
+SYSTEM = "system:serviceaccount:fracgpu-system"
+
+Json = dict[str, Any]
+
+
+@cache
+def documents() -> tuple[Json, ...]:
+    return tuple(yaml.safe_load_all(POLICIES.read_text()))
+
+
+def policy(name: str) -> Json:
+    kind = "ValidatingAdmissionPolicy"
+    (spec,) = [
+        it["spec"]
+        for it in documents()
+        if it["kind"] == kind and it["metadata"]["name"] == name
+    ]  # fmt: skip
+    found: Json = spec
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who asks."""
+
+    username: str
+    node: str = ""
+    """The node its token is bound to, as the API server found."""
+
+    def user_info(self) -> Json:
+        extra: Json = {"extra": {NODE_CLAIM: [self.node]}} if self.node else {}
+        return {"username": self.username, "groups": ["system:authenticated"], **extra}
+
+
+ADMIN = Sender(username="admin")
+SCHEDULER = Sender(username=f"{SYSTEM}:fracgpu-scheduler")
+REBALANCER = Sender(username=f"{SYSTEM}:fracgpu-rebalancer")
+
+
+def agent_of(node: str) -> Sender:
+    return Sender(username=f"{SYSTEM}:fracgpu-deviceplugin", node=node)
+
+
+def kubelet_of(node: str) -> Sender:
+    return Sender(username=f"system:node:{node}")
+
+
+def refusals(
+    name: str,
+    new: Json,
+    *,
+    old: Json | None = None,
+    sender: Sender = ADMIN,
+    params: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What the policy *name* says against this request; nothing when it passes."""
+    spec = policy(name)
+    context: Json = {
+        "object": new,
+        "oldObject": old,
+        "params": {"data": dict(params or {})},
+        "request": {
+            "operation": "CREATE" if old is None else "UPDATE",
+            "namespace": new["metadata"].get("namespace", ""),
+            "userInfo": sender.user_info(),
+        },
+    }
+    conditions = [it["expression"] for it in spec.get("matchConditions", ())]
+    if not all(cel.evaluate(each, context) for each in conditions):
+        return []
+    context["variables"] = {}
+    for variable in spec.get("variables", ()):
+        context["variables"][variable["name"]] = cel.evaluate(variable["expression"], context)
+    return [
+        cel.evaluate(each.get("messageExpression", repr(each["message"])), context)
+        for each in spec["validations"]
+        if not cel.evaluate(each["expression"], context)
+    ]
