@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from kube.errors import Conflict, KubeError, NotFound
+from kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from kube.events import EventLevel, EventRecorder, Regarding
 from kube.informer import Informer
 from kube.kinds import DEPLOYMENTS, JOBS, NAMESPACES, PDBS, PODS, REPLICASETS, STATEFULSETS
 from kube.objects import ObjectKey
@@ -59,6 +60,8 @@ class Cluster:
     def __init__(self, client: KubeClient, clock: Clock) -> None:
         self.client: Final = client
         self.clock: Final = clock
+        self._events = EventRecorder(client, "controllers", clock)
+        self._complaints: dict[str, str] = {}
         self._listeners: dict[Kind, list[Callable[[Json], None]]] = {k: [] for k in FOLLOWED}
         self.informers: Final[dict[Kind, Informer[Json]]] = {
             kind: Informer(client, kind, decode=decode, on_change=self._teller(kind))
@@ -99,6 +102,32 @@ class Cluster:
             )
         except NotFound:
             return None
+
+    async def create_pod(self, kind: Kind, owner: Json, pod: Json) -> None:
+        """Create a pod of *owner*; a refusal is told once in an event of the owner.
+
+        Raises:
+            KubeError: it was not created.
+        """
+        meta = owner["metadata"]
+        try:
+            await self.client.create(PODS, pod, namespace=meta["namespace"])
+        except AlreadyExists:
+            raise
+        except KubeError as error:
+            if self._complaints.get(meta["uid"]) != error.message:
+                self._complaints[meta["uid"]] = error.message
+                about = Regarding(
+                    kind=kind, name=meta["name"], namespace=meta["namespace"], uid=meta["uid"]
+                )
+                await self._events.emit(
+                    about,
+                    reason="FailedCreate",
+                    note=f"Error creating: {error.message}",
+                    level=EventLevel.WARNING,
+                )
+            raise
+        self._complaints.pop(meta["uid"], None)
 
     async def write_status(self, kind: Kind, value: Json, status: Json) -> None:
         """Replace the status of *value* if it differs; its resourceVersion is the lock.

@@ -77,7 +77,7 @@ class JobController:
     async def _create(self, owner: Json) -> None:
         pod = from_template(owner["spec"]["template"], kind=JOBS, owner=owner)
         pod["metadata"]["generateName"] = f"{owner['metadata']['name']}-"
-        await self._cluster.client.create(PODS, pod, namespace=owner["metadata"]["namespace"])
+        await self._cluster.create_pod(JOBS, owner, pod)
 
 
 def _is_finished(owner: Json) -> bool:

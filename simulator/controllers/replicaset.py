@@ -127,9 +127,7 @@ class ReplicaSetController:
             pod = from_template(owner["spec"]["template"], kind=REPLICASETS, owner=owner)
             pod["metadata"]["generateName"] = f"{owner['metadata']['name']}-"
             try:
-                await self._cluster.client.create(
-                    PODS, pod, namespace=owner["metadata"]["namespace"]
-                )
+                await self._cluster.create_pod(REPLICASETS, owner, pod)
             except KubeError as error:
                 return error
         surplus = sorted(active, key=deletion_rank)[: max(0, -missing)][:_BURST]

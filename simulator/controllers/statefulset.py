@@ -83,7 +83,7 @@ class StatefulSetController:
         if owner["spec"].get("serviceName"):
             pod["spec"]["subdomain"] = owner["spec"]["serviceName"]
         try:
-            await self._cluster.client.create(PODS, pod, namespace=owner["metadata"]["namespace"])
+            await self._cluster.create_pod(STATEFULSETS, owner, pod)
         except AlreadyExists:
             return  # the one before it is still on its way out
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kube.kinds import PODS, REPLICASETS, VALIDATING_WEBHOOKS
+from kube.kinds import EVENTS, PODS, REPLICASETS, VALIDATING_WEBHOOKS
+from simulator.objects import decode
 from tests.simulator.controllers.world import World, an_owner
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
     (condition,) = found["status"]["conditions"]
     assert condition["type"] == "ReplicaFailure"
     assert 'failed calling webhook "nobody.example.org"' in condition["message"]
+
+    about = f"involvedObject.uid={found['metadata']['uid']},reason=FailedCreate"
+    (raw,) = (await world.kube.list(EVENTS, namespace=world.namespace, field_selector=about)).items
+    assert decode(bytes(raw))["message"].startswith("Error creating: Internal error occurred")
 
     await world.kube.delete(VALIDATING_WEBHOOKS, "nobody")
     await world.wait_count(1)
