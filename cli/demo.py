@@ -43,14 +43,13 @@ class _Outcome:
 
     facts: Facts
     promises: tuple[Promise, ...]
-    finished: bool
-    last_step: str
+    trouble: str
     lasted_s: float
     control_plane: dict[str, str]
 
     @property
     def kept(self) -> bool:
-        return self.finished and all(promise.held for promise in self.promises)
+        return not self.trouble and all(promise.held for promise in self.promises)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -90,8 +89,8 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             outcome = await _run(rig, options, screen)
         show_promises(console, outcome.promises)
         _write_report(options.report, outcome)
-        if not outcome.finished:
-            say(f"it did not come to its end; it stood at: {outcome.last_step}")
+        if outcome.trouble:
+            say(f"it did not come to its end: {outcome.trouble}")
         verdict = "every promise held" if outcome.kept else "NOT every promise held"
         say(f"{verdict}; figures in {options.report}")
         if not outcome.kept:
@@ -133,15 +132,15 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
 
     async with asyncio.TaskGroup() as group:
         drawing = group.create_task(draw(), name="draw")
-        finished = await play_within(script, options.duration + _GRACE_S)
-        await clock.sleep(max(0.0, options.duration - (clock.monotonic() - began_s)))
+        trouble = await play_within(script, options.duration + _GRACE_S)
+        if not trouble:
+            await clock.sleep(max(0.0, options.duration - (clock.monotonic() - began_s)))
         facts = await script.facts()
         drawing.cancel()
     return _Outcome(
         facts=facts,
         promises=judge(facts),
-        finished=finished,
-        last_step="; ".join((progress.step, *progress.waiting_for)),
+        trouble=trouble,
         lasted_s=clock.monotonic() - began_s,
         control_plane=rig.control_plane.parts,
     )
@@ -151,8 +150,7 @@ def _write_report(path: Path, outcome: _Outcome) -> None:
     facts = outcome.facts
     report: dict[str, Any] = {
         "kept": outcome.kept,
-        "finished": outcome.finished,
-        "lastStep": outcome.last_step,
+        "trouble": outcome.trouble,
         "lastedSeconds": round(outcome.lasted_s, 1),
         "controlPlane": outcome.control_plane,
         "promises": [asdict(promise) for promise in outcome.promises],

@@ -24,6 +24,14 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "statefulsets": STATEFULSETS,
 }
 _POLL_S: Final = 0.5
+_MOST_STARTS: Final = 6
+
+
+class RoleKeepsDying(Exception):  # noqa: N818 - says what happens
+    """A role's process ended again and again; the message has the end of its log."""
+
+    def __init__(self, name: str, last_words: str) -> None:
+        super().__init__(f"{name} keeps dying: {last_words}")
 
 
 @dataclass(slots=True)
@@ -48,11 +56,11 @@ class Script:
     def __init__(self, rig: Rig, clock: Clock, progress: Progress) -> None:
         self._rig = rig
         self._clock = clock
-        self._progress = progress
+        self.progress: Final = progress
 
     async def play(self) -> None:
         """Submit everything, heat a card, and return when it has been relieved."""
-        rig, progress = self._rig, self._progress
+        rig, progress = self._rig, self.progress
         progress.step = "waiting until every role is ready and the nodes show their cards"
         await self._until(self._ready)
         progress.step = "submitting pods that ask for shares of cards"
@@ -78,9 +86,9 @@ class Script:
         """Gather what the verdict needs."""
         rig = self._rig
         return Facts(
-            expected_pods=dict(self._progress.expected),
+            expected_pods=dict(self.progress.expected),
             pods=await self._pod_facts(),
-            refusals=tuple(self._progress.refusals),
+            refusals=tuple(self.progress.refusals),
             peaks=rig.observer.peaks,
             heat=rig.observer.heat,
             scrape_targets=await rig.prometheus.targets_up(),
@@ -91,7 +99,7 @@ class Script:
 
     async def _ready(self) -> bool:
         waiting = await self._rig.waiting_for()
-        self._progress.waiting_for = tuple(waiting)
+        self.progress.waiting_for = tuple(waiting)
         return not waiting
 
     async def _scraped(self) -> bool:
@@ -99,7 +107,7 @@ class Script:
 
     async def _submit(self, workload: Workload) -> None:
         await self._rig.kube.create(_KINDS[workload.plural], workload.body)
-        self._progress.expected[workload.name] = workload.pods
+        self.progress.expected[workload.name] = workload.pods
         self._rig.observer.tell(f"submitted {workload.name}: {workload.story}")
 
     async def _submit_bad_requests(self) -> None:
@@ -109,20 +117,20 @@ class Script:
                 await self._rig.kube.create(PODS, bad.body)
             except (Invalid, Forbidden) as error:
                 message = error.message
-            self._progress.refusals.append(
+            self.progress.refusals.append(
                 RefusalFact(name=bad.name, mentions=bad.mentions, message=message)
             )
             self._rig.observer.tell(f"refused {bad.name} ({bad.story}): {message}")
 
     async def _all_run(self) -> bool:
         running = self._running()
-        return all(running.get(name, 0) == want for name, want in self._progress.expected.items())
+        return all(running.get(name, 0) == want for name, want in self.progress.expected.items())
 
     def _running(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         for view in self._rig.observer.pods:
             if view.ready and not view.record.terminating:
-                owner = owner_of(view.record.name, self._progress.expected)
+                owner = owner_of(view.record.name, self.progress.expected)
                 counts[owner] = counts.get(owner, 0) + 1
         return counts
 
@@ -135,7 +143,7 @@ class Script:
             facts.append(
                 PodFact(
                     key=record.key,
-                    owner=owner_of(record.name, self._progress.expected),
+                    owner=owner_of(record.name, self.progress.expected),
                     running=view.ready,
                     assignment=record.assignment,
                     wired=self._rig.wired(record.node, record.uid),
@@ -144,8 +152,15 @@ class Script:
         return tuple(sorted(facts, key=lambda fact: fact.key))
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for a condition; the caller's time limit ends the wait."""
+        """Wait for a condition; the caller's time limit ends the wait.
+
+        Raises:
+            RoleKeepsDying: a role will not stay up, so waiting longer is in vain.
+        """
         while not await _asked(condition):
+            for name in self._rig.supervisor.names():
+                if self._rig.supervisor.starts(name) >= _MOST_STARTS:
+                    raise RoleKeepsDying(name, self._rig.supervisor.last_words(name))
             await self._clock.sleep(_POLL_S)
 
 
@@ -165,11 +180,13 @@ def owner_of(pod: str, owners: Mapping[str, int]) -> str:
     return next((name for name in owners if pod == name or pod.startswith(f"{name}-")), "")
 
 
-async def play_within(script: Script, limit_s: float) -> bool:
-    """Play the demo; tell whether it came to its end within *limit_s* seconds."""
+async def play_within(script: Script, limit_s: float) -> str:
+    """Play the demo; return '' if it came to its end within *limit_s* seconds, else why not."""
     try:
         async with asyncio.timeout(limit_s):
             await script.play()
     except TimeoutError:
-        return False
-    return True
+        return f"stood still at: {'; '.join((script.progress.step, *script.progress.waiting_for))}"
+    except RoleKeepsDying as error:
+        return str(error)
+    return ""

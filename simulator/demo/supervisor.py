@@ -12,6 +12,7 @@ import structlog
 _log = structlog.get_logger()
 
 STOP_LIMIT_S: Final = 3.0
+_LAST_WORDS: Final = 600
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 # A process that lived this long starts anew without a pause; kubelet's figure is ten minutes.
@@ -75,6 +76,10 @@ class Supervisor:
         process = self._children[name].process
         if process is not None and process.returncode is None:
             process.send_signal(number)
+
+    def last_words(self, name: str) -> str:
+        """Give the end of a process's log, for people."""
+        return self.log_file(name).read_text(errors="replace")[-_LAST_WORDS:].strip()
 
     def log_file(self, name: str) -> Path:
         return self._log_dir / f"{name}.log"

@@ -37,8 +37,8 @@ async def a_rig() -> AsyncIterator[Rig]:
 
 async def play(rig: Rig, progress: Progress) -> tuple[Promise, ...]:
     script = Script(rig, SystemClock(), progress)
-    finished = await play_within(script, LIMIT_S)
-    assert finished, f"stood at: {progress.step}; {progress.waiting_for}; {rig.observer.news[-20:]}"
+    trouble = await play_within(script, LIMIT_S)
+    assert not trouble, f"{trouble}; {rig.observer.news[-20:]}"
     return judge(await script.facts())
 
 

@@ -74,3 +74,11 @@ async def test_a_process_that_ends_at_once_is_tried_again_more_slowly(tmp_path: 
         await until_true(lambda: it.starts("broken") >= 2, what="the process to be up")
 
         assert set(it.exits()["broken"]) == {3}
+
+
+async def test_the_last_words_of_a_process_can_be_read(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", "raise SystemExit('no such card')")
+    async with supervised(tmp_path, broken=words) as it:
+        await until_true(lambda: len(it.exits()["broken"]) >= 1, what="its end")
+
+        assert it.last_words("broken").endswith("no such card")
