@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kube.access import connect_to
 from simulator.apiserver import ApiServer
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kube.client import KubeClient
+
+# How long an example takes says how busy the machine is, not whether the promise holds.
+settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("shared")
 
 
 @pytest.fixture
