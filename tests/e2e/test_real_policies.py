@@ -1,0 +1,432 @@
+"""The policies of deploy/ on a real kube-apiserver: nobody forges, whatever the webhook does."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from kube.access import connect_to
+from kube.client import KubeClient, PatchType
+from kube.errors import Forbidden, KubeError
+from kube.kinds import (
+    CONFIGMAPS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    JOBS,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    REPLICASETS,
+    STATEFULSETS,
+    VALIDATING_POLICIES,
+    Kind,
+)
+from kube.objects import decode_object
+from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.realapi import RealApiServer, free_ports
+from tests.support.gpu import a_sharing_node
+from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+SYSTEM = names.SYSTEM_NAMESPACE
+FORGED = json.dumps({"c": [{"card": "GPU-n1-0", "mib": 24_000}]})
+KUBELET = ("--as=system:node:n1", "--as-group=system:nodes", "--as-group=system:authenticated")
+CRON_JOBS = Kind("batch/v1", "cronjobs", "CronJob", namespaced=True)
+REPLICATION_CONTROLLERS = Kind(
+    "v1", "replicationcontrollers", "ReplicationController", namespaced=True
+)
+# What the API server says of our refusals, besides the sentence itself.
+DENIED = "ValidatingAdmissionPolicy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A cluster where everything of deploy/ is applied but nothing of it runs."""
+
+    api: RealApiServer
+    kubectl: Kubectl
+    admin: KubeClient
+    clients: AsyncExitStack
+
+    async def as_account(self, account: str, *, pod: str = "") -> KubeClient:
+        """A client with a token of a service account, bound to a pod where one is named."""
+        bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
+        token = await self.kubectl("create", "token", account, f"-n={SYSTEM}", *bound)
+        opened = connect_to(self.api.url, token=token.strip(), ca_file=self.api.ca_file)
+        return await self.clients.enter_async_context(opened)
+
+    async def agent_of(self, node: str) -> KubeClient:
+        """The node agent as its DaemonSet's pod on *node* would speak."""
+        name = f"agent-{node}"
+        pod = a_pod(name, node=node, serviceAccountName="fracgpu-deviceplugin")
+        await self.admin.create(PODS, pod, namespace=SYSTEM)
+        return await self.as_account("fracgpu-deviceplugin", pod=name)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with real_api_server(tmp_path) as api, AsyncExitStack() as clients:
+        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
+        opened = connect_to(api.url, token=api.token, ca_file=api.ca_file)
+        admin = await clients.enter_async_context(opened)
+        for node in ("n1", "n2"):
+            await admin.create(NODES, a_bare_node(node))
+        await kubectl("apply", "-k", str(DEPLOY))
+        await until(lambda: in_force(admin), what="the policies in force", limit_s=60)
+        yield World(api=api, kubectl=kubectl, admin=admin, clients=clients)
+
+
+def a_bare_node(name: str) -> dict[str, Any]:
+    node = a_sharing_node(name, cards=())
+    del node["metadata"]["annotations"], node["status"]["capacity"], node["status"]["allocatable"]
+    return node
+
+
+def a_pod(
+    name: str, *, notes: dict[str, str] | None = None, node: str = "", **spec: Any
+) -> dict[str, Any]:
+    body = {"containers": [{"name": "c", "image": "x"}], **spec}
+    body |= {"nodeName": node} if node else {}
+    metadata = {"name": name, "annotations": notes or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+async def in_force(admin: KubeClient) -> bool:
+    """Whether each policy refuses something already; the API server reads them a moment late."""
+    pod = a_pod("probe", notes={names.WIRED: "x", "cdi.k8s.io/x": "x"})
+    system_pod = {**pod, "metadata": {**pod["metadata"], "namespace": "kube-system"}}
+    for kind, body in workloads({names.GRANTED: "x"}):
+        if not await is_refused(admin.create(kind, body, namespace="default", dry_run=True)):
+            return False
+    return await is_refused(
+        admin.create(PODS, system_pod, namespace="kube-system", dry_run=True)
+    ) and await is_refused(admin.patch(NODES, "n1", annotated("fracgpu.io/probe", "x")))
+
+
+async def is_refused(request: Any) -> bool:
+    try:
+        await request
+    except Forbidden as error:
+        return DENIED in str(error)
+    return False
+
+
+def workloads(notes: dict[str, str]) -> list[tuple[Kind, dict[str, Any]]]:
+    """One of each kind of workload whose pods would carry *notes*."""
+    labels = {"app": "w"}
+    containers = [{"name": "c", "image": "x"}]
+
+    def template(restart: str) -> dict[str, Any]:
+        spec = {"containers": containers, "restartPolicy": restart}
+        return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
+
+    selected = {"selector": {"matchLabels": labels}, "template": template("Always")}
+    job = {"template": template("Never")}
+    specs: dict[Kind, dict[str, Any]] = {
+        DEPLOYMENTS: {**selected, "replicas": 0},
+        REPLICASETS: {**selected, "replicas": 0},
+        STATEFULSETS: {**selected, "replicas": 0, "serviceName": "w"},
+        DAEMONSETS: selected,
+        JOBS: {**job, "parallelism": 0},
+        CRON_JOBS: {"schedule": "@yearly", "jobTemplate": {"spec": job}},
+        REPLICATION_CONTROLLERS: {**selected, "selector": labels, "replicas": 0},
+    }
+    return [
+        (kind, {"metadata": {"name": "w", "namespace": "default"}, "spec": spec})
+        for kind, spec in specs.items()
+    ]
+
+
+def annotated(key: str, value: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+async def refusal(request: Any) -> str:
+    """The words with which *request* is refused."""
+    with pytest.raises(KubeError) as caught:
+        await request
+    return str(caught.value)
+
+
+async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -> None:
+    """With no webhook at all: the policies stand by themselves."""
+    kubectl, admin = world.kubectl, world.admin
+    await admin.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    for key in (names.ASSIGNMENT, names.WIRED):
+        said = await kubectl.refused("create", "-f-", stdin=a_pod("x", notes={key: FORGED}))
+        assert f"The annotation {key}" in said
+    said = await kubectl.refused(
+        "create", "-n=kube-system", "-f-", stdin=a_pod("x", notes={names.GRANTED: "all"})
+    )
+    assert "written only by the FracGPU webhook" in said
+    for kind, body in workloads({names.GRANTED: "all"}):
+        answer = await refusal(admin.create(kind, body, namespace="default"))
+        assert "leave them out of the pod template." in answer, kind
+    for kind, body in workloads({"fracgpu.io/fraction": "0.5"}):
+        await admin.create(kind, body, namespace="default")
+        forged = body | {"spec": dict(workloads({names.ASSIGNMENT: "{}"}))[kind]["spec"]}
+        if kind is not JOBS:  # a Job's template cannot change at all
+            answer = await refusal(admin.patch(kind, "w", forged, namespace="default"))
+            assert "leave them out of the pod template." in answer, kind
+    await check_the_binding_is_the_only_way_in(world)
+    await check_orders_to_other_systems(world)
+    await check_that_the_api_server_finds_nothing_to_warn_of(world)
+
+
+async def check_the_binding_is_the_only_way_in(world: World) -> None:
+    kubectl, admin = world.kubectl, world.admin
+    for name in ("bound", "other"):
+        await admin.create(PODS, a_pod(name), namespace="default")
+    order = {
+        "metadata": {"annotations": {names.ASSIGNMENT: FORGED}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    said = await refusal(admin.bind(order, namespace="default", name="bound"))
+    assert "comes only from the FracGPU scheduler's service account." in said
+    scheduler = await world.as_account("fracgpu-scheduler")
+    await scheduler.bind(order, namespace="default", name="bound")
+    await admin.bind({"target": order["target"]}, namespace="default", name="other")
+    bound = await admin.get_object(PODS, "bound", namespace="default")
+    assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == (
+        "n1",
+        {names.ASSIGNMENT: FORGED},
+    )
+
+    only_binding = "comes only with the pod's Binding"
+    for words in (
+        ["annotate", "pod", "bound", "--overwrite", f"{names.ASSIGNMENT}=x"],
+        ["annotate", "pod", "bound", f"{names.ASSIGNMENT}-"],
+        ["annotate", "pod", "other", f"{names.ASSIGNMENT}=x"],
+        ["patch", "pod", "other", "--subresource=status", "--type=merge",
+         "-p", json.dumps(annotated(names.ASSIGNMENT, "x"))],
+    ):  # fmt: skip
+        assert only_binding in await kubectl.refused(*words), words
+    said = await kubectl.refused("annotate", "pod", "bound", f"{names.GRANTED}=x")
+    assert "written only by the FracGPU webhook" in said
+    await kubectl("annotate", "pod", "bound", "app=x")
+    await kubectl(
+        *("patch", "pod", "bound", "--subresource=status", "--type=merge"),
+        *("-p", json.dumps({"status": {"phase": "Running"}})),
+    )
+    await check_the_acknowledgement(world)
+
+
+async def check_the_acknowledgement(world: World) -> None:
+    note = annotated(names.WIRED, "{}")
+    own, other = await world.agent_of("n1"), await world.agent_of("n2")
+    unbound = await world.as_account("fracgpu-deviceplugin")
+    for stranger in (world.admin, other, unbound):
+        said = await refusal(stranger.patch(PODS, "bound", note, namespace="default"))
+        assert "written only by the FracGPU agent of the pod's own node." in said
+    await own.patch(PODS, "bound", note, namespace="default")
+    said = await refusal(other.patch(PODS, "bound", annotated("app", "y"), namespace="default"))
+    assert "may change only pods of the node it runs on" in said
+
+
+async def check_orders_to_other_systems(world: World) -> None:
+    order = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
+    admin = world.admin
+    sharing = a_pod("sharing", notes={**order, "fracgpu.io/fraction": "0.5"})
+    said = await refusal(admin.create(PODS, sharing, namespace="default"))
+    assert (
+        "The annotation nvidia.cdi.k8s.io/container.c is an order to another system that hands out "
+        "GPUs; a pod must not carry it where FracGPU shares cards." in said
+    )
+    request = {"nvidia.cdi.k8s.io/c.gpu-memory.request": "1Gi", "fracgpu.io/rebalance": "never"}
+    await admin.create(PODS, a_pod("asks", notes=request), namespace="default")
+    await admin.create(PODS, a_pod("theirs", notes=order), namespace="default")
+    everywhere = {"data": {"foreignAssignments": "everywhere"}}
+    await admin.patch(CONFIGMAPS, "fracgpu-policies", everywhere, namespace=SYSTEM)
+    more = a_pod("more", notes=order)
+
+    async def refused_everywhere() -> bool:
+        return await is_refused(admin.create(PODS, more, namespace="default", dry_run=True))
+
+    await until(refused_everywhere, what="the parameter in force", limit_s=60)
+
+
+async def check_that_the_api_server_finds_nothing_to_warn_of(world: World) -> None:
+    """Its own type check of every expression, which kube-controller-manager runs."""
+    await world.api.start_controller_manager()
+    listed = [decode_object(raw) for raw in (await world.admin.list(VALIDATING_POLICIES)).items]
+    for name in [it["metadata"]["name"] for it in listed]:
+
+        async def checked(name: str = name) -> bool:
+            policy = await world.admin.get_object(VALIDATING_POLICIES, name)
+            return "typeChecking" in policy.get("status", {})
+
+        await until(checked, what=f"the type check of {name}", limit_s=60)
+        policy = await world.admin.get_object(VALIDATING_POLICIES, name)
+        assert policy["status"]["typeChecking"] == {}, name
+
+
+async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World) -> None:
+    cards = annotated(names.NODE_CARDS, '{"cards":[]}')
+    labels = {"metadata": {"labels": {names.CARD_MODEL_LABEL: "A30", names.DRIVER_LABEL: "570"}}}
+    amounts = {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}
+    capacity = {"status": {"capacity": amounts}}
+    own, other = await world.agent_of("n1"), await world.agent_of("n2")
+    unbound = await world.as_account("fracgpu-deviceplugin")
+
+    only_own = "may change only the node it runs on"
+    for stranger in (other, unbound):
+        for patch in (cards, labels, {"metadata": {"labels": {"zone": "b"}}}):
+            assert only_own in await refusal(stranger.patch(NODES, "n1", patch))
+        said = await refusal(stranger.patch(NODES, "n1", capacity, subresource="status"))
+        assert only_own in said
+    for patch, sentence in (
+        (cards, "annotations of a node are written only by the FracGPU agent"),
+        (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
+    ):
+        assert sentence in await refusal(world.admin.patch(NODES, "n1", patch))
+    only_agent = "of a node is stated only by the FracGPU agent of that node"
+    said = await refusal(world.admin.patch(NODES, "n1", capacity, subresource="status"))
+    assert only_agent in said
+
+    await own.patch(NODES, "n1", cards)
+    await own.patch(NODES, "n1", labels)
+    await own.patch(NODES, "n1", capacity, subresource="status")
+    await check_kubelet_goes_on(world, amounts)
+    await check_the_cordons(world)
+
+
+async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
+    """As the real one patches: conditions, and capacity copied to allocatable."""
+    kubectl = world.kubectl
+    # kubectl also reads what it patches, which system:node does not allow of a status.
+    await kubectl(
+        *("create", "clusterrole", "nodes", "--verb=get,create,patch"),
+        "--resource=nodes,nodes/status",
+    )
+    await kubectl(
+        *("create", "clusterrolebinding", "nodes", "--clusterrole=nodes", "--group=system:nodes")
+    )
+    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    patch = {"status": {"allocatable": amounts, "conditions": ready}}
+    for who in (KUBELET, ()):  # the second is a kubelet that is an administrator
+        words = ("patch", "node", "n1", "--subresource=status", "--type=strategic", "-p")
+        await kubectl(*who, *words, json.dumps(patch))
+        more = {"status": {"capacity": {names.GPU_MEM: "97000"}}}
+        said = await kubectl.refused(*who, *words, json.dumps(more))
+        assert "is stated only by the FracGPU agent of that node" in said
+        more = {"status": {"allocatable": {names.GPU_MEM: "97000"}}}
+        assert "are its capacity or zero." in await kubectl.refused(*who, *words, json.dumps(more))
+    await kubectl("label", "node", "n1", "fracgpu.io/share=false", "--overwrite")
+    nothing = {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+    recreated = {"status": {"capacity": nothing, "allocatable": nothing}}
+    words = ("patch", "node", "n1", "--subresource=status", "--type=strategic", "-p")
+    await kubectl(*KUBELET, *words, json.dumps(recreated))
+    said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=a_sharing_node("n3"))
+    assert "annotations of a node are written only by the FracGPU agent" in said
+
+
+async def check_the_cordons(world: World) -> None:
+    cordons = annotated(names.NODE_CORDONS, "{}")
+    said = await refusal(world.admin.patch(NODES, "n1", cordons))
+    assert "is written only by the FracGPU rebalancer." in said
+    rebalancer = await world.as_account("fracgpu-rebalancer")
+    await rebalancer.patch(NODES, "n1", cordons)
+    forged = annotated(names.NODE_CARDS, "{}")
+    assert "written only by the FracGPU agent" in await refusal(
+        rebalancer.patch(NODES, "n1", forged)
+    )
+
+
+@asynccontextmanager
+async def roles(world: World, workdir: Path) -> AsyncIterator[tuple[Supervisor, int]]:
+    """The certificates role and the webhook as processes; yields the webhook's port too."""
+    listen, *telemetry = free_ports(3)
+    words: dict[str, Sequence[str]] = {
+        "certs": ("--extra-names=127.0.0.1",),
+        "webhook": ("--listen-host=127.0.0.1", f"--listen-port={listen}"),
+    }
+    kubeconfig = f"--kubeconfig={workdir / 'admin.kubeconfig'}"
+    specs = [
+        ProcessSpec(
+            name=role,
+            argv=[
+                *(sys.executable, "-m", "cli", "run", role, kubeconfig, *flags),
+                *(f"--telemetry-port={port}", "--telemetry-host=127.0.0.1", "--drain-wait-s=0"),
+            ],
+            env=dict(os.environ),
+        )
+        for (role, flags), port in zip(words.items(), telemetry, strict=True)
+    ]
+    supervisor = Supervisor(specs, log_dir=workdir)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(supervisor.run(), name="roles")
+        try:
+            yield supervisor, listen
+        finally:
+            running.cancel()
+
+
+async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
+    world: World, tmp_path: Path
+) -> None:
+    admin = world.admin
+    own = await world.agent_of("n1")
+    full = a_sharing_node("n1")
+    await own.patch(NODES, "n1", {"metadata": {"annotations": full["metadata"]["annotations"]}})
+    asks = {"fracgpu.io/memory": "1Gi"}
+
+    async def forging_is_refused() -> None:
+        for key in (names.ASSIGNMENT, names.WIRED, names.GRANTED):
+            pod = a_pod("forged", notes={**asks, key: FORGED})
+            await refusal(admin.create(PODS, pod, namespace="default"))
+            await refusal(admin.patch(PODS, "mine", annotated(key, "x"), namespace="default"))
+            # This way leads past the webhook.
+            said = await refusal(
+                admin.patch(
+                    PODS, "mine", annotated(key, "x"), namespace="default", subresource="status"
+                )
+            )
+            assert f"The annotation {key}" in said
+
+    async with roles(world, tmp_path) as (_, port):
+        await reach_by_url(admin, port)
+
+        async def granted() -> bool:
+            try:
+                await admin.create(PODS, a_pod("mine", notes=asks), namespace="default")
+            except KubeError:
+                return False
+            return True
+
+        await until(granted, what="the webhook grants", limit_s=60)
+        mine = await admin.get_object(PODS, "mine", namespace="default")
+        assert mine["metadata"]["annotations"][names.GRANTED]
+        assert mine["spec"]["containers"][0]["resources"]["limits"][names.GPU_MEM] == "1024"
+        await forging_is_refused()
+
+    said = await refusal(admin.create(PODS, a_pod("late", notes=asks), namespace="default"))
+    assert "failed calling webhook" in said
+    await forging_is_refused()
+    await admin.create(PODS, a_pod("plain"), namespace="default")
+    await admin.patch(
+        PODS, "mine", {"status": {"phase": "Pending"}}, namespace="default", subresource="status"
+    )
+    scheduler = await world.as_account("fracgpu-scheduler")
+    order = {
+        "metadata": {"annotations": {names.ASSIGNMENT: FORGED}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    await scheduler.bind(order, namespace="default", name="mine")
+
+
+async def reach_by_url(admin: KubeClient, port: int) -> None:
+    """Call the webhook on loopback; the certificates role puts its bundle beside the address."""
+    url = f"https://127.0.0.1:{port}/mutate"
+    client_config = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": url}}
+    await admin.patch(MUTATING_WEBHOOKS, "fracgpu-webhook", [client_config], how=PatchType.JSON)

@@ -1,0 +1,60 @@
+"""kubectl, as a user would run it, against an API server of a test."""
+
+import asyncio
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What kubectl said."""
+
+    ok: bool
+    out: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kubectl:
+    """kubectl with one kubeconfig."""
+
+    kubeconfig: Path
+
+    @classmethod
+    def find(cls, kubeconfig: Path) -> "Kubectl":
+        """Skip the test, with the reason, where there is no kubectl."""
+        if shutil.which("kubectl") is None:
+            pytest.skip("kubectl is not installed")
+        return cls(kubeconfig=kubeconfig)
+
+    async def ask(self, *words: str, stdin: Any = None) -> Answer:
+        """Run it; *stdin* is an object to send as JSON."""
+        process = await asyncio.create_subprocess_exec(
+            "kubectl", "--kubeconfig", str(self.kubeconfig), *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        text = b"" if stdin is None else json.dumps(stdin).encode()
+        async with asyncio.timeout(60):
+            out, error = await process.communicate(text)
+        return Answer(ok=process.returncode == 0, out=out.decode(), error=error.decode())
+
+    async def __call__(self, *words: str, stdin: Any = None) -> str:
+        """Run it and expect success; returns what it printed."""
+        answer = await self.ask(*words, stdin=stdin)
+        assert answer.ok, answer.error
+        return answer.out
+
+    async def refused(self, *words: str, stdin: Any = None) -> str:
+        """Run it and expect a refusal; returns its words."""
+        answer = await self.ask(*words, stdin=stdin)
+        assert not answer.ok, answer.out
+        return answer.error
