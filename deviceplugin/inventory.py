@@ -135,6 +135,11 @@ class CardBoard:
             if self._stock == stock:
                 await changed.wait()
 
+    def wake_readers(self) -> None:
+        """Yield the stock once more to everybody in :meth:`changes`, changed or not."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
     async def run(self) -> None:
         """Survey the cards until cancelled."""
         while True:
@@ -166,8 +171,7 @@ class CardBoard:
         self._tell(stock)
         self._most_cards = max(self._most_cards, len(stock.cards))
         self._stock = stock
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self.wake_readers()
 
     def _tell(self, stock: Stock) -> None:
         before, after = self._stock.by_uuid(), stock.by_uuid()

@@ -61,11 +61,17 @@ class DevicePlugin(services.DevicePluginServicer):
         self._board = board
         self._starter = starter
         self._watchers = 0
+        self._ending = False
 
     @property
     def watchers(self) -> int:
         """How many streams kubelet holds open; 0 means that it does not know our health."""
         return self._watchers
+
+    def end_streams(self) -> None:
+        """End the streams for good, which would else last as long as kubelet does."""
+        self._ending = True
+        self._board.wake_readers()
 
     async def GetDevicePluginOptions(
         self,
@@ -85,6 +91,8 @@ class DevicePlugin(services.DevicePluginServicer):
         try:
             async with aclosing(self._board.changes()) as changes:
                 async for _ in changes:
+                    if self._ending:
+                        return
                     slots = self._board.slots()
                     if slots != told:
                         told = slots
@@ -187,6 +195,7 @@ class PluginServer:
         """Accept no more; starts in flight may end for *limit_s* seconds."""
         async with self._lock:
             self._closed = True
+            self._plugin.end_streams()
             await self._end(limit_s)
 
     async def _serve(self) -> None:

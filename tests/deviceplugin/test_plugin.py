@@ -184,6 +184,23 @@ async def test_a_stopped_server_does_not_come_back() -> None:
         assert list(folder.iterdir()) == []
 
 
+async def test_an_open_stream_does_not_hold_up_the_stop() -> None:
+    board = a_board(FakeCards(a_card()), VirtualClock())
+    plugin = DevicePlugin(board, FakeStarter())
+    with short_folder() as folder:
+        server = PluginServer(plugin, folder / "p.sock")
+        await server.start()
+        async with dialled(server.socket) as stub:
+            stream = stub.ListAndWatch(messages.Empty())
+            await stream.read()
+            async with asyncio.timeout(5):
+                await server.stop(60)
+            ended = await stream.read()
+
+    assert ended is grpc.aio.EOF
+    assert plugin.watchers == 0
+
+
 def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
     check_socket_path(Path("/" + "a" * 106))
 
