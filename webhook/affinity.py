@@ -5,7 +5,8 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.grant import Grant
-from webhook.review import Affinity, Edit, NodeSelector, Requirement, Term
+from webhook.patch import Edit
+from webhook.pod import Affinity, NodeSelector, Requirement, Term
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 

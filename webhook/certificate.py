@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -11,7 +12,8 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
 from kube.objects import decode_object
-from process.tls import ServingTls, TlsError
+from process.tls import CERT_KEY, ServingTls, TlsError
+from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
 log = structlog.get_logger()
@@ -32,8 +34,10 @@ class SecretCertificate:
         *,
         namespace: str,
         secret: str,
+        now: Callable[[], datetime],
     ) -> None:
         self._tls = tls
+        self._now = now
         self._metrics = metrics
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
@@ -68,7 +72,21 @@ class SecretCertificate:
             return
         if replaced:
             self._metrics.certificate(taken=True)
+            self._watch_expiry(change.object[CERT_KEY])
             log.info("certificate_replaced", secret=self._where)
+
+    def _watch_expiry(self, cert_pem: bytes) -> None:
+        try:
+            ends = not_after(cert_pem)
+        except ValueError as error:
+            # OpenSSL took it, so it serves; only the metric is blind.
+            log.warning("certificate_end_unknown", secret=self._where, error=str(error))
+            return
+
+        def left_s() -> float:
+            return (ends - self._now()).total_seconds()
+
+        self._metrics.watch_expiry(left_s)
 
 
 def read_secret_data(body: bytes) -> Mapping[str, bytes]:

@@ -1,11 +1,14 @@
 """The cluster's card classes as the API server shows them now: nodes and pods, followed."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fracgpu.allocation import PodRecord
 from fracgpu.card import CardClass, NodeCards, card_classes
+from fracgpu.labels import labelled_cards
 from fracgpu.ledger import Ledger
+from fracgpu.units import Mib
 from fracgpu.views import read_node, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
@@ -21,10 +24,18 @@ class Inventory:
     class, never that a card is handed out twice.
     """
 
-    def __init__(self, client: KubeClient, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        label_reserved_mib: Callable[[], Mib] = lambda: Mib(0),
+    ) -> None:
         self._clock = clock
+        self._label_reserved_mib = label_reserved_mib
         self._ledger = Ledger()
         self._cards: dict[str, NodeCards] = {}
+        self._unreported: dict[str, NodeCards] = {}
         self._classes: tuple[CardClass, ...] | None = None
         self._nodes = Informer(client, NODES, decode=read_node, on_change=self._on_node)
         self._pods = Informer(client, PODS, decode=_record, on_change=self._on_pod)
@@ -56,17 +67,32 @@ class Inventory:
             return None
         if self._classes is None:
             free_mib = self._ledger.free_mib(now=self._clock.now())
-            self._classes = card_classes(self._cards.values(), free_mib=free_mib)
+            self._classes = card_classes(
+                self._cards.values(), free_mib=free_mib, supposed=self._supposed()
+            )
         return self._classes
+
+    def refresh(self) -> None:
+        """Judge the cards that only labels speak of anew: the administrator's estimate changed."""
+        self._classes = None
+
+    def _supposed(self) -> tuple[NodeCards, ...]:
+        reserved_mib = self._label_reserved_mib()
+        return tuple(
+            replace(it, cards=labelled_cards(it.node, it.labels, reserved_mib=reserved_mib))
+            for it in self._unreported.values()
+        )
 
     def _on_node(self, change: Change[NodeCards]) -> None:
         self._classes = None
+        name, node = change.key.name, change.object
+        self._cards.pop(name, None)
+        self._unreported.pop(name, None)
         if change.type is ChangeType.DELETED:
-            self._cards.pop(change.key.name, None)
-            self._ledger.remove_node(change.key.name)
-        else:
-            self._cards[change.key.name] = change.object
-            self._ledger.set_node(change.object)
+            self._ledger.remove_node(name)
+            return
+        (self._cards if node.cards else self._unreported)[name] = node
+        self._ledger.set_node(node)
 
     def _on_pod(self, change: Change[PodRecord]) -> None:
         self._classes = None

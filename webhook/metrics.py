@@ -1,10 +1,13 @@
 """What the webhook counts."""
 
+import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from webhook.rules import NO_DIALECT
 
 # The API server waits 10 s for a webhook; anything near a tenth of that deserves to be seen.
 _BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -14,7 +17,8 @@ class Decision(Enum):
     """How a call ended."""
 
     GRANTED = "granted"
-    UNTOUCHED = "untouched"
+    UNCHANGED = "unchanged"  # it asks, and is as it should be already
+    UNTOUCHED = "untouched"  # it asks for nothing
     REFUSED = "refused"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
@@ -26,8 +30,8 @@ class WebhookMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._decisions = Counter(
             "fracgpu_webhook_decisions_total",
-            "Admission reviews by outcome.",
-            ["outcome"],
+            "Admission reviews by outcome, and the dialect that the request was made in.",
+            ["outcome", "dialect"],
             registry=registry,
         )
         self._seconds = Histogram(
@@ -47,17 +51,44 @@ class WebhookMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._expiry = Gauge(
+            "fracgpu_webhook_certificate_expiry_seconds",
+            "Seconds until the certificate that is served expires; negative once it has.",
+            registry=registry,
+        )
+        self._config_refused = Counter(
+            "fracgpu_webhook_config_refused_total",
+            "Edits of the ConfigMap that were not taken.",
+            registry=registry,
+        )
+        self._config_bad = Gauge(
+            "fracgpu_webhook_config_bad",
+            "1 while the ConfigMap says something that is not in use.",
+            registry=registry,
+        )
+        self._expiry.set(math.nan)
         for decision in Decision:
-            self._decisions.labels(decision.value)
+            self._decisions.labels(decision.value, NO_DIALECT)
         for outcome in ("taken", "refused"):
             self._certificates.labels(outcome)
 
-    def decided(self, decision: Decision, *, duration_s: float) -> None:
-        self._decisions.labels(decision.value).inc()
+    def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
+        self._decisions.labels(decision.value, dialect).inc()
         self._seconds.observe(duration_s)
 
     def certificate(self, *, taken: bool) -> None:
         self._certificates.labels("taken" if taken else "refused").inc()
+
+    def watch_expiry(self, left_s: Callable[[], float]) -> None:
+        """Ask *left_s* at each scrape."""
+        self._expiry.set_function(left_s)
+
+    def config_refused(self) -> None:
+        self._config_refused.inc()
+
+    def watch_config(self, bad: Callable[[], bool]) -> None:
+        """Ask *bad* at each scrape."""
+        self._config_bad.set_function(bad)
 
     def watch_age(self, age_s: Callable[[], float]) -> None:
         """Ask *age_s* at each scrape."""

@@ -1,108 +1,90 @@
 """From a pod to the edits that write its grant down, or to the reason of a refusal; pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from fracgpu import names
 from fracgpu.card import CardClass
-from fracgpu.container import ContainerSpec
+from fracgpu.dialects import PodPieces, Understood, enabled_dialects, understand
 from fracgpu.errors import RequestError
-from fracgpu.grant import Grant, describe, grant
+from fracgpu.grant import ClassRule, Grant, describe, grant
 from fracgpu.request import PodRequest, read_request
-from fracgpu.views import container_specs
 from webhook.affinity import node_edits, requirements
-from webhook.review import Container, Edit, Pod
+from webhook.environment import places, refuse_chosen_cards, void_edits
+from webhook.patch import Edit, escape
+from webhook.pod import Pod, amounts, specs
+from webhook.resources import resource_edits
+from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rules, Untouched
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
-_UNPROCESSABLE: Final = 422
-_UNAVAILABLE: Final = 503
 
 # What a pod asks is settled when it is created; how it may be moved is not.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
+# Between the words of a grant and where its request came from.
+_FROM: Final = "; in other words: "
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """What the administrator decided about admission.
+# Reading a request compares containers with each other; no pod that anybody runs has as many.
+_MOST_CONTAINERS: Final = 500
 
-    Attributes:
-        scheduler_name: the scheduler that pods with a grant get; empty leaves their own.
-        agent_users: who may write ``fracgpu.io/wired``.
-    """
-
-    scheduler_name: str = names.SCHEDULER_NAME
-    agent_users: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
-    """Yes, with these edits; *granted* says in plain words what was understood."""
-
-    edits: tuple[Edit, ...]
-    granted: str
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Untouched:
-    """Yes, as it stands: the pod asks for nothing, or has its grant already."""
-
-    warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """No, for a reason that its author can act on; *code* is an HTTP status."""
-
-    message: str
-    code: int = _UNPROCESSABLE
-    reason: str = "Invalid"
-
-
-Outcome = Patch | Untouched | Refusal
+NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 NOT_READ_YET: Final = Refusal(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
-    code=_UNAVAILABLE,
+    code=UNAVAILABLE,
     reason="ServiceUnavailable",
 )
 
 
-def judge_new(pod: Pod, classes: Sequence[CardClass] | None, *, rules: Rules) -> Outcome:
+def judge_new(
+    pod: Pod,
+    classes: Sequence[CardClass] | None,
+    *,
+    rules: Rules,
+    namespace_labels: Mapping[str, str] = NO_LABELS,
+) -> Outcome:
     """Judge a pod that is about to be created.
 
-    Judging the result again, by the same classes, leaves it untouched.
+    Judging the result again, by the same classes and rules, leaves it untouched.
 
     Args:
         pod: as the API server shows it to us.
         classes: the cluster's card classes, the most free first; None while they are unknown.
         rules: the administrator's.
+        namespace_labels: of the pod's namespace; they turn dialects on.
     """
+    if _beyond_measure(pod):
+        return _too_many_containers(pod) if _asks_us(pod) else Untouched()
     try:
         _refuse_reserved_keys(pod)
-        request = read_request(pod.annotations, specs(pod))
-        if request is None:
+        understood = _understood(pod, rules, namespace_labels)
+        if understood.request is None:
             _refuse_granted(pod, "")
-            return Untouched()
+            return Untouched(warnings=understood.warnings)
         _refuse_node_name(pod)
+        refuse_chosen_cards(pod)
         if classes is None:
             return NOT_READ_YET
-        granted = _grant(request, classes, said=pod.annotations.get(names.GRANTED))
-        text = describe(granted)
-        _refuse_granted(pod, text)
+        granted = _grant(
+            understood.request, classes, rule=rules.card_classes, said=_said_words(pod)
+        )
+        text = _refuse_granted(pod, describe(granted), origin=understood.origin)
     except RequestError as error:
-        return Refusal(message=str(error))
+        return Refusal(message=str(error), dialect=OURS if _asks_us(pod) else OTHER)
     edits = (
-        *_annotation_edits(pod, text),
-        *_resource_edits(pod, granted),
+        *_annotation_edits(pod, {**understood.annotations, names.GRANTED: text}),
+        *resource_edits(pod, granted, understood.removals),
+        *_void_edits(pod, granted, rules),
         *node_edits(pod.spec.affinity, requirements(granted)),
         *_scheduler_edits(pod, rules),
     )
-    warnings = _warnings(pod, rules)
+    warnings = (*understood.warnings, *_warnings(pod, granted, rules))
+    dialect = _dialect(understood.origin)
     if not edits:
-        return Untouched(warnings=warnings)
-    return Patch(edits=edits, granted=text, warnings=warnings)
+        return Untouched(warnings=warnings, dialect=dialect)
+    return Patch(edits=edits, granted=text, warnings=warnings, dialect=dialect)
 
 
 def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
@@ -126,21 +108,13 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
     return Untouched()
 
 
-def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
-    """Give the pod's containers as the core sees them."""
-    return container_specs(
-        [
-            (it.name, it.restart_policy, _amounts(it, "limits"), _amounts(it, "requests"))
-            for it in pod.spec.init_containers or ()
-        ],
-        [(it.name, _amounts(it, "limits"), _amounts(it, "requests")) for it in pod.spec.containers],
-    )
+def _grant(
+    request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule, said: str | None
+) -> Grant:
+    """Grant as before where a grant is written already, else by the administrator's rule.
 
-
-def _grant(request: PodRequest, classes: Sequence[CardClass], *, said: str | None) -> Grant:
-    """Grant as before where a grant is written already, else from the most free class.
-
-    Between two looks at one pod another class may have become the most free one.
+    Between two looks at one pod another class may have become the most free one, or the rule may
+    have changed.
     """
     if said is not None:
         for card_class in classes:
@@ -150,7 +124,49 @@ def _grant(request: PodRequest, classes: Sequence[CardClass], *, said: str | Non
                 continue
             if describe(again) == said:
                 return again
-    return grant(request, classes)
+    return grant(request, classes, rule=rule)
+
+
+def _understood(pod: Pod, rules: Rules, namespace_labels: Mapping[str, str]) -> Understood:
+    enabled = enabled_dialects(namespace_labels, cluster=rules.dialects.dialects)
+    pieces = PodPieces(
+        containers=specs(pod),
+        annotations=pod.annotations,
+        labels=pod.metadata.labels or {},
+        namespace_labels=namespace_labels,
+        scheduler_name=pod.spec.scheduler_name,
+    )
+    found = understand(pieces, enabled=enabled.dialects, options=rules.dialects.options)
+    return replace(found, warnings=(*enabled.warnings, *found.warnings))
+
+
+def _dialect(origin: str) -> str:
+    """Name the dialect of "train from gpushare: aliyun.com/gpu-mem=4; ..."."""
+    return origin.partition(" from ")[2].partition(":")[0] or OURS
+
+
+def _asks_us(pod: Pod) -> bool:
+    if any(key.startswith(names.PREFIX) for key in pod.annotations):
+        return True
+    return any(
+        key.startswith(names.PREFIX)
+        for _, containers in places(pod)
+        for it in containers
+        for which in ("limits", "requests")
+        for key in amounts(it, which)
+    )
+
+
+def _beyond_measure(pod: Pod) -> bool:
+    return len(pod.spec.containers) + len(pod.spec.init_containers or ()) > _MOST_CONTAINERS
+
+
+def _too_many_containers(pod: Pod) -> Refusal:
+    count = len(pod.spec.containers) + len(pod.spec.init_containers or ())
+    return Refusal(
+        message=f"the pod has {count} containers; want at most {_MOST_CONTAINERS} in a pod that "
+        "asks for a share of a card"
+    )
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:
@@ -164,15 +180,32 @@ def _refuse_reserved_keys(pod: Pod) -> None:
             )
 
 
-def _refuse_granted(pod: Pod, text: str) -> None:
+def _said_words(pod: Pod) -> str | None:
+    """Give what a grant that is written already says, without where it came from."""
     said = pod.annotations.get(names.GRANTED)
-    if said is not None and said != text:
-        raise RequestError(
-            field=names.GRANTED,
-            found=said,
-            wanted=f"{text!r}, which the webhook writes" if text else "no such annotation",
-            hint="leave it out",
-        )
+    return None if said is None else said.partition(_FROM)[0]
+
+
+def _refuse_granted(pod: Pod, words: str, *, origin: str = "") -> str:
+    """Give the text of the grant; one that is there already may only say the same.
+
+    Once a dialect's resources are taken off a pod, only the text says where its request came from.
+
+    Raises:
+        RequestError: the pod says something else.
+    """
+    text = f"{words}{_FROM}{origin}" if origin else words
+    said = pod.annotations.get(names.GRANTED)
+    if said is None or said == text:
+        return text
+    if words and not origin and said.startswith(words + _FROM):
+        return said
+    raise RequestError(
+        field=names.GRANTED,
+        found=said,
+        wanted=f"{text!r}, which the webhook writes" if text else "no such annotation",
+        hint="leave it out",
+    )
 
 
 def _refuse_node_name(pod: Pod) -> None:
@@ -196,45 +229,20 @@ def _ours(annotations: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if key.startswith(names.PREFIX)}
 
 
-def _annotation_edits(pod: Pod, text: str) -> list[Edit]:
-    if names.GRANTED in pod.annotations:
-        return []
+def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
     if pod.metadata.annotations is None:
-        return [Edit(path="/metadata/annotations", value={names.GRANTED: text})]
-    return [Edit(path=f"/metadata/annotations/{_escape(names.GRANTED)}", value=text)]
+        return [Edit(path="/metadata/annotations", value=dict(written))]
+    return [
+        Edit(path=f"/metadata/annotations/{escape(key)}", value=text)
+        for key, text in written.items()
+        if pod.annotations.get(key) != text
+    ]
 
 
-def _resource_edits(pod: Pod, granted: Grant) -> list[Edit]:
-    needs = {it.name: it for it in granted.need.containers}
-    edits = []
-    for where, containers in (
-        ("initContainers", pod.spec.init_containers or ()),
-        ("containers", pod.spec.containers),
-    ):
-        for index, container in enumerate(containers):
-            if container.name in needs:
-                need = needs[container.name]
-                amounts = {names.GPU_MEM: str(need.total_mib), names.GPU_SLOT: str(need.cards)}
-                edits += _amount_edits(f"/spec/{where}/{index}/resources", container, amounts)
-    return edits
-
-
-def _amount_edits(path: str, container: Container, amounts: Mapping[str, str]) -> list[Edit]:
-    """Write *amounts* where they are absent; where they are present the grant agreed with them."""
-    resources = container.resources
-    if resources is None:
-        return [Edit(path=path, value={"limits": dict(amounts), "requests": dict(amounts)})]
-    edits = []
-    for which, present in (("limits", resources.limits), ("requests", resources.requests)):
-        if present is None:
-            edits.append(Edit(path=f"{path}/{which}", value=dict(amounts)))
-            continue
-        edits += [
-            Edit(path=f"{path}/{which}/{_escape(key)}", value=amount)
-            for key, amount in amounts.items()
-            if key not in present
-        ]
-    return edits
+def _void_edits(pod: Pod, granted: Grant, rules: Rules) -> list[Edit]:
+    if not rules.void_others:
+        return []
+    return void_edits(pod, {it.name for it in granted.need.containers})
 
 
 def _scheduler_edits(pod: Pod, rules: Rules) -> list[Edit]:
@@ -245,22 +253,20 @@ def _scheduler_edits(pod: Pod, rules: Rules) -> list[Edit]:
     return [Edit(path="/spec/schedulerName", value=rules.scheduler_name)]
 
 
-def _warnings(pod: Pod, rules: Rules) -> tuple[str, ...]:
+def _warnings(pod: Pod, granted: Grant, rules: Rules) -> tuple[str, ...]:
+    found = []
     mine = (*_DEFAULT_SCHEDULERS, rules.scheduler_name)
-    if not rules.scheduler_name or pod.spec.scheduler_name in mine:
-        return ()
-    return (
-        f"spec.schedulerName is {pod.spec.scheduler_name!r}, which was left as it is: the pod gets "
-        f"its card only if that scheduler asks FracGPU's extender, as {rules.scheduler_name} does",
-    )
-
-
-def _amounts(container: Container, which: str) -> dict[str, str]:
-    resources = container.resources
-    amounts = resources and (resources.limits if which == "limits" else resources.requests)
-    return {key: str(value) for key, value in (amounts or {}).items()}
-
-
-def _escape(key: str) -> str:
-    """Escape a key for a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
+    if rules.scheduler_name and pod.spec.scheduler_name not in mine:
+        found.append(
+            f"spec.schedulerName is {pod.spec.scheduler_name[:80]!r}, which was left as it is: the "
+            "pod gets its card only if that scheduler asks FracGPU's extender, as "
+            f"{rules.scheduler_name} does"
+        )
+    if granted.waits_for:
+        found.append(f"the pod waits for what the cluster lacks now: {granted.waits_for}")
+    elif granted.card_class is not None and not granted.card_class.measured:
+        found.append(
+            f"only node labels speak of cards that share {granted.card_class.capacity_mib} MiB; "
+            "the pod waits until FracGPU's agent reports one"
+        )
+    return tuple(found)

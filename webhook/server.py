@@ -1,51 +1,66 @@
-"""The HTTPS route of the webhook: bytes in, one judgement, bytes out."""
+"""The HTTPS routes of the webhook: bytes in, one judgement, bytes out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from aiohttp import web
 
+from fracgpu import names
 from fracgpu.card import CardClass
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.mutation import Outcome, Patch, Refusal, Rules, Untouched, judge_change, judge_new
-from webhook.review import (
-    MalformedReviewError,
-    Operation,
-    Review,
-    read_review,
-    write_allowed,
-    write_refused,
-)
+from webhook.mutation import NO_LABELS, judge_change, judge_new
+from webhook.pod import MalformedReviewError
+from webhook.review import Review, read_pods, read_review, write_allowed, write_refused
+from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
 from webhook.settings import WebhookSettings
+from webhook.workload import judge_workload
 
 log = structlog.get_logger()
 
-ROUTE: Final = "/mutate"
+MUTATE: Final = "/mutate"
+VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What a judgement looks at besides the review; each is asked anew every time.
+
+    Attributes:
+        classes: the cluster's card classes; None while they are unknown.
+        rules: the administrator's.
+        namespace_labels: of a namespace by its name.
+    """
+
+    classes: Callable[[], Sequence[CardClass] | None]
+    rules: Callable[[], Rules]
+    namespace_labels: Callable[[str], Mapping[str, str]] = lambda _: NO_LABELS
 
 
 class Reviewer:
     """Answers AdmissionReviews over what the cluster looks like now."""
 
-    def __init__(
-        self,
-        classes: Callable[[], Sequence[CardClass] | None],
-        metrics: WebhookMetrics,
-        clock: Clock,
-        *,
-        rules: Rules,
-    ) -> None:
-        self._classes = classes
+    def __init__(self, knowledge: Knowledge, metrics: WebhookMetrics, clock: Clock) -> None:
+        self._known = knowledge
         self._metrics = metrics
         self._clock = clock
-        self._rules = rules
 
-    async def handle(self, request: web.Request) -> web.Response:
-        """Answer 200 with a verdict, 400 to what is no review, 413 to what is too long."""
+    async def mutate(self, request: web.Request) -> web.Response:
+        """Answer for a pod: 200 with a verdict, 400 to what is no review, 413 to too long a one."""
+        return await self._handle(request, self._judge_pod)
+
+    async def validate(self, request: web.Request) -> web.Response:
+        """Answer for a workload, which is never changed: as :meth:`mutate`, without a patch."""
+        return await self._handle(request, self._judge_workload)
+
+    async def _handle(
+        self, request: web.Request, judge: Callable[[Review], Outcome]
+    ) -> web.Response:
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge as error:
@@ -53,47 +68,96 @@ class Reviewer:
             log.warning("review_too_large", reason=error.text)
             raise
         began_s = self._clock.monotonic()
-        decision, response = self._answer(body)
-        self._metrics.decided(decision, duration_s=self._clock.monotonic() - began_s)
-        return response
-
-    def _answer(self, body: bytes) -> tuple[Decision, web.Response]:
         try:
             review = read_review(body)
+            outcome = judge(review)
         except MalformedReviewError as error:
+            self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
-            return Decision.MALFORMED, web.Response(status=400, text=f"{error}\n")
-        outcome = self._judge(review)
+            return web.Response(status=400, text=f"{error}\n")
         decision, answer = _answered(review, outcome)
-        return decision, web.Response(body=answer, content_type="application/json")
+        took_s = self._clock.monotonic() - began_s
+        self._metrics.decided(decision, duration_s=took_s, dialect=outcome.dialect)
+        _log_access(review, outcome, took_s)
+        return web.Response(body=answer, content_type="application/json")
 
-    def _judge(self, review: Review) -> Outcome:
-        if review.operation is Operation.UPDATE:
-            assert review.old is not None, "read_review refuses an update without"  # noqa: S101
-            return judge_change(review.old, review.pod, user=review.user, rules=self._rules)
-        return judge_new(review.pod, self._classes(), rules=self._rules)
+    def _judge_pod(self, review: Review) -> Outcome:
+        pod, old = read_pods(review)
+        rules = self._known.rules()
+        if old is not None:
+            return judge_change(old, pod, user=review.user, rules=rules)
+        if review.namespace in rules.excluded_namespaces:
+            return _excluded(review)
+        return judge_new(
+            pod,
+            self._known.classes(),
+            rules=rules,
+            namespace_labels=self._known.namespace_labels(review.namespace),
+        )
+
+    def _judge_workload(self, review: Review) -> Outcome:
+        rules = self._known.rules()
+        if review.namespace in rules.excluded_namespaces:
+            return _excluded(review)
+        return judge_workload(
+            review,
+            self._known.classes(),
+            rules=rules,
+            namespace_labels=self._known.namespace_labels(review.namespace),
+        )
+
+
+def _excluded(review: Review) -> Untouched:
+    return Untouched(
+        warnings=(
+            f"namespace {review.namespace} is excluded from FracGPU by its administrator, so what "
+            f"{names.PREFIX} keys ask is left unread",
+        )
+    )
 
 
 def _answered(review: Review, outcome: Outcome) -> tuple[Decision, bytes]:
-    told = log.bind(
-        namespace=review.namespace,
-        pod=review.name,
-        operation=review.operation.value,
-        dry_run=review.dry_run,
-    )
     match outcome:
         case Patch():
-            told.info("pod_granted", granted=outcome.granted)
             answer = write_allowed(review.uid, edits=outcome.edits, warnings=outcome.warnings)
             return Decision.GRANTED, answer
         case Untouched():
-            return Decision.UNTOUCHED, write_allowed(review.uid, warnings=outcome.warnings)
+            answer = write_allowed(review.uid, warnings=outcome.warnings)
+            passed = outcome.dialect == NO_DIALECT
+            return Decision.UNTOUCHED if passed else Decision.UNCHANGED, answer
         case Refusal():
-            told.info("pod_refused", reason=outcome.message, user=review.user)
             answer = write_refused(
                 review.uid, message=outcome.message, code=outcome.code, reason=outcome.reason
             )
             return Decision.REFUSED, answer
+
+
+def _log_access(review: Review, outcome: Outcome, took_s: float) -> None:
+    """Write one line per review: the access log, and the reason of what was decided."""
+    event, said = _told(review, outcome)
+    log.info(
+        event,
+        uid=review.uid,
+        operation=review.operation.value,
+        kind=review.kind,
+        namespace=review.namespace,
+        name=review.name,
+        user=review.user,
+        dry_run=review.dry_run,
+        took_us=round(took_s * 1e6),
+        **said,
+    )
+
+
+def _told(review: Review, outcome: Outcome) -> tuple[str, Mapping[str, str]]:
+    match outcome:
+        case Patch():
+            return "pod_granted", {"granted": outcome.granted}
+        case Untouched():
+            return "review_passed", {}
+        case Refusal():
+            event = "pod_refused" if review.kind == "Pod" else "workload_refused"
+            return event, {"reason": outcome.message}
 
 
 class WebhookServer(HttpServer):
@@ -109,7 +173,8 @@ class WebhookServer(HttpServer):
         readiness: Callable[[], Readiness],
     ) -> None:
         app = web.Application(client_max_size=settings.body_limit_mib * _BYTES_PER_MIB)
-        app.router.add_post(ROUTE, reviewer.handle)
+        app.router.add_post(MUTATE, reviewer.mutate)
+        app.router.add_post(VALIDATE, reviewer.validate)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(
             app, host=settings.listen_host, port=settings.listen_port, ssl_context=tls.context

@@ -1,19 +1,26 @@
 """The webhook put together: the only file that names its concrete parts."""
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from kube.access import connect
+from kube.events import EventRecorder
 from process.clock import SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
+from webhook.administrator import AdministratorsRules
 from webhook.certificate import SecretCertificate
 from webhook.inventory import Inventory
 from webhook.metrics import WebhookMetrics
-from webhook.mutation import Rules
-from webhook.server import Reviewer, WebhookServer
+from webhook.namespaces import NamespaceLabels
+from webhook.rules import Rules
+from webhook.server import Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
+
+_COMPONENT: Final = "fracgpu-webhook"
 
 
 def build(settings: WebhookSettings) -> Service:
@@ -22,7 +29,7 @@ def build(settings: WebhookSettings) -> Service:
     metrics = WebhookMetrics(registry)
     gate = ReadyGate()
     clock = SystemClock()
-    rules = Rules(
+    base = Rules(
         scheduler_name=settings.scheduler_name, agent_users=frozenset(settings.agent_users)
     )
 
@@ -30,21 +37,46 @@ def build(settings: WebhookSettings) -> Service:
     async def open_parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
             tls = ServingTls()
-            inventory = Inventory(client, clock)
-            certificate = SecretCertificate(
-                client, tls, metrics, namespace=settings.namespace, secret=settings.tls_secret
+            inventory = Inventory(
+                client, clock, label_reserved_mib=lambda: rules.current.label_reserved_mib
             )
+            rules = AdministratorsRules(
+                client,
+                events=EventRecorder(client, _COMPONENT, clock, instance=socket.gethostname()),
+                metrics=metrics,
+                namespace=settings.namespace,
+                base=base,
+                on_change=inventory.refresh,
+            )
+            certificate = SecretCertificate(
+                client,
+                tls,
+                metrics,
+                namespace=settings.namespace,
+                secret=settings.tls_secret,
+                now=clock.now,
+            )
+            namespaces = NamespaceLabels(client)
             gate.add("inventory", inventory.problem)
             gate.add("certificate", certificate.problem)
+            gate.add("configuration", rules.problem)
+            gate.add("namespaces", namespaces.problem)
             metrics.watch_age(lambda: inventory.age_s)
+            knowledge = Knowledge(
+                classes=inventory.classes,
+                rules=lambda: rules.current,
+                namespace_labels=namespaces.of,
+            )
             server = WebhookServer(
                 settings,
-                Reviewer(inventory.classes, metrics, clock, rules=rules),
+                Reviewer(knowledge, metrics, clock),
                 tls,
                 registry=registry,
                 readiness=gate.readiness,
             )
-            yield Running(tasks={**inventory.tasks, **certificate.tasks}, servers=(server,))
+            followers = (inventory, certificate, rules, namespaces)
+            tasks = {name: loop for it in followers for name, loop in it.tasks.items()}
+            yield Running(tasks=tasks, servers=(server,))
 
     return Service(
         name="webhook",

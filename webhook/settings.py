@@ -18,10 +18,13 @@ class WebhookSettings(ProcessSettings):
         8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
     )
     body_limit_mib: int = setting(3, "largest AdmissionReview that is read, in MiB", low=1, high=64)
-    namespace: str = setting(SYSTEM_NAMESPACE, "namespace of the certificate's Secret")
+    namespace: str = setting(
+        SYSTEM_NAMESPACE, "namespace of the certificate's Secret and of the ConfigMap"
+    )
     tls_secret: str = setting("fracgpu-webhook-tls", "Secret with tls.crt and tls.key")
     scheduler_name: str = setting(
-        SCHEDULER_NAME, "scheduler that asks our extender; empty leaves a pod's own"
+        SCHEDULER_NAME,
+        "scheduler that asks our extender; empty leaves a pod's own (the ConfigMap goes before)",
     )
     agent_users: tuple[str, ...] = setting(
         (_AGENT,), "users that may write fracgpu.io/wired on pods: the node agent"

@@ -11,8 +11,9 @@ from fracgpu.card import CardClass
 from fracgpu.units import Mib
 from simulator.patches import json_patch
 from simulator.quantities import canonical
-from webhook.mutation import Outcome, Patch, Rules, judge_change, judge_new
-from webhook.review import Pod, read_pod
+from webhook.mutation import judge_change, judge_new
+from webhook.pod import Pod, read_pod
+from webhook.rules import Outcome, Patch, Rules
 
 Json = dict[str, Any]
 
@@ -72,9 +73,14 @@ def parsed(pod: Json) -> Pod:
 
 
 def judged(
-    pod: Json, classes: Sequence[CardClass] | None = CLASSES, *, rules: Rules = RULES
+    pod: Json,
+    classes: Sequence[CardClass] | None = CLASSES,
+    *,
+    rules: Rules = RULES,
+    labels: Mapping[str, str] | None = None,
 ) -> Outcome:
-    return judge_new(parsed(pod), classes, rules=rules)
+    """Judge a pod in a namespace with these *labels*."""
+    return judge_new(parsed(pod), classes, rules=rules, namespace_labels=labels or {})
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> Outcome:

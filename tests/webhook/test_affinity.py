@@ -5,7 +5,7 @@ from fracgpu.request import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
 from webhook.affinity import node_edits, requirements
-from webhook.review import Affinity, NodeAffinity, NodeSelector, Requirement, Term
+from webhook.pod import Affinity, NodeAffinity, NodeSelector, Requirement, Term
 
 SHARED = Requirement(key="fracgpu.io/share", operator="In", values=["true"])
 REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"

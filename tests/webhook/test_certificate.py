@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 from certs.authority import Pair
 from kube.client import KubeClient
 from kube.kinds import SECRETS
+from process.clock import SystemClock
 from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
 from tests.support.waiting import until_true
@@ -39,6 +40,7 @@ class Following:
             metrics,
             namespace="default",
             secret="tls",  # noqa: S106 - the name of a Secret, nothing secret
+            now=SystemClock().now,
         )
 
     def counted(self, outcome: str) -> float | None:

@@ -1,3 +1,5 @@
+import math
+
 from prometheus_client import CollectorRegistry
 
 from webhook.metrics import Decision, WebhookMetrics
@@ -7,11 +9,16 @@ def test_every_outcome_is_there_from_the_start_and_counts_by_itself() -> None:
     registry = CollectorRegistry()
     metrics = WebhookMetrics(registry)
 
-    metrics.decided(Decision.GRANTED, duration_s=0.004)
+    metrics.decided(Decision.GRANTED, duration_s=0.004, dialect="kai")
 
     name = "fracgpu_webhook_decisions_total"
-    counts = {it.value: registry.get_sample_value(name, {"outcome": it.value}) for it in Decision}
-    assert counts == {"granted": 1, "untouched": 0, "refused": 0, "malformed": 0, "too_large": 0}
+    counts = {
+        it.value: registry.get_sample_value(name, {"outcome": it.value, "dialect": "none"})
+        for it in Decision
+    }
+    assert counts == {it.value: 0 for it in Decision}
+    kai = {"outcome": "granted", "dialect": "kai"}
+    assert registry.get_sample_value(name, kai) == 1
     assert registry.get_sample_value("fracgpu_webhook_review_duration_seconds_sum") == 0.004
 
 
@@ -35,3 +42,26 @@ def test_certificates_are_counted_taken_or_refused() -> None:
     name = "fracgpu_webhook_certificates_total"
     assert registry.get_sample_value(name, {"outcome": "taken"}) == 1
     assert registry.get_sample_value(name, {"outcome": "refused"}) == 2
+
+
+def test_a_bad_configuration_is_counted_and_shown_as_long_as_it_stands() -> None:
+    registry = CollectorRegistry()
+    metrics = WebhookMetrics(registry)
+    states = iter([True, False])
+
+    metrics.config_refused()
+    metrics.watch_config(lambda: next(states))
+
+    assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
+    bad = [registry.get_sample_value("fracgpu_webhook_config_bad") for _ in range(2)]
+    assert bad == [1, 0]
+
+
+def test_the_end_of_the_certificate_is_unknown_until_there_is_one() -> None:
+    registry = CollectorRegistry()
+    metrics = WebhookMetrics(registry)
+    name = "fracgpu_webhook_certificate_expiry_seconds"
+
+    assert math.isnan(registry.get_sample_value(name) or 0)
+    metrics.watch_expiry(lambda: 60.0)
+    assert registry.get_sample_value(name) == 60

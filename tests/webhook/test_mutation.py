@@ -1,6 +1,7 @@
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.card import CardClass
+from fracgpu.grant import ClassRule
 from fracgpu.request import read_request
 from fracgpu.units import Mib
 from tests.webhook.builders import (
@@ -23,7 +25,9 @@ from tests.webhook.builders import (
     parsed,
     stored,
 )
-from webhook.mutation import NOT_READ_YET, Patch, Refusal, Rules, Untouched, specs
+from webhook.mutation import NOT_READ_YET
+from webhook.pod import specs
+from webhook.rules import OURS, Patch, Refusal, Rules, Untouched
 
 SHARED = {"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}
 
@@ -63,6 +67,7 @@ def admitted(
     return a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
 
 
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 HALF_H100 = "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)"
 
 GRANTED = {
@@ -148,7 +153,7 @@ GRANTED = {
                     },
                 },
             ),
-            a_container("logs"),
+            a_container("logs", env=[VOID]),
             init=[
                 a_container("warm", resources=amounts("20480")),
                 a_container("side", restartPolicy="Always", resources=amounts("1024")),
@@ -158,6 +163,64 @@ GRANTED = {
             requires=[has("card-class-81920"), more("card-memory", 1023)],
             fraction="warm=0.25, train=0.5",
             memory="side=1Gi",
+        ),
+    ),
+    "a whole card is the share one": (
+        a_pod(fraction="1"),
+        admitted(
+            a_container(resources=amounts("81920")),
+            granted="train: 81920 MiB on 1 card (1 of a card that shares 81920 MiB)",
+            requires=[has("card-class-81920")],
+            fraction="1",
+        ),
+    ),
+    "so much memory on each of several cards is their sum in the limit": (
+        a_pod(memory="8000Mi", cards="2"),
+        admitted(
+            a_container(resources=amounts("16k", "2")),
+            granted="train: 8000 MiB on each of 2 cards",
+            requires=[more("card-memory", 7999)],
+            memory="8000Mi",
+            cards="2",
+        ),
+    ),
+    "a model that is excluded leaves the others": (
+        a_pod(fraction="0.5", model="!*H100*"),
+        admitted(
+            a_container(resources=amounts("12k")),
+            granted="train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)",
+            requires=[has("card-class-24000")],
+            fraction="0.5",
+            model="!*H100*",
+        ),
+    ),
+    "how the card is chosen and how the pod may move is for others to read": (
+        a_pod(
+            memory="1Gi", placement="spread", topology="any", isolation="none", rebalance="never"
+        ),
+        admitted(
+            a_container(resources=amounts("1024")),
+            granted="train: 1024 MiB on 1 card",
+            requires=[more("card-memory", 1023)],
+            memory="1Gi",
+            placement="spread",
+            topology="any",
+            isolation="none",
+            rebalance="never",
+        ),
+    ),
+    "an init container alone may ask, and the others see no card": (
+        a_pod(
+            a_container("app", env=[{"name": "A", "value": "b"}]),
+            init=[a_container("convert")],
+            fraction="convert=0.5",
+        ),
+        admitted(
+            a_container("app", env=[{"name": "A", "value": "b"}, VOID]),
+            init=[a_container("convert", resources=amounts("40960"))],
+            granted="convert: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)",
+            requires=[has("card-class-81920")],
+            fraction="convert=0.5",
         ),
     ),
 }
@@ -172,20 +235,20 @@ def test_a_pod_that_can_be_read_is_stored_like_this(pod: Json, wanted: Json) -> 
 def test_admitting_a_stored_pod_again_leaves_it_untouched(pod: Json) -> None:
     once = stored(pod, judged(pod))
 
-    assert judged(once) == Untouched()
+    assert judged(once) == Untouched(dialect=OURS)
 
 
 def test_admitting_again_leaves_it_untouched_though_another_class_is_now_the_most_free() -> None:
     once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
 
-    assert judged(once, (A30S, H100S)) == Untouched()
+    assert judged(once, (A30S, H100S)) == Untouched(dialect=OURS)
 
 
 def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -> None:
     pod = a_pod(fraction="0.00001")
     once = stored(pod, judged(pod))
 
-    assert judged(once, (A30S, H100S)) == Untouched()
+    assert judged(once, (A30S, H100S)) == Untouched(dialect=OURS)
 
 
 def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
@@ -292,6 +355,60 @@ def test_without_a_scheduler_of_ours_the_pod_keeps_the_default_one() -> None:
     assert outcome.warnings == ()
 
 
+# -- what the administrator decides -------------------------------------------------------------
+
+
+def test_a_pod_may_keep_its_view_of_the_cards_where_the_administrator_says_so() -> None:
+    pod = a_pod(a_container(), a_container("logs"), fraction="train=0.5")
+
+    outcome = judged(pod, rules=Rules(void_others=False))
+
+    assert stored(pod, outcome)["spec"]["containers"][1] == a_container("logs")
+
+
+def test_a_default_class_goes_before_the_most_free_one() -> None:
+    rules = Rules(card_classes=ClassRule(default_models=("*A30*",)))
+
+    outcome = judged(a_pod(fraction="0.5"), rules=rules)
+
+    assert isinstance(outcome, Patch)
+    assert outcome.granted == "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
+    # What was granted before the default was changed stays as it is.
+    once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
+    assert judged(once, rules=rules) == Untouched(dialect=OURS)
+
+
+def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> None:
+    rules = Rules(card_classes=ClassRule(wait=True))
+    pod = a_pod(memory="100Gi")
+
+    outcome = judged(pod, rules=rules)
+
+    assert stored(pod, outcome) == admitted(
+        a_container(resources=amounts("102400")),
+        granted="train: 102400 MiB on 1 card",
+        requires=[more("card-memory", 102_399)],
+        memory="100Gi",
+    )
+    assert isinstance(outcome, Patch)
+    assert outcome.warnings == (
+        "the pod waits for what the cluster lacks now: fracgpu.io/memory of container 'train' is "
+        "'102400Mi'; want at most what the largest card shares, 81920 MiB (80 GiB); '81920Mi' "
+        'would fit, and so would fracgpu.io/cards: "2" with 51200 MiB on each',
+    )
+    assert isinstance(judged(stored(pod, outcome), rules=rules), Untouched)
+
+
+def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() -> None:
+    outcome = judged(a_pod(fraction="0.5"), [replace(H100S, measured=False)])
+
+    assert isinstance(outcome, Patch)
+    assert outcome.warnings == (
+        "only node labels speak of cards that share 81920 MiB; the pod waits until FracGPU's "
+        "agent reports one",
+    )
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 KNOWN_KEYS = (
@@ -365,6 +482,24 @@ REFUSED = {
     "a grant on a pod that asks for nothing": (
         a_pod(granted="everything"),
         "fracgpu.io/granted is 'everything'; want no such annotation; leave it out",
+    ),
+    "a container that shows itself cards": (
+        a_pod(
+            a_container(),
+            a_container("peek", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+            fraction="train=0.5",
+        ),
+        "env NVIDIA_VISIBLE_DEVICES of container 'peek' is 'all'; want no such variable: FracGPU "
+        "chooses the cards, and shows them; leave it out",
+    ),
+    "more containers than anybody runs": (
+        a_pod(*(a_container(f"c{n}") for n in range(501)), fraction="c0=0.5"),
+        "the pod has 501 containers; want at most 500 in a pod that asks for a share of a card",
+    ),
+    "two languages that disagree on one container": (
+        a_pod(fraction="0.5", memory="8Gi"),
+        "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'train', "
+        "not both",
     ),
     "a pod that has chosen its node": (
         a_pod(fraction="0.5", spec={"nodeName": "gpu-1"}),
@@ -603,7 +738,7 @@ def test_admission_is_idempotent(pod: Json, classes: list[CardClass], order: Any
 
     again = judged(once, classes)
 
-    assert again == Untouched(warnings=outcome.warnings)
+    assert again == Untouched(warnings=outcome.warnings, dialect=outcome.dialect)
 
 
 @given(pods())

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.builders import Json, a_pod, a_review
+from webhook.patch import Edit
+from webhook.pod import MalformedReviewError
 from webhook.review import (
-    Edit,
-    MalformedReviewError,
     Operation,
+    read_pods,
     read_review,
     write_allowed,
     write_refused,
@@ -29,17 +30,9 @@ def test_a_review_is_read_as_the_question_it_is() -> None:
 
     assert (review.uid, review.operation, review.dry_run) == (UID, Operation.CREATE, True)
     assert (review.namespace, review.name, review.user) == ("ml", "job-1", "alice")
-    assert review.pod.annotations == {"fracgpu.io/fraction": "0.5"}
-    assert review.old is None
-
-
-def test_a_pod_that_is_not_named_yet_goes_by_the_prefix_of_its_name() -> None:
-    pod = a_pod()
-    pod["metadata"] = {"generateName": "job-"}
-
-    review = read_review(body(a_review(pod, name="", namespace="ml")))
-
-    assert (review.namespace, review.name) == ("ml", "job-")
+    pod, old = read_pods(review)
+    assert pod.annotations == {"fracgpu.io/fraction": "0.5"}
+    assert old is None
 
 
 def test_an_update_brings_the_pod_before() -> None:
@@ -47,8 +40,9 @@ def test_an_update_brings_the_pod_before() -> None:
         body(a_review(a_pod(), operation="UPDATE", oldObject=a_pod(fraction="0.5")))
     )
 
-    assert review.old is not None
-    assert review.old.annotations == {"fracgpu.io/fraction": "0.5"}
+    _, old = read_pods(review)
+    assert old is not None
+    assert old.annotations == {"fracgpu.io/fraction": "0.5"}
 
 
 def test_fields_that_a_newer_api_server_adds_are_passed_over() -> None:
@@ -79,16 +73,16 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     ),
     "another kind of object": (
         body(a_review(a_pod(), kind={"group": "apps", "version": "v1", "kind": "Deployment"})),
-        "request.kind is apps Deployment; want core Pod, the webhook's rules",
+        "request.kind is apps Deployment; want core Pod, as the webhook's rules say",
     ),
     "an operation without a pod": (
         body(a_review(None, operation="DELETE")),
         "request.operation is 'DELETE'; want CREATE or UPDATE",
     ),
-    "no pod": (body(a_review(None)), "request.object is null; want the pod"),
+    "no pod": (body(a_review(None)), "request.object is null; want the object"),
     "an update without the pod before": (
         body(a_review(a_pod(), operation="UPDATE")),
-        "request.oldObject is null; want the pod before the update",
+        "request.oldObject is null; want the object before the update",
     ),
     "a pod without containers": (
         body(a_review({"metadata": {}, "spec": {}})),
@@ -107,7 +101,7 @@ def test_what_is_no_review_of_a_pod_is_malformed_in_these_words(
     content: bytes, message: str
 ) -> None:
     with pytest.raises(MalformedReviewError) as refused:
-        read_review(content)
+        read_pods(read_review(content))
 
     assert str(refused.value) == message
 
@@ -124,13 +118,13 @@ def test_what_is_no_review_of_a_pod_is_malformed_in_these_words(
 )
 def test_hostile_bytes_are_malformed_and_nothing_worse(content: bytes) -> None:
     with pytest.raises(MalformedReviewError):
-        read_review(content)
+        read_pods(read_review(content))
 
 
 @given(st.binary())
 def test_arbitrary_bytes_are_malformed(content: bytes) -> None:
     with pytest.raises(MalformedReviewError):
-        read_review(content)
+        read_pods(read_review(content))
 
 
 json_values = st.recursive(
@@ -148,7 +142,7 @@ def test_one_field_of_any_shape_is_read_or_malformed(field: str, value: Any) -> 
     content = body(a_review(a_pod(), **{field: value}))
 
     with contextlib.suppress(MalformedReviewError):
-        assert read_review(content).uid
+        assert read_pods(read_review(content))[0].spec.containers
 
 
 def test_yes_with_edits_is_a_json_patch_in_base64() -> None:
@@ -175,3 +169,10 @@ def test_no_carries_the_reason_where_kubectl_looks_for_it() -> None:
         "allowed": False,
         "status": {"code": 422, "message": "why", "reason": "Invalid"},
     }
+
+
+def test_a_refusal_that_quotes_a_flood_is_cut() -> None:
+    answer = json.loads(write_refused(UID, message="x" * 5000, code=422, reason="Invalid"))
+
+    message = answer["response"]["status"]["message"]
+    assert (len(message), message[-1]) == (2000, "…")

@@ -18,7 +18,8 @@ from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
 from webhook.metrics import WebhookMetrics
-from webhook.server import Reviewer, WebhookServer
+from webhook.rules import Rules
+from webhook.server import Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 
 
@@ -44,6 +45,8 @@ class World:
     ca: Pair
     registry: CollectorRegistry
     classes: Sequence[CardClass] | None = CLASSES
+    rules: Rules = RULES
+    labels: dict[str, dict[str, str]] = field(default_factory=dict)
     checks: dict[str, str | None] = field(default_factory=dict)
 
     async def post(self, body: Any, *, path: str = "/mutate") -> Answer:
@@ -64,8 +67,8 @@ class World:
         ):
             return Answer(status=response.status, text=await response.text())
 
-    def counted(self, outcome: str) -> float | None:
-        labels = {"outcome": outcome}
+    def counted(self, outcome: str, *, dialect: str = "none") -> float | None:
+        labels = {"outcome": outcome, "dialect": dialect}
         return self.registry.get_sample_value("fracgpu_webhook_decisions_total", labels)
 
 
@@ -74,7 +77,12 @@ async def a_webhook(*, body_limit_mib: int = 3, certificate: bool = True) -> Asy
     """Serve one on loopback."""
     registry, tls, ca = CollectorRegistry(), ServingTls(), a_ca()
     world = World(url="", tls=tls, ca=ca, registry=registry)
-    reviewer = Reviewer(lambda: world.classes, WebhookMetrics(registry), SystemClock(), rules=RULES)
+    knowledge = Knowledge(
+        classes=lambda: world.classes,
+        rules=lambda: world.rules,
+        namespace_labels=lambda name: world.labels.get(name, {}),
+    )
+    reviewer = Reviewer(knowledge, WebhookMetrics(registry), SystemClock())
     settings = WebhookSettings(
         listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
     )

@@ -1,0 +1,85 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from kube.client import KubeClient
+from kube.events import EventRecorder
+from kube.kinds import CONFIGMAPS, EVENTS, NAMESPACES
+from kube.objects import decode_object
+from process.clock import SystemClock
+from tests.support.waiting import until, until_true
+from webhook.administrator import AdministratorsRules
+from webhook.metrics import WebhookMetrics
+from webhook.rules import Rules
+
+SPACE = "fracgpu-system"
+
+
+@asynccontextmanager
+async def followed(
+    kube: KubeClient, registry: CollectorRegistry
+) -> AsyncIterator[tuple[AdministratorsRules, list[str]]]:
+    changes: list[str] = []
+    clock = SystemClock()
+    rules = AdministratorsRules(
+        kube,
+        events=EventRecorder(kube, "fracgpu-webhook", clock),
+        metrics=WebhookMetrics(registry),
+        namespace=SPACE,
+        base=Rules(scheduler_name="mine"),
+        on_change=lambda: changes.append("changed"),
+    )
+    await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run()) for run in rules.tasks.values()]
+        try:
+            await until_true(lambda: rules.problem() is None, what="the ConfigMap was looked for")
+            yield rules, changes
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def a_config_map(text: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "fracgpu-config", "namespace": SPACE},
+        "data": {"admission": text},
+    }
+
+
+async def test_without_a_config_map_the_rules_of_the_command_line_hold(kube: KubeClient) -> None:
+    async with followed(kube, CollectorRegistry()) as (rules, _):
+        assert rules.current == Rules(scheduler_name="mine")
+
+
+async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_told(
+    kube: KubeClient,
+) -> None:
+    registry = CollectorRegistry()
+    async with followed(kube, registry) as (rules, changes):
+        await kube.create(CONFIGMAPS, a_config_map("voidOthers: false"))
+        await until_true(lambda: not rules.current.void_others, what="the edit counts")
+        assert (rules.current.scheduler_name, changes) == ("mine", ["changed"])
+
+        bad = {"data": {"admission": "voidOther: true"}}
+        await kube.patch(CONFIGMAPS, "fracgpu-config", bad, namespace=SPACE)
+
+        async def told() -> bool:
+            listing = await kube.list(EVENTS, namespace=SPACE)
+            return [decode_object(raw)["message"] for raw in listing.items] == [
+                "key admission is not in use, the last good one is: voidOther is not a key here; "
+                "did you mean voidOthers?"
+            ]
+
+        await until(told, what="an event tells of the bad edit")
+        assert rules.current.void_others is False
+        assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
+        assert registry.get_sample_value("fracgpu_webhook_config_bad") == 1
+
+        good = {"data": {"admission": ""}}
+        await kube.patch(CONFIGMAPS, "fracgpu-config", good, namespace=SPACE)
+        await until_true(lambda: rules.current.void_others, what="the good edit counts")
+        assert registry.get_sample_value("fracgpu_webhook_config_bad") == 0

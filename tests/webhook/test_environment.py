@@ -1,0 +1,72 @@
+from typing import Any
+
+import pytest
+
+from fracgpu.errors import RequestError
+from tests.webhook.builders import a_container, a_pod, parsed
+from webhook.environment import places, refuse_chosen_cards, void_edits
+
+VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def with_env(*env: dict[str, Any]) -> dict[str, Any]:
+    return a_container(env=list(env))
+
+
+@pytest.mark.parametrize(
+    "env", [[], [VOID], [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}], [{"name": "X"}]]
+)
+def test_a_container_that_shows_itself_no_card_is_fine(env: list[dict[str, Any]]) -> None:
+    refuse_chosen_cards(parsed(a_pod(a_container(env=env))))
+
+
+@pytest.mark.parametrize(
+    ("variable", "found"),
+    [
+        ({"value": "all"}, "all"),
+        ({"value": "0,1"}, "0,1"),
+        ({"value": ""}, "no plain value"),
+        ({"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}, "no plain value"),
+    ],
+)
+def test_a_container_that_chooses_cards_is_refused_in_these_words(
+    variable: dict[str, Any], found: str
+) -> None:
+    pod = a_pod(init=[with_env({"name": "NVIDIA_VISIBLE_DEVICES", **variable})])
+
+    with pytest.raises(RequestError) as refused:
+        refuse_chosen_cards(parsed(pod))
+
+    assert str(refused.value) == (
+        f"env NVIDIA_VISIBLE_DEVICES of container 'train' is '{found}'; want no such variable: "
+        "FracGPU chooses the cards, and shows them; leave it out"
+    )
+
+
+def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
+    pod = parsed(
+        a_pod(
+            a_container("granted"),
+            a_container("bare"),
+            a_container("with", env=[{"name": "A", "value": "b"}]),
+            a_container("has", env=[VOID]),
+            init=[a_container("init")],
+        )
+    )
+
+    edits = [(it.path, it.value) for it in void_edits(pod, {"granted"})]
+
+    assert edits == [
+        ("/spec/initContainers/0/env", [VOID]),
+        ("/spec/containers/1/env", [VOID]),
+        ("/spec/containers/2/env/-", VOID),
+    ]
+
+
+def test_containers_are_found_with_the_way_to_them() -> None:
+    pod = parsed(a_pod(a_container("a"), init=[a_container("i")]))
+
+    assert [(path, [it.name for it in found]) for path, found in places(pod)] == [
+        ("/spec/initContainers", ["i"]),
+        ("/spec/containers", ["a"]),
+    ]

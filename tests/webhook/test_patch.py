@@ -1,0 +1,13 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.patches import json_patch
+from webhook.patch import Edit, escape
+
+
+@given(st.text())
+def test_any_key_can_be_pointed_at(key: str) -> None:
+    edit = Edit(path=f"/labels/{escape(key)}", value="x")
+
+    patch = [{"op": edit.op, "path": edit.path, "value": edit.value}]
+    assert json_patch({"labels": {}}, patch) == {"labels": {key: "x"}}

@@ -1,0 +1,17 @@
+from webhook.rules import BUILT_IN_WORKLOADS, OURS, Patch, Refusal, Untouched
+
+
+def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> None:
+    assert {(it.group, it.kind): it.templates for it in BUILT_IN_WORKLOADS} == {
+        ("apps", "Deployment"): ("spec.template",),
+        ("apps", "StatefulSet"): ("spec.template",),
+        ("apps", "DaemonSet"): ("spec.template",),
+        ("apps", "ReplicaSet"): ("spec.template",),
+        ("batch", "Job"): ("spec.template",),
+        ("batch", "CronJob"): ("spec.jobTemplate.spec.template",),
+    }
+
+
+def test_an_outcome_belongs_to_our_own_language_unless_nothing_was_asked() -> None:
+    assert Patch(edits=(), granted="").dialect == Refusal(message="").dialect == OURS
+    assert Untouched().dialect == "none"

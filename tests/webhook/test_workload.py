@@ -1,0 +1,194 @@
+import json
+from typing import Any
+
+import pytest
+
+from fracgpu.units import Mib
+from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
+from webhook.pod import MalformedReviewError
+from webhook.review import read_review
+from webhook.rules import OURS, Outcome, Refusal, Rules, Untouched, WorkloadKind
+from webhook.workload import judge_workload
+
+GROUPS = {
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "DaemonSet": "apps",
+    "ReplicaSet": "apps",
+    "Job": "batch",
+    "CronJob": "batch",
+}
+
+
+def a_workload(kind: str = "Deployment", *, template: Json | None = None, **asks: str) -> Json:
+    pod = a_pod(also=asks) if template is None else template
+    pod["metadata"].pop("namespace", None)
+    spec: Json = {"template": pod}
+    if kind == "CronJob":
+        spec = {"jobTemplate": {"spec": spec}}
+    return {"metadata": {"name": "w"}, "spec": spec}
+
+
+def judged(
+    body: Any,
+    kind: str = "Deployment",
+    *,
+    group: str | None = None,
+    old: Json | None = None,
+    classes: Any = CLASSES,
+    rules: Rules = RULES,
+) -> Outcome:
+    request = {"kind": {"group": GROUPS.get(kind, "") if group is None else group, "kind": kind}}
+    if old is not None:
+        request |= {"operation": "UPDATE", "oldObject": old}  # type: ignore[dict-item]
+    review = read_review(json.dumps(a_review(body, **request)).encode())
+    return judge_workload(review, classes, rules=rules)
+
+
+WORDS = (
+    "fracgpu.io/fraction is '2'; want a share of one card above 0 and at most 1, e.g. '0.5' or "
+    "'50%'; write '2%' if percent was meant, or fracgpu.io/cards for several cards"
+)
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_bad_template_is_refused_with_the_path_that_leads_to_it(kind: str) -> None:
+    path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+
+    assert judged(a_workload(kind, fraction="2"), kind) == Refusal(message=f"in {path}: {WORDS}")
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+def test_a_good_template_passes_as_it_is(kind: str) -> None:
+    assert judged(a_workload(kind, fraction="0.5"), kind) == Untouched(dialect=OURS)
+
+
+def test_a_workload_that_asks_for_nothing_passes() -> None:
+    assert judged(a_workload()) == Untouched()
+    assert judged({"metadata": {"name": "w"}}) == Untouched()
+
+
+REFUSED = {
+    "more than any card has": (
+        a_workload(memory="100Gi"),
+        "in spec.template: fracgpu.io/memory of container 'train' is '102400Mi'; want at most what "
+        "the largest card shares, 81920 MiB (80 GiB); '81920Mi' would fit, and so would "
+        'fracgpu.io/cards: "2" with 51200 MiB on each',
+    ),
+    "a grant": (
+        a_workload(fraction="0.5", granted="everything"),
+        "in spec.template: fracgpu.io/granted is 'everything'; want no such annotation in a "
+        "template: the webhook writes it on each pod; leave it out",
+    ),
+    "an assignment": (
+        a_workload(assignment="{}"),
+        "in spec.template: fracgpu.io/assignment is '{}'; want no such annotation: only FracGPU "
+        "writes it, after the pod is created; leave it out",
+    ),
+    "a node": (
+        a_workload(template=a_pod(memory="1Gi", spec={"nodeName": "n"})),
+        "in spec.template: spec.nodeName is 'n'; want none: a pod with a share of a card has its "
+        "node and card chosen together; use a nodeSelector or node affinity",
+    ),
+    "a template of another shape that names our keys": (
+        a_workload(
+            template={"metadata": {"annotations": {"fracgpu.io/fraction": 1}}, "spec": {"x": 1}}
+        ),
+        "in spec.template: the pod template cannot be read: Expected `str`, got `int` - at "
+        "`$.metadata.annotations[...]`",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_template_that_makes_no_sense_is_refused_in_these_words(body: Json, message: str) -> None:
+    assert judged(body) == Refusal(message=message)
+
+
+def test_a_template_of_another_shape_that_does_not_ask_is_its_owners_business() -> None:
+    assert judged(a_workload(template={"metadata": {}, "spec": {"x": 1}})) == Untouched()
+
+
+def test_an_update_judges_only_what_it_changes() -> None:
+    bad, good = a_workload(fraction="2"), a_workload(fraction="0.5")
+    scaled = {**bad, "spec": {**bad["spec"], "replicas": 9}}
+
+    assert judged(scaled, old=bad) == Untouched()
+    assert isinstance(judged(bad, old=good), Refusal)
+    assert judged(good, old=bad) == Untouched(dialect=OURS)
+
+
+def test_before_the_cluster_is_read_the_language_is_judged_alone() -> None:
+    assert judged(a_workload(memory="100Gi"), classes=None) == Untouched(dialect=OURS)
+    assert isinstance(judged(a_workload(fraction="2"), classes=None), Refusal)
+
+
+def test_a_request_on_the_workload_itself_is_warned_of() -> None:
+    body = a_workload()
+    body["metadata"]["annotations"] = {"fracgpu.io/fraction": "0.5", "team": "x"}
+
+    assert judged(body).warnings == (  # type: ignore[union-attr]
+        "metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment: write it in "
+        "spec.template.metadata.annotations",
+    )
+
+
+def test_warnings_of_a_template_carry_its_path() -> None:
+    template = a_pod(spec={"schedulerName": "batch"}, memory="1Gi")
+
+    outcome = judged(a_workload(template=template))
+
+    assert isinstance(outcome, Untouched)
+    assert outcome.warnings[0].startswith("in spec.template: spec.schedulerName is 'batch'")
+
+
+TORCH = WorkloadKind(
+    group="kubeflow.org",
+    kind="PyTorchJob",
+    templates=("spec.pytorchReplicaSpecs.*.template", "spec.extra.*"),
+)
+CUSTOM = Rules(workloads=(TORCH,), label_reserved_mib=Mib(0))
+
+
+def a_torch_job(worker: Json, *extra: Json) -> Json:
+    replicas = {"Master": {"template": a_pod()}, "Worker": {"template": worker}}
+    return {"spec": {"pytorchReplicaSpecs": replicas, "extra": list(extra)}}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            a_torch_job(a_pod(fraction="2")),
+            f"in spec.pytorchReplicaSpecs.Worker.template: {WORDS}",
+        ),
+        (a_torch_job(a_pod(), a_pod(), a_pod(fraction="2")), f"in spec.extra[1]: {WORDS}"),
+    ],
+)
+def test_a_kind_that_the_administrator_lists_is_read_by_the_paths_of_its_templates(
+    body: Json, message: str
+) -> None:
+    outcome = judged(body, "PyTorchJob", group="kubeflow.org", rules=CUSTOM)
+
+    assert outcome == Refusal(message=message)
+
+
+@pytest.mark.parametrize("body", [{"spec": 1}, {"spec": {"pytorchReplicaSpecs": []}}, {}])
+def test_where_a_path_ends_early_there_is_no_template(body: Json) -> None:
+    assert judged(body, "PyTorchJob", group="kubeflow.org", rules=CUSTOM) == Untouched()
+
+
+def test_another_kind_is_no_workload() -> None:
+    with pytest.raises(MalformedReviewError) as refused:
+        judged(a_workload(), "PyTorchJob", group="kubeflow.org")
+
+    assert str(refused.value) == (
+        "request.kind is kubeflow.org PyTorchJob; want a workload: Deployment, StatefulSet, "
+        "DaemonSet, ReplicaSet, Job, CronJob, or a kind that the key 'admission' of the ConfigMap "
+        "lists"
+    )
+
+
+def test_a_container_less_list_is_no_object() -> None:
+    with pytest.raises(MalformedReviewError, match=r"request\.object cannot be read"):
+        judged([a_container()])

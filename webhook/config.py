@@ -1,0 +1,162 @@
+"""The ``admission`` key of the ConfigMap: a YAML mapping in camelCase, read strictly."""
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from fracgpu.card import model_key
+from fracgpu.dialects import read_dialect_settings
+from fracgpu.dialects.settings import DIALECT_OPTIONS, DIALECTS
+from fracgpu.errors import WireError
+from fracgpu.grant import ClassRule
+from fracgpu.units import MAX_MIB, Mib
+from kube.follow import strict_mapping
+from webhook.rules import BUILT_IN_WORKLOADS, Rules, WorkloadKind
+
+KEY: Final = "admission"
+
+_DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+_KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
+_PATH: Final = re.compile(r"[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_*-]{1,63}){0,15}", re.ASCII)
+_MOST_WORKLOADS: Final = 64
+
+
+def parse_admission(text: str, *, base: Rules) -> Rules:
+    """Read the rules of admission; what is left out stays as in *base*.
+
+    Raises:
+        ValueError: it names every mistake: unknown keys, wrong types, values that mean nothing.
+    """
+    found = strict_mapping(text)
+    known = (*_READERS, DIALECTS, DIALECT_OPTIONS)
+    mistakes = [
+        f"{key} is not a key here{_nearest(key, known)}" for key in found if key not in known
+    ]
+    rules = base
+    try:
+        rules = replace(base, dialects=read_dialect_settings(found))
+    except WireError as error:
+        mistakes.append(str(error))
+    for key, value in found.items():
+        if key not in _READERS:
+            continue
+        try:
+            rules = _READERS[key](rules, value)
+        except ValueError as error:
+            mistakes.append(f"{key} is {_shown(value)}; want {error}")
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+    return rules
+
+
+def _default_model(rules: Rules, value: object) -> Rules:
+    globs = _texts(value, wanted="a card model or glob, or a list of them, e.g. 'NVIDIA-A100*'")
+    models = tuple(model_key(glob) for glob in globs)
+    return _with_classes(rules, default_models=models)
+
+
+def _default_class_mib(rules: Rules, value: object) -> Rules:
+    mib = _number(value, low=1, high=MAX_MIB, wanted="the shareable MiB of one card, e.g. 40960")
+    return _with_classes(rules, default_mib=Mib(mib))
+
+
+def _when_no_capacity(rules: Rules, value: object) -> Rules:
+    if value not in ("refuse", "wait"):
+        raise ValueError("refuse or wait")
+    return _with_classes(rules, wait=value == "wait")
+
+
+def _scheduler_name(rules: Rules, value: object) -> Rules:
+    if value != "" and not (isinstance(value, str) and _DNS_LABEL.fullmatch(value)):
+        raise ValueError("the name of a scheduler, or '' to leave each pod its own")
+    return replace(rules, scheduler_name=value)
+
+
+def _void_others(rules: Rules, value: object) -> Rules:
+    if not isinstance(value, bool):
+        raise ValueError("true or false")  # noqa: TRY004 - one error type for every mistake
+    return replace(rules, void_others=value)
+
+
+def _label_reserved_mib(rules: Rules, value: object) -> Rules:
+    mib = _number(value, low=0, high=MAX_MIB, wanted="MiB of each card, e.g. 600")
+    return replace(rules, label_reserved_mib=Mib(mib))
+
+
+def _excluded_namespaces(rules: Rules, value: object) -> Rules:
+    wanted = "a list of namespaces"
+    found = _texts(value, wanted=wanted) if value != [] else ()
+    if not all(_DNS_LABEL.fullmatch(it) for it in found):
+        raise ValueError(wanted)
+    return replace(rules, excluded_namespaces=frozenset(found))
+
+
+def _workloads(rules: Rules, value: object) -> Rules:
+    wanted = (
+        "a list of {group, kind, templates}, e.g. "
+        "{group: kubeflow.org, kind: PyTorchJob, templates: [spec.pytorchReplicaSpecs.*.template]}"
+    )
+    if not isinstance(value, list) or len(value) > _MOST_WORKLOADS:
+        raise ValueError(wanted)
+    return replace(rules, workloads=tuple(_workload(it, wanted=wanted) for it in value))
+
+
+def _workload(value: object, *, wanted: str) -> WorkloadKind:
+    if not isinstance(value, dict) or set(value) != {"group", "kind", "templates"}:
+        raise ValueError(wanted)
+    group, kind = value["group"], value["kind"]
+    templates = _texts(value["templates"], wanted=wanted)
+    if not (isinstance(group, str) and isinstance(kind, str) and _KIND.fullmatch(kind)):
+        raise ValueError(wanted)
+    if group and not _DNS_LABEL.fullmatch(group):
+        raise ValueError(wanted)
+    if not all(_PATH.fullmatch(it) for it in templates):
+        raise ValueError(wanted)
+    if any((it.group, it.kind) == (group, kind) for it in BUILT_IN_WORKLOADS):
+        raise ValueError(f"no {kind} of {group}, which is read anyway")
+    return WorkloadKind(group=group, kind=kind, templates=templates)
+
+
+_READERS: Final[Mapping[str, Callable[[Rules, Any], Rules]]] = {
+    "defaultModel": _default_model,
+    "defaultClassMib": _default_class_mib,
+    "whenNoCapacity": _when_no_capacity,
+    "schedulerName": _scheduler_name,
+    "voidOthers": _void_others,
+    "labelReservedMib": _label_reserved_mib,
+    "excludedNamespaces": _excluded_namespaces,
+    "workloads": _workloads,
+}
+
+
+def _with_classes(rules: Rules, **changes: Any) -> Rules:
+    classes: ClassRule = replace(rules.card_classes, **changes)
+    return replace(rules, card_classes=classes)
+
+
+def _texts(value: object, *, wanted: str) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not found:
+        raise ValueError(wanted)
+    if not all(isinstance(it, str) and it.strip() for it in found):
+        raise ValueError(wanted)
+    return tuple(it.strip() for it in found)
+
+
+def _number(value: object, *, low: int, high: int, wanted: str) -> int:
+    # bool is an int to Python.
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(wanted)
+    return value
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:119]}…"  # noqa: PLR2004 - about a line

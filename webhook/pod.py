@@ -1,0 +1,146 @@
+"""A pod, or a workload's pod template, as far as admission looks at it."""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from fracgpu.container import ContainerSpec
+from fracgpu.views import container_specs
+
+_T = TypeVar("_T")
+
+
+class MalformedReviewError(Exception):
+    """Bytes that are not what the API server sends; the message says what was wanted."""
+
+
+class Resources(msgspec.Struct, frozen=True):
+    """``resources`` of a container; JSON numbers are allowed where quantities stand."""
+
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class EnvVar(msgspec.Struct, frozen=True):
+    """One environment variable; without a value it is empty or comes from somewhere else."""
+
+    name: str
+    value: str | None = None
+
+
+class Container(msgspec.Struct, frozen=True, rename="camel"):
+    """A container or init container."""
+
+    name: str
+    restart_policy: str | None = None
+    resources: Resources | None = None
+    env: list[EnvVar] | None = None
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """One node selector requirement; all of a term's must hold."""
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class Term(msgspec.Struct, frozen=True, rename="camel"):
+    """One node selector term; one of a selector's must match, and an empty one matches nothing."""
+
+    match_expressions: list[Requirement] | None = None
+    match_fields: list[Requirement] | None = None
+
+
+class NodeSelector(msgspec.Struct, frozen=True, rename="camel"):
+    """The required part of a node affinity."""
+
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(msgspec.Struct, frozen=True):
+    """``affinity.nodeAffinity``."""
+
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec.affinity``."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """``metadata`` of a pod."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """``spec`` of a pod, as far as admission looks."""
+
+    containers: list[Container]
+    init_containers: list[Container] | None = None
+    scheduler_name: str = ""
+    node_name: str = ""
+    affinity: Affinity | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod as the API server is about to store it."""
+
+    spec: PodSpec
+    metadata: PodMeta = PodMeta()
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        return self.metadata.annotations or {}
+
+
+_pod_decoder: Final = msgspec.json.Decoder(Pod)
+
+
+def read_pod(body: bytes | msgspec.Raw, *, what: str = "the pod") -> Pod:
+    """Read a pod by itself.
+
+    Raises:
+        MalformedReviewError: it is not one; the message names *what* it should have been.
+    """
+    return decode(_pod_decoder, body, what=what)
+
+
+def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, what: str) -> _T:
+    """Decode JSON.
+
+    Raises:
+        MalformedReviewError: it is none, or of another shape.
+    """
+    try:
+        return decoder.decode(body)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        raise MalformedReviewError(f"{what} cannot be read: {error}") from error
+
+
+def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
+    """Give the pod's containers as the core sees them."""
+    return container_specs(
+        [
+            (it.name, it.restart_policy, amounts(it, "limits"), amounts(it, "requests"))
+            for it in pod.spec.init_containers or ()
+        ],
+        [(it.name, amounts(it, "limits"), amounts(it, "requests")) for it in pod.spec.containers],
+    )
+
+
+def amounts(container: Container, which: str) -> dict[str, str]:
+    """Give a container's ``limits`` or ``requests``, each amount as a text."""
+    resources = container.resources
+    found = resources and (resources.limits if which == "limits" else resources.requests)
+    return {key: str(value) for key, value in (found or {}).items()}

@@ -1,0 +1,58 @@
+"""A container's limits and requests: what a grant writes there, and what it takes away."""
+
+from collections.abc import Mapping, Sequence
+
+from fracgpu import names
+from fracgpu.grant import Grant
+from webhook.environment import places
+from webhook.patch import Edit, escape
+from webhook.pod import Container, Pod, amounts
+
+
+def resource_edits(pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]]) -> list[Edit]:
+    """Write a grant's MiB and slots into limits and requests, and take *removals* out of them.
+
+    Args:
+        pod: with every container that was granted something.
+        granted: what.
+        removals: container name to the resources of another system that it asked for.
+    """
+    needs = {it.name: it for it in granted.need.containers}
+    edits = []
+    for path, containers in places(pod):
+        for index, container in enumerate(containers):
+            if container.name in needs:
+                need = needs[container.name]
+                written = {names.GPU_MEM: str(need.total_mib), names.GPU_SLOT: str(need.cards)}
+                where = f"{path}/{index}/resources"
+                edits += _removal_edits(where, container, removals.get(container.name, ()))
+                edits += _amount_edits(where, container, written)
+    return edits
+
+
+def _removal_edits(path: str, container: Container, gone: Sequence[str]) -> list[Edit]:
+    """Take a dialect's resources off, or kube-scheduler waits for what no node offers."""
+    return [
+        Edit(op="remove", path=f"{path}/{which}/{escape(key)}")
+        for which in ("limits", "requests")
+        for key in gone
+        if key in amounts(container, which)
+    ]
+
+
+def _amount_edits(path: str, container: Container, written: Mapping[str, str]) -> list[Edit]:
+    """Write amounts where they are absent; where they are present the grant agreed with them."""
+    resources = container.resources
+    if resources is None:
+        return [Edit(path=path, value={"limits": dict(written), "requests": dict(written)})]
+    edits = []
+    for which, present in (("limits", resources.limits), ("requests", resources.requests)):
+        if present is None:
+            edits.append(Edit(path=f"{path}/{which}", value=dict(written)))
+            continue
+        edits += [
+            Edit(path=f"{path}/{which}/{escape(key)}", value=amount)
+            for key, amount in written.items()
+            if key not in present
+        ]
+    return edits
