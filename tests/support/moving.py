@@ -130,17 +130,14 @@ async def add_budget(kube: KubeClient, *, allowed: int, name: str = "web") -> No
 
 
 async def events(kube: KubeClient) -> list[str]:
-    """Give the reasons of all Events so far, oldest first."""
+    """Give the reasons of all Events of the rebalancer so far, oldest first."""
     found = []
     for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
-        items = (await kube.list(EVENTS, namespace=namespace)).items
-        found += [read_event(bytes(it)) for it in items]
+        for it in (await kube.list(EVENTS, namespace=namespace)).items:
+            event = decode_object(bytes(it))
+            if event["source"].get("component", "").endswith("rebalancer"):
+                found.append((event["eventTime"], event["reason"]))
     return [reason for _, reason in sorted(found)]
-
-
-def read_event(body: bytes) -> tuple[str, str]:
-    event = decode_object(body)
-    return event["eventTime"], event["reason"]
 
 
 @dataclass
