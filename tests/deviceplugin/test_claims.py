@@ -1,6 +1,8 @@
 """Whose slots are these? One certain answer, or a doubt that names itself."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from deviceplugin.claims import (
     Claim,
@@ -254,3 +256,47 @@ def test_a_quantity_is_a_whole_number(text: str, amount: int) -> None:
 @pytest.mark.parametrize("text", ["", "1.5", "k", "-1", "4kk", "4Xi", "1e3", "٤"])
 def test_what_is_no_whole_number_is_none(text: str) -> None:
     assert whole_amount(text) is None
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodView]]:
+    """A handful of pods in any state, and a list of holders that may be stale or confused."""
+    pods = [
+        a_pod(
+            f"pod-{n}",
+            promised={"train": [(draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-x"])), mib)]},
+            containers=[a_container("train", mib=draw(st.sampled_from([mib, mib, 500])))],
+            phase=draw(st.sampled_from(["Pending", "Running", "Succeeded"])),
+            node=draw(st.sampled_from([NODE, NODE, NODE, "gpu-2"])),
+        )
+        for n in range(draw(st.integers(1, 4)))
+        for mib in [draw(st.sampled_from([1000, 5000]))]
+    ]
+    holders = [
+        a_holder(f"pod-{draw(st.integers(0, 4))}", ids=draw(st.sampled_from(["s1", "s2", "s1,s2"])))
+        for _ in range(draw(st.integers(0, 5)))
+    ]
+    return holders, pods
+
+
+@given(nodes())
+def test_a_yes_is_always_the_one_live_holders_own_promise_within_capacity(
+    node: tuple[list[SlotHolder], list[PodView]],
+) -> None:
+    holders, pods = node
+
+    answer = ask("s1", holders, *pods)
+
+    if isinstance(answer, Claim):
+        record = answer.pod.record
+        assert record.live
+        assert record.node == NODE
+        assert record.assignment is not None
+        assert answer.slices == record.assignment["train"]
+        assert [card.uuid for card in answer.cards] == [part.card for part in answer.slices]
+        live = {pod.record.name for pod in pods if pod.record.live}
+        assert {it.pod for it in holders if "s1" in it.slot_ids and it.pod in live} == {record.name}
+        held = held_mib(pods, node=NODE)
+        assert all(held[card.uuid] <= card.capacity_mib for card in answer.cards)
+    else:
+        assert answer.text
