@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import yaml
@@ -88,3 +89,9 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
     assert "| `mode` | how far the rebalancer may go | `dryRun` |" in table
     assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2 to 1 |" in table
     assert all(f"| `{camel(it.name)}` |" in table for it in tunables())
+
+
+def test_the_documentation_holds_the_reference_as_it_is() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rebalancer.md").read_text()
+
+    assert page.endswith(reference()), "write rebalancer.config.reference() at the end of the page"
