@@ -7,13 +7,16 @@ import pytest
 
 from deviceplugin.plugin import SocketError
 from fracgpu import names
+from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import NODES
+from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
 from simulator.kubelet_runtime import CreatedContainer
+from tests.support.gpu import a_gpu_pod
 from tests.support.node import a_node, short_folder
+from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 
 
@@ -122,3 +125,24 @@ async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeC
 def test_what_a_container_sees_is_in_its_environment() -> None:
     assert visible_cards(CreatedContainer(env={names.ENV_VISIBLE_DEVICES: "a,b"})) == ("a", "b")
     assert visible_cards(CreatedContainer()) == ()
+
+
+@pytest.mark.e2e
+async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_path: Path) -> None:
+    async with real_api_server(tmp_path) as api:
+        config = api.kubeconfig(tmp_path / "kubeconfig")
+        async with connect(config) as client, a_node(client, config) as node:
+            pods = [await node.run_pod(f"equal-{n}", card=n, mib=3000) for n in range(4)]
+            for pod in pods:
+                await node.wait_phase(pod, "Running")
+            refused = await node.bind(a_gpu_pod("forged"))
+            await node.wait_message(refused, "has no cards in")
+            seen = [node.cards_of(pod) for pod in pods]
+            await client.delete(PODS, "equal-0", namespace="default")
+
+            async def gone() -> bool:
+                return pods[0]["metadata"]["uid"] not in node.kubelet.truth()
+
+            await until(gone, what="the deleted pod is let go")
+
+    assert seen == [(node.uuid(n),) for n in range(4)]
