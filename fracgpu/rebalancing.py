@@ -228,7 +228,8 @@ def _best_move(
     if not targets:
         return HeldBack(subject=key, reason=Reason.NO_TARGET)
     source_node = occupant.view.record.node
-    moves = [_move(picture, card, occupant, use, target, policy=policy) for target in targets]
+    cost = _cost(picture, card, occupant)
+    moves = [_move(picture, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
     best = min(
         moves,
         # On ties the node that already has the image.
@@ -253,6 +254,8 @@ def _targets(
     assert need is not None, "a pod without a need was refused before"
     unfit = _unfit(picture, card, occupant, use, policy=policy, now=now)
     for node, loads in sorted(picture.snapshot.nodes.items()):
+        if loads.cards.keys() <= unfit:
+            continue
         if not occupant.rules.allows(loads.node.labels, picture.taints.get(node, ())):
             continue
         answer = place(loads, need, strategy=picture.strategy, exclude=unfit)
@@ -316,13 +319,14 @@ def _most_mib(need: PodNeed) -> int:
     return sum(it.mib for it in need.containers)
 
 
-def _move(
+def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     picture: Picture,
     card: CardUuid,
     occupant: Occupant,
     use: PodUse,
     target: tuple[str, CardUuid],
     *,
+    cost: float,
     policy: Policy,
 ) -> Move:
     view = occupant.view
@@ -335,7 +339,7 @@ def _move(
     gain = (
         min(points, excess)
         - _OVERSHOOT * max(0.0, points - excess)
-        - _cost(picture, occupant, hold)
+        - cost
         - _FORECAST_WEIGHT * 100 * there.forecast_ratio
     )
     return Move(
@@ -355,7 +359,8 @@ def _move(
     )
 
 
-def _cost(picture: Picture, occupant: Occupant, hold: Hold) -> float:
+def _cost(picture: Picture, card: CardUuid, occupant: Occupant) -> float:
+    hold = picture.snapshot.pods[occupant.uid].holds[card]
     alone = not any(
         it.owner_uid == occupant.owner_uid and it is not occupant for it in picture.pods.values()
     )
