@@ -1,0 +1,92 @@
+"""``python -m benchmarks [NAME ...]``: measure, one JSON line per figure.
+
+Without names every benchmark runs that is not marked ``SLOW``. A benchmark is a module of this
+package with ``figures()``; see ``benchmarks.figure``. Progress goes to the error stream, so that
+the lines can be piped.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from benchmarks.figure import Figure
+
+REPORT: Final = Path("bench-report.jsonl")
+_CALLED_WRONG: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A benchmark that can be run."""
+
+    name: str
+    figures: Callable[[], Iterator[Figure]]
+    slow: bool = False
+
+
+def find(package: str = "benchmarks") -> Mapping[str, Entry]:
+    """Import the modules of *package* and keep those that measure something."""
+    folder = importlib.import_module(package).__path__
+    entries = {}
+    for module in pkgutil.iter_modules(folder):
+        if module.name.startswith("_"):
+            continue
+        found = vars(importlib.import_module(f"{package}.{module.name}"))
+        if "figures" in found:
+            entries[module.name] = Entry(
+                name=module.name,
+                figures=cast("Callable[[], Iterator[Figure]]", found["figures"]),
+                slow=bool(found.get("SLOW", False)),
+            )
+    return entries
+
+
+def run(entries: Iterable[Entry], report: Path) -> int:
+    """Measure one after the other; every figure is written at once. Returns how many there were."""
+    count = 0
+    with report.open("w") as file:
+        for entry in entries:
+            _say(f"measuring {entry.name} ...")
+            for figure in entry.figures():
+                count += 1
+                for stream in (file, sys.stdout):
+                    stream.write(figure.line() + "\n")
+                    stream.flush()
+    return count
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the benchmarks that *argv* names, or every quick one; 2 is "called wrong"."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all that are quick")
+    parser.add_argument("--list", action="store_true", help="say which there are")
+    parser.add_argument("--report", type=Path, default=REPORT, help=f"default {REPORT}")
+    options = parser.parse_args(argv)
+    entries = find()
+    if options.list:
+        for entry in entries.values():
+            sys.stdout.write(f"{entry.name}{' (only when named)' if entry.slow else ''}\n")
+        return 0
+    unknown = [name for name in options.names if name not in entries]
+    if unknown:
+        _say(f"no benchmark {', '.join(unknown)}; want some of: {', '.join(entries)}")
+        return _CALLED_WRONG
+    chosen = [entries[name] for name in options.names] or [
+        it for it in entries.values() if not it.slow
+    ]
+    count = run(chosen, options.report)
+    _say(f"{count} figures in {options.report}")
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"bench: {line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

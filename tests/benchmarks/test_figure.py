@@ -1,0 +1,28 @@
+"""A figure is one line of JSON that a program can compare."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.figure import Figure
+
+
+def test_a_figure_is_one_line_with_name_value_and_unit() -> None:
+    line = Figure(name="extender.filter_p50", value=1.5, unit="ms").line()
+
+    assert json.loads(line) == {"name": "extender.filter_p50", "value": 1.5, "unit": "ms"}
+    assert "\n" not in line
+
+
+def test_a_note_stands_there_where_it_is_needed() -> None:
+    line = Figure(name="a.b", value=2, unit="ratio", note="to an echo\nof the same bodies").line()
+
+    assert json.loads(line)["note"] == "to an echo\nof the same bodies"
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_figure_that_json_cannot_write_is_our_mistake(value: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        Figure(name="a.b", value=value, unit="ms")

@@ -1,0 +1,57 @@
+"""The registry finds what measures something, runs it and keeps every line."""
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import Entry, find, main, run
+from benchmarks.figure import Figure
+
+
+def test_figures_are_printed_and_kept_as_they_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.jsonl"
+    kept_before_the_end: list[str] = []
+
+    def figures() -> Iterator[Figure]:
+        yield Figure(name="one.first", value=1, unit="ms")
+        kept_before_the_end.append(report.read_text())
+        yield Figure(name="one.second", value=2.5, unit="MiB", note="peak")
+
+    count = run([Entry(name="one", figures=figures)], report)
+
+    assert count == 2
+    assert json.loads(kept_before_the_end[0])["name"] == "one.first"
+    assert [json.loads(line)["value"] for line in report.read_text().splitlines()] == [1, 2.5]
+    assert capsys.readouterr().out == report.read_text()
+
+
+def test_a_module_with_figures_is_a_benchmark_and_any_other_is_not(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    package = tmp_path / "some_benchmarks"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "quick.py").write_text("def figures():\n    return iter(())\n")
+    (package / "slow.py").write_text("SLOW = True\ndef figures():\n    return iter(())\n")
+    (package / "helper.py").write_text("x = 1\n")
+    (package / "__main__.py").write_text("raise SystemExit\n")
+    sys.path.insert(0, str(tmp_path))
+    request.addfinalizer(lambda: sys.path.remove(str(tmp_path)))
+    importlib.invalidate_caches()
+
+    found = find("some_benchmarks")
+
+    assert {name: entry.slow for name, entry in found.items()} == {"quick": False, "slow": True}
+
+
+def test_an_unknown_name_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["no-such-thing"]) == 2
+    assert "no benchmark no-such-thing; want some of:" in capsys.readouterr().err
