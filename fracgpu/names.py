@@ -52,6 +52,9 @@ DRIVER_LABEL: Final = "fracgpu.io/driver"
 # such cards. A node may hold several classes, which one `card-memory` label could not say.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
 
+# Namespace label: the dialects that are on there, joined by dots (a label may hold no comma).
+DIALECTS_LABEL: Final = "fracgpu.io/dialects"
+
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"
 

@@ -1,0 +1,205 @@
+"""All dialects over one pod: what is asked, what contradicts, and what says nothing."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fracgpu import names
+from fracgpu.container import ContainerSpec
+from fracgpu.dialects import kai
+from fracgpu.dialects.amounts import annotation_field, limit_field
+from fracgpu.dialects.language import spelled
+from fracgpu.dialects.mentions import Mention, keys_of, mentions
+from fracgpu.dialects.model import Ask, Options, PodPieces, Reading
+from fracgpu.errors import RequestError
+from fracgpu.request import Strategy
+
+_ORIGIN_CHARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """What the enabled dialects ask of a pod, and what its author should be told.
+
+    Attributes:
+        asks: one for each container that asks, in the order of the containers.
+    """
+
+    asks: tuple[Ask, ...] = ()
+    models: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    warnings: tuple[str, ...] = ()
+
+
+NOTHING: Final = Intake()
+
+
+def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
+    """Read a pod in every enabled dialect; without any foreign key the answer is `NOTHING`.
+
+    Raises:
+        RequestError: something cannot be read or contradicts something else.
+    """
+    if pod.scheduler_name == kai.SCHEDULER:
+        return NOTHING
+    found = [it for it in mentions(pod, enabled=enabled) if not it.dialect.leaves(pod, options)]
+    if not found:
+        return NOTHING
+    _refuse_two_dialects(found, pod.containers, enabled)
+    readings: list[Reading] = []
+    warnings: list[str] = []
+    for mention in found:
+        on = mention.dialect.name in enabled
+        reading = _read_one(mention, pod, options) if on else Reading()
+        readings.append(reading)
+        if reading.asks:
+            warnings += reading.warnings
+        warnings += _stray_warnings(mention, pod, options)
+        if not reading.asks:
+            warnings += _idle_warnings(mention, pod, options, on=on)
+    return replace(_joined(readings, pod), warnings=tuple(warnings))
+
+
+def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
+    dialect = mention.dialect
+    _refuse_other_requests(mention, pod)
+    reading = dialect.read(mention.pieces(pod), options)
+    if reading.asks:
+        _refuse_rivals(mention, reading, pod)
+    return replace(reading, asks=tuple(_filled(ask, mention) for ask in reading.asks))
+
+
+def _filled(ask: Ask, mention: Mention) -> Ask:
+    limits = mention.limits.get(ask.container, {})
+    raw = [(key, limits[key]) for key in sorted(limits)]
+    raw += [(key, mention.annotations[key]) for key in ask.sources]
+    said = ", ".join(f"{key}={_short(text)}" for key, text in raw)
+    return replace(
+        ask,
+        origin=f"{mention.dialect.name}: {said}",
+        foreign=tuple(sorted({*limits, *mention.requests.get(ask.container, {})})),
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _ORIGIN_CHARS else f"{text[: _ORIGIN_CHARS - 1]}…"
+
+
+def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
+    """Refuse a request that is not its limit: extended resources know no other kind."""
+    for spec in pod.containers:
+        limits = mention.limits.get(spec.name, {})
+        for key, text in mention.requests.get(spec.name, {}).items():
+            if limits.get(key) != text:
+                raise RequestError(
+                    field=f"requests['{key}'] of container '{spec.name}'",
+                    found=text,
+                    wanted="what its limits say"
+                    + (f", {limits[key]}" if key in limits else "; they lack it"),
+                    hint="leave the request out, Kubernetes copies the limit",
+                )
+
+
+def _refuse_rivals(mention: Mention, reading: Reading, pod: PodPieces) -> None:
+    for spec in pod.containers:
+        for key in sorted(mention.dialect.rivals):
+            if key in spec.limits:
+                source = reading.asks[0].sources[0]
+                raise RequestError(
+                    field=annotation_field(source),
+                    found=mention.annotations[source],
+                    wanted=f"either it or {limit_field(key, spec)}, not both in one pod",
+                    hint="a pod gets a share of a card or whole cards",
+                )
+
+
+def _refuse_two_dialects(
+    found: Sequence[Mention], containers: Sequence[ContainerSpec], enabled: Set[str]
+) -> None:
+    """Refuse a container with resources of two dialects, once at least one of them is on."""
+    for spec in containers:
+        here = [it for it in found if spec.name in it.limits]
+        if len(here) > 1 and any(it.dialect.name in enabled for it in here):
+            first, second = (sorted(it.limits[spec.name])[0] for it in here[:2])
+            raise RequestError(
+                field=limit_field(first, spec),
+                found=spec.limits[first],
+                wanted=f"one dialect on one container, and '{second}' is there too",
+                hint="keep one of the two",
+            )
+
+
+def _joined(readings: Sequence[Reading], pod: PodPieces) -> Intake:
+    by_container: dict[str, Ask] = {}
+    models: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    for reading in readings:
+        for ask in reading.asks:
+            other = by_container.setdefault(ask.container, ask)
+            if other is not ask:
+                raise RequestError(
+                    field=f"container '{ask.container}'",
+                    found=f"{other.origin}; {ask.origin}",
+                    wanted="one dialect on one container",
+                    hint="keep one of the two",
+                )
+        if reading.asks:
+            models += reading.models
+            strategy = strategy or reading.strategy
+    return Intake(
+        asks=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
+        models=models,
+        strategy=strategy,
+    )
+
+
+def _stray_warnings(mention: Mention, pod: PodPieces, options: Options) -> list[str]:
+    """Warn of keys out of their place; what is written there is read by nobody."""
+    if not mention.stray_annotations and not mention.stray_limits:
+        return []
+    title = mention.dialect.title
+    instead = _instead(mention, mention.mended(pod), options)
+    warnings = []
+    if mention.stray_annotations:
+        stray = sorted(mention.stray_annotations)
+        say, it = ("say", "them") if len(stray) > 1 else ("says", "it")
+        warnings.append(
+            f"{', '.join(annotation_field(key) for key in stray)} {say} nothing there: {title} "
+            f"reads {it} in a container's limits; {instead}"
+        )
+    for spec in pod.containers:
+        warnings += [
+            f"{limit_field(key, spec)} says nothing there: {title} reads it among the pod's "
+            f"annotations; {instead}"
+            for key in sorted(mention.stray_limits.get(spec.name, {}))
+        ]
+    return warnings
+
+
+def _idle_warnings(mention: Mention, pod: PodPieces, options: Options, *, on: bool) -> list[str]:
+    """Warn of keys in their place that gave nothing: the dialect is off, or nothing is asked."""
+    pieces = mention.pieces(pod)
+    keys = keys_of(pieces)
+    if all(key in mention.dialect.quiet for key in keys):
+        return []
+    instead, dialect = _instead(mention, pieces, options), mention.dialect
+    listed, many = ", ".join(keys), len(keys) > 1
+    if on:
+        says = "say nothing without" if many else "says nothing without"
+        return [f"{listed} {says} a request of {dialect.title} beside; {instead}"]
+    gives = "are not read here and give" if many else "is not read here and gives"
+    return [
+        f"{listed} {gives} no share of a card; {instead}, or have the dialect turned on "
+        f"(namespace label {names.DIALECTS_LABEL}={dialect.name})"
+    ]
+
+
+def _instead(mention: Mention, pieces: PodPieces, options: Options) -> str:
+    """Say what to write in our language, in place of all that the dialect reads."""
+    try:
+        words = spelled(mention.dialect.read(pieces, options), pieces.containers)
+    except RequestError:
+        words = ""
+    if not words:
+        return f"write {names.FRACTION} or {names.MEMORY} instead"
+    return f"write {words} in place of {', '.join(keys_of(pieces))}"

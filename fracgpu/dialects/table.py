@@ -1,0 +1,85 @@
+"""Every dialect, one row each; a new one is a file beside this and a row here."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from fracgpu.dialects.aws import AWS
+from fracgpu.dialects.elastic import ELASTIC
+from fracgpu.dialects.gpushare import GPUSHARE
+from fracgpu.dialects.hami import HAMI
+from fracgpu.dialects.kai import KAI
+from fracgpu.dialects.koordinator import KOORDINATOR
+from fracgpu.dialects.model import Dialect
+from fracgpu.dialects.nos import NOS
+from fracgpu.dialects.nvidia import NVIDIA
+from fracgpu.dialects.tencent import QGPU, VCUDA
+from fracgpu.dialects.tensor_fusion import TENSOR_FUSION
+from fracgpu.dialects.vgpu_manager import VGPU_MANAGER
+from fracgpu.dialects.volcano import CCE, VOLCANO
+
+# A key of two rows belongs to the first of them that is on: ``nvidia.com/gpu`` is HAMi's, then
+# NVIDIA's.
+DIALECTS: Final[tuple[Dialect, ...]] = (
+    GPUSHARE,
+    HAMI,
+    KAI,
+    VCUDA,
+    QGPU,
+    ELASTIC,
+    NOS,
+    VOLCANO,
+    CCE,
+    VGPU_MANAGER,
+    TENSOR_FUSION,
+    KOORDINATOR,
+    AWS,
+    NVIDIA,
+)
+NAMES: Final = tuple(it.name for it in DIALECTS)
+
+
+class _Index:
+    """Which rows own a key: a look-up for names, a short walk for patterns."""
+
+    def __init__(self, *, limits: bool) -> None:
+        sets = [(it, it.limits if limits else it.annotations) for it in DIALECTS]
+        self._exact: dict[str, tuple[Dialect, ...]] = {}
+        for dialect, owned in sets:
+            for key in owned.exact:
+                self._exact[key] = (*self._exact.get(key, ()), dialect)
+        self._patterns = [(it, pattern) for it, owned in sets for pattern in owned.patterns]
+
+    def owners(self, key: str) -> tuple[Dialect, ...]:
+        found = self._exact.get(key)
+        if found is not None:
+            return found
+        return tuple(it for it, pattern in self._patterns if pattern.fullmatch(key))
+
+
+_LIMITS: Final = _Index(limits=True)
+_ANNOTATIONS: Final = _Index(limits=False)
+
+
+@lru_cache(maxsize=1024)
+def limit_owners(key: str) -> tuple[Dialect, ...]:
+    """Give the dialects that read *key* in a container's limits, in the table's order."""
+    return _LIMITS.owners(key)
+
+
+@lru_cache(maxsize=1024)
+def annotation_owners(key: str) -> tuple[Dialect, ...]:
+    """Give the dialects that read *key* among a pod's annotations, in the table's order."""
+    return _ANNOTATIONS.owners(key)
+
+
+@lru_cache(maxsize=1024)
+def is_foreign(key: str) -> bool:
+    """Tell whether any dialect has a word for *key*, in whatever place."""
+    return bool(_LIMITS.owners(key) or _ANNOTATIONS.owners(key))
+
+
+def by_name(names: Iterable[str]) -> tuple[Dialect, ...]:
+    """Give the rows of *names*, in the table's order."""
+    wanted = frozenset(names)
+    return tuple(it for it in DIALECTS if it.name in wanted)

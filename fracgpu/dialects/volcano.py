@@ -1,0 +1,80 @@
+"""Volcano: MiB on one card, whole cards, or virtual GPUs; and what Huawei's CCE made of it."""
+
+from typing import Final
+
+from fracgpu import names
+from fracgpu.container import ContainerSpec
+from fracgpu.dialects.amounts import (
+    card_count,
+    limit_field,
+    memory_units,
+    percent,
+    refuse_both,
+    refuse_orphan,
+)
+from fracgpu.dialects.model import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.dialects.shapes import CountMemoryCores
+
+MEMORY: Final = "volcano.sh/gpu-memory"
+NUMBER: Final = "volcano.sh/gpu-number"
+VGPU: Final = CountMemoryCores(
+    number="volcano.sh/vgpu-number", memory="volcano.sh/vgpu-memory", cores="volcano.sh/vgpu-cores"
+)
+CCE_MEMORY: Final = "volcano.sh/gpu-mem.128Mi"
+CCE_CORES: Final = "volcano.sh/gpu-core.percentage"
+
+
+def _read(pod: PodPieces, options: Options) -> Reading:
+    asks = [_ask(spec, options) for spec in pod.containers]
+    return Reading(asks=tuple(ask for ask in asks if ask))
+
+
+def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
+    whole = [key for key in (MEMORY, NUMBER, VGPU.number) if key in spec.limits]
+    if len(whole) > 1:
+        first, second = limit_field(whole[0], spec), limit_field(whole[1], spec)
+        why = "they are three ways to ask for one thing"
+        refuse_both(first, second, found=spec.limits[whole[0]], why=why)
+    if MEMORY in spec.limits:
+        field = limit_field(MEMORY, spec)
+        mib = memory_units(spec.limits[MEMORY], field=field, unit_mib=1)
+        _refuse_loose(spec)
+        return Ask(container=spec.name, mib=mib)
+    if NUMBER in spec.limits:
+        cards = card_count(spec.limits[NUMBER], field=limit_field(NUMBER, spec))
+        _refuse_loose(spec)
+        return Ask(container=spec.name, cards=cards, share=WHOLE)
+    return VGPU.read(spec, unit_mib=options.volcano_memory_factor)
+
+
+def _refuse_loose(spec: ContainerSpec) -> None:
+    for key in (VGPU.memory, VGPU.cores):
+        if key in spec.limits:
+            refuse_orphan(limit_field(key, spec), found=spec.limits[key], needs=VGPU.number)
+
+
+def _read_cce(pod: PodPieces, _options: Options) -> Reading:
+    return Reading(asks=tuple(ask for ask in (_cce(it) for it in pod.containers) if ask))
+
+
+def _cce(spec: ContainerSpec) -> Ask | None:
+    memory, cores = spec.limits.get(CCE_MEMORY), spec.limits.get(CCE_CORES)
+    if memory is None:
+        if cores is not None:
+            hint = f'write {names.FRACTION}: "{cores}%" for a share of a card'
+            refuse_orphan(limit_field(CCE_CORES, spec), found=cores, needs=CCE_MEMORY, hint=hint)
+        return None
+    mib = memory_units(memory, field=limit_field(CCE_MEMORY, spec), unit_mib=128)
+    percents = 0 if cores is None else percent(cores, field=limit_field(CCE_CORES, spec))
+    return Ask(container=spec.name, mib=mib, cores=percents)
+
+
+VOLCANO: Final = Dialect(
+    name="volcano",
+    title="Volcano",
+    limits=keys(MEMORY, NUMBER, VGPU.number, VGPU.memory, VGPU.cores),
+    read=_read,
+)
+CCE: Final = Dialect(
+    name="cce", title="Huawei CCE", limits=keys(CCE_MEMORY, CCE_CORES), read=_read_cce
+)
