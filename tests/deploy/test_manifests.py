@@ -18,6 +18,9 @@ from rebalancer.config import parse_policy
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.scheduler_profile import scheduler_configuration
+from webhook.config import KEY as ADMISSION_KEY
+from webhook.config import parse_admission
+from webhook.rules import Rules
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -84,7 +87,8 @@ def test_only_the_node_agent_is_privileged() -> None:
 def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
     data = only("ConfigMap", names.CONFIG_MAP)["data"]
 
-    assert set(data) == {PLACEMENT_KEY, REBALANCER_KEY}
+    assert set(data) == {ADMISSION_KEY, PLACEMENT_KEY, REBALANCER_KEY}
+    assert parse_admission(data[ADMISSION_KEY], base=Rules()) == Rules()
     assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.PACK
     # Nothing moves before an administrator says so.
     assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +18,15 @@ from fracgpu.views import read_pod
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import Invalid, KubeError
-from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, PODS, SECRETS
+from kube.kinds import (
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+)
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver import ApiServer
@@ -71,13 +80,16 @@ class World:
 
     async def register(self) -> None:
         """Register as deploy/webhook.yaml does, at our address; wait until it takes effect."""
-        documents = yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text())
-        (body,) = [it for it in documents if it["kind"] == MUTATING_WEBHOOKS.kind]
-        body["webhooks"][0]["clientConfig"] = {
-            "url": f"https://127.0.0.1:{self.settings.listen_port}/mutate",
-            "caBundle": base64.b64encode(self.ca.cert_pem).decode(),
-        }
-        await self.client.create(MUTATING_WEBHOOKS, body)
+        documents = list(yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text()))
+        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            (body,) = [it for it in documents if it["kind"] == kind.kind]
+            for entry in body["webhooks"]:
+                path = entry["clientConfig"]["service"]["path"]
+                entry["clientConfig"] = {
+                    "url": f"https://127.0.0.1:{self.settings.listen_port}{path}",
+                    "caBundle": base64.b64encode(self.ca.cert_pem).decode(),
+                }
+            await self.client.create(kind, body)
 
         async def asked() -> bool:
             probe = a_pod(fraction="nonsense")
@@ -88,7 +100,28 @@ class World:
                 return "want a share of one card" in str(error)
             return False
 
-        await until(asked, what="the API server asks the webhook")
+        async def asked_about_workloads() -> bool:
+            try:
+                await self.deploy(a_pod(fraction="nonsense"), dry_run=True)
+            except KubeError as error:
+                return "in spec.template: fracgpu.io/fraction" in str(error)
+            return False
+
+        await until(asked, what="the API server asks the webhook about pods")
+        await until(asked_about_workloads, what="the API server asks about workloads")
+
+    async def deploy(self, template: Json, *, dry_run: bool = False, **spec: Any) -> Json:
+        """Create Deployment w with this template."""
+        template["metadata"] = {
+            "labels": {"app": "w"},
+            "annotations": template["metadata"].get("annotations") or {},
+        }
+        template["spec"].pop("schedulerName", None)
+        body = {
+            "metadata": {"name": "w", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template, **spec},
+        }
+        return await self.client.create(DEPLOYMENTS, body, dry_run=dry_run)
 
 
 @asynccontextmanager
@@ -161,6 +194,12 @@ async def test_pods_are_granted_refused_and_guarded_through_the_api_server(world
         asserts_granted(granted)
         await asserts_refused(world)
         await asserts_guarded(world)
+        await asserts_workloads_judged(world)
+        await asserts_dialects_understood(world)
+    # The webhook is gone: whoever asks is refused by the API server, whoever does not is not.
+    await world.create(a_pod(), name="without-us")
+    with pytest.raises(KubeError, match="failed calling webhook"):
+        await world.create(a_pod(fraction="0.5"), name="asks")
 
 
 def asserts_granted(pod: Json) -> None:
@@ -215,6 +254,77 @@ async def asserts_guarded(world: World) -> None:
     again = await world.create({**copied, "spec": spec}, name="copy")
     assert again["spec"]["affinity"] == stored["spec"]["affinity"]
     assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
+
+
+async def asserts_workloads_judged(world: World) -> None:
+    with pytest.raises(Invalid) as refused:
+        await world.deploy(a_pod(memory="100Gi"))
+    assert "in spec.template: fracgpu.io/memory of container 'train' is '102400Mi'" in str(
+        refused.value
+    )
+    created = await world.deploy(a_pod(fraction="0.5"), replicas=0)
+    annotations = created["spec"]["template"]["metadata"]["annotations"]
+    assert annotations == {names.FRACTION: "0.5"}
+    scale = {"spec": {"replicas": 1}}
+    await world.client.patch(DEPLOYMENTS, "w", scale, namespace="default")
+    bad = {"spec": {"template": {"metadata": {"annotations": {names.FRACTION: "7"}}}}}
+    with pytest.raises(Invalid, match=r"in spec\.template: fracgpu\.io/fraction is '7'"):
+        await world.client.patch(DEPLOYMENTS, "w", bad, namespace="default")
+
+
+async def asserts_dialects_understood(world: World) -> None:
+    """A namespace's label turns a dialect on; elsewhere its pods pass as they are."""
+    limits = {"aliyun.com/gpu-mem": "4"}
+    spoken = a_container(resources={"limits": limits, "requests": limits})
+    elsewhere = await world.create(a_pod(spoken), name="elsewhere")
+    assert elsewhere["spec"]["containers"][0]["resources"]["limits"] == limits
+
+    labels = {names.DIALECTS_LABEL: "gpushare"}
+    await world.client.patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+
+    async def taken_over() -> bool:
+        pod = a_pod(spoken)
+        pod["metadata"] |= {"name": "spoken", "namespace": "default"}
+        seen = await world.client.create(PODS, pod, dry_run=True)
+        return "aliyun.com/gpu-mem" not in seen["spec"]["containers"][0]["resources"]["limits"]
+
+    await until(taken_over, what="the label turns the dialect on")
+    pod = await world.create(a_pod(spoken), name="spoken")
+    ours = {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "1"}
+    assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
+    assert pod["metadata"]["annotations"] == {
+        names.MEMORY: "4096Mi",
+        names.GRANTED: "train: 4096 MiB on 1 card; in other words: "
+        "train from gpushare: aliyun.com/gpu-mem=4",
+    }
+
+
+async def test_an_edit_of_the_administrator_counts_at_once(world: World) -> None:
+    await register(world.client, a_sharing_node("gpu-1"))
+    async with running(world):
+        await world.give_certificate()
+        await says(world, "200", "configuration: ok", "namespaces: ok")
+        await world.register()
+        too_large = a_pod(memory="100Gi")
+        with pytest.raises(Invalid):
+            await world.create(too_large, name="large")
+
+        await world.client.create(
+            CONFIGMAPS,
+            {
+                "metadata": {"name": names.CONFIG_MAP, "namespace": world.settings.namespace},
+                "data": {"admission": "whenNoCapacity: wait"},
+            },
+        )
+
+        async def admitted() -> bool:
+            try:
+                await world.create(too_large, name="large")
+            except Invalid:
+                return False
+            return True
+
+        await until(admitted, what="the pod may wait")
 
 
 async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Who asks whom: the CEL conditions of deploy/webhook.yaml, evaluated."""
+
+from pathlib import Path
+from typing import Any
+
+import cel
+import pytest
+import yaml
+
+from fracgpu import names
+from fracgpu.dialects.table import DIALECTS
+from webhook.rules import BUILT_IN_WORKLOADS
+
+Json = dict[str, Any]
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def entries(kind: str) -> dict[str, Json]:
+    documents = yaml.safe_load_all((DEPLOY / "webhook.yaml").read_text())
+    (found,) = [it for it in documents if it["kind"] == kind]
+    return {it["name"]: it for it in found["webhooks"]}
+
+
+PODS = entries("MutatingWebhookConfiguration")
+WORKLOADS = entries("ValidatingWebhookConfiguration")
+
+
+def asked(entry: Json, new: Json, old: Json | None = None) -> bool:
+    seen = {"object": new, "oldObject": old}
+    return all(cel.evaluate(it["expression"], seen) for it in entry["matchConditions"])
+
+
+def who(entries_: dict[str, Json], new: Json, old: Json | None = None) -> list[str]:
+    """The first words of the entries that an object reaches, namespaces aside."""
+    return [name.split(".")[0] for name, it in entries_.items() if asked(it, new, old)]
+
+
+def a_pod(*limits: str, init: str = "", notes: tuple[str, ...] = ()) -> Json:
+    pod: Json = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}
+    if notes:
+        pod["metadata"]["annotations"] = dict.fromkeys(notes, "1")
+    if limits:
+        pod["spec"]["containers"][0]["resources"] = {"limits": dict.fromkeys(limits, "1")}
+    if init:
+        pod["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {init: "1"}}}]
+    return pod
+
+
+def a_workload(pod: Json, *, cron: bool = False, notes: tuple[str, ...] = ()) -> Json:
+    spec: Json = {"template": {"spec": pod["spec"]}}
+    if "annotations" in pod["metadata"]:
+        spec["template"]["metadata"] = {"annotations": pod["metadata"]["annotations"]}
+    body: Json = {"metadata": {"name": "w"}, "spec": {"jobTemplate": {"spec": spec}}}
+    body["spec"] = body["spec"] if cron else spec
+    if notes:
+        body["metadata"]["annotations"] = dict.fromkeys(notes, "1")
+    return body
+
+
+FOREIGN = sorted(
+    {(key, key in it.quiet) for it in DIALECTS for key in it.limits.exact}
+    | {("nvidia.com/gpu-10gb", False)}
+)
+FOREIGN_NOTES = sorted(
+    {key for it in DIALECTS for key in it.annotations.exact - it.quiet}
+    | {
+        "nvidia.cdi.k8s.io/train.gpu-memory.request",
+        "kai.scheduler/container.train.gpu-memory.portion.limit",
+        "elasticgpu.io/egpuc-train",
+        "egpuc.elasticgpu.io/train",
+    }
+)
+
+
+@pytest.mark.parametrize("cron", [False, True])
+@pytest.mark.parametrize(
+    ("pod", "first_words"),
+    [
+        (a_pod(), []),
+        (a_pod("cpu", notes=("team", "nvidia.com.example/gpu")), []),
+        (a_pod("amd.com/gpu", "nvidia.com/mig-1g.5gb"), []),
+        (a_pod(notes=("fracgpu.io/fraction",)), [""]),
+        (a_pod("fracgpu.io/gpu-mem"), [""]),
+        (a_pod(init="fracgpu.io/gpu-mem"), [""]),
+        (a_pod("nvidia.com/gpu"), ["dialects"]),
+        (a_pod("aliyun.com/gpu-mem"), ["dialects", "hints"]),
+        (a_pod(init="aliyun.com/gpu-mem"), ["dialects", "hints"]),
+        (a_pod(notes=("gpu-fraction",)), ["dialects", "hints"]),
+        (a_pod("aliyun.com/gpu-mem", notes=("fracgpu.io/model",)), [""]),
+    ],
+)
+def test_who_is_asked_about_depends_on_the_keys_alone_and_nobody_is_asked_about_twice(
+    pod: Json, first_words: list[str], *, cron: bool
+) -> None:
+    assert who(PODS, pod) == [it or "pods" for it in first_words]
+    assert who(WORKLOADS, a_workload(pod, cron=cron)) == [it or "workloads" for it in first_words]
+
+
+@pytest.mark.parametrize(("key", "quiet"), FOREIGN)
+def test_every_resource_of_every_dialect_is_asked_about(key: str, *, quiet: bool) -> None:
+    # A plain nvidia.com/gpu is whole cards to a cluster without dialects.
+    wanted = ["dialects"] if key in ("nvidia.com/gpu", "nvidia.com/gpu.shared") else None
+    assert who(PODS, a_pod(key)) == (wanted or ["dialects", "hints"])
+    assert who(PODS, a_pod(notes=(key,)))[:1] == ["dialects"]
+
+
+@pytest.mark.parametrize("key", FOREIGN_NOTES)
+def test_every_annotation_of_every_dialect_is_asked_about(key: str) -> None:
+    assert who(PODS, a_pod(notes=(key,))) == ["dialects", "hints"]
+
+
+@pytest.mark.parametrize("cron", [False, True])
+def test_an_update_that_leaves_the_template_is_not_asked_about(*, cron: bool) -> None:
+    workload = a_workload(a_pod(notes=("fracgpu.io/fraction",)), cron=cron)
+    scaled = {**workload, "spec": {**workload["spec"], "replicas": 9}}
+    other = a_workload(a_pod(notes=("fracgpu.io/memory",)), cron=cron)
+
+    assert who(WORKLOADS, scaled, workload) == []
+    assert who(WORKLOADS, other, workload) == ["workloads"]
+
+
+def test_a_request_on_the_workload_itself_is_asked_about_so_that_its_author_is_warned() -> None:
+    workload = a_workload(a_pod(), notes=("fracgpu.io/fraction",))
+
+    assert who(WORKLOADS, workload) == ["workloads"]
+
+
+@pytest.mark.parametrize("entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda it: it["name"])
+def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
+    entry: Json,
+) -> None:
+    selector = entry["namespaceSelector"]["matchExpressions"]
+    assert selector[0]["values"] == ["fracgpu-system", "kube-system"]
+    hints = entry["name"].startswith("hints")
+    assert entry["failurePolicy"] == ("Ignore" if hints else "Fail")
+    assert entry["timeoutSeconds"] == (2 if hints else 5)
+    labelled = [it["operator"] for it in selector if it["key"] == names.DIALECTS_LABEL]
+    if hints:
+        assert labelled == ["DoesNotExist"]
+    elif entry["name"].startswith("dialects"):
+        assert labelled == ["Exists", "NotIn"]
+    else:
+        assert labelled == []
+
+
+def test_every_built_in_workload_is_asked_about() -> None:
+    for entry in WORKLOADS.values():
+        found = {
+            (group, resource)
+            for rule in entry["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        assert found == {(it.group, f"{it.kind.lower()}s") for it in BUILT_IN_WORKLOADS}
