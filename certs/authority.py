@@ -94,12 +94,14 @@ def make_serving(ca: Pair, *, names: Sequence[str], now: datetime, life: timedel
 
 
 def make_client(ca: Pair, *, name: str, now: datetime, life: timedelta) -> Pair:
-    """Make a client's certificate with *name* as its common name, signed by *ca*.
+    """Make a client's certificate with *name* as its common and its only DNS name.
 
     Raises:
-        AuthorityError: *ca* cannot be read or may not sign.
+        AuthorityError: *ca* cannot be read or may not sign, or *name* is no name.
     """
-    return _sign(ca, name, ExtendedKeyUsageOID.CLIENT_AUTH, now=now, life=life)
+    alternatives = x509.SubjectAlternativeName([_san(name)])
+    usage = ExtendedKeyUsageOID.CLIENT_AUTH
+    return _sign(ca, name, usage, now=now, life=life, alternatives=alternatives)
 
 
 def read(cert_pem: bytes) -> Facts:
@@ -191,7 +193,7 @@ def _sign(
     *,
     now: datetime,
     life: timedelta,
-    alternatives: x509.SubjectAlternativeName | None = None,
+    alternatives: x509.SubjectAlternativeName,
 ) -> Pair:
     authority, authority_key = _read_pair(ca)
     if not _facts(authority).is_ca:
@@ -207,9 +209,8 @@ def _sign(
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(_key_id(key.public_key()), critical=False)
         .add_extension(_issuer_id(authority_key.public_key()), critical=False)
+        .add_extension(alternatives, critical=False)
     )
-    if alternatives is not None:
-        builder = builder.add_extension(alternatives, critical=False)
     return _pair(builder.sign(authority_key, hashes.SHA256()), key)
 
 

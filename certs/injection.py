@@ -68,6 +68,30 @@ def bundle_patch(configuration: Mapping[str, Any], *, bundle_pem: bytes) -> list
     return operations
 
 
+async def current_bundles(client: ConfigurationClient, target: BundleTarget) -> list[bytes]:
+    """Read what *target*'s webhooks trust now; nothing for a target that does not exist.
+
+    Raises:
+        KubeError: the API server did not answer, or refused.
+    """
+    try:
+        configuration = await client.get_object(target.kind, target.name)
+    except NotFound:
+        return []
+    return [pem for _, pem in carried_bundles(configuration)]
+
+
+def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Give the name and the bundle of each webhook; an empty bundle for one that has none."""
+    return [
+        (
+            str(webhook.get("name")),
+            base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or ""),
+        )
+        for webhook in configuration.get("webhooks") or ()
+    ]
+
+
 async def inject(
     client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
 ) -> Injection:

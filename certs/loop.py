@@ -1,30 +1,23 @@
 """The loop that keeps every certificate fresh and every webhook configuration trusting it.
 
-Read, decide, act: the authority first, then trust in it, then what it signs. Everything is read
-from the API server in each round, so a restart forgets nothing but how long trust has lasted,
-which only makes it more patient.
+Read, decide, act: the authority first, then trust in it, then what it signs, and last of all the
+authority before it, once nobody needs it. Everything is read from the API server in each round, so
+a restart forgets nothing but how long trust has lasted, which only makes it more patient.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Final, Protocol
 
 import structlog
 
-from certs.authority import (
-    AuthorityError,
-    Facts,
-    Pair,
-    make_ca,
-    make_serving,
-    read,
-    read_pair,
-    split,
-)
+from certs.authority import Facts, Pair, make_ca, make_client, make_serving, read, split
 from certs.injection import BundleTarget, ConfigurationClient, Injection, inject
 from certs.metrics import CertsMetrics
+from certs.reading import asked_for, stored_bundle, stored_pair
+from certs.replicas import Replicas, SliceClient
 from certs.rotation import (
     Keep,
     Reason,
@@ -32,25 +25,37 @@ from certs.rotation import (
     Wait,
     authority_step,
     next_look,
+    retired_from,
     serving_step,
     trusted_authorities,
 )
+from certs.rounds import LOOK_AT_LEAST_EVERY, LookAgain, Rounds
 from certs.store import CertStore, SecretClient, StoredSecret
-from kube.errors import KubeError
-from process.clock import Clock, wait_at_most
+from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 
 log = structlog.get_logger()
 
-_LOOK_AT_LEAST_EVERY: Final = timedelta(minutes=5)
-_RETRY: Final = timedelta(seconds=5)
-# Looking again after a write is the rule; but should a write never take, it must not hammer.
-_AGAIN_FIRST: Final = timedelta(milliseconds=20)
-_AGAIN_DOUBLINGS: Final = 8
+_REPLICAS_EVERY: Final = timedelta(seconds=10)
 
 
-class Client(SecretClient, ConfigurationClient, Protocol):
+class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
     """What the loop needs of ``kube.client.KubeClient``."""
+
+
+class Purpose(Enum):
+    """What a certificate is for; one that serves is no good to call with, and the reverse."""
+
+    SERVE = "serve"
+    CALL = "call"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """A certificate that shall be: good for these names, the first of which is its subject."""
+
+    purpose: Purpose
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,23 +64,28 @@ class Wanted:
 
     Attributes:
         ca_secret: name of the Secret of the authority.
-        serving: for each Secret the names its certificate is good for.
+        leaves: what each Secret shall hold.
+        services: whose replicas serve them, and are looked at.
         targets: the webhook configurations that shall trust the authority.
         ca_life: of the authority.
-        serving_life: of a serving certificate.
+        leaf_life: of what it signs.
         overlap: how long a new authority is trusted everywhere before it signs.
+        grace: how long, at least, the one before is trusted after all has been signed anew.
     """
 
     ca_secret: str
-    serving: Mapping[str, Sequence[str]]
+    leaves: Mapping[str, Leaf]
+    services: Sequence[str]
     targets: Sequence[BundleTarget]
     ca_life: timedelta
-    serving_life: timedelta
+    leaf_life: timedelta
     overlap: timedelta
+    grace: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Authority:
+    stored: StoredSecret
     pair: Pair
     facts: Facts
     bundle_pem: bytes
@@ -83,84 +93,61 @@ class _Authority:
     step: Keep
 
 
-class _LookAgain(Exception):  # noqa: N818 - not an error
-    """What was read is stale: we or somebody else wrote since."""
-
-
-class CertsLoop:
+class CertsLoop(Rounds):
     """Acts when something changed and when something is due."""
 
     def __init__(
         self, client: Client, clock: Clock, *, namespace: str, wanted: Wanted, metrics: CertsMetrics
     ) -> None:
+        super().__init__(clock, metrics)
         self._client = client
-        self._clock = clock
         self._store = CertStore(client, namespace=namespace)
+        self._replicas = Replicas(client, namespace=namespace)
         self._wanted = wanted
-        self._metrics = metrics
-        self._changed = asyncio.Event()
         self._trusted: tuple[str, datetime] | None = None
-        self._restless = 0
-        self.problem: str | None = "no round finished yet"
-        """Why not all is as wanted, or None: the readiness check."""
 
-    def look(self) -> None:
-        """Tell the loop that something it reads may have changed."""
-        self._changed.set()
-
-    async def run(self) -> None:
-        """Go round until cancelled."""
-        while True:
-            self._changed.clear()
-            pause = await self.round()
-            await wait_at_most(self._clock, self._changed, limit_s=pause.total_seconds())
-
-    async def round(self) -> timedelta:
-        """Make everything as wanted, as far as it goes now; return when to look again."""
-        now = self._clock.now()
-        try:
-            authority = await self._keep_authority(now)
-            trusted_since = await self._keep_trust(authority, now)
-            steps = [
-                await self._keep_serving(name, authority, now=now, trusted_since=trusted_since)
-                for name in self._wanted.serving
-            ]
-        except _LookAgain:
-            self._restless = min(self._restless + 1, _AGAIN_DOUBLINGS)
-            return _AGAIN_FIRST * (1 << self._restless)
-        except KubeError as error:
-            self.problem = str(error)
-            self._metrics.failed(reason=error.reason)
-            log.warning("certificates_not_checked", reason=str(error))
-            return _RETRY
-        self._restless = 0
+    async def _go_round(self, now: datetime) -> timedelta:
+        authority = await self._keep_authority(now)
+        trusted_since = await self._keep_trust(authority, now)
+        steps: list[Keep | Renew | Wait] = [authority.step]
+        leaves = []
+        for name in self._wanted.leaves:
+            facts, step = await self._keep_leaf(
+                name, authority, now=now, trusted_since=trusted_since
+            )
+            leaves.append(facts)
+            steps.append(step)
+        steps += await self._retire(authority, leaves, now)
         self.problem = None if trusted_since is not None else "a webhook configuration changes"
-        return next_look([authority.step, *steps], now=now, limit=_LOOK_AT_LEAST_EVERY)
+        return next_look(steps, now=now, limit=LOOK_AT_LEAST_EVERY)
 
     async def _keep_authority(self, now: datetime) -> _Authority:
         name = self._wanted.ca_secret
         stored = await self._store.read(name)
-        pair, facts = _read_stored_pair(stored)
-        bundle = _read_bundle(stored)
-        step = authority_step(facts, now=now)
+        pair, facts = stored_pair(stored)
+        bundle = stored_bundle(stored)
+        step = authority_step(facts, now=now, asked=asked_for(stored, facts))
         trusted = trusted_authorities([each for _, each in bundle], now=now)
         kept = b"".join(pem for pem, each in bundle if each.fingerprint in trusted)
-        if isinstance(step, Renew) or pair is None or facts is None:
+        if isinstance(step, Renew) or stored is None or pair is None or facts is None:
             reason = step.reason if isinstance(step, Renew) else Reason.MISSING
             pair = make_ca(name=name, now=now, life=self._wanted.ca_life)
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
-            raise _LookAgain
+            raise LookAgain
         whole = kept if facts.fingerprint in trusted else pair.cert_pem + kept
-        if stored is None or stored.data.get(CA_KEY) != whole:
+        if stored.data.get(CA_KEY) != whole:
             await self._write(name, pair, bundle_pem=whole, over=stored)
             log.info("bundle_trimmed", secret=name, authorities=len(split(whole)))
+            raise LookAgain
         self._metrics.expires(name, at=facts.not_after)
+        self._metrics.trusted(len(trusted))
         return _Authority(
+            stored=stored,
             pair=pair,
             facts=facts,
             bundle_pem=whole,
-            bundle=[read(pem) for pem in split(whole)],
+            bundle=[each for _, each in bundle],
             step=step,
         )
 
@@ -181,31 +168,56 @@ class CertsLoop:
             self._trusted = (authority.facts.fingerprint, now)
         return self._trusted[1]
 
-    async def _keep_serving(
+    async def _keep_leaf(
         self, name: str, authority: _Authority, *, now: datetime, trusted_since: datetime | None
-    ) -> Keep | Renew | Wait:
+    ) -> tuple[Facts, Keep | Wait]:
         stored = await self._store.read(name)
-        pair, facts = _read_stored_pair(stored)
-        names = self._wanted.serving[name]
+        pair, facts = stored_pair(stored)
+        wanted = self._wanted.leaves[name]
         step = serving_step(
             facts,
             ca=authority.facts,
             bundle=authority.bundle,
-            names=frozenset(names),
+            names=frozenset(wanted.names),
             now=now,
             signs_from=None if trusted_since is None else trusted_since + self._wanted.overlap,
+            asked=asked_for(stored, facts),
         )
-        if isinstance(step, Renew) or pair is None or facts is None:
+        if isinstance(step, Renew) or stored is None or pair is None or facts is None:
             reason = step.reason if isinstance(step, Renew) else Reason.MISSING
-            life = self._wanted.serving_life
-            pair = make_serving(authority.pair, names=names, now=now, life=life)
+            pair = self._make(authority.pair, wanted, now)
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
             self._renewed(name, pair, reason)
-            raise _LookAgain
-        if stored is None or stored.data.get(CA_KEY) != authority.bundle_pem:
+            raise LookAgain
+        if stored.data.get(CA_KEY) != authority.bundle_pem:
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
         self._metrics.expires(name, at=facts.not_after)
-        return step
+        return facts, step
+
+    def _make(self, ca: Pair, wanted: Leaf, now: datetime) -> Pair:
+        if wanted.purpose is Purpose.CALL:
+            return make_client(ca, name=wanted.names[0], now=now, life=self._wanted.leaf_life)
+        return make_serving(ca, names=wanted.names, now=now, life=self._wanted.leaf_life)
+
+    async def _retire(
+        self, authority: _Authority, leaves: Sequence[Facts], now: datetime
+    ) -> list[Keep]:
+        """Take the authorities before this one out of the bundle, once nobody needs them.
+
+        Returns what there is to wait for. Whom nobody can look at may still serve an old
+        certificate; then they stay until they expire.
+        """
+        if len(authority.bundle) < 2:  # noqa: PLR2004 - itself and no other
+            return []
+        since = retired_from(leaves, ca=authority.facts, grace=self._wanted.grace)
+        if since is None or now < since:
+            return [Keep(until=since)] if since is not None else []
+        name, pair = self._wanted.ca_secret, authority.pair
+        if not await self._replicas.all_serve(self._wanted.services, trusting=pair.cert_pem):
+            return [Keep(until=now + _REPLICAS_EVERY)]
+        await self._write(name, pair, bundle_pem=pair.cert_pem, over=authority.stored)
+        log.info("authorities_retired", secret=name, retired=len(authority.bundle) - 1)
+        raise LookAgain
 
     async def _write(
         self, name: str, pair: Pair, *, bundle_pem: bytes, over: StoredSecret | None
@@ -214,29 +226,9 @@ class CertsLoop:
         if not await self._store.write(name, data, over=over):
             self._metrics.race_lost(name)
             log.info("secret_adopted", secret=name)
-            raise _LookAgain
+            raise LookAgain
 
     def _renewed(self, name: str, pair: Pair, reason: Reason) -> None:
         self._metrics.renewed(name, reason=reason)
         until = read(pair.cert_pem).not_after
         log.info("certificate_renewed", secret=name, reason=reason.value, until=until.isoformat())
-
-
-def _read_stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, Facts | None]:
-    if stored is None or not stored.data.get(CERT_KEY):
-        return None, None
-    pair = Pair(cert_pem=stored.data[CERT_KEY], key_pem=stored.data.get(PRIVATE_KEY_KEY, b""))
-    try:
-        return pair, read_pair(pair)
-    except AuthorityError as error:
-        log.warning("secret_unusable", secret=stored.name, reason=str(error))
-        return None, None
-
-
-def _read_bundle(stored: StoredSecret | None) -> list[tuple[bytes, Facts]]:
-    try:
-        pems = split(stored.data.get(CA_KEY, b"")) if stored is not None else ()
-        return [(pem, read(pem)) for pem in pems]
-    except AuthorityError as error:
-        log.warning("bundle_unusable", reason=str(error))
-        return []

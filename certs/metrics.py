@@ -45,6 +45,12 @@ class CertsMetrics:
             registry=registry,
         )
 
+        self._authorities = Gauge(
+            "fracgpu_certs_trusted_authorities",
+            "Authorities in the CA bundle; more than one while a rotation lasts.",
+            registry=registry,
+        )
+
     def expires(self, certificate: str, *, at: datetime) -> None:
         """Remember when a stored certificate ends; scraped as the seconds left at that moment."""
 
@@ -52,6 +58,9 @@ class CertsMetrics:
             return (at - self._clock.now()).total_seconds()
 
         self._expiry.labels(certificate).set_function(left_s)
+
+    def trusted(self, authorities: int) -> None:
+        self._authorities.set(authorities)
 
     def renewed(self, certificate: str, *, reason: Reason) -> None:
         self._renewals.labels(certificate, reason.value).inc()

@@ -2,15 +2,17 @@
 
 Trust comes before use. A new authority joins the bundle first; only when every webhook
 configuration has carried that bundle for a while does the authority sign what is served. The old
-one stays in the bundle until it expires, so whatever a replica still serves stays trusted.
+one stays in the bundle until every replica was seen to serve what the new one signed, and where
+nobody can look, until it expires: so whatever a replica still serves stays trusted.
 
 =====================================================  ==========================
-a serving certificate that                             is renewed
+a certificate that                                     is renewed
 =====================================================  ==========================
 is missing, unreadable, expired, or trusted by nobody  at once
 is past two thirds of its life                         once its signer is trusted
 has other names than wanted                            once its signer is trusted
 was signed by an authority before the current          once its signer is trusted
+somebody asked to replace                              once its signer is trusted
 =====================================================  ==========================
 """
 
@@ -33,6 +35,7 @@ class Reason(Enum):
     DUE = "due"
     NAMES = "names"
     AUTHORITY = "authority"
+    ASKED = "asked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +69,18 @@ def due_at(certificate: Facts) -> datetime:
     return certificate.not_after - life / _RENEWED_BEFORE_END
 
 
-def authority_step(ca: Facts | None, *, now: datetime) -> Keep | Renew:
-    """Decide about the authority; None is one that is missing or cannot be read."""
+def authority_step(ca: Facts | None, *, now: datetime, asked: bool = False) -> Keep | Renew:
+    """Decide about the authority; None is one that is missing or cannot be read.
+
+    *asked* is whether somebody wants this very one replaced.
+    """
     if ca is None or not ca.is_ca:
         return Renew(reason=Reason.MISSING)
     if ca.not_after <= now:
         return Renew(reason=Reason.EXPIRED)
     if due_at(ca) <= now:
         return Renew(reason=Reason.DUE)
-    return Keep(until=due_at(ca))
+    return Renew(reason=Reason.ASKED) if asked else Keep(until=due_at(ca))
 
 
 def trusted_authorities(bundle: Sequence[Facts], *, now: datetime) -> frozenset[str]:
@@ -82,7 +88,7 @@ def trusted_authorities(bundle: Sequence[Facts], *, now: datetime) -> frozenset[
     return frozenset(each.fingerprint for each in bundle if each.is_ca and now < each.not_after)
 
 
-def serving_step(
+def serving_step(  # noqa: PLR0913 - one keyword for each fact it decides by
     leaf: Facts | None,
     *,
     ca: Facts,
@@ -90,8 +96,9 @@ def serving_step(
     names: frozenset[str],
     now: datetime,
     signs_from: datetime | None,
+    asked: bool = False,
 ) -> Keep | Renew | Wait:
-    """Decide about a serving certificate, as the table above says.
+    """Decide about a server's or client's certificate, as the table above says.
 
     Args:
         leaf: the one stored; None when missing or unreadable.
@@ -100,6 +107,7 @@ def serving_step(
         names: what it must be good for.
         now: the time.
         signs_from: when *ca* is trusted everywhere; None when that is not known yet.
+        asked: whether somebody wants this very one replaced.
     """
     if leaf is None:
         return Renew(reason=Reason.MISSING)
@@ -108,6 +116,8 @@ def serving_step(
     if leaf.issuer_key_id not in {each.key_id for each in bundle if now < each.not_after}:
         return Renew(reason=Reason.AUTHORITY)
     reason = _wanted(leaf, ca=ca, names=names, now=now)
+    if reason is None and asked:
+        reason = Reason.ASKED
     if reason is None:
         return Keep(until=due_at(leaf))
     if signs_from is None or now < signs_from:
@@ -121,6 +131,17 @@ def _wanted(leaf: Facts, *, ca: Facts, names: frozenset[str], now: datetime) -> 
     if leaf.issuer_key_id != ca.key_id:
         return Reason.AUTHORITY
     return Reason.DUE if due_at(leaf) <= now else None
+
+
+def retired_from(leaves: Sequence[Facts], *, ca: Facts, grace: timedelta) -> datetime | None:
+    """When the authorities before *ca* may leave the bundle, if every replica has moved on.
+
+    *grace* after the last certificate was made, for those who cannot be looked at: clients, and
+    whoever read the bundle a moment ago. None while a stored certificate is of another authority.
+    """
+    if not leaves or any(leaf.issuer_key_id != ca.key_id for leaf in leaves):
+        return None
+    return max(leaf.not_before for leaf in leaves) + grace
 
 
 def next_look(

@@ -1,36 +1,38 @@
 """Puts the certificates role together."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Final
 
+from certs.adoption import Adopted, AdoptionLoop
 from certs.injection import BundleTarget
-from certs.loop import CertsLoop, Wanted
+from certs.loop import CertsLoop, Leaf, Purpose, Wanted
 from certs.metrics import CertsMetrics
+from certs.rounds import Rounds
 from certs.settings import CertsSettings, normal_name
 from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Kind
-from process.clock import SystemClock
+from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
+
+OWN: Final = "own"
 
 
 def build(settings: CertsSettings) -> Service:
     """Put the role together; nothing is opened before it runs."""
     clock, registry, gate = SystemClock(), new_registry(), ReadyGate()
     metrics = CertsMetrics(registry, clock)
-    wanted = wanted_of(settings)
 
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-certs") as client:
-            loop = CertsLoop(
-                client, clock, namespace=settings.namespace, wanted=wanted, metrics=metrics
-            )
+            loop = _loop(settings, client, clock, metrics)
             gate.add("certificates", lambda: loop.problem)
-            informers = _informers(client, loop, wanted, settings.namespace)
+            informers = _informers(client, loop, settings)
             tasks = {f"informer_{n}": each.run for n, each in enumerate(informers)}
             yield Running(tasks={**tasks, "certificates": loop.run})
 
@@ -48,18 +50,69 @@ def build(settings: CertsSettings) -> Service:
 
 def wanted_of(settings: CertsSettings) -> Wanted:
     """Spell out what the settings ask for."""
+    serving = {
+        serving_secret(each): Leaf(purpose=Purpose.SERVE, names=_names(each, settings))
+        for each in settings.services
+    }
+    calling = {
+        client_secret(each): Leaf(purpose=Purpose.CALL, names=(normal_name(each),))
+        for each in settings.clients
+    }
     return Wanted(
         ca_secret=settings.ca_secret,
-        serving={f"{each}-tls": _names(each, settings) for each in settings.services},
-        targets=[
-            BundleTarget(kind=kind, name=name)
-            for name in settings.webhook_configurations
-            for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
-        ],
+        leaves=serving | calling,
+        services=settings.services,
+        targets=targets_of(settings),
         ca_life=timedelta(seconds=settings.ca_life_s),
-        serving_life=timedelta(seconds=settings.serving_life_s),
+        leaf_life=timedelta(seconds=settings.serving_life_s),
         overlap=timedelta(seconds=settings.overlap_s),
+        grace=timedelta(seconds=settings.retire_after_s),
     )
+
+
+def adopted_of(settings: CertsSettings) -> Adopted:
+    """Spell out what is left to do where cert-manager makes the certificates."""
+    return Adopted(
+        bundle_secret=serving_secret(settings.webhook_service),
+        service=settings.webhook_service,
+        secrets=_leaf_secrets(settings),
+        targets=targets_of(settings),
+    )
+
+
+def targets_of(settings: CertsSettings) -> list[BundleTarget]:
+    """Name the webhook configurations that shall trust the authority."""
+    return [
+        BundleTarget(kind=kind, name=name)
+        for name in settings.webhook_configurations
+        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+    ]
+
+
+def serving_secret(service: str) -> str:
+    """Name the Secret of a Service's certificate."""
+    return f"{service}-tls"
+
+
+def client_secret(caller: str) -> str:
+    """Name the Secret of a caller's certificate."""
+    return f"{caller}-client"
+
+
+def _leaf_secrets(settings: CertsSettings) -> list[str]:
+    serving = [serving_secret(each) for each in settings.services]
+    return serving + [client_secret(each) for each in settings.clients]
+
+
+def _loop(
+    settings: CertsSettings, client: KubeClient, clock: Clock, metrics: CertsMetrics
+) -> Rounds:
+    namespace = settings.namespace
+    if settings.mode == OWN:
+        wanted = wanted_of(settings)
+        return CertsLoop(client, clock, namespace=namespace, wanted=wanted, metrics=metrics)
+    adopted = adopted_of(settings)
+    return AdoptionLoop(client, clock, namespace=namespace, wanted=adopted, metrics=metrics)
 
 
 def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
@@ -71,8 +124,8 @@ def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
 
 
 def _informers(
-    client: KubeClient, loop: CertsLoop, wanted: Wanted, namespace: str
-) -> list[Informer[None]]:
+    client: KubeClient, loop: Rounds, settings: CertsSettings
+) -> Iterable[Informer[None]]:
     """Watch all that the loop reads, so that it looks again at once; contents do not matter."""
 
     def watch(kind: Kind, name: str, namespace: str | None = None) -> Informer[None]:
@@ -85,5 +138,6 @@ def _informers(
             on_change=lambda _: loop.look(),
         )
 
-    secrets = [watch(SECRETS, name, namespace) for name in (wanted.ca_secret, *wanted.serving)]
-    return secrets + [watch(each.kind, each.name) for each in wanted.targets]
+    own = [settings.ca_secret] if settings.mode == OWN else []
+    secrets = [watch(SECRETS, name, settings.namespace) for name in own + _leaf_secrets(settings)]
+    return secrets + [watch(each.kind, each.name) for each in targets_of(settings)]

@@ -17,21 +17,39 @@ class CertsSettings(ProcessSettings):
 
     namespace: str = setting("fracgpu-system", "where the Services and Secrets are")
     ca_secret: str = setting("fracgpu-ca", "Secret of the certificate authority and its key")
+    mode: str = setting(
+        "own",
+        "who makes the certificates: this role, or cert-manager; then it only injects the bundle",
+        choices=("own", "cert-manager"),
+    )
     services: tuple[str, ...] = setting(
-        ("fracgpu-webhook",),
+        ("fracgpu-webhook", "fracgpu-scheduler"),
         "Services that get a serving certificate, each in a Secret called SERVICE-tls",
     )
+    clients: tuple[str, ...] = setting(
+        ("fracgpu-scheduler",),
+        "callers that get a client certificate, each in a Secret called CALLER-client",
+    )
     extra_names: tuple[str, ...] = setting(
-        (), "further DNS names and IP addresses that every serving certificate is good for"
+        ("localhost", "127.0.0.1"),
+        "further DNS names and IP addresses that every serving certificate is good for",
     )
     cluster_domain: str = setting("cluster.local", "DNS domain of the cluster")
     webhook_configurations: tuple[str, ...] = setting(
         ("fracgpu-webhook",), "mutating and validating webhook configurations to give the CA bundle"
     )
+    webhook_service: str = setting(
+        "fracgpu-webhook", "Service of the webhook; cert-manager's bundle is in its Secret"
+    )
     ca_life_s: float = setting(365 * 86_400.0, "life of the authority", low=6)
-    serving_life_s: float = setting(30 * 86_400.0, "life of a serving certificate", low=3)
+    serving_life_s: float = setting(30 * 86_400.0, "life of a serving or client certificate", low=3)
     overlap_s: float = setting(
         60.0, "how long a new authority is trusted everywhere before it signs", low=0
+    )
+    retire_after_s: float = setting(
+        3600.0,
+        "how long, at least, an authority is trusted after its successor has signed everything",
+        low=0,
     )
     telemetry_port: int = setting(
         9405, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
@@ -39,7 +57,7 @@ class CertsSettings(ProcessSettings):
 
     def __post_init__(self) -> None:
         """Refuse names that are none, and lives that do not leave room for an overlap."""
-        for text in (*self.services, *self.extra_names):
+        for text in (*self.services, *self.clients, *self.extra_names):
             if not is_name(text):
                 raise ValueError(f"{text!r} is no name; want a DNS name or an IP address")
         if self.serving_life_s > self.ca_life_s:

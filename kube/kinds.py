@@ -65,6 +65,9 @@ EVENTS: Final = Kind("v1", "events", "Event", namespaced=True)
 SERVICES: Final = Kind("v1", "services", "Service", namespaced=True)
 SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 RESOURCE_QUOTAS: Final = Kind("v1", "resourcequotas", "ResourceQuota", namespaced=True)
+ENDPOINT_SLICES: Final = Kind(
+    "discovery.k8s.io/v1", "endpointslices", "EndpointSlice", namespaced=True
+)
 LEASES: Final = Kind("coordination.k8s.io/v1", "leases", "Lease", namespaced=True)
 DEPLOYMENTS: Final = Kind("apps/v1", "deployments", "Deployment", namespaced=True)
 REPLICASETS: Final = Kind("apps/v1", "replicasets", "ReplicaSet", namespaced=True)

@@ -1,42 +1,54 @@
 import asyncio
 import base64
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+import aiohttp
 import pytest
 
 from certs.authority import Facts, Pair, make_ca, read, read_pair, split
 from certs.injection import BundleTarget
-from certs.loop import CertsLoop, Wanted
+from certs.loop import CertsLoop, Leaf, Purpose, Wanted
 from certs.metrics import CertsMetrics
+from certs.reading import ROTATE_KEY
 from certs.store import CertStore
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import Registry, new_registry
+from process.tls import ServingTls
+from tests.certs.slices import WithReplicas
+from tests.certs.tls_world import a_ca, a_client, ask, https, trusting
+from tests.certs.tls_world import now as real_now
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import NOON, VirtualClock
 
 NAMESPACE = "fracgpu-system"
-CA, LEAF = "fracgpu-ca", "fracgpu-webhook-tls"
+CA, LEAF, CLIENT = "fracgpu-ca", "fracgpu-webhook-tls", "fracgpu-scheduler-client"
+NAMES = ("fracgpu-webhook.fracgpu-system.svc", "127.0.0.1")
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 THEIRS = base64.b64encode(make_ca(name="theirs", now=NOON, life=DAY).cert_pem).decode()
 WANTED = Wanted(
     ca_secret=CA,
-    serving={LEAF: ("fracgpu-webhook.fracgpu-system.svc", "127.0.0.1")},
+    leaves={
+        LEAF: Leaf(purpose=Purpose.SERVE, names=NAMES),
+        CLIENT: Leaf(purpose=Purpose.CALL, names=("fracgpu-scheduler",)),
+    },
+    services=["fracgpu-webhook"],
     targets=[BundleTarget(kind=kind, name="fracgpu-webhook") for kind in BOTH],
     ca_life=30 * DAY,
-    serving_life=24 * DAY,
+    leaf_life=24 * DAY,
     overlap=MINUTE,
+    grace=60 * MINUTE,
 )
 
 
 class World:
     """One loop (or several) over one API server, on a virtual clock."""
 
-    def __init__(self, kube: KubeClient) -> None:
-        self.kube, self.clock, self.registry = kube, VirtualClock(), new_registry()
+    def __init__(self, kube: KubeClient, *, start: datetime = NOON) -> None:
+        self.kube, self.clock, self.registry = kube, VirtualClock(start), new_registry()
         self.store = CertStore(kube, namespace=NAMESPACE)
         self.loop = self.another(registry=self.registry)
 
@@ -67,6 +79,11 @@ class World:
         assert stored is not None
         return stored.data["ca.crt"]
 
+    async def ask_for_another(self, name: str) -> None:
+        fingerprint = (await self.facts(name)).fingerprint
+        patch = {"metadata": {"annotations": {ROTATE_KEY: fingerprint}}}
+        await self.kube.patch(SECRETS, name, patch, namespace=NAMESPACE)
+
     def metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
@@ -84,7 +101,7 @@ async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(world: World)
     pause = await world.settle()
 
     ca, leaf = await world.facts(CA), await world.facts(LEAF)
-    assert leaf.names == set(WANTED.serving[LEAF])
+    assert leaf.names == set(NAMES)
     assert leaf.issuer_key_id == ca.key_id
     ca_pem = (await world.pair(CA)).cert_pem
     assert await world.bundle(CA) == await world.bundle(LEAF) == ca_pem
@@ -178,6 +195,97 @@ async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old
     await world.settle()
 
     assert await bundles(world.kube, MUTATING_WEBHOOKS) == [new_ca.cert_pem, new_ca.cert_pem]
+
+
+async def test_a_certificate_that_somebody_asked_to_replace_is_made_anew_once(
+    world: World,
+) -> None:
+    await world.settle()
+    ca, first = await world.facts(CA), await world.facts(LEAF)
+    await world.ask_for_another(LEAF)
+    await world.clock.advance(61)
+
+    await world.settle()
+    second = await world.facts(LEAF)
+    await world.settle()
+
+    assert second != first
+    assert (await world.facts(LEAF), await world.facts(CA)) == (second, ca)
+    assert world.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="asked") == 1
+
+
+async def test_an_authority_that_somebody_asked_to_replace_is_followed_by_all_it_signed(
+    world: World,
+) -> None:
+    await world.settle()
+    old = await world.pair(CA)
+    await world.ask_for_another(CA)
+
+    await world.settle()
+    new = await world.pair(CA)
+    both = new.cert_pem + old.cert_pem
+    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [both, both]
+    await world.clock.advance(61)
+    await world.settle()
+
+    issuers = {(await world.facts(name)).issuer_key_id for name in (LEAF, CLIENT)}
+    assert issuers == {read(new.cert_pem).key_id}
+    assert world.metric("fracgpu_certs_trusted_authorities") == 2
+
+
+async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: KubeClient) -> None:
+    world = World(kube, start=real_now())
+    await world.settle()
+    stored = await world.store.read(LEAF)
+    assert stored is not None
+    tls = ServingTls(require_client_certificate=True)
+    tls.apply_secret(stored.data)
+
+    async with https(tls) as url:
+        bundle = await world.bundle(CLIENT)
+        assert await ask(url, trusting(bundle, client=await world.pair(CLIENT))) == "ok"
+        for stranger in (None, a_client(a_ca()), await world.pair(LEAF)):
+            with pytest.raises(aiohttp.ClientError):
+                await ask(url, trusting(bundle, client=stranger))
+
+
+async def test_an_authority_is_retired_once_every_replica_serves_what_its_successor_signed(
+    kube: KubeClient,
+) -> None:
+    world = World(kube, start=real_now())
+    client = WithReplicas(kube, {})
+    world.registry = new_registry()
+    loop = world.another(client=client, registry=world.registry)
+    await world.settle(loop)
+    await world.ask_for_another(CA)
+    old_leaf = await world.pair(LEAF)
+    await world.settle(loop)
+    await world.clock.advance(61)
+    await world.settle(loop)
+    assert client.urls is not None
+
+    async with https(serving(await world.pair(LEAF))) as url:
+        client.urls["fracgpu-webhook"] = [url]
+        await world.settle(loop)
+        in_grace = split(await world.bundle(CA))
+    await world.clock.advance(3600)
+    async with https(serving(old_leaf)) as url:
+        client.urls["fracgpu-webhook"] = [url]
+        pause = await world.settle(loop)
+        while_one_is_late = split(await world.bundle(CA))
+    async with https(serving(await world.pair(LEAF))) as url:
+        client.urls["fracgpu-webhook"] = [url]
+        await world.settle(loop)
+
+    assert (len(in_grace), len(while_one_is_late), pause.total_seconds()) == (2, 2, 10)
+    assert await world.bundle(CA) == await world.bundle(LEAF) == (await world.pair(CA)).cert_pem
+    assert world.metric("fracgpu_certs_trusted_authorities") == 1
+
+
+def serving(leaf: Pair) -> ServingTls:
+    tls = ServingTls()
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+    return tls
 
 
 @pytest.mark.parametrize("damage", [{"tls.key": "bm8="}, {"tls.crt": "bm8="}, {"tls.crt": None}])
@@ -292,7 +400,7 @@ async def until_changed(world: World, before: Facts) -> None:
     await _wind_until(world, changed)
 
 
-async def _is(answer: bool) -> bool:  # noqa: FBT001 - wraps a condition
+async def _is(answer: bool) -> bool:
     return answer
 
 

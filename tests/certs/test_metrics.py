@@ -14,6 +14,7 @@ def test_each_event_counts_under_its_own_labels() -> None:
     metrics.race_lost("fracgpu-ca")
     metrics.injected("MutatingWebhookConfiguration/x")
     metrics.failed(reason="Timeout")
+    metrics.trusted(2)
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"fracgpu_certs_{name}", labels)
@@ -21,6 +22,7 @@ def test_each_event_counts_under_its_own_labels() -> None:
     assert value("renewals_total", certificate="fracgpu-ca", reason="due") == 1
     assert value("lost_races_total", certificate="fracgpu-ca") == 1
     assert value("injections_total", configuration="MutatingWebhookConfiguration/x") == 1
+    assert value("trusted_authorities") == 2
     assert value("failures_total", reason="Timeout") == 1
 
 

@@ -15,6 +15,7 @@ from certs.rotation import (
     authority_step,
     due_at,
     next_look,
+    retired_from,
     serving_step,
     trusted_authorities,
 )
@@ -71,6 +72,11 @@ def test_an_authority_is_kept_for_two_thirds_of_its_life(
     assert authority_step(ca, now=NOON + age) == expected
 
 
+def test_an_authority_that_somebody_asked_to_replace_goes_at_once() -> None:
+    assert authority_step(a_ca(), now=NOON + DAY, asked=True) == Renew(reason=Reason.ASKED)
+    assert authority_step(a_ca(), now=NOON + 20 * DAY, asked=True) == Renew(reason=Reason.DUE)
+
+
 OLD, NEW = a_ca("old"), a_ca("new", made=NOON + 20 * DAY)
 
 
@@ -111,6 +117,25 @@ def test_a_certificate_that_still_serves_is_renewed_once_its_signer_is_trusted(
     assert when(now) == Renew(reason=reason)
 
 
+def test_a_certificate_that_somebody_asked_to_replace_waits_for_trust_as_well() -> None:
+    def when(signs_from: datetime | None) -> Keep | Renew | Wait:
+        return serving_step(
+            a_leaf(OLD), ca=OLD, bundle=(OLD,), names=NAMES, now=NOON + DAY,
+            signs_from=signs_from, asked=True,
+        )  # fmt: skip
+
+    assert when(None) == Wait(reason=Reason.ASKED, until=None)
+    assert when(NOON) == Renew(reason=Reason.ASKED)
+
+
+def test_an_authority_may_go_some_time_after_its_successor_signed_the_last_certificate() -> None:
+    early, late = a_leaf(NEW, made=NOON + 20 * DAY), a_leaf(NEW, made=NOON + 21 * DAY)
+
+    assert retired_from([early, late], ca=NEW, grace=DAY) == NOON + 22 * DAY
+    assert retired_from([early, a_leaf(OLD)], ca=NEW, grace=DAY) is None
+    assert retired_from([], ca=NEW, grace=DAY) is None
+
+
 def test_a_fresh_certificate_is_kept_until_two_thirds_of_its_life() -> None:
     assert step(a_leaf(OLD), ca=OLD) == Keep(until=NOON + 6 * DAY)
 
@@ -144,7 +169,9 @@ class Story:
     now: datetime = NOON
     ca: Facts | None = None
     leaf: Facts | None = None
+    served: Facts | None = None
     bundle: tuple[Facts, ...] = ()
+    retired: int = 0
     trusted_since: dict[str, datetime] = field(default_factory=dict)
     renewals: int = 0
     _serial: "count[int]" = field(default_factory=count)
@@ -168,7 +195,18 @@ class Story:
             self.leaf = a_leaf(self.ca, made=self.now, life=self.leaf_life)
             self.renewals += 1
             return timedelta(0)
+        self.retire()
         return next_look([authority_step(self.ca, now=self.now), second], now=self.now, limit=DAY)
+
+    def retire(self) -> None:
+        """Forget the authorities before, if the replica was seen to have moved on."""
+        assert self.ca is not None
+        assert self.leaf is not None
+        since = retired_from([self.leaf], ca=self.ca, grace=timedelta(0))
+        seen = self.served is not None and self.served.issuer_key_id == self.ca.key_id
+        if since is not None and since <= self.now and seen:
+            self.retired += len(self.bundle) - 1
+            self.bundle = (self.ca,)
 
     def check_trust_before_use(self, renewal: Renew) -> None:
         assert self.ca is not None
@@ -179,7 +217,12 @@ class Story:
     def check_served_is_trusted(self) -> None:
         assert self.leaf is not None
         assert self.now < self.leaf.not_after
-        signers = [each for each in self.bundle if each.key_id == self.leaf.issuer_key_id]
+        self.check_trusted(self.leaf)
+        if self.served is not None and self.now < self.served.not_after:
+            self.check_trusted(self.served)
+
+    def check_trusted(self, leaf: Facts) -> None:
+        signers = [each for each in self.bundle if each.key_id == leaf.issuer_key_id]
         assert signers
         assert self.now < signers[0].not_after
 
@@ -188,10 +231,10 @@ class Story:
     ca_hours=st.integers(6, 24 * 400),
     leaf_percent=st.integers(10, 100),
     overlap_percent=st.integers(0, 80),
-    delays_s=st.lists(st.integers(0, 60), min_size=60, max_size=120),
+    delays_s=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=60, max_size=120),
 )
 def test_through_every_rotation_what_is_served_is_valid_and_was_trusted_before_it_was_used(
-    ca_hours: int, leaf_percent: int, overlap_percent: int, delays_s: list[int]
+    ca_hours: int, leaf_percent: int, overlap_percent: int, delays_s: list[tuple[int, bool]]
 ) -> None:
     ca_life = timedelta(hours=ca_hours)
     leaf_life = ca_life * leaf_percent / 100
@@ -200,8 +243,10 @@ def test_through_every_rotation_what_is_served_is_valid_and_was_trusted_before_i
     )  # fmt: skip
     story.look()
 
-    for delay_s in delays_s:
+    for delay_s, replica_follows in delays_s:
         story.check_served_is_trusted()
+        if replica_follows:
+            story.served = story.leaf
         assert len(story.bundle) <= 3
         story.now += story.look() + timedelta(seconds=delay_s)
 

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from certs.authority import read
+from certs.loop import Leaf, Purpose
 from certs.service import build, wanted_of
 from certs.settings import CertsSettings
 from kube.client import KubeClient
@@ -26,18 +27,24 @@ NAMESPACE = "fracgpu-system"
 
 
 def test_a_service_is_called_by_its_cluster_names_and_by_the_extra_ones() -> None:
-    settings = CertsSettings(services=("hook",), extra_names=("127.0.0.1", "HOST", "0::1"))
+    settings = CertsSettings(
+        services=("hook",), clients=("Caller",), extra_names=("127.0.0.1", "HOST", "0::1")
+    )
 
-    assert wanted_of(settings).serving == {
-        "hook-tls": (
-            "hook.fracgpu-system.svc",
-            "hook.fracgpu-system.svc.cluster.local",
-            "hook.fracgpu-system",
-            "hook",
-            "127.0.0.1",
-            "host",
-            "::1",
-        )
+    assert wanted_of(settings).leaves == {
+        "hook-tls": Leaf(
+            purpose=Purpose.SERVE,
+            names=(
+                "hook.fracgpu-system.svc",
+                "hook.fracgpu-system.svc.cluster.local",
+                "hook.fracgpu-system",
+                "hook",
+                "127.0.0.1",
+                "host",
+                "::1",
+            ),
+        ),
+        "Caller-client": Leaf(purpose=Purpose.CALL, names=("caller",)),
     }
 
 
@@ -71,6 +78,7 @@ def settings(api: ApiServer, folder: Path, **changed: float) -> CertsSettings:
         telemetry_host="127.0.0.1",
         telemetry_port=0,
         services=("fracgpu-webhook",),
+        clients=(),
         extra_names=("127.0.0.1",),
         **changed,  # type: ignore[arg-type]
     )

@@ -1,0 +1,122 @@
+"""cert-manager makes the certificates; what is left is to have them trusted.
+
+cert-manager replaces a Secret's certificate and its ``ca.crt`` in one write. Our bundle keeps the
+authority before it beside the new one until every replica was seen to serve the new certificate,
+so nobody is refused meanwhile.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from certs.authority import AuthorityError, read
+from certs.injection import (
+    BundleTarget,
+    ConfigurationClient,
+    Injection,
+    current_bundles,
+    inject,
+)
+from certs.metrics import CertsMetrics
+from certs.reading import read_bundle
+from certs.replicas import Replicas, SliceClient
+from certs.rotation import trusted_authorities
+from certs.rounds import LOOK_AT_LEAST_EVERY, Rounds
+from certs.store import CertStore, SecretClient
+from process.clock import Clock
+from process.tls import CA_KEY, CERT_KEY
+
+log = structlog.get_logger()
+
+_REPLICAS_EVERY: Final = timedelta(seconds=10)
+
+
+class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
+    """What the loop needs of ``kube.client.KubeClient``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """What others make, and who shall trust it.
+
+    Attributes:
+        bundle_secret: the Secret whose ``ca.crt`` the webhook configurations shall trust.
+        service: whose replicas serve its certificate.
+        secrets: all Secrets whose certificate's end is measured.
+        targets: the webhook configurations.
+    """
+
+    bundle_secret: str
+    service: str
+    secrets: Sequence[str]
+    targets: Sequence[BundleTarget]
+
+
+class AdoptionLoop(Rounds):
+    """Keeps the webhook configurations trusting what a Secret says; writes no Secret."""
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        namespace: str,
+        wanted: Adopted,
+        metrics: CertsMetrics,
+    ) -> None:
+        super().__init__(clock, metrics)
+        self._client = client
+        self._store = CertStore(client, namespace=namespace)
+        self._replicas = Replicas(client, namespace=namespace)
+        self._wanted = wanted
+
+    async def _go_round(self, now: datetime) -> timedelta:
+        await self._measure()
+        stored = await self._store.read(self._wanted.bundle_secret)
+        given = read_bundle(stored.data.get(CA_KEY, b"") if stored is not None else b"")
+        if not given:
+            self.problem = f"Secret {self._wanted.bundle_secret} has no usable {CA_KEY} yet"
+            return LOOK_AT_LEAST_EVERY
+        mine = frozenset(each.fingerprint for _, each in given)
+        carried = {
+            each.fingerprint: (pem, each)
+            for target in self._wanted.targets
+            for bundle in await current_bundles(self._client, target)
+            for pem, each in read_bundle(bundle)
+            if each.fingerprint not in mine
+        }
+        living = trusted_authorities([each for _, each in carried.values()], now=now)
+        older = [carried[fingerprint][0] for fingerprint in sorted(living)]
+        newest = b"".join(pem for pem, _ in given)
+        if older and await self._replicas.all_serve([self._wanted.service], trusting=newest):
+            older = []
+        self._metrics.trusted(len(given) + len(older))
+        moved = await self._inject(b"".join([newest, *older]))
+        self.problem = "a webhook configuration changes" if moved else None
+        if moved:
+            self.look()
+        return _REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
+
+    async def _inject(self, bundle_pem: bytes) -> bool:
+        """Give every configuration the bundle; tell whether one changed under our hands."""
+        moved = False
+        for target in self._wanted.targets:
+            outcome = await inject(self._client, target, bundle_pem=bundle_pem)
+            moved = moved or outcome is Injection.MOVED
+            if outcome is Injection.PATCHED:
+                self._metrics.injected(str(target))
+                log.info("bundle_injected", configuration=str(target))
+        return moved
+
+    async def _measure(self) -> None:
+        for name in self._wanted.secrets:
+            stored = await self._store.read(name)
+            if stored is None or not stored.data.get(CERT_KEY):
+                continue
+            try:
+                self._metrics.expires(name, at=read(stored.data[CERT_KEY]).not_after)
+            except AuthorityError as error:
+                log.warning("secret_unusable", secret=name, reason=str(error))

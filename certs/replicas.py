@@ -1,0 +1,116 @@
+"""What the replicas of a Service really serve: asked of each of them, by a TLS handshake."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from kube.errors import NotFound
+from kube.kinds import ENDPOINT_SLICES, Kind
+from kube.objects import ObjectList, decode_object
+
+log = structlog.get_logger()
+
+_HANDSHAKE_LIMIT_S: Final = 3.0
+_SERVICE_LABEL: Final = "kubernetes.io/service-name"
+
+
+class SliceClient(Protocol):
+    """What looking for replicas needs of ``kube.client.KubeClient``."""
+
+    async def list(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> ObjectList: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Replica:
+    """Where one replica answers."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Replicas:
+    """Finds the replicas of Services in EndpointSlices and looks at their certificates."""
+
+    def __init__(self, client: SliceClient, *, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def all_serve(self, services: Sequence[str], *, trusting: bytes) -> bool:
+        """Tell whether every replica of every service passes for who trusts only *trusting*.
+
+        Doubt is no: a service without replicas, or one that cannot be reached.
+
+        Args:
+            services: names of Services.
+            trusting: authorities, PEM.
+
+        Raises:
+            KubeError: the API server did not answer, or refused.
+        """
+        context = _trusting_only(trusting)
+        for service in services:
+            replicas = await self._replicas(service)
+            if not replicas:
+                log.debug("replicas_not_found", service=service)
+                return False
+            for replica in replicas:
+                if not await _passes(replica, context):
+                    log.debug("replica_not_renewed", service=service, replica=str(replica))
+                    return False
+        return True
+
+    async def _replicas(self, service: str) -> list[Replica]:
+        try:
+            listed = await self._client.list(
+                ENDPOINT_SLICES,
+                namespace=self._namespace,
+                label_selector=f"{_SERVICE_LABEL}={service}",
+            )
+        except NotFound:  # a cluster that does not know the kind
+            return []
+        found = set()
+        for raw in listed.items:
+            body = decode_object(raw)
+            # Not only the ready ones: one that starts or ends may be asked by somebody too.
+            hosts = [host for it in body.get("endpoints") or () for host in it["addresses"]]
+            ports = [it["port"] for it in body.get("ports") or () if it.get("port")]
+            found |= {Replica(host=host, port=port) for host in hosts for port in ports}
+        return sorted(found)
+
+
+def _trusting_only(authorities_pem: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # A replica is reached at its pod's address, which no certificate names.
+    context.check_hostname = False
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=authorities_pem.decode("ascii"))
+    return context
+
+
+async def _passes(replica: Replica, context: ssl.SSLContext) -> bool:
+    # A server that asks for a client's certificate shows its own first, and in TLS 1.3 the
+    # handshake is over for us before it misses ours.
+    try:
+        async with asyncio.timeout(_HANDSHAKE_LIMIT_S):
+            _, writer = await asyncio.open_connection(replica.host, replica.port, ssl=context)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+    except (OSError, TimeoutError):  # ssl.SSLError is an OSError
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""A loop that goes round when something changed and when something is due."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from certs.metrics import CertsMetrics
+from kube.errors import KubeError
+from process.clock import Clock, wait_at_most
+
+log = structlog.get_logger()
+
+LOOK_AT_LEAST_EVERY: Final = timedelta(minutes=5)
+_RETRY: Final = timedelta(seconds=5)
+# Looking again after a write is the rule; but should a write never take, it must not hammer.
+_AGAIN_FIRST: Final = timedelta(milliseconds=20)
+_AGAIN_DOUBLINGS: Final = 8
+
+
+class LookAgain(Exception):  # noqa: N818 - not an error
+    """What was read is stale: we or somebody else wrote since."""
+
+
+class Rounds(ABC):
+    """Reads everything anew in each round, so that a restart forgets nothing that matters."""
+
+    def __init__(self, clock: Clock, metrics: CertsMetrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._changed = asyncio.Event()
+        self._restless = 0
+        self.problem: str | None = "no round finished yet"
+        """Why not all is as wanted, or None: the readiness check."""
+
+    @abstractmethod
+    async def _go_round(self, now: datetime) -> timedelta:
+        """Make everything as wanted, as far as it goes now; return when to look again.
+
+        Raises:
+            LookAgain: something was written.
+            KubeError: the API server did not answer, or refused.
+        """
+
+    def look(self) -> None:
+        """Tell the loop that something it reads may have changed."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Go round until cancelled."""
+        while True:
+            self._changed.clear()
+            pause = await self.round()
+            await wait_at_most(self._clock, self._changed, limit_s=pause.total_seconds())
+
+    async def round(self) -> timedelta:
+        """Go round once; return when to look again."""
+        try:
+            pause = await self._go_round(self._clock.now())
+        except LookAgain:
+            self._restless = min(self._restless + 1, _AGAIN_DOUBLINGS)
+            return _AGAIN_FIRST * (1 << self._restless)
+        except KubeError as error:
+            self.problem = str(error)
+            self._metrics.failed(reason=error.reason)
+            log.warning("certificates_not_checked", reason=str(error))
+            return _RETRY
+        self._restless = 0
+        return pause

@@ -1,0 +1,130 @@
+from datetime import timedelta
+
+import pytest
+
+from certs.adoption import Adopted, AdoptionLoop
+from certs.authority import Pair
+from certs.injection import BundleTarget
+from certs.metrics import CertsMetrics
+from certs.store import CertStore
+from kube.client import KubeClient
+from kube.kinds import SECRETS
+from process.telemetry import new_registry
+from process.tls import ServingTls
+from tests.certs.slices import WithReplicas
+from tests.certs.tls_world import a_ca, a_leaf, https, now
+from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
+from tests.fakes.clock import VirtualClock
+
+NAMESPACE, SECRET = "fracgpu-system", "fracgpu-webhook-tls"
+WANTED = Adopted(
+    bundle_secret=SECRET,
+    service="fracgpu-webhook",
+    secrets=[SECRET, "fracgpu-scheduler-tls"],
+    targets=[BundleTarget(kind=kind, name="fracgpu-webhook") for kind in BOTH],
+)
+MINUTES_5, SECONDS_10 = timedelta(minutes=5), timedelta(seconds=10)
+
+
+class World:
+    """Secrets as cert-manager writes them, and the loop that has them trusted."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube, self.clock, self.registry = kube, VirtualClock(now()), new_registry()
+        self.store = CertStore(kube, namespace=NAMESPACE)
+        self.client = WithReplicas(kube, {})
+        metrics = CertsMetrics(self.registry, self.clock)
+        self.loop = AdoptionLoop(
+            self.client, self.clock, namespace=NAMESPACE, wanted=WANTED, metrics=metrics
+        )
+
+    async def issue(self, ca: Pair, *, life: timedelta = timedelta(hours=1)) -> Pair:
+        leaf = a_leaf(ca, "fracgpu-webhook.fracgpu-system.svc", life=life)
+        data = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
+        assert await self.store.write(SECRET, data, over=await self.store.read(SECRET))
+        return leaf
+
+    async def trusted(self) -> list[bytes | None]:
+        first, second = [await bundles(self.kube, kind) for kind in BOTH]
+        assert first == second
+        return first
+
+
+@pytest.fixture
+async def world(kube: KubeClient) -> World:
+    for kind in BOTH:
+        await apply(kube, kind, a_webhook("a.example.org"))
+    return World(kube)
+
+
+def serving(leaf: Pair) -> ServingTls:
+    tls = ServingTls()
+    tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+    return tls
+
+
+async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing(
+    world: World,
+) -> None:
+    assert await world.loop.round() == MINUTES_5
+
+    assert world.loop.problem == "Secret fracgpu-webhook-tls has no usable ca.crt yet"
+    assert await world.trusted() == [None]
+
+
+async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(world: World) -> None:
+    ca = a_ca()
+    await world.issue(ca)
+
+    assert await world.loop.round() == MINUTES_5
+
+    assert world.loop.problem is None
+    assert await world.trusted() == [ca.cert_pem]
+    left_s = world.registry.get_sample_value(
+        "fracgpu_certs_expiry_seconds", {"certificate": SECRET}
+    )
+    assert left_s == pytest.approx(3600, abs=10)
+
+
+async def test_the_authority_before_stays_trusted_until_every_replica_serves_the_new_certificate(
+    world: World,
+) -> None:
+    old, new = a_ca(), a_ca()
+    old_leaf = await world.issue(old)
+    await world.loop.round()
+    new_leaf = await world.issue(new)
+
+    async with https(serving(old_leaf)) as late:
+        assert world.client.urls is not None
+        world.client.urls["fracgpu-webhook"] = [late]
+        pause = await world.loop.round()
+        assert (pause, await world.trusted()) == (SECONDS_10, [new.cert_pem + old.cert_pem])
+
+    async with https(serving(new_leaf)) as moved_on:
+        world.client.urls["fracgpu-webhook"] = [moved_on]
+        pause = await world.loop.round()
+        assert (pause, await world.trusted()) == (MINUTES_5, [new.cert_pem])
+
+
+async def test_an_authority_that_has_expired_is_trusted_no_longer(world: World) -> None:
+    old, new = a_ca(), a_ca(life=timedelta(days=9))
+    await world.issue(old)
+    await world.loop.round()
+    await world.issue(new)
+    await world.loop.round()
+    both = await world.trusted()
+
+    await world.clock.advance(timedelta(hours=2).total_seconds())
+    await world.loop.round()
+
+    assert both == [new.cert_pem + old.cert_pem]
+    assert await world.trusted() == [new.cert_pem]
+
+
+async def test_no_secret_is_written(world: World) -> None:
+    await world.issue(a_ca())
+    before = await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE)
+
+    await world.loop.round()
+
+    assert await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE) == before
