@@ -1,138 +1,32 @@
 """The whole role against an API server, embedded and real, registered as deploy/ registers it."""
 
-import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from certs.authority import Pair
 from fracgpu import names
 from fracgpu.views import read_pod
 from kube.access import connect
-from kube.client import KubeClient
 from kube.errors import Invalid, KubeError
 from kube.kinds import (
     CONFIGMAPS,
     DEPLOYMENTS,
-    MUTATING_WEBHOOKS,
     NAMESPACES,
     PODS,
-    SECRETS,
-    VALIDATING_WEBHOOKS,
 )
-from process.clock import SystemClock
-from process.lifecycle import run_until_stopped
 from simulator.apiserver import ApiServer
 from simulator.realapi import free_ports
-from tests.certs.tls_world import a_ca, a_leaf
+from tests.certs.tls_world import a_ca
 from tests.support.gpu import a_sharing_node, register
-from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from webhook.service import build
+from tests.webhook.cluster import World, an_api_server, running, says
 from webhook.settings import WebhookSettings
 
 ROOT = Path(__file__).parents[2]
 AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """An API server that asks our webhook about pods."""
-
-    client: KubeClient
-    ca: Pair
-    settings: WebhookSettings
-
-    async def create(self, pod: Json, *, name: str = "p") -> Json:
-        pod["metadata"] |= {"name": name, "namespace": "default"}
-        return await self.client.create(PODS, pod)
-
-    async def readyz(self) -> str:
-        """What the plain telemetry port says; empty while nobody listens there."""
-        try:
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1", self.settings.telemetry_port
-            )
-        except OSError:
-            return ""
-        writer.write(b"GET /readyz HTTP/1.0\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        return answer.decode()
-
-    async def give_certificate(self) -> None:
-        leaf = a_leaf(self.ca)
-        data = {
-            key: base64.b64encode(pem).decode()
-            for key, pem in (("tls.crt", leaf.cert_pem), ("tls.key", leaf.key_pem))
-        }
-        body = {"metadata": {"name": self.settings.tls_secret}, "data": data}
-        await self.client.create(SECRETS, body, namespace=self.settings.namespace)
-
-    async def register(self) -> None:
-        """Register as deploy/webhook.yaml does, at our address; wait until it takes effect."""
-        documents = list(yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text()))
-        for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            (body,) = [it for it in documents if it["kind"] == kind.kind]
-            for entry in body["webhooks"]:
-                path = entry["clientConfig"]["service"]["path"]
-                entry["clientConfig"] = {
-                    "url": f"https://127.0.0.1:{self.settings.listen_port}{path}",
-                    "caBundle": base64.b64encode(self.ca.cert_pem).decode(),
-                }
-            await self.client.create(kind, body)
-
-        async def asked() -> bool:
-            probe = a_pod(fraction="nonsense")
-            probe["metadata"]["namespace"] = "default"
-            try:
-                await self.client.create(PODS, probe, dry_run=True)
-            except KubeError as error:
-                return "want a share of one card" in str(error)
-            return False
-
-        async def asked_about_workloads() -> bool:
-            try:
-                await self.deploy(a_pod(fraction="nonsense"), dry_run=True)
-            except KubeError as error:
-                return "in spec.template: fracgpu.io/fraction" in str(error)
-            return False
-
-        await until(asked, what="the API server asks the webhook about pods")
-        await until(asked_about_workloads, what="the API server asks about workloads")
-
-    async def deploy(self, template: Json, *, dry_run: bool = False, **spec: Any) -> Json:
-        """Create Deployment w with this template."""
-        template["metadata"] = {
-            "labels": {"app": "w"},
-            "annotations": template["metadata"].get("annotations") or {},
-        }
-        template["spec"].pop("schedulerName", None)
-        body = {
-            "metadata": {"name": "w", "namespace": "default"},
-            "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": template, **spec},
-        }
-        return await self.client.create(DEPLOYMENTS, body, dry_run=dry_run)
-
-
-@asynccontextmanager
-async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
-    """Yield the kubeconfig of one."""
-    if kind == "simulator":
-        async with ApiServer.start() as api:
-            yield api.kubeconfig(workdir / "kubeconfig")
-    else:
-        async with real_api_server(workdir) as real:
-            yield real.kubeconfig(workdir / "kubeconfig")
 
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
@@ -152,26 +46,6 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         )
         await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
         yield World(client=client, ca=a_ca(), settings=settings)
-
-
-@asynccontextmanager
-async def running(world: World) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        role = group.create_task(run_until_stopped(build(world.settings), SystemClock(), stop=stop))
-        try:
-            yield
-        finally:
-            stop.set()
-    assert role.result() == 0
-
-
-async def says(world: World, *words: str) -> None:
-    async def said() -> bool:
-        answer = await world.readyz()
-        return all(word in answer for word in words)
-
-    await until(said, what=f"/readyz says {words}")
 
 
 async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(world: World) -> None:

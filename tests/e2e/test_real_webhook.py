@@ -1,0 +1,219 @@
+"""The webhook on a real kube-apiserver: what a user types with kubectl, and what comes of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from kube.access import connect
+from kube.kinds import NAMESPACES, PODS, RESOURCE_QUOTAS
+from simulator.realapi import RealApiServer, free_ports
+from tests.certs.tls_world import a_ca
+from tests.support.gpu import a_sharing_node, register
+from tests.support.kubectl import Kubectl
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+from tests.webhook.builders import Json, a_container, a_pod
+from tests.webhook.cluster import World, running, says
+from webhook.settings import WebhookSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[RealApiServer]:
+    async with real_api_server(tmp_path) as api:
+        yield api
+
+
+@pytest.fixture
+async def world(api: RealApiServer, tmp_path: Path) -> AsyncIterator[World]:
+    listen_port, telemetry_port = free_ports(2)
+    kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
+    async with connect(kubeconfig) as client:
+        settings = WebhookSettings(
+            kubeconfig=str(kubeconfig),
+            listen_host="127.0.0.1",
+            listen_port=listen_port,
+            telemetry_host="127.0.0.1",
+            telemetry_port=telemetry_port,
+            drain_wait_s=0,
+        )
+        await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
+        await register(client, a_sharing_node("gpu-1"))
+        yield World(client=client, ca=a_ca(), settings=settings)
+
+
+@pytest.fixture
+def kubectl(world: World) -> Kubectl:
+    assert world.settings.kubeconfig is not None
+    return Kubectl.find(Path(world.settings.kubeconfig))
+
+
+@asynccontextmanager
+async def in_force(world: World, kubectl: Kubectl) -> AsyncIterator[None]:
+    """Run the webhook, its configurations applied as an administrator applies them."""
+    async with running(world):
+        await world.give_certificate()
+        await says(world, "200")
+        for body in world.configurations():
+            await kubectl("apply", "-f-", stdin=body)
+        await world.until_asked()
+        yield
+
+
+def named(pod: Json, name: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **pod,
+        "metadata": {**pod["metadata"], "name": name, "namespace": "default"},
+    }
+
+
+def template(**asks: str) -> Json:
+    pod = a_pod(also=asks)
+    notes = pod["metadata"].get("annotations", {})
+    spec = {**pod["spec"], "restartPolicy": "Never"}
+    return {"metadata": {"labels": {"app": "w"}, "annotations": notes}, "spec": spec}
+
+
+def workloads(**asks: str) -> dict[str, Json]:
+    """One of each kind, by the path of its template."""
+    selected: Json = {"selector": {"matchLabels": {"app": "w"}}, "template": template(**asks)}
+    always = {**selected, "template": {**selected["template"]}}
+    always["template"]["spec"] = {**selected["template"]["spec"], "restartPolicy": "Always"}
+    job = {"template": template(**asks)}
+    specs: dict[tuple[str, str], Json] = {
+        ("apps/v1", "Deployment"): always,
+        ("apps/v1", "StatefulSet"): {**always, "serviceName": "w"},
+        ("apps/v1", "DaemonSet"): always,
+        ("apps/v1", "ReplicaSet"): always,
+        ("batch/v1", "Job"): job,
+        ("batch/v1", "CronJob"): {"schedule": "@yearly", "jobTemplate": {"spec": job}},
+    }
+    return {
+        kind: {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+        for (version, kind), spec in specs.items()
+    }
+
+
+async def test_workloads_are_refused_where_their_author_types_them(
+    world: World, kubectl: Kubectl
+) -> None:
+    async with in_force(world, kubectl):
+        for kind, body in workloads(fraction="2").items():
+            said = await kubectl.refused("apply", "-f-", stdin=body)
+            path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
+            assert f"in {path}: fracgpu.io/fraction is '2'; want a share of one card" in said, kind
+        for kind, body in workloads(fraction="0.5").items():
+            assert "created" in await kubectl("apply", "-f-", stdin=body), kind
+
+        # A request in the wrong place is admitted with a warning that kubectl shows.
+        misplaced = workloads()["Deployment"]
+        misplaced["metadata"] = {"name": "m", "annotations": {names.FRACTION: "0.5"}}
+        answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
+        assert answer.ok
+        assert (
+            "Warning: metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment"
+            in answer.error
+        )
+    # Down: what does not ask, and what does not change a template, goes on.
+    bare = workloads()["Deployment"] | {"metadata": {"name": "bare"}}
+    assert "created" in await kubectl("apply", "-f-", stdin=bare)
+    await kubectl("scale", "deployment/w", "--replicas=0")
+    patch = '{"spec": {"replicas": 1}}'
+    await kubectl("patch", "deployment", "w", "-p", patch)
+    change = workloads(fraction="0.25")["Deployment"]
+    assert "failed calling webhook" in await kubectl.refused("apply", "-f-", stdin=change)
+
+
+async def test_a_quota_counts_fractions_and_the_author_hears_of_it(
+    api: RealApiServer, world: World, kubectl: Kubectl
+) -> None:
+    await api.start_controller_manager()
+    quota: Json = {
+        "metadata": {"name": "cards", "namespace": "default"},
+        "spec": {"hard": {f"requests.{names.GPU_MEM}": "30000"}},
+    }
+    async with in_force(world, kubectl):
+        await world.client.create(RESOURCE_QUOTAS, quota)
+
+        async def counted() -> bool:
+            found = await world.client.get_object(RESOURCE_QUOTAS, "cards", namespace="default")
+            return bool(found.get("status", {}).get("hard"))
+
+        await until(counted, what="the quota is counted", limit_s=60)
+        for name in ("a", "b"):
+            await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), name))
+        said = await kubectl.refused("create", "-f-", stdin=named(a_pod(memory="8Gi"), "c"))
+        assert (
+            "exceeded quota: cards, requested: requests.fracgpu.io/gpu-mem=8192, "
+            "used: requests.fracgpu.io/gpu-mem=24k, limited: requests.fracgpu.io/gpu-mem=30k"
+        ) in said
+        await kubectl("create", "-f-", stdin=named(a_pod(memory="4Gi"), "c"))
+
+
+async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
+    world: World, kubectl: Kubectl
+) -> None:
+    async with in_force(world, kubectl):
+        await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), "asks"))
+        said = await kubectl.refused(
+            "create", "-f-", stdin=named(a_pod(fraction="0.5", assignment="{}"), "forged")
+        )
+        assert "fracgpu.io/assignment is '{}'; want no such annotation" in said
+    foreign = a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}})
+    for name, pod in (("plain", a_pod()), ("foreign", a_pod(foreign))):
+        assert "created" in await kubectl("create", "-f-", stdin=named(pod, name))
+    said = await kubectl.refused("create", "-f-", stdin=named(a_pod(fraction="0.5"), "late"))
+    assert "failed calling webhook" in said
+
+
+HINT = (
+    "aliyun.com/gpu-mem is not read here and gives no share of a card; write fracgpu.io/memory: "
+    '"4096Mi" in place of aliyun.com/gpu-mem, or have the dialect turned on (namespace label '
+    "fracgpu.io/dialects=gpushare)"
+)
+
+
+async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
+    world: World, kubectl: Kubectl
+) -> None:
+    limits = {"aliyun.com/gpu-mem": "4"}
+    spoken = a_pod(a_container(resources={"limits": limits}))
+    async with in_force(world, kubectl):
+        answer = await kubectl.ask("create", "-f-", stdin=named(spoken, "elsewhere"))
+        assert answer.ok
+        assert HINT in answer.error
+        workload = workloads()["Deployment"]
+        workload["spec"]["template"]["spec"]["containers"] = spoken["spec"]["containers"]
+        answer = await kubectl.ask("create", "-f-", stdin=workload)
+        assert answer.ok
+        assert f"in spec.template: {HINT}" in answer.error
+
+        await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=gpushare")
+
+        async def taken_over() -> bool:
+            pod = named(spoken, "probe")
+            seen: dict[str, Any] = await world.client.create(PODS, pod, dry_run=True)
+            return names.GRANTED in seen["metadata"].get("annotations", {})
+
+        await until(taken_over, what="the label turns the dialect on")
+        await kubectl("create", "-f-", stdin=named(spoken, "spoken"))
+        pod = await world.client.get_object(PODS, "spoken", namespace="default")
+        ours = {names.GPU_MEM: "4096", names.GPU_SLOT: "1"}
+        assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
+
+        two = {"aliyun.com/gpu-mem": "4", "volcano.sh/gpu-memory": "4096"}
+        await kubectl("label", "namespace", "default", "--overwrite", f"{names.DIALECTS_LABEL}=all")
+
+        async def refused() -> bool:
+            both = named(a_pod(a_container(resources={"limits": two})), "both")
+            answer = await kubectl.ask("create", "--dry-run=server", "-f-", stdin=both)
+            return "aliyun.com/gpu-mem" in answer.error and "volcano.sh" in answer.error
+
+        await until(refused, what="two dialects on one container are refused")
