@@ -80,7 +80,10 @@ def judge_new(
         *node_edits(pod.spec.affinity, requirements(granted)),
         *_scheduler_edits(pod, rules),
     )
-    warnings = (*understood.warnings, *_warnings(pod, granted, rules))
+    # Once taken over, a pod keeps foreign annotations that nothing else of theirs stands beside.
+    taken_over = not understood.origin and _FROM in text
+    foreign = () if taken_over else understood.warnings
+    warnings = (*foreign, *_warnings(pod, granted, rules))
     dialect = _dialect(understood.origin)
     if not edits:
         return Untouched(warnings=warnings, dialect=dialect)

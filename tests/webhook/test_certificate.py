@@ -14,6 +14,7 @@ from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
 from tests.support.waiting import until_true
 from webhook.certificate import SecretCertificate, read_secret_data
+from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
 
@@ -127,6 +128,18 @@ async def test_another_secret_is_not_ours_to_serve(kube: KubeClient, following: 
     await kube.create(SECRETS, a_secret("other", **keys_of(a_leaf(ca))))
     await kube.create(SECRETS, a_secret("tls", **keys_of(a_leaf(ca))))
     await following.until_counted(taken=1)
+
+
+async def test_the_end_of_the_certificate_that_is_served_is_measured(
+    kube: KubeClient, following: Following
+) -> None:
+    leaf = a_leaf(a_ca())
+    await kube.create(SECRETS, a_secret("tls", **keys_of(leaf)))
+    await following.until_counted(taken=1)
+
+    left_s = following.registry.get_sample_value("fracgpu_webhook_certificate_expiry_seconds")
+    ends_in_s = (not_after(leaf.cert_pem) - SystemClock().now()).total_seconds()
+    assert left_s == pytest.approx(ends_in_s, abs=60)
 
 
 def test_values_that_are_no_base64_are_as_good_as_missing() -> None:

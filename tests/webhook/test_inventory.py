@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from fracgpu import names
+from fracgpu.units import Mib
 from fracgpu.wire import write_cards
 from kube.access import connect_to
 from kube.client import KubeClient, RetryPolicy
@@ -20,11 +21,17 @@ from webhook.inventory import Inventory
 @asynccontextmanager
 async def following(client: KubeClient) -> AsyncIterator[Inventory]:
     inventory = Inventory(client, SystemClock())
+    async with followed(inventory):
+        yield inventory
+
+
+@asynccontextmanager
+async def followed(inventory: Inventory) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in inventory.tasks.items()]
         try:
             await until_true(lambda: inventory.problem() is None, what="nodes and pods are listed")
-            yield inventory
+            yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -117,3 +124,29 @@ async def test_the_picture_outlives_the_api_server() -> None:
 
                 await becomes(inventory, (24_000, 4, 1.0))
                 assert inventory.problem() is None
+
+
+async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_reports(
+    kube: KubeClient,
+) -> None:
+    node = a_sharing_node("a")
+    reported = node["metadata"].pop("annotations")
+    node["metadata"]["labels"] |= {
+        "nvidia.com/gpu.product": "NVIDIA-A30",
+        "nvidia.com/gpu.memory": "24576",
+        "nvidia.com/gpu.count": "4",
+    }
+    await register(kube, node)
+    reserved = Mib(576)
+    inventory = Inventory(kube, SystemClock(), label_reserved_mib=lambda: reserved)
+    async with followed(inventory):
+        await becomes(inventory, (24_000, 4, 0.0))
+        assert [it.measured for it in inventory.classes() or ()] == [False]
+
+        reserved = Mib(0)
+        inventory.refresh()
+        await becomes(inventory, (24_560, 4, 0.0))
+
+        await kube.patch(NODES, "a", {"metadata": {"annotations": reported}})
+        await becomes(inventory, (24_000, 4, 1.0))
+        assert [it.measured for it in inventory.classes() or ()] == [True]

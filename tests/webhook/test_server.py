@@ -2,12 +2,14 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
+import structlog
 
 from tests.certs.tls_world import a_leaf, served
-from tests.webhook.builders import a_pod, a_review
+from tests.webhook.builders import RULES, a_container, a_pod, a_review
 from tests.webhook.world import World, a_webhook
 
 UID = "9e8992f7-5761-4a27-a7b0-501b0d61c7f6"
@@ -146,6 +148,71 @@ async def test_only_post_is_understood(world: World) -> None:
     assert (await world.get("/mutate")).status == 405
     assert (await world.get("/validate")).status == 405
     assert (await world.post(b"{}", path="/other")).status == 404
+
+
+A_DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
+
+
+async def test_a_workload_is_judged_and_never_changed(world: World) -> None:
+    good = {"spec": {"template": a_pod(fraction="0.5")}}
+    bad = {"spec": {"template": a_pod(fraction="2")}}
+
+    passed = await world.post(a_review(good, kind=A_DEPLOYMENT), path="/validate")
+    refused = await world.post(a_review(bad, kind=A_DEPLOYMENT), path="/validate")
+
+    assert passed.response == {"uid": UID, "allowed": True}
+    assert refused.response["status"]["message"].startswith("in spec.template: fracgpu.io/fraction")
+    assert world.counted("unchanged", dialect="fracgpu") == 1
+    assert world.counted("refused", dialect="fracgpu") == 1
+
+
+async def test_each_route_takes_only_what_it_is_for(world: World) -> None:
+    pod = await world.post(a_review(a_pod()), path="/validate")
+    workload = await world.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))
+
+    assert (pod.status, workload.status) == (400, 400)
+    assert pod.text.startswith("request.kind is core Pod; want a workload: Deployment, ")
+    assert workload.text.startswith("request.kind is apps Deployment; want core Pod")
+
+
+async def test_an_excluded_namespace_is_left_alone_with_a_warning(world: World) -> None:
+    world.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
+    warning = (
+        "namespace ml is excluded from FracGPU by its administrator, so what fracgpu.io/ keys ask "
+        "is left unread"
+    )
+
+    pod = await world.post(a_review(a_pod(fraction="2")))
+    body = {"spec": {"template": a_pod(fraction="2")}}
+    workload = await world.post(a_review(body, kind=A_DEPLOYMENT), path="/validate")
+
+    assert pod.response == {"uid": UID, "allowed": True, "warnings": [warning]}
+    assert workload.response == pod.response
+
+
+async def test_a_namespaces_label_turns_a_dialect_on(world: World) -> None:
+    world.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
+    pod = a_pod(a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}}))
+
+    await world.post(a_review(pod))
+
+    assert world.counted("granted", dialect="gpushare") == 1
+
+
+async def test_every_review_leaves_one_line_with_its_uid(world: World) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await world.post(a_review(a_pod(fraction="0.5")))
+        await world.post(a_review(a_pod(fraction="2")))
+        await world.post(a_review(a_pod(), dryRun=True))
+
+    assert [(it["event"], it["uid"], it["dry_run"]) for it in lines] == [
+        ("pod_granted", UID, False),
+        ("pod_refused", UID, False),
+        ("review_passed", UID, True),
+    ]
+    assert lines[0]["granted"].startswith("train: 40960 MiB on 1 card")
+    assert lines[1]["reason"].startswith("fracgpu.io/fraction is '2'")
+    assert {"namespace": "ml", "name": "job-1", "user": "alice"}.items() <= lines[0].items()
 
 
 async def test_fifty_reviews_at_once_are_all_answered(world: World) -> None:
