@@ -127,8 +127,6 @@ class Conductor:
 
     def _not_yet(self, record: MoveRecord, scene: Scene) -> str:
         """Say what a planned move still waits for; empty when nothing."""
-        if scene.now <= record.planned_at:
-            return "the next cycle"
         node = scene.nodes.get(record.move.source_node)
         if node is None or record.move.source not in node.cordoned(now=scene.now):
             return "the cordon of its card"

@@ -52,14 +52,8 @@ def wanted_on(node: NodeCards, wanted: Wanted, *, now: datetime) -> tuple[Cordon
     for card in (wanted.repel & here) - taken:
         if card not in until or until[card] - now < wanted.lasting / 2:
             until[card] = now + wanted.lasting
-    after = [
-        *others,
-        *(
-            Cordon(card=card, until=end, reason=REASON)
-            for card, end in until.items()
-            if card not in taken
-        ),
-    ]
+    ours = [Cordon(card=card, until=end, reason=REASON) for card, end in until.items()]
+    after = [*others, *ours]
     changed = {(it.card, it.until) for it in after} != {(it.card, it.until) for it in node.cordons}
     return tuple(sorted(after, key=lambda it: it.card)) if changed else None
 

@@ -231,6 +231,21 @@ def test_the_load_of_a_replacement_under_way_counts_on_its_target() -> None:
     assert plan(a_picture(past=[coming]), policy).moves == ()
 
 
+def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
+    policy = replace(ACTIVE, owner_cooldown_s=60)
+    left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
+
+    assert reasons(plan(a_picture(past=[left]), policy)) == {Reason.NO_TARGET}
+    assert len(plan(a_picture(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves)
+
+
+def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
+    policy = replace(ACTIVE, max_in_flight=2)
+    leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
+
+    assert reasons(plan(a_picture(past=[leaving]), policy)) == {Reason.NO_TARGET}
+
+
 def test_switched_off_it_plans_and_repels_nothing() -> None:
     found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
 

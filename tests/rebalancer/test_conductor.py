@@ -5,10 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from fracgpu.picture import Move
 from fracgpu.policy import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.conductor import under_way
+from rebalancer.evictor import Evictor, Verdict
 from rebalancer.moves import Ending, MovePhase
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
@@ -292,6 +294,41 @@ async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient
         await replace_pod(second)
         await second.tick()
         assert second.record().phase is MovePhase.VERIFYING
+
+
+async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClient) -> None:
+    """The process dies inside the eviction: whoever comes next must know."""
+
+    class DeadError(Exception):
+        pass
+
+    class Dying(Evictor):
+        async def evict(self, move: Move) -> Verdict:
+            raise DeadError
+
+    await make_cluster(kube)
+    async with a_rig(kube, evictor=Dying) as rig:
+        await rig.tick_until_planned()
+        with pytest.raises(DeadError):
+            await rig.tick()
+        await rig.book.load()
+
+        assert rig.record().phase is MovePhase.EVICTING
+        assert len(rig.record().siblings) == 2
+
+
+async def test_switching_off_stops_an_eviction_that_has_not_happened(kube: KubeClient) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        planned = await rig.tick_until_planned()
+        begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
+        await rig.book.put(begun, now=rig.clock.now())
+        rig.config.value = replace(rig.config.value, mode=Mode.OFF)
+
+        await rig.tick()
+
+        assert rig.record().ending is Ending.PAUSED
+        assert not await terminating(kube)
 
 
 async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(kube: KubeClient) -> None:

@@ -8,7 +8,7 @@ import pytest
 from fracgpu.card import CardUuid, Cordon, NodeCards
 from fracgpu.wire import write_cordons
 from kube.client import KubeClient
-from kube.kinds import NODES
+from kube.kinds import NODES, Kind
 from rebalancer.cordons import Cordons, Wanted, wanted_on
 from tests.fakes.clock import NOON
 from tests.support.moving import cordons_of, make_cluster
@@ -119,3 +119,25 @@ async def test_a_node_that_is_gone_is_named_and_the_others_are_written(
 
     assert failed == ["a-gone-node"]
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot"}
+
+
+class Meddled(KubeClient):
+    """A client beside which somebody writes to a node right after each read of it."""
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
+        body = await super().get(kind, name, namespace=namespace)
+        theirs = write_cordons([a_cordon(NOON + MINUTE, "maintenance", CardUuid("GPU-x"))])
+        patch = {"metadata": {"annotations": {"fracgpu.io/cordons": theirs}}}
+        await self.patch(kind, name, patch)
+        return body
+
+
+async def test_a_write_between_our_read_and_our_write_is_not_lost(
+    kube: KubeClient, nodes: dict[str, NodeCards]
+) -> None:
+    meddled = Meddled(kube.transport)
+
+    failed = await Cordons(meddled, guard=lambda: None).publish(nodes, wanted(HOT_CARD), now=NOON)
+
+    assert failed == ["n1"]
+    assert await cordons_of(kube, "n1") == {"GPU-x": "maintenance"}

@@ -40,10 +40,16 @@ def spiky(*, every_s: float, for_s: float) -> dict[float, float]:
     return {ago: 100.0 if ago % every_s < for_s else 5.0 for ago in steady(0)}
 
 
-def an_hour() -> list[Past]:
+def between_steps(end_s: float) -> float:
+    """Give an age whose sample no step of a window looks at: the next one comes in time for it."""
+    step_s = POLICY.step_s
+    return 300.0 if -(end_s - 300) % step_s >= step_s / 2 else 315.0
+
+
+def an_hour(end_s: float) -> list[Past]:
     """One card for each case."""
     ours = {"UUID": "GPU-hot", **TARGET}
-    fresh = {ago: time.time() - ago for ago in steady(0)}  # noqa: TID251 - the real server's clock
+    fresh = {ago: end_s - ago for ago in steady(0)}
     return [
         *card("GPU-hot", steady(95)),
         *card("GPU-cool", steady(10)),
@@ -54,7 +60,7 @@ def an_hour() -> list[Past]:
         *card("GPU-young", steady(10, since_s=240)),
         *card("GPU-gappy", steady(10, every_s=60)),
         *card("GPU-nan", {**steady(10), **steady(math.nan, since_s=60)}),
-        *card("GPU-wild", {**steady(10), 300.0: 25500.0}),
+        *card("GPU-wild", {**steady(10), between_steps(end_s): 25500.0}),
         *card("GPU-no-memory", steady(10), free=False),
         # dcgm-exporter 4.9: ratios and bytes under other names
         Past(name=RATIO, labels={"UUID": "GPU-ratio", **TARGET}, points=steady(0.9)),
@@ -97,7 +103,7 @@ ALL: Final = tuple(
 async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
     """What a rebalancer with default windows makes of that hour."""
     end_s = time.time()  # noqa: TID251 - the real server's clock
-    write_blocks(tmp_path / "data", an_hour(), end_s=end_s)
+    write_blocks(tmp_path / "data", an_hour(end_s), end_s=end_s)
     async with (
         RealPrometheus.start(tmp_path, {}) as real,
         Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,

@@ -164,14 +164,21 @@ class Config:
 class Rig:
     """One rebalancer process, as far as a crash is concerned: all but the API server is in here."""
 
-    def __init__(self, kube: KubeClient, usage: Usage, config: Config, clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        kube: KubeClient,
+        usage: Usage,
+        config: Config,
+        clock: VirtualClock,
+        evictor: type[Evictor],
+    ) -> None:
         self.kube, self.usage, self.config, self.clock = kube, usage, config, clock
         self.registry = CollectorRegistry()
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
         self.world = World(kube)
         self.book = MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
-        self.evictor = Evictor(kube, guard=self._guard)
+        self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
         journal = Journal(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
@@ -239,11 +246,16 @@ async def a_rig(
     usage: Usage | None = None,
     policy: Policy | None = None,
     clock: VirtualClock | None = None,
+    evictor: type[Evictor] = Evictor,
 ) -> AsyncIterator[Rig]:
     """Run a rebalancer's informers until the block ends; cycles are the test's to call."""
     default = Policy(mode=Mode.ACTIVE, startup_grace_s=0)
     rig = Rig(
-        kube, usage or await hot_usage(kube), Config(policy or default), clock or VirtualClock()
+        kube,
+        usage or await hot_usage(kube),
+        Config(policy or default),
+        clock or VirtualClock(),
+        evictor,
     )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(it(), name=name) for name, it in rig.world.tasks().items()]
