@@ -23,6 +23,7 @@ class Command:
 
 # To add a subcommand, add a row.
 COMMANDS: Final[Mapping[str, Command]] = {
+    "certs": Command(module="cli.certs", summary="how the certificates stand; new ones"),
     "demo": Command(module="cli.demo", summary="the whole loop on this machine, with no GPU"),
     "run": Command(module="cli.run", summary="run one role of the system"),
 }

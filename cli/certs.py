@@ -1,0 +1,209 @@
+"""``fracgpu certs status|rotate``: how the certificates stand, and to have them made anew."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from certs.rotate import RotationRefused, rotate
+from certs.settings import CertsSettings
+from certs.status import Report, Row, look
+from cli.main import CALLED_WRONG, DONE, FAILED
+from kube.access import connect
+from kube.errors import AccessError, KubeError
+from process.clock import SystemClock
+
+_DEFAULTS: Final = CertsSettings()
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_NAMES_SHOWN: Final = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the subcommand; 0 all is well or done, 1 it is not, 2 called wrong."""
+    try:
+        options = _parser().parse_args(argv)
+        settings = _settings(options)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    except ValueError as error:
+        return _complain(CALLED_WRONG, str(error))
+    work = _status if options.verb == "status" else _rotate
+    try:
+        return asyncio.run(work(settings, options))
+    except (AccessError, KubeError, RotationRefused) as error:
+        return _complain(FAILED, str(error))
+    except KeyboardInterrupt:
+        return _complain(FAILED, "stopped; what was asked for is done without us")
+
+
+async def _status(settings: CertsSettings, options: argparse.Namespace) -> int:
+    async with connect(settings.kubeconfig, user_agent="fracgpu-cli") as client:
+        report = await look(client, settings, now=SystemClock().now())
+    print(json.dumps(as_json(report), indent=2) if options.json else as_text(report))
+    return FAILED if report.problems else DONE
+
+
+async def _rotate(settings: CertsSettings, options: argparse.Namespace) -> int:
+    async with connect(settings.kubeconfig, user_agent="fracgpu-cli") as client:
+        report = await rotate(
+            client,
+            SystemClock(),
+            settings,
+            authority=options.ca,
+            limit_s=options.limit_s,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    if report is None:
+        return _complain(
+            FAILED, f"not done within {options.limit_s:g} s; see `fracgpu certs status`"
+        )
+    print(as_text(report))
+    return FAILED if report.problems else DONE
+
+
+def as_text(report: Report) -> str:
+    """Write the report for people: two tables and what is wrong."""
+    certificates = [
+        ("CERTIFICATE", "FOR", "NAMES", "SIGNED BY", "NOT BEFORE", "NOT AFTER", "LEFT"),
+        *(_cells(row, report) for row in report.rows),
+    ]
+    bundles = [
+        ("WEBHOOK CONFIGURATION", "WEBHOOK", "BUNDLE"),
+        *((row.configuration, row.webhook, row.trust.value) for row in report.bundles),
+    ]
+    maker = "cert-manager" if report.foreign_maker else "FracGPU"
+    lines = [
+        f"made by {maker}; {report.authorities} trusted "
+        + ("authority" if report.authorities == 1 else "authorities"),
+        "",
+        *_table(certificates),
+        "",
+        *_table(bundles),
+    ]
+    problems = report.problems
+    return "\n".join([*lines, *([""] if problems else []), *(f"problem: {it}" for it in problems)])
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Write the report for programs; no key is in it."""
+    return {
+        "maker": "cert-manager" if report.foreign_maker else "fracgpu",
+        "trustedAuthorities": report.authorities,
+        "certificates": [_row_json(row, report) for row in report.rows],
+        "bundles": [
+            {"configuration": it.configuration, "webhook": it.webhook, "state": it.trust.value}
+            for it in report.bundles
+        ],
+        "problems": report.problems,
+    }
+
+
+def _row_json(row: Row, report: Report) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "secret": row.secret,
+        "for": row.role.value,
+        "signedBy": row.signed_by,
+        "problem": row.problem,
+    }
+    if row.facts is not None:
+        said |= {
+            "names": sorted(row.facts.names),
+            "notBefore": row.facts.not_before.strftime(_TIME),
+            "notAfter": row.facts.not_after.strftime(_TIME),
+            "leftS": _left_s(row, report),
+            "sha256": row.facts.fingerprint,
+        }
+    return said
+
+
+def _left_s(row: Row, report: Report) -> int:
+    return int((row.facts.not_after - report.now).total_seconds()) if row.facts is not None else 0
+
+
+def _cells(row: Row, report: Report) -> tuple[str, ...]:
+    if row.facts is None:
+        return (row.secret, row.role.value, "-", row.signed_by, "-", "-", "-")
+    # The longest says most: the one with the namespace and the cluster's domain in it.
+    names = sorted(row.facts.names, key=lambda it: (-len(it), it))
+    more = len(names) - _NAMES_SHOWN
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return (
+        row.secret,
+        row.role.value,
+        shown or "-",
+        row.signed_by,
+        row.facts.not_before.strftime(_TIME),
+        row.facts.not_after.strftime(_TIME),
+        duration(_left_s(row, report)),
+    )
+
+
+def duration(seconds: int) -> str:
+    """Write seconds with a rough figure beside, such as ``2591999 s (29 d)``."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if abs(seconds) >= length:
+            return f"{seconds} s ({int(seconds / length)} {unit})"
+    return f"{seconds} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _settings(options: argparse.Namespace) -> CertsSettings:
+    return CertsSettings(
+        kubeconfig=options.kubeconfig,
+        namespace=options.namespace,
+        services=_words(options.services),
+        clients=_words(options.clients),
+        webhook_configurations=_words(options.webhook_configurations),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.split(",") if word)
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--kubeconfig", help="kubeconfig file; else in-cluster, else $KUBECONFIG or ~/.kube/config"
+    )
+    common.add_argument("--namespace", default=_DEFAULTS.namespace, help="where the Secrets are")
+    for flag, words, what in (
+        ("--services", _DEFAULTS.services, "Services with a serving certificate"),
+        ("--clients", _DEFAULTS.clients, "callers with a client certificate"),
+        (
+            "--webhook-configurations",
+            _DEFAULTS.webhook_configurations,
+            "webhook configurations that trust the authority",
+        ),
+    ):
+        common.add_argument(flag, default=",".join(words), help=f"{what}; with commas between")
+    parser = argparse.ArgumentParser(prog="fracgpu certs", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    status = verbs.add_parser(
+        "status", parents=[common], help="each certificate, and who trusts it; 1 if one is not well"
+    )
+    status.add_argument("--json", action="store_true", help="for programs")
+    again = verbs.add_parser(
+        "rotate", parents=[common], help="have new certificates made, and wait for them"
+    )
+    again.add_argument(
+        "--ca", action="store_true", help="the authority too, and so everything it signed"
+    )
+    again.add_argument(
+        "--limit-s", type=float, default=300.0, help="longest wait, in seconds; default 300"
+    )
+    return parser
+
+
+def _complain(code: int, mistake: str) -> int:
+    print(f"fracgpu: {mistake}", file=sys.stderr)
+    return code

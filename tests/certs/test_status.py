@@ -1,0 +1,173 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from certs.loop import CertsLoop
+from certs.metrics import CertsMetrics
+from certs.reading import ROTATE_KEY
+from certs.service import wanted_of
+from certs.settings import CertsSettings
+from certs.status import Report, Role, Trust, look
+from certs.store import CertStore
+from kube.client import KubeClient
+from kube.kinds import MUTATING_WEBHOOKS, SECRETS
+from process.telemetry import new_registry
+from tests.certs.tls_world import a_ca
+from tests.certs.webhooks import a_webhook, apply
+from tests.fakes.clock import NOON, VirtualClock
+
+SETTINGS = CertsSettings()
+CA, WEBHOOK, SCHEDULER, CLIENT = (
+    "fracgpu-ca",
+    "fracgpu-webhook-tls",
+    "fracgpu-scheduler-tls",
+    "fracgpu-scheduler-client",
+)
+
+
+class World:
+    """The certificates role at work, on a virtual clock."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube, self.clock = kube, VirtualClock()
+        metrics = CertsMetrics(new_registry(), self.clock)
+        self.loop = CertsLoop(
+            kube, self.clock, namespace="fracgpu-system", wanted=wanted_of(SETTINGS),
+            metrics=metrics,
+        )  # fmt: skip
+
+    async def settle(self) -> None:
+        for _ in range(20):
+            if await self.loop.round() >= timedelta(seconds=10):
+                return
+        raise AssertionError("the loop does not come to rest")
+
+    async def look(self) -> Report:
+        return await look(self.kube, SETTINGS, now=self.clock.now())
+
+    async def change(self, secret: str, patch: dict[str, Any]) -> None:
+        await self.kube.patch(SECRETS, secret, patch, namespace="fracgpu-system")
+
+
+@pytest.fixture
+async def world(kube: KubeClient) -> World:
+    await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
+    return World(kube)
+
+
+async def test_when_all_is_well_every_certificate_and_bundle_is_current(world: World) -> None:
+    await world.settle()
+
+    report = await world.look()
+
+    assert [(row.secret, row.role, row.signed_by) for row in report.rows] == [
+        (CA, Role.AUTHORITY, "itself"),
+        (WEBHOOK, Role.SERVER, "current"),
+        (SCHEDULER, Role.SERVER, "current"),
+        (CLIENT, Role.CLIENT, "current"),
+    ]
+    assert [row.facts.names for row in report.rows if row.facts is not None][3] == {
+        "fracgpu-scheduler"
+    }
+    assert [row.trust for row in report.bundles] == [Trust.CURRENT, Trust.ABSENT]
+    assert (report.authorities, report.foreign_maker, report.problems) == (1, False, [])
+
+
+async def test_before_anything_is_made_everything_is_a_problem(kube: KubeClient) -> None:
+    report = await World(kube).look()
+
+    assert report.problems == [
+        *(f"Secret {name}: there is none" for name in (CA, WEBHOOK, SCHEDULER, CLIENT)),
+        "no webhook configuration exists that could trust the authority",
+    ]
+
+
+async def test_a_configuration_without_a_bundle_or_with_somebody_elses_is_a_problem(
+    world: World,
+) -> None:
+    await world.settle()
+    await world.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    stranger = a_webhook("b.example.org", ca_bundle=a_ca().cert_pem)
+    await apply(world.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"), stranger)
+
+    assert (await world.look()).problems == [
+        "MutatingWebhookConfiguration/fracgpu-webhook, webhook a.example.org: has no bundle",
+        "MutatingWebhookConfiguration/fracgpu-webhook, webhook b.example.org: does not trust the "
+        "authority",
+    ]
+
+
+async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(world: World) -> None:
+    await world.settle()
+    stored = await CertStore(world.kube, namespace="fracgpu-system").read(CA)
+    assert stored is not None
+    await world.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    bundle = stored.data["ca.crt"] + a_ca().cert_pem
+    await apply(world.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org", ca_bundle=bundle))
+
+    report = await world.look()
+
+    assert (report.bundles[0].trust, report.problems) == (Trust.OTHER, [])
+
+
+@pytest.mark.parametrize(
+    ("patch", "problem"),
+    [
+        ({"data": {"tls.crt": None}}, "it has no tls.crt"),
+        ({"data": {"tls.crt": "bm8="}}, "the certificate cannot be read"),
+        ({"data": {"tls.key": "bm8="}}, "the private key cannot be read"),
+    ],
+)
+async def test_a_damaged_secret_is_a_problem_that_quotes_nothing(
+    world: World, patch: dict[str, Any], problem: str
+) -> None:
+    await world.settle()
+    await world.change(WEBHOOK, patch)
+
+    (found,) = (await world.look()).problems
+
+    assert found.startswith(f"Secret {WEBHOOK}: {problem}")
+    assert "bm8" not in found
+
+
+async def test_while_a_rotation_lasts_the_old_leaves_are_of_the_older_authority(
+    world: World,
+) -> None:
+    await world.settle()
+    ca = (await world.look()).rows[0].facts
+    assert ca is not None
+    await world.change(CA, {"metadata": {"annotations": {ROTATE_KEY: ca.fingerprint}}})
+
+    await world.settle()
+
+    report = await world.look()
+    assert {row.signed_by for row in report.rows[1:]} == {"older"}
+    assert (report.authorities, report.problems) == (2, [])
+
+
+async def test_what_has_expired_is_a_problem(world: World) -> None:
+    await world.settle()
+    await world.clock.advance(timedelta(days=31).total_seconds())
+
+    problems = (await world.look()).problems
+
+    end = (NOON + timedelta(days=30)).isoformat()
+    assert problems == [f"Secret {name}: expired at {end}" for name in (WEBHOOK, SCHEDULER, CLIENT)]
+
+
+async def test_cert_managers_certificates_are_judged_by_their_own_bundle(world: World) -> None:
+    await world.settle()
+    for name in (WEBHOOK, SCHEDULER, CLIENT):
+        theirs = {"metadata": {"annotations": {"cert-manager.io/certificate-name": name}}}
+        await world.change(name, theirs)
+    await world.kube.delete(SECRETS, CA, namespace="fracgpu-system")
+
+    report = await world.look()
+
+    assert (report.foreign_maker, report.problems) == (True, [])
+    assert [(row.secret, row.signed_by) for row in report.rows] == [
+        (WEBHOOK, "current"),
+        (SCHEDULER, "current"),
+        (CLIENT, "current"),
+    ]
