@@ -1,0 +1,121 @@
+"""A small cluster for the tests of explanations: nodes, who holds what, and the pod in question."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from fracgpu import names
+from fracgpu.allocation import Assignment, Hold, PodRecord
+from fracgpu.card import Card, CardUuid, Cordon, NodeCards
+from fracgpu.container import ContainerSpec
+from fracgpu.explained import Site, Subject, World
+from fracgpu.nodefit import NodeRules, Taint
+from fracgpu.request import PodNeed
+from fracgpu.snapshot import PodHolds, Snapshot, node_loads
+from fracgpu.views import PodView
+from tests.support.core import a_hold
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Nodes and holders, put together bit by bit."""
+
+    nodes: list[NodeCards] = field(default_factory=list)
+    holds: list[PodHolds] = field(default_factory=list)
+    pods: dict[str, PodView] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict)
+
+    def node(
+        self,
+        name: str,
+        *cards: Card,
+        cordons: Mapping[str, int] | None = None,
+        site: Site | None = None,
+        labels: Mapping[str, str] | None = None,
+        shared: bool = True,
+        schedulable: bool = True,
+    ) -> "Cluster":
+        """Add a node; *cordons* maps a card to the seconds from noon when its cordon lapses."""
+        self.nodes.append(
+            NodeCards(
+                node=name,
+                cards=cards,
+                cordons=tuple(
+                    Cordon(
+                        card=CardUuid(card), until=NOON + timedelta(seconds=after_s), reason="hot"
+                    )
+                    for card, after_s in (cordons or {}).items()
+                ),
+                labels={names.SHARE_LABEL: "true", **(labels or {})},
+                shared=shared,
+                schedulable=schedulable,
+            )
+        )
+        if site is not None:
+            self.sites[name] = site
+        return self
+
+    def holder(
+        self, name: str, node: str, card: str, mib: int, *, cores: int = 0, leaving: bool = False
+    ) -> "Cluster":
+        """Add a pod that holds a part of a card."""
+        hold: Hold = a_hold(mib, cores=cores)
+        self.holds.append(PodHolds(pod_uid=name, node=node, holds={CardUuid(card): hold}))
+        record = PodRecord(uid=name, namespace="default", name=name, node=node, terminating=leaving)
+        self.pods[name] = PodView(record=record)
+        return self
+
+    def world(self) -> World:
+        """Look at it at noon."""
+        loads = {
+            node.node: node_loads(
+                node,
+                [it for it in self.holds if it.node == node.node],
+                cordoned=node.cordoned(now=NOON),
+            )
+            for node in self.nodes
+        }
+        return World(
+            snapshot=Snapshot(nodes=loads, pods={it.pod_uid: it for it in self.holds}),
+            pods=self.pods,
+            sites=self.sites,
+            now=NOON,
+        )
+
+
+def a_waiting_pod(
+    need: PodNeed | None,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    selector: Mapping[str, str] | None = None,
+    tolerates: Sequence[str] = (),
+) -> Subject:
+    """A pod as the webhook leaves it, unbound; *tolerates* are keys of taints."""
+    wanted = selector or {}
+
+    def allows(labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
+        selected = all(labels.get(key) == value for key, value in wanted.items())
+        return selected and all(taint.key in tolerates for taint in taints)
+
+    specs = tuple(
+        ContainerSpec(name=it.name, kind=it.kind) for it in (need.containers if need else ())
+    )
+    view = PodView(
+        record=PodRecord(uid="new", namespace="default", name="new", containers=specs),
+        need=need,
+        phase="Pending",
+        scheduler_name=names.SCHEDULER_NAME,
+        annotations={names.GRANTED: "granted", **(annotations or {})},
+        node_selector=wanted,
+    )
+    return Subject(view=view, rules=NodeRules(allows=allows))
+
+
+def bound(subject: Subject, node: str, assignment: Assignment | None) -> Subject:
+    """The same pod once it is bound, running since noon."""
+    containers = tuple(ContainerSpec(name=name) for name in assignment or {})
+    record = replace(subject.view.record, node=node, assignment=assignment, containers=containers)
+    view = replace(subject.view, record=record, started_at=NOON, phase="Running")
+    return replace(subject, view=view)
