@@ -1,0 +1,1 @@
+"""Measurements of the product; nothing in here runs in production."""

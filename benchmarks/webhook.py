@@ -1,0 +1,230 @@
+"""What one mutating call costs, beside a bare aiohttp handler that echoes the same body.
+
+Ratios are taken in one run, calls to both in turn, because the machine is not ours alone; of
+several runs the median counts.
+"""
+
+import asyncio
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks._http_caller import Caller, request_bytes
+from benchmarks._live_webhook import Live, live_webhooks
+from benchmarks.figure import Figure
+from certs.authority import make_serving
+from process.clock import SystemClock
+from simulator.demo.ports import free_ports
+
+_RUNS: Final = 7
+_CALLS: Final = 1000  # of each kind in one run
+_WARM_UP: Final = 200
+_CALLERS: Final = 8
+_CROWD_S: Final = 4.0
+_ECHO_LIMIT_S: Final = 10.0
+
+
+def figures() -> Iterator[Figure]:
+    """Measure; see ``benchmarks.figure.Benchmark``."""
+    yield from asyncio.run(_measured())
+
+
+async def _measured() -> Sequence[Figure]:
+    body = json.dumps(a_review()).encode()
+    request = request_bytes("/mutate", body)
+    with tempfile.TemporaryDirectory() as folder:
+        async with live_webhooks(Path(folder), count=2) as live:
+            async with _echo(live, Path(folder)) as echo_port:
+                found = await _side_by_side(live, echo_port, request)
+            found += await _crowd(live, request)
+    return [*found, _figure("body", len(body) / 1024, "KiB", "AdmissionReview of one pod")]
+
+
+async def _side_by_side(live: Live, echo_port: int, request: bytes) -> list[Figure]:
+    trust = live.trust()
+    runs: list[tuple[list[float], list[float]]] = []
+    async with Caller(live.webhooks[0].port, trust) as webhook, Caller(echo_port, trust) as echo:
+        for _ in range(_WARM_UP):
+            await _timed_ms(webhook, request)
+            await _timed_ms(echo, request)
+        for _ in range(_RUNS):
+            ours, theirs = [], []
+            for _ in range(_CALLS):
+                ours.append(await _timed_ms(webhook, request))
+                theirs.append(await _timed_ms(echo, request))
+            runs.append((ours, theirs))
+    note = f"one caller, keep-alive TLS; median of {_RUNS} runs of {_CALLS} calls"
+    found = []
+    for share in (50, 99):
+        ours_ms = statistics.median(_percentile(ours, share) for ours, _ in runs)
+        echo_ms = statistics.median(_percentile(echo, share) for _, echo in runs)
+        ratio = statistics.median(
+            _percentile(ours, share) / _percentile(echo, share) for ours, echo in runs
+        )
+        found += [
+            _figure(f"mutate_p{share}", ours_ms, "ms", note),
+            _figure(f"echo_p{share}", echo_ms, "ms", note),
+            _figure(f"mutate_to_echo_p{share}", ratio, "ratio", note),
+        ]
+    return found
+
+
+async def _crowd(live: Live, request: bytes) -> list[Figure]:
+    """Eight callers on two processes, which share two cores with the callers themselves."""
+    trust = live.trust()
+    times: list[float] = []
+    ends = time.perf_counter() + _CROWD_S
+
+    async def call(port: int) -> None:
+        async with Caller(port, trust) as caller:
+            while time.perf_counter() < ends:
+                times.append(await _timed_ms(caller, request))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(_CALLERS):
+            group.create_task(call(live.webhooks[number % len(live.webhooks)].port))
+    note = f"{_CALLERS} callers, {len(live.webhooks)} processes, callers on the same cores"
+    return [
+        _figure("crowd_rate", len(times) / _CROWD_S, "1/s", note),
+        _figure("crowd_p50", _percentile(times, 50), "ms", note),
+        _figure("crowd_p99", _percentile(times, 99), "ms", note),
+    ]
+
+
+@asynccontextmanager
+async def _echo(live: Live, folder: Path) -> AsyncIterator[int]:
+    (port,) = free_ports(1)
+    leaf = make_serving(
+        live.ca, names=("127.0.0.1",), now=SystemClock().now(), life=timedelta(hours=1)
+    )
+    pem = folder / "echo.pem"
+    pem.touch(mode=0o600)
+    pem.write_bytes(leaf.cert_pem + leaf.key_pem)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks._echo_server", str(port), str(pem)
+    )
+    try:
+        async with asyncio.timeout(_ECHO_LIMIT_S):
+            while not await _listens(port):
+                await asyncio.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+async def _timed_ms(caller: Caller, request: bytes) -> float:
+    began = time.perf_counter()
+    status, _ = await caller.post(request)
+    took_ms = (time.perf_counter() - began) * 1000
+    if status != 200:  # noqa: PLR2004 - HTTP
+        raise RuntimeError(f"the server answered {status}")
+    return took_ms
+
+
+def _percentile(values: Sequence[float], share: int) -> float:
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=f"webhook.{name}", value=round(value, 3), unit=unit, note=note)
+
+
+def a_review() -> dict[str, Any]:
+    """A pod as the API server shows it to a webhook, of the size that such pods have."""
+    labels = {"app.kubernetes.io/name": "train", "team": "vision", "pod-template-hash": "7c5d8b"}
+    env = [{"name": f"SETTING_{n}", "value": f"value-of-{n}"} for n in range(12)]
+    container = {
+        "name": "train",
+        "image": "registry.example/vision/train:2026.11",
+        "args": ["--epochs", "90", "--data", "/data"],
+        "env": env,
+        "ports": [{"name": "metrics", "containerPort": 9100, "protocol": "TCP"}],
+        "resources": {
+            "limits": {"cpu": "8", "memory": "32Gi"},
+            "requests": {"cpu": "4", "memory": "32Gi"},
+        },
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "generateName": "train-7c5d8b-",
+            "namespace": "vision",
+            "labels": labels,
+            "annotations": {"fracgpu.io/fraction": "train=0.5", "prometheus.io/scrape": "true"},
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "train-7c5d8b",
+                    "uid": "0d2c4a4e-52a7-4f5e-8d54-0a3a3ad5f4bd",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            "containers": [container, {"name": "logs", "image": "registry.example/logs:1"}],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "dnsPolicy": "ClusterFirst",
+            "serviceAccountName": "default",
+            "schedulerName": "default-scheduler",
+            "tolerations": [
+                {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+            ],
+            "enableServiceLinks": True,
+            "preemptionPolicy": "PreemptLowerPriority",
+        },
+        "status": {},
+    }
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    resource = {"group": "", "version": "v1", "resource": "pods"}
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "request": {
+            "uid": "9e8992f7-5761-4a27-a7b0-501b0d61c7f6",
+            "kind": kind,
+            "resource": resource,
+            "requestKind": kind,
+            "requestResource": resource,
+            "name": "train-7c5d8b-x2x7p",
+            "namespace": "vision",
+            "operation": "CREATE",
+            "userInfo": {
+                "username": "system:serviceaccount:kube-system:replicaset-controller",
+                "uid": "3e9c1d0e-6c1b-4c9a-9a57-2b8d4b2c7b57",
+                "groups": ["system:serviceaccounts", "system:authenticated"],
+            },
+            "object": pod,
+            "oldObject": None,
+            "dryRun": False,
+            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
+        },
+    }

@@ -1,0 +1,1 @@
+"""Policies that judge where a pod goes by what the whole cluster loses by it."""

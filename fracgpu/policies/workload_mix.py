@@ -1,0 +1,126 @@
+"""What kinds of pods a cluster gets, and how often: learned from the pods it has seen."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+WHOLE_CARD_MILLI: Final = 1000
+
+_LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios stay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    """What one pod asks of a node, in the terms that decide what is left for others.
+
+    Attributes:
+        cpu_milli: CPU request in thousandths of a core.
+        memory_mib: host memory request in MiB.
+        cards: number of distinct cards; 0 for a pod that needs none.
+        share_milli: thousandths of each of these cards; 0 where *cards* is 0.
+        models: card models accepted; None accepts every model.
+    """
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    cards: int = 0
+    share_milli: int = 0
+    models: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpu_milli < 0 or self.memory_mib < 0 or self.cards < 0:
+            raise ValueError(f"{self} asks for less than nothing; want 0 or more of everything")
+        least = 1 if self.cards else 0
+        most = WHOLE_CARD_MILLI if self.cards else 0
+        if not least <= self.share_milli <= most:
+            raise ValueError(
+                f"share_milli is {self.share_milli} with {self.cards} cards; want {least} to {most}"
+            )
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of a card over all its cards."""
+        return self.cards * self.share_milli
+
+    def accepts(self, model: str) -> bool:
+        return not self.cards or self.models is None or model in self.models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodClass:
+    """Pods that ask the same, and the share of all pods that they are (0..1)."""
+
+    want: Want
+    frequency_ratio: float
+
+
+class WorkloadMix:
+    """Counts pods by what they ask, in bounded memory; old pods fade.
+
+    It needs no clock: a pod loses half its weight when *half_life_pods* more have been seen. After
+    a restart it is folded again from the pods that live.
+
+    Args:
+        capacity: most classes that are kept; the rarest go first.
+        half_life_pods: how many newer pods halve the weight of one.
+    """
+
+    def __init__(self, *, capacity: int = 512, half_life_pods: float = 10_000) -> None:
+        self._capacity = capacity
+        self._growth = 2.0 ** (1.0 / half_life_pods)
+        self._unit = 1.0
+        self._weight: dict[Want, float] = {}
+
+    @classmethod
+    def fold(cls, wants: Iterable[Want]) -> "WorkloadMix":
+        """Learn from pods that are there already, all of the same age."""
+        mix = cls()
+        for want in wants:
+            mix._add(want)
+        return mix
+
+    def observe(self, want: Want) -> None:
+        """See one more pod."""
+        self._unit *= self._growth
+        self._add(want)
+
+    def classes(self) -> tuple[PodClass, ...]:
+        """Give the classes, most frequent first; the same counts always give the same order."""
+        total = sum(self._weight.values())
+        return tuple(
+            PodClass(want=want, frequency_ratio=weight / total)
+            for want, weight in sorted(self._weight.items(), key=lambda it: (-it[1], _order(it[0])))
+        )
+
+    def _add(self, want: Want) -> None:
+        # Host memory is not what leaves cards idle, and would split every class into many.
+        key = Want(
+            cpu_milli=want.cpu_milli,
+            cards=want.cards,
+            share_milli=want.share_milli,
+            models=want.models,
+        )
+        self._weight[key] = self._weight.get(key, 0.0) + self._unit
+        if len(self._weight) > 2 * self._capacity:
+            heaviest = sorted(self._weight.items(), key=lambda it: (-it[1], _order(it[0])))
+            self._weight = dict(heaviest[: self._capacity])
+        if self._unit > _LARGEST_UNIT:
+            self._weight = {want: weight / self._unit for want, weight in self._weight.items()}
+            self._unit = 1.0
+
+
+def drift_ratio(old: Iterable[PodClass], new: Iterable[PodClass]) -> float:
+    """Tell how far two mixes are apart: 0 for the same, 1 for nothing in common."""
+    before, after = _by_want(old), _by_want(new)
+    return 0.5 * sum(
+        abs(before.get(want, 0.0) - after.get(want, 0.0)) for want in before.keys() | after.keys()
+    )
+
+
+def _by_want(classes: Iterable[PodClass]) -> Mapping[Want, float]:
+    return {it.want: it.frequency_ratio for it in classes}
+
+
+def _order(want: Want) -> tuple[int, int, int, tuple[str, ...]]:
+    models = tuple(sorted(want.models)) if want.models is not None else ()
+    return (want.cards, want.share_milli, want.cpu_milli, models)

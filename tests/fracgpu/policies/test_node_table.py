@@ -1,0 +1,71 @@
+"""The table holds what it was told of each node, and tells what has changed since."""
+
+import pytest
+
+from fracgpu.policies.node_table import NodeFree, NodeTable
+from fracgpu.policies.workload_mix import Want
+from tests.fracgpu.policies.wants import HALF, MODELS, PAIR, PICKY, WHOLE, node
+
+
+def table(*nodes: NodeFree) -> NodeTable:
+    made = NodeTable(MODELS)
+    for it in nodes:
+        made.put(made.add(), it)
+    return made
+
+
+def test_a_pod_has_room_where_cpu_memory_and_model_suit_it() -> None:
+    nodes = table(node(1000), node(1000, cores=7), node(1000, model="T4"))
+
+    assert nodes.roomy(WHOLE).tolist() == [0, 2]
+    assert nodes.roomy(PICKY).tolist() == [0]
+    assert nodes.roomy(Want(memory_mib=2_000_000)).tolist() == []
+
+
+def test_a_pod_without_cards_goes_to_every_model() -> None:
+    assert table(node(1000), node(1000, model="T4")).roomy(Want(cpu_milli=1)).tolist() == [0, 1]
+
+
+def test_a_dropped_node_takes_no_pod_and_its_row_is_used_again() -> None:
+    nodes = table(node(1000), node(1000))
+    nodes.drop(0)
+
+    assert nodes.roomy(Want()).tolist() == [1]
+    assert nodes.add() == 0
+
+
+def test_only_rows_that_changed_are_named() -> None:
+    nodes = table(node(1000), node(1000), node(1000))
+    before = nodes.now
+    nodes.put(1, node(500))
+
+    assert nodes.changed_since(before).tolist() == [1]
+    assert nodes.changed_since(nodes.now).tolist() == []
+
+
+def test_a_model_learnt_later_leaves_the_others_as_they_were() -> None:
+    nodes = table(node(1000))
+    nodes.know("L40")
+    nodes.put(nodes.add(), node(1000, model="L40"))
+
+    assert nodes.roomy(PICKY).tolist() == [0]
+    assert nodes.roomy(Want(cards=1, share_milli=1, models=frozenset({"L40"}))).tolist() == [1]
+
+
+def test_the_tightest_cards_are_taken_lower_numbers_first() -> None:
+    nodes = table(node(1000, 500, 600, 1000, 1000))
+
+    assert nodes.cards(0, HALF) == (1,)
+    assert nodes.cards(0, PAIR) == (0, 3)
+
+
+def test_the_table_grows_with_the_cluster() -> None:
+    nodes = table(*[node(1000)] * 200)
+
+    assert nodes.roomy(WHOLE).tolist() == list(range(200))
+
+
+@pytest.mark.parametrize("cards", [(1001,), (-1,), (0,) * 33])
+def test_cards_that_cannot_be_are_refused(cards: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="want"):
+        node(*cards)
