@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
 from kube.errors import Gone, KubeDecodeError, KubeError, TooManyRequests, Unavailable
-from kube.kinds import PODS, Kind
+from kube.kinds import PODS, SERVICE_ACCOUNTS, Kind
 from kube.objects import ObjectList, Raw, RawList, decode, decode_object
 
 _T = TypeVar("_T")
@@ -341,6 +341,35 @@ class KubeClient:
         }
         path = PODS.path(namespace=namespace, name=name, subresource="eviction")
         await self._write("POST", path, body, query=_dry_run(dry_run=dry_run))
+
+    async def issue_token(
+        self,
+        *,
+        namespace: str,
+        account: str,
+        bound_to: Mapping[str, str] | None = None,
+        lifetime_s: int = 3600,
+    ) -> str:
+        """Ask for a service account's token (``TokenRequest``).
+
+        Args:
+            namespace: of the service account.
+            account: its name.
+            bound_to: ``apiVersion``, ``kind``, ``name`` and ``uid`` of the Pod, Node or Secret with
+                which the token ends; one bound to a Pod or Node carries the node's name.
+            lifetime_s: how long it is good for, in seconds; at least 600.
+
+        Raises:
+            NotFound: no such account.
+        """
+        spec: dict[str, Any] = {"audiences": [], "expirationSeconds": lifetime_s}
+        if bound_to is not None:
+            spec["boundObjectRef"] = dict(bound_to)
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = SERVICE_ACCOUNTS.path(namespace=namespace, name=account, subresource="token")
+        answer = await self._write("POST", path, body)
+        token: str = answer["status"]["token"]
+        return token
 
     async def _write(
         self,

@@ -12,6 +12,7 @@ from kube.client import KubeClient
 from process.clock import Clock
 from simulator.apiserver import ApiServer
 from simulator.controllers import run_controllers
+from simulator.demo.accounts import install_rights, token_of, user_of, write_kubeconfig
 from simulator.kube_scheduler import KubeScheduler
 from simulator.realapi import RealApiServer
 from simulator.scheduler_profile import scheduler_configuration
@@ -22,21 +23,44 @@ class ControlPlane:
     """An API server, and who plays controller manager and scheduler.
 
     Attributes:
-        user: the name under which *kubeconfig* speaks.
-        parts: component → ``real 1.36`` or ``simulated``, for people.
+        kubeconfig: an administrator's.
+        ca_file: what signed the API server's certificate, where it serves HTTPS.
     """
 
     url: str
     kubeconfig: Path
-    user: str
+    ca_file: Path | None
+    workdir: Path
     extender_url: str
     simulated_controllers: bool
     simulated_scheduler: bool
 
+    async def prepare_rights(self, kube: KubeClient) -> None:
+        """Install the roles' rights; the embedded API server believes everybody and has none."""
+        if self.ca_file is not None:
+            await install_rights(kube)
+
+    async def kubeconfig_of(self, kube: KubeClient, role: str, *, node: str | None = None) -> Path:
+        """Write the kubeconfig of one role's process: its own account, its own rights.
+
+        Args:
+            kube: an administrator's client.
+            role: such as ``webhook``.
+            node: for an agent, the node it runs on; it must be registered.
+        """
+        # The embedded API server takes a bearer token for the user's name.
+        token = user_of(role)
+        if self.ca_file is not None:
+            token = await token_of(kube, role, node=node)
+        path = self.workdir / f"{role}{f'-{node}' if node else ''}.kubeconfig"
+        return write_kubeconfig(path, server=self.url, token=token, ca_file=self.ca_file)
+
     @property
     def parts(self) -> dict[str, str]:
+        """Say of each component whether it is real."""
         words = {True: "simulated", False: "real"}
         return {
+            "apiServer": words[self.ca_file is None],
             "controllers": words[self.simulated_controllers],
             "scheduler": words[self.simulated_scheduler],
         }
@@ -65,8 +89,9 @@ async def open_control_plane(
         async with ApiServer.start() as embedded:
             yield ControlPlane(
                 url=embedded.url,
-                kubeconfig=embedded.kubeconfig(kubeconfig, user="fracgpu-demo"),
-                user="fracgpu-demo",
+                kubeconfig=embedded.kubeconfig(kubeconfig),
+                ca_file=None,
+                workdir=workdir,
                 extender_url=extender_url,
                 simulated_controllers=True,
                 simulated_scheduler=True,
@@ -89,7 +114,8 @@ async def open_control_plane(
         yield ControlPlane(
             url=api.url,
             kubeconfig=kubeconfig,
-            user="admin",
+            ca_file=api.ca_file,
+            workdir=workdir,
             extender_url=extender_url,
             simulated_controllers=not manager,
             simulated_scheduler=not scheduler,

@@ -13,22 +13,29 @@ from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
-from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES
+from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS
 from process.clock import Clock
 from rebalancer.prometheus import Prometheus
 from simulator.cards import cards_document, write_cards_file
+from simulator.demo.accounts import deployed
 from simulator.demo.control_plane import ControlPlane, open_control_plane
 from simulator.demo.hardware import plan_nodes
 from simulator.demo.heat import MeasuredHeat
 from simulator.demo.observer import Observer
 from simulator.demo.probes import why_not_ready
-from simulator.demo.roles import Addresses, Cluster, NodePlace, choose_addresses, role_specs
-from simulator.demo.supervisor import Supervisor
+from simulator.demo.roles import (
+    Addresses,
+    NodePlace,
+    choose_addresses,
+    process_spec,
+    role_processes,
+)
+from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.demo.workload import NAMESPACE, heating_workload
 from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.prometheus import RealPrometheus
 
-_DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+_NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
 
@@ -117,6 +124,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
         )
         kube = await stack.enter_async_context(connect(plane.kubeconfig))
         await _prepare(kube, addresses, settings.policy)
+        await plane.prepare_rights(kube)
         prometheus = await stack.enter_async_context(
             RealPrometheus.start(
                 workdir / "prometheus",
@@ -150,20 +158,21 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             name: Kubelet(kube, clock, KubeletConfig(node=name, folders=place.folders))
             for name, place in places.items()
         }
-        cluster = Cluster(
-            kubeconfig=plane.kubeconfig, user=plane.user, prometheus_url=prometheus.url
-        )
-        supervisor = Supervisor(role_specs(addresses, places, cluster), log_dir=workdir)
         await stack.enter_async_context(
             _running(
                 plane.run_controllers(kube, clock),
                 plane.run_scheduler(kube, clock),
                 observer.run(),
-                supervisor.run(),
                 *(kubelet.run() for kubelet in kubelets.values()),
             )
         )
-        await observer.wait_synced()
+        async with asyncio.timeout(_NODES_LIMIT_S):
+            await observer.wait_synced()
+            for kubelet in kubelets.values():
+                await kubelet.wait_ready()
+        specs = await _specs(kube, plane, addresses, places, prometheus_url=prometheus.url)
+        supervisor = Supervisor(specs, log_dir=workdir)
+        await stack.enter_async_context(_running(supervisor.run()))
         yield Rig(
             kube=kube,
             control_plane=plane,
@@ -195,23 +204,32 @@ async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, 
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
         except AlreadyExists:
             continue
-    config = _deployed("config.yaml", "ConfigMap")
-    config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))
-    await kube.create(CONFIGMAPS, config)
-    webhook = _deployed("webhook.yaml", "MutatingWebhookConfiguration")
-    for entry in webhook["webhooks"]:
-        path = entry["clientConfig"]["service"]["path"]
-        # The deployed configuration, except that no Service leads to a process on loopback.
-        entry["clientConfig"] = {"url": f"https://127.0.0.1:{addresses.webhook}{path}"}
-    await kube.create(MUTATING_WEBHOOKS, webhook)
+    for config in deployed("ConfigMap"):
+        if config["metadata"]["name"] == names.CONFIG_MAP:
+            config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))
+        await kube.create(CONFIGMAPS, config)
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        for configuration in deployed(kind.kind):
+            for entry in configuration["webhooks"]:
+                path = entry["clientConfig"]["service"]["path"]
+                # As deployed, except that no Service leads to a process on loopback.
+                entry["clientConfig"] = {"url": f"https://127.0.0.1:{addresses.webhook}{path}"}
+            await kube.create(kind, configuration)
 
 
-def _deployed(file: str, kind: str) -> dict[str, Any]:
-    """Read one object of the deployment, so that the demo runs what an administrator installs.
-
-    Raises:
-        FileNotFoundError: this is not a checkout, so deploy/ is not here.
-    """
-    documents = yaml.safe_load_all((_DEPLOY / file).read_text())
-    found: dict[str, Any] = next(it for it in documents if it and it["kind"] == kind)
-    return found
+async def _specs(
+    kube: KubeClient,
+    plane: ControlPlane,
+    addresses: Addresses,
+    places: Mapping[str, NodePlace],
+    *,
+    prometheus_url: str,
+) -> list[ProcessSpec]:
+    return [
+        process_spec(
+            process,
+            telemetry_port=addresses.telemetry[process.name],
+            kubeconfig=await plane.kubeconfig_of(kube, process.role, node=process.node),
+        )
+        for process in role_processes(addresses, places, prometheus_url=prometheus_url)
+    ]

@@ -49,55 +49,54 @@ class NodePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """What every role is told: the API server, as whom, and the Prometheus."""
+class RoleProcess:
+    """One process to start: which role, on which node if it is an agent, and its own flags."""
 
-    kubeconfig: Path
-    user: str
-    prometheus_url: str
+    name: str
+    role: str
+    flags: Sequence[str]
+    node: str | None = None
 
 
-def role_specs(
-    addresses: Addresses, nodes: Mapping[str, NodePlace], cluster: Cluster
-) -> tuple[ProcessSpec, ...]:
-    """Write the command line of every role."""
-    roles: dict[str, Sequence[str]] = {
-        "certs": ("run", "certs", "--extra-names", "127.0.0.1"),
-        "webhook": (
-            *("run", "webhook", "--listen-host", "127.0.0.1"),
-            *("--listen-port", str(addresses.webhook), "--agent-users", cluster.user),
+def role_processes(
+    addresses: Addresses, nodes: Mapping[str, NodePlace], *, prometheus_url: str
+) -> tuple[RoleProcess, ...]:
+    """List every process of the demo."""
+    webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
+    scheduler = ("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0")
+    rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")
+    return (
+        RoleProcess(name="certs", role="certs", flags=("--extra-names", "127.0.0.1")),
+        RoleProcess(name="webhook", role="webhook", flags=webhook),
+        RoleProcess(name="scheduler", role="scheduler", flags=scheduler),
+        RoleProcess(name="rebalancer", role="rebalancer", flags=rebalancer),
+        *(
+            RoleProcess(
+                name=plugin_name(node), role="deviceplugin", flags=_plugin(node, place), node=node
+            )
+            for node, place in nodes.items()
         ),
-        "scheduler": (
-            *("run", "scheduler", "--listen-port", str(addresses.extender)),
-            *("--identity", "fracgpu-scheduler-0"),
+    )
+
+
+def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path) -> ProcessSpec:
+    """Write the command line of one process: the same command as in a pod."""
+    return ProcessSpec(
+        name=process.name,
+        argv=(
+            *(sys.executable, "-m", "cli", "run", process.role, *process.flags),
+            *("--kubeconfig", str(kubeconfig), "--telemetry-host", "127.0.0.1"),
+            *("--telemetry-port", str(telemetry_port)),
+            *("--drain-wait-s", "0", "--drain-limit-s", "1"),
         ),
-        "rebalancer": (
-            *("run", "rebalancer", "--prometheus-url", cluster.prometheus_url),
-            *("--identity", "fracgpu-rebalancer-0"),
-        ),
-    }
-    roles |= {plugin_name(node): _plugin(node, place) for node, place in nodes.items()}
-    return tuple(
-        ProcessSpec(
-            name=name,
-            argv=(
-                *(sys.executable, "-m", "cli", *words),
-                *("--kubeconfig", str(cluster.kubeconfig)),
-                *("--telemetry-host", "127.0.0.1"),
-                *("--telemetry-port", str(addresses.telemetry[name])),
-                *("--drain-wait-s", "0", "--drain-limit-s", "1"),
-            ),
-            env=_environment(),
-        )
-        for name, words in roles.items()
+        env=_environment(),
     )
 
 
 def _plugin(node: str, place: NodePlace) -> Sequence[str]:
     folders = place.folders
     return (
-        *("run", "deviceplugin", "--node-name", node),
-        *("--cards", f"simulated:{place.cards_file}"),
+        *("--node-name", node, "--cards", f"simulated:{place.cards_file}"),
         *("--device-plugins-dir", str(folders.device_plugins)),
         *("--pod-resources-socket", str(folders.pod_resources_socket)),
         *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),

@@ -7,7 +7,14 @@ import pytest
 
 from cli.run import ROLES
 from process.settings import load
-from simulator.demo.roles import Cluster, NodePlace, choose_addresses, plugin_name, role_specs
+from simulator.demo.roles import (
+    NodePlace,
+    RoleProcess,
+    choose_addresses,
+    plugin_name,
+    process_spec,
+    role_processes,
+)
 from simulator.demo.supervisor import ProcessSpec
 from simulator.kubelet import KubeletFolders
 
@@ -17,30 +24,38 @@ PLACES = {
     node: NodePlace(folders=KubeletFolders.under(Path("/t") / node), cards_file=Path("/t/cards"))
     for node in NODES
 }
-CLUSTER = Cluster(
-    kubeconfig=Path("/t/kubeconfig"), user="someone", prometheus_url="http://127.0.0.1:9090"
-)
-SPECS = role_specs(ADDRESSES, PLACES, CLUSTER)
+PROCESSES = role_processes(ADDRESSES, PLACES, prometheus_url="http://127.0.0.1:9090")
+
+
+def spec_of(process: RoleProcess) -> ProcessSpec:
+    return process_spec(
+        process,
+        telemetry_port=ADDRESSES.telemetry[process.name],
+        kubeconfig=Path("/t/kubeconfig"),
+    )
 
 
 def test_every_role_is_there_and_one_agent_for_each_node() -> None:
-    assert [spec.name for spec in SPECS] == [
+    assert [process.name for process in PROCESSES] == [
         "certs",
         "webhook",
         "scheduler",
         "rebalancer",
         *map(plugin_name, NODES),
     ]
+    assert {process.role for process in PROCESSES} == set(ROLES)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_a_role_accepts_its_flags_and_serves_where_prometheus_looks(spec: ProcessSpec) -> None:
+@pytest.mark.parametrize("process", PROCESSES, ids=lambda process: process.name)
+def test_a_role_accepts_its_flags_and_serves_where_prometheus_looks(process: RoleProcess) -> None:
+    spec = spec_of(process)
     words = list(spec.argv)
-    role = words[words.index("run") + 1]
     flags = words[words.index("run") + 2 :]
-    settings = vars(importlib.import_module(f"{role}.settings"))[ROLES[role].settings]
+    settings = vars(importlib.import_module(f"{process.role}.settings"))[
+        ROLES[process.role].settings
+    ]
 
-    loaded = load(settings, flags, spec.env, program=role)
+    loaded = load(settings, flags, spec.env, program=process.role)
 
     assert ADDRESSES.scrape_targets()[spec.name] == f"127.0.0.1:{loaded.telemetry_port}"
     assert loaded.kubeconfig == "/t/kubeconfig"
@@ -49,9 +64,7 @@ def test_a_role_accepts_its_flags_and_serves_where_prometheus_looks(spec: Proces
 def test_a_role_does_not_inherit_settings_from_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FRACGPU_WEBHOOK_LISTEN_PORT", "1")
 
-    specs = role_specs(ADDRESSES, PLACES, CLUSTER)
-
-    assert not [spec for spec in specs if "FRACGPU_WEBHOOK_LISTEN_PORT" in spec.env]
+    assert "FRACGPU_WEBHOOK_LISTEN_PORT" not in spec_of(PROCESSES[1]).env
 
 
 def test_no_two_servers_share_a_port() -> None:
