@@ -1,0 +1,66 @@
+"""Child processes that a test starts, kills and starts again; their output goes to a file."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.waiting import until_true
+
+
+class Child:
+    """One program that a test may end in any way and start again with the same arguments."""
+
+    def __init__(
+        self, command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self._command = [str(word) for word in command]
+        self._env = {**os.environ, **(env or {})}
+        self._process: asyncio.subprocess.Process | None = None
+        self.log = log
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        assert not self.alive, f"{self._command[0]} runs already"
+        with self.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+            )
+
+    async def end(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """Send *how* and wait for the end; what has not ended after 10 s is killed."""
+        process, self._process = self._process, None
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(how)
+        try:
+            async with asyncio.timeout(10):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def kill(self) -> None:
+        """End it as a crash does."""
+        await self.end(signal.SIGKILL)
+
+    async def wait_socket(self, socket: Path, *, limit_s: float = 60.0) -> None:
+        """Wait until *socket* is there; a child that ends before has failed."""
+
+        def there() -> bool:
+            assert self.alive, f"{self._command[0]} has ended; see {self.log}: {self.tail()}"
+            return socket.is_socket()
+
+        await until_true(there, what=f"{self._command[0]} serves {socket}", limit_s=limit_s)
+
+    def tail(self, lines: int = 15) -> str:
+        """Give the last words, for an assertion's message."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

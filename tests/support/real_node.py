@@ -1,0 +1,389 @@
+"""A real node for tests: containerd, kubelet and the node agent as processes of their own.
+
+Nothing of the machine's own is touched: kubelet has its folder of device plugins, which it does not
+let anybody choose, in a mount namespace of its own, and everything else lies in a temporary folder.
+"""
+
+import fcntl
+import itertools
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from deviceplugin.claims import whole_amount
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import Card, CardUuid
+from fracgpu.units import Mib
+from fracgpu.wire import write_assignment
+from kube.access import connect
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.kinds import NODES, PODS
+from kube.objects import decode_object
+from simulator.cards import cards_document, write_cards_file
+from simulator.realapi import ASSETS_ENV, RealApiServer, find_assets
+from tests.support.processes import Child
+from tests.support.real_pods import MARK, Sight, read_sight, state_of
+from tests.support.real_runtime import (
+    NoRuntimeError,
+    Runtime,
+    containerd_config,
+    find_runtime,
+    import_image,
+    kubelet_config,
+)
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+NODE: Final = "real-1"
+_PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
+# Harmless character devices that differ: null, zero, full, random, urandom and kmsg's neighbours.
+_MINORS: Final = (3, 5, 7, 8, 9)
+_GPU_DEVICES: Final = 1  # major number of the "mem" devices
+
+
+@dataclass(slots=True, kw_only=True)
+class RealNode:
+    """A running node; everything of it ends with :func:`a_real_node`'s block."""
+
+    root: Path
+    client: KubeClient
+    cards: tuple[Card, ...]
+    containerd: Child
+    kubelet: Child
+    agent: Child
+    containerd_socket: Path
+    minors: Mapping[CardUuid, int]
+    bound: list[str] = field(default_factory=list)
+
+    @property
+    def cdi_dir(self) -> Path:
+        return self.root / "cdi"
+
+    @property
+    def seen(self) -> Path:
+        """Where the containers tell what they see."""
+        return self.root / "seen"
+
+    async def restart_kubelet(self) -> None:
+        """Kill kubelet and start it again, as systemd does after a crash."""
+        await self.kubelet.kill()
+        await self.kubelet.start()
+
+    async def restart_containerd(self) -> None:
+        """Kill containerd and start it again; its containers live on."""
+        await self.containerd.kill()
+        self.containerd_socket.unlink(missing_ok=True)
+        await self.containerd.start()
+        await self.containerd.wait_socket(self.containerd_socket)
+
+    async def restart_agent(self) -> None:
+        """Kill the agent and start it again, with nothing remembered."""
+        await self.agent.kill()
+        await self.agent.start()
+
+    async def node(self) -> Json:
+        """Read the node; an empty one before kubelet has registered it."""
+        try:
+            return await self.client.get_object(NODES, NODE)
+        except NotFound:
+            return {}
+
+    async def wait_counted(self, *, slots: int, mib: int) -> None:
+        """Wait until kubelet shows as much as allocatable."""
+
+        async def counted() -> bool:
+            assert self.agent.alive, self.agent.tail()
+            assert self.kubelet.alive, self.kubelet.tail()
+            amounts = (await self.node()).get("status", {}).get("allocatable", {})
+            found = [whole_amount(amounts.get(it, "")) for it in (names.GPU_SLOT, names.GPU_MEM)]
+            return found == [slots, mib]
+
+        await until(counted, what=f"{slots} slots and {mib} MiB are allocatable", limit_s=90)
+
+    async def create(self, body: Json) -> Json:
+        return await self.client.create(PODS, body)
+
+    async def bind(self, pod: Json, **promised: Sequence[tuple[CardUuid, int]]) -> None:
+        """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
+        assignment = {
+            container.replace("_", "-"): tuple(
+                Slice(card=card, mib=Mib(mib)) for card, mib in parts
+            )
+            for container, parts in promised.items()
+        }
+        metadata = pod["metadata"]
+        binding = {
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+                "annotations": {names.ASSIGNMENT: write_assignment(assignment)},
+            },
+            "target": {"kind": "Node", "name": NODE},
+        }
+        await self.client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
+        self.bound.append(metadata["uid"])
+
+    async def pods(self) -> dict[str, Json]:
+        """List the pods by UID."""
+        listed = await self.client.list(PODS)
+        found = [decode_object(raw) for raw in listed.items]
+        return {it["metadata"]["uid"]: it for it in found}
+
+    async def wait_running(self, uids: Iterable[str], *, limit_s: float = 240) -> None:
+        """Wait until all run; a pod that kubelet has failed is an error that tells its reason."""
+        wanted = set(uids)
+        states: dict[str, str] = {}
+
+        async def running() -> bool:
+            pods = await self.pods()
+            states.clear()
+            states.update({uid: state_of(pods.get(uid)) for uid in wanted})
+            assert "Failed" not in {it.split(":")[0] for it in states.values()}, states
+            return set(states.values()) == {"Running"}
+
+        try:
+            await until(running, what=f"{len(wanted)} pods run", limit_s=limit_s)
+        except AssertionError as error:
+            waiting = {uid: it for uid, it in states.items() if it != "Running"}
+            raise AssertionError(f"{error}: {waiting}; agent: {self.agent.tail()}") from None
+
+    async def delete(self, pods: Iterable[Json]) -> None:
+        """Ask for the end of pods; they stop in their own time."""
+        for pod in pods:
+            metadata = pod["metadata"]
+            await self.client.delete(
+                PODS, metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"]
+            )
+
+    async def wait_gone(self, pods: Iterable[Json]) -> None:
+        uids = {it["metadata"]["uid"] for it in pods}
+
+        async def gone() -> bool:
+            return not uids & set(await self.pods())
+
+        await until(gone, what=f"{len(uids)} pods are gone", limit_s=120)
+
+    def sights(self, pod: Json) -> list[Sight]:
+        """Read what every start of the pod's containers saw."""
+        files = sorted(self.seen.glob(f"{pod['metadata']['uid']}.*.seen"))
+        return [read_sight(file) for file in files]
+
+    def expected(self, slices: Sequence[tuple[CardUuid, int]]) -> dict[str, str]:
+        """Give the device files and numbers that a container with *slices* must see."""
+        return {
+            f"{MARK}{self._index(card)}": f"{_GPU_DEVICES:x}:{self.minors[card]:x}"
+            for card, _ in slices
+        }
+
+    def _index(self, uuid: CardUuid) -> int:
+        return next(card.index for card in self.cards if card.uuid == uuid)
+
+    def log_events(self) -> list[Json]:
+        """Read the agent's log, over all its lives."""
+        found = []
+        for line in self.agent.log.read_text(errors="replace").splitlines():
+            with suppress(ValueError):  # a line cut short by SIGKILL
+                found.append(json.loads(line))
+        return found
+
+
+@asynccontextmanager
+async def a_real_node(
+    *, cards: Sequence[Card], cdi: bool = True, **flags: str
+) -> AsyncIterator[RealNode]:
+    """Start a control plane, a node and our agent on it, or skip the test and say why.
+
+    Args:
+        cards: the simulated cards of the node, at most five.
+        cdi: whether the runtime knows CDI.
+        flags: more settings of the agent, ``name=value``.
+    """
+    runtime = _runtime_or_skip()
+    with _alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        async with AsyncExitStack() as stack:
+            assets = find_assets(os.environ[ASSETS_ENV])
+            api = await stack.enter_async_context(RealApiServer.start(assets, root / "api"))
+            kubeconfig = api.kubeconfig(root / "kubeconfig")
+            client = await stack.enter_async_context(connect(str(kubeconfig)))
+            node = _lay_out(root, runtime, client, kubeconfig, cards=cards, cdi=cdi, flags=flags)
+            stack.push_async_callback(_end_all, node)
+            await _start(node, runtime)
+            yield node
+
+
+def _runtime_or_skip() -> Runtime:
+    assets = os.environ.get(ASSETS_ENV)
+    if not assets or not (Path(assets) / "kubelet").is_file():
+        pytest.skip(f"{ASSETS_ENV} names no folder with a kubelet")
+    if os.geteuid() != 0:
+        pytest.skip("a kubelet needs root")
+    if any(_name_of(it) == "kubelet" for it in Path("/proc").glob("[0-9]*")):
+        pytest.skip("a kubelet runs on this machine already, and would end our pods")
+    try:
+        return find_runtime()
+    except NoRuntimeError as error:
+        pytest.skip(str(error))
+
+
+def _name_of(process: Path) -> str:
+    try:
+        return (process / "comm").read_text().strip()
+    except OSError:  # it has ended
+        return ""
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold the machine's one place for a kubelet: two would end each other's pods."""
+    with Path(tempfile.gettempdir(), "fracgpu-real-node.lock").open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pytest.skip("another test runs a kubelet on this machine")
+        yield
+
+
+def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
+    root: Path,
+    runtime: Runtime,
+    client: KubeClient,
+    kubeconfig: Path,
+    *,
+    cards: Sequence[Card],
+    cdi: bool,
+    flags: Mapping[str, str],
+) -> RealNode:
+    for folder in ("dp", "cdi", "seen", "cni", "logs", "cards", "links"):
+        (root / folder).mkdir()
+    (root / "cni" / "10-lo.conflist").write_text(
+        '{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}'
+    )
+    socket = root / "containerd.sock"
+    config = root / "containerd.toml"
+    config.write_text(
+        containerd_config(root, socket=socket, runc=runtime.runc, cdi_dir=root / "cdi", cdi=cdi)
+    )
+    minors = {
+        card.uuid: minor for card, minor in zip(cards, itertools.cycle(_MINORS), strict=False)
+    }
+    nodes = {card.uuid: [_card_node(root, card, minors[card.uuid])] for card in cards}
+    write_cards_file(root / "cards.json", cards_document(cards, device_nodes=nodes))
+    (root / "kubelet.yaml").write_text(json.dumps(kubelet_config(root, socket)))
+    assets = Path(os.environ[ASSETS_ENV])
+    agent_flags = {
+        "node-name": NODE,
+        "kubeconfig": str(kubeconfig),
+        "cards": f"simulated:{root / 'cards.json'}",
+        "telemetry-host": "127.0.0.1",
+        "telemetry-port": "0",
+        "device-plugins-dir": str(root / "dp"),
+        "pod-resources-socket": str(root / "kubelet" / "pod-resources" / "kubelet.sock"),
+        "cdi-dir": str(root / "cdi"),
+        "kubelet-poll-s": "0.2",
+        "survey-period-s": "1",
+        "log-level": "debug",
+        **{name.replace("_", "-"): value for name, value in flags.items()},
+    }
+    return RealNode(
+        root=root,
+        client=client,
+        cards=tuple(cards),
+        containerd=Child(
+            [runtime.containerd, "-c", config],
+            log=root / "containerd.log",
+            env={"PATH": f"{runtime.folder}:{os.environ['PATH']}"},
+        ),
+        kubelet=Child(
+            [
+                *("unshare", "--mount", "--propagation", "slave", "sh", "-c"),
+                f'mount --bind "$1" {_PLUGINS} && shift && exec "$@"',
+                *("sh", root / "dp", assets / "kubelet"),
+                f"--config={root / 'kubelet.yaml'}",
+                f"--kubeconfig={kubeconfig}",
+                f"--hostname-override={NODE}",
+                f"--root-dir={root / 'kubelet'}",
+                f"--cert-dir={root / 'kubelet' / 'pki'}",
+                "--v=2",
+            ],
+            log=root / "kubelet.log",
+        ),
+        agent=Child(
+            [sys.executable, "-m", "cli", "run", "deviceplugin"]
+            + [word for name, value in agent_flags.items() for word in (f"--{name}", value)],
+            log=root / "agent.log",
+        ),
+        containerd_socket=socket,
+        minors=minors,
+    )
+
+
+def _card_node(root: Path, card: Card, minor: int) -> str:
+    """Make a card's device file; a container sees it under a name with the card's index."""
+    file = root / "cards" / f"card{card.index}"
+    os.mknod(file, 0o666 | stat.S_IFCHR, os.makedev(_GPU_DEVICES, minor))
+    return f"{MARK}{card.index}={file}"
+
+
+async def _start(node: RealNode, runtime: Runtime) -> None:
+    _PLUGINS.mkdir(parents=True, exist_ok=True)  # a place to mount over
+    await node.containerd.start()
+    await node.containerd.wait_socket(node.containerd_socket)
+    import_image(runtime, socket=node.containerd_socket, workdir=node.root)
+    await node.kubelet.start()
+    await node.kubelet.wait_socket(node.root / "dp" / "kubelet.sock", limit_s=90)
+    await node.agent.start()
+
+
+async def _end_all(node: RealNode) -> None:
+    await node.agent.kill()
+    await node.kubelet.kill()
+    await node.containerd.end()
+    for pid in _shims(node) | _first_processes(node):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _unmount_below(node.root)
+
+
+def _shims(node: RealNode) -> set[int]:
+    """Find our containerd's shims, which outlive it on purpose: their arguments name our socket."""
+    ours = str(node.containerd_socket).encode()
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"containerd-shim" in words[0] and ours in words:
+                found.add(int(process.name))
+    return found
+
+
+def _first_processes(node: RealNode) -> set[int]:
+    """Find the first process of every container that is left."""
+    found = set()
+    for file in (node.root / "containerd-state").glob("*.task/k8s.io/*/init.pid"):
+        with suppress(OSError, ValueError):
+            found.add(int(file.read_text()))
+    return found
+
+
+def _unmount_below(root: Path) -> None:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    points = [line.split()[1] for line in mounts]
+    below = [it for it in points if it.startswith(f"{root}/")]
+    for point in sorted(below, reverse=True):
+        subprocess.run(["umount", "-l", point], check=False)  # noqa: S603, S607 - our own mounts

@@ -1,0 +1,242 @@
+"""A real containerd for tests: found or unpacked from Debian's archive, with one tiny image."""
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.realapi import free_ports
+
+IMAGE: Final = "test.local/busybox:1"
+_APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")
+# CDI came with containerd 1.7.
+_OLDEST: Final = (1, 7)
+_FETCH_LIMIT_S: Final = 240
+
+
+class NoRuntimeError(Exception):
+    """This machine cannot run containers for us; the text says why, and is a reason to skip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Where the programs are."""
+
+    folder: Path
+    runc: Path
+
+    @property
+    def containerd(self) -> Path:
+        return self.folder / "containerd"
+
+    @property
+    def ctr(self) -> Path:
+        return self.folder / "ctr"
+
+
+def find_runtime() -> Runtime:
+    """Find a containerd that knows CDI, or unpack Debian's beside the system's own.
+
+    Raises:
+        NoRuntimeError: there is none and none can be had.
+    """
+    runc = shutil.which("runc")
+    if runc is None:
+        raise NoRuntimeError("runc is not installed")
+    busybox()
+    own = shutil.which("containerd")
+    if own is not None and _version(Path(own)) >= _OLDEST:
+        return Runtime(folder=Path(own).parent, runc=Path(runc))
+    return Runtime(folder=_unpacked(), runc=Path(runc))
+
+
+def busybox() -> Path:
+    """Find a busybox that needs no library, to be the whole of an image.
+
+    Raises:
+        NoRuntimeError: there is none.
+    """
+    found = shutil.which("busybox")
+    if found is None:
+        raise NoRuntimeError("busybox is not installed; want the static one (busybox-static)")
+    if _run(["ldd", found], check=False).returncode == 0:
+        raise NoRuntimeError(f"{found} needs libraries; want busybox-static")
+    return Path(found)
+
+
+def _version(containerd: Path) -> tuple[int, ...]:
+    text = _run([str(containerd), "--version"], check=False).stdout
+    match = re.search(r"\b(\d+)\.(\d+)\.\d+", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def _unpacked() -> Path:
+    """Unpack a newer Debian's containerd into the user's cache, checked by apt's signatures."""
+    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fracgpu-tests"
+    bin_dir = root / "containerd" / "root" / "usr" / "bin"
+    with _lock(root / "lock"):
+        if _version_in(bin_dir) < _OLDEST:
+            _fetch(root / "containerd")
+        if _version_in(bin_dir) < _OLDEST:
+            raise NoRuntimeError("the containerd from Debian's archive does not run here")
+    return bin_dir
+
+
+def _version_in(bin_dir: Path) -> tuple[int, ...]:
+    containerd = bin_dir / "containerd"
+    return _version(containerd) if containerd.exists() else (0, 0)
+
+
+def _fetch(home: Path) -> None:
+    sources = Path("/etc/apt/sources.list.d/debian.sources")
+    if not sources.exists() or shutil.which("dpkg") is None:
+        raise NoRuntimeError("containerd 1.7 or newer is not installed, and this is no Debian")
+    for folder in ("lists/partial", "cache/archives/partial", "debs", "parts", "root"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    newer = re.sub(r"\bbookworm\b", "trixie", sources.read_text())
+    (home / "parts" / "trixie.sources").write_text(newer)
+    options = [
+        *("-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={home}/parts"),
+        *("-o", f"Dir::State::Lists={home}/lists", "-o", f"Dir::Cache={home}/cache"),
+    ]
+    try:
+        _run(["apt-get", *options, "update"])
+        _run(["apt-get", *options, "download", "containerd"], cwd=home / "debs")
+        for deb in (home / "debs").glob("containerd_*.deb"):
+            _run(["dpkg", "-x", str(deb), str(home / "root")])
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoRuntimeError(f"containerd 1.7 cannot be fetched: {error}") from error
+
+
+def _run(
+    command: list[str], *, cwd: Path | None = None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - programs of this machine, arguments of this file
+        command, cwd=cwd, check=check, capture_output=True, text=True, timeout=_FETCH_LIMIT_S
+    )
+
+
+@contextmanager
+def _lock(file: Path) -> Iterator[None]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+def import_image(runtime: Runtime, *, socket: Path, workdir: Path) -> None:
+    """Put the image :data:`IMAGE` into containerd: busybox, and nothing else."""
+    archive = workdir / "busybox.tar"
+    archive.write_bytes(_image_archive(busybox().read_bytes()))
+    _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "import", str(archive)])
+
+
+def _image_archive(program: bytes) -> bytes:
+    """Write an image as ``docker save`` does: one layer, its configuration and a manifest."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        for folder in ("bin", "tmp", "dev", "proc", "sys", "etc"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        _add(tar, "bin/busybox", program, mode=0o755)
+        for applet in _APPLETS:
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": ["/bin/sleep", "2147483647"], "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(layer.getvalue())}"]},
+    }
+    config_bytes = json.dumps(config).encode()
+    manifest = [
+        {
+            "Config": f"{_digest(config_bytes)}.json",
+            "RepoTags": [IMAGE],
+            "Layers": ["layer/layer.tar"],
+        }
+    ]
+    image = io.BytesIO()
+    with tarfile.open(fileobj=image, mode="w") as tar:
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+        _add(tar, f"{_digest(config_bytes)}.json", config_bytes)
+        _add(tar, "layer/layer.tar", layer.getvalue())
+    return image.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, body: bytes, *, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(body), mode
+    tar.addfile(entry, io.BytesIO(body))
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def containerd_config(workdir: Path, *, socket: Path, runc: Path, cdi_dir: Path, cdi: bool) -> str:
+    """Write a configuration that keeps everything below *workdir*."""
+    return f"""version = 2
+root = "{workdir}/containerd"
+state = "{workdir}/containerd-state"
+[grpc]
+  address = "{socket}"
+[ttrpc]
+  address = "{socket}.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{IMAGE}"
+  enable_cdi = {"true" if cdi else "false"}
+  cdi_spec_dirs = ["{cdi_dir}"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{workdir}/cni"
+    bin_dir = "/usr/lib/cni"
+"""
+
+
+def kubelet_config(root: Path, socket: Path) -> dict[str, Any]:
+    """Write a configuration that keeps everything below *root*."""
+    (port,) = free_ports(1)
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": "127.0.0.1",
+        "port": port,
+        "healthzPort": 0,
+        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+        "authorization": {"mode": "Webhook"},
+        "cgroupDriver": "cgroupfs",
+        "containerRuntimeEndpoint": f"unix://{socket}",
+        "enforceNodeAllocatable": [],
+        "evictionHard": {
+            "imagefs.available": "0%",
+            "nodefs.available": "0%",
+            "memory.available": "50Mi",
+        },
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "localStorageCapacityIsolation": False,
+        "nodeStatusUpdateFrequency": "2s",
+        "podLogsDir": str(root / "logs"),
+        "registryPullQPS": 0,
+    }
