@@ -202,6 +202,26 @@ async def test_an_apply_names_its_field_manager() -> None:
     assert heard.query == {"fieldManager": "me", "force": "true", "dryRun": "All"}
 
 
+async def test_a_token_is_asked_for_with_what_it_ends_with() -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u-1"}
+    async with talking_to(answering(web.json_response({"status": {"token": "t0k3n"}}))) as (
+        client,
+        server,
+    ):
+        token = await client.issue_token(
+            namespace="ml", account="agent", bound_to=node, lifetime_s=600
+        )
+
+    (heard,) = server.heard
+    assert token == "t0k3n"  # noqa: S105 - no secret
+    assert heard.path == "/api/v1/namespaces/ml/serviceaccounts/agent/token"
+    assert json.loads(heard.body)["spec"] == {
+        "audiences": [],
+        "expirationSeconds": 600,
+        "boundObjectRef": node,
+    }
+
+
 async def test_a_delete_carries_its_conditions() -> None:
     async with talking_to(answering(OK)) as (client, server):
         await client.delete(
