@@ -20,7 +20,7 @@ demo: setup ## the whole loop on a simulated cluster, about 90 s (options: DEMO=
 	@$(BIN)/fracgpu demo $(DEMO)
 
 test: setup ## unit, property, contract and scenario tests
-	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest -n auto --dist worksteal $(PYTEST)
 
 e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
 	$(BIN)/pytest -m e2e $(PYTEST)
