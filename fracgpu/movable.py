@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.picture import Occupant, PastMove, Picture, Reason, begun_within
-from fracgpu.policy import Policy
 from fracgpu.request import Rebalance
+from fracgpu.thresholds import Policy
 from fracgpu.views import PodView
 
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above

@@ -14,9 +14,9 @@ from fracgpu.card import CardUuid
 from fracgpu.movable import pod_refusal
 from fracgpu.picture import HeldBack, Move, Occupant, PastMove, Picture, Plan, Reason, begun_within
 from fracgpu.placement import Placement, place
-from fracgpu.policy import Mode, Policy
 from fracgpu.request import PodNeed
 from fracgpu.snapshot import PodHolds
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.usage import CardHeat, CardUsage, Heat, PodUse, advance, blindness, unrelievable
 
 # Costs of a move, in points (per cent of one card), and how a point of overshoot counts.

@@ -24,7 +24,7 @@ from enum import Enum
 from typing import Final, assert_never
 
 from fracgpu.card import CardUuid
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from fracgpu.units import Mib
 
 

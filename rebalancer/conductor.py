@@ -20,8 +20,8 @@ import structlog
 
 from fracgpu.card import CardUuid, NodeCards
 from fracgpu.picture import Move, Occupant, Picture
-from fracgpu.policy import Mode, Policy
 from fracgpu.rebalancing import revalidate
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.usage import blindness
 from rebalancer.evictor import Outcome, Verdict
 from rebalancer.journal import Journal

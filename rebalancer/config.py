@@ -4,7 +4,7 @@ import difflib
 import hashlib
 from typing import Any, Final
 
-from fracgpu.policy import Mode, Policy, Tunable, tunables
+from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 from kube.follow import strict_mapping
 
 KEY: Final = "rebalancer"

@@ -9,7 +9,7 @@ import structlog
 from fracgpu import names
 from fracgpu.card import CardUuid
 from fracgpu.picture import Picture
-from fracgpu.policy import Mode, Policy
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.usage import Reading, unrelievable
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS

@@ -10,8 +10,8 @@ import structlog
 
 from fracgpu.card import CardUuid
 from fracgpu.picture import Move, Picture, Plan
-from fracgpu.policy import Mode, Policy
 from fracgpu.rebalancing import advance_all, cards_to_repel, plan_moves
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.usage import CardHeat, Heat, blindness
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from fracgpu.picture import Reason
-from fracgpu.policy import Mode
+from fracgpu.thresholds import Mode
 from fracgpu.usage import Heat, Trust
 from process.telemetry import Registry
 from rebalancer.evictor import Outcome

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from fracgpu.card import CardUuid
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from fracgpu.units import MAX_MIB, Mib
 from fracgpu.usage import CardUsage, PodUse, Reading, Trust
 from rebalancer import queries

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from fracgpu import names
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from fracgpu.picture import Picture, Plan, Reason, begun_within
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from fracgpu.usage import Heat, blindness, fresh_ratio, unrelievable
 from process.clock import Clock
 from rebalancer.config import policy_hash

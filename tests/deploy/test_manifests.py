@@ -10,8 +10,8 @@ import yaml
 
 from cli.run import ROLES
 from fracgpu import names
-from fracgpu.policy import Mode
 from fracgpu.request import Strategy
+from fracgpu.thresholds import Mode
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy

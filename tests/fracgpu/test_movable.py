@@ -10,8 +10,8 @@ from fracgpu.card import CardUuid
 from fracgpu.movable import SYSTEM_PRIORITY, pod_refusal
 from fracgpu.nodefit import NodeRules
 from fracgpu.picture import PastMove, Reason
-from fracgpu.policy import Policy
 from fracgpu.request import ContainerNeed, PodNeed, Rebalance
+from fracgpu.thresholds import Policy
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (

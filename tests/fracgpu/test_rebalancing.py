@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from fracgpu.card import CardUuid, NodeCards
 from fracgpu.nodefit import NodeRules, Taint
 from fracgpu.picture import Occupant, PastMove, Picture, Plan, Reason
-from fracgpu.policy import Mode, Policy
 from fracgpu.rebalancing import (
     advance_all,
     cards_to_repel,
@@ -20,6 +19,7 @@ from fracgpu.rebalancing import (
     revalidate,
 )
 from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.units import Mib
 from fracgpu.usage import CardHeat, Heat, PodUse, Trust
 from tests.fakes.clock import NOON

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.card import CardUuid
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from fracgpu.usage import (
     CardHeat,
     CardUsage,

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from fracgpu.picture import Move
-from fracgpu.policy import Mode, Policy
+from fracgpu.thresholds import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.conductor import under_way

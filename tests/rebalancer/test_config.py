@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.policy import Mode, Policy, tunables
+from fracgpu.thresholds import Mode, Policy, tunables
 from rebalancer.config import camel, parse_policy, policy_hash, reference
 
 

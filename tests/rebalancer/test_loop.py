@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from fracgpu import names
-from fracgpu.policy import Mode, Policy
+from fracgpu.thresholds import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, PODS
 from rebalancer.moves import Ending, MovePhase

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from fracgpu.picture import Reason
-from fracgpu.policy import Mode
+from fracgpu.thresholds import Mode
 from fracgpu.usage import Heat, Trust
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves import Ending

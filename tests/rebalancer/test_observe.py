@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from fracgpu.card import CardUuid
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from fracgpu.units import Mib
 from fracgpu.usage import Trust
 from rebalancer.observe import Measured, MeasuredUsage

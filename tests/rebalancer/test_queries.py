@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from fracgpu.policy import Policy
+from fracgpu.thresholds import Policy
 from rebalancer import queries
 
 SHORT = Policy(

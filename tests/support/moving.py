@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from fracgpu import names
 from fracgpu.allocation import Slice
 from fracgpu.card import Card, CardUuid, NodeCards
-from fracgpu.policy import Mode, Policy
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.units import Mib
 from fracgpu.usage import Reading
 from fracgpu.views import read_node, read_pod

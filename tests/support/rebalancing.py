@@ -12,8 +12,8 @@ from fracgpu.container import ContainerSpec
 from fracgpu.ledger import Ledger
 from fracgpu.nodefit import NodeRules
 from fracgpu.picture import Move, Occupant, PastMove, Picture
-from fracgpu.policy import Mode, Policy
 from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.thresholds import Mode, Policy
 from fracgpu.units import Mib
 from fracgpu.usage import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
 from fracgpu.views import PodView

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fracgpu.policy import Mode, Policy, Tunable, tunables
+from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 
 
 def test_the_defaults_are_right_and_change_nothing_in_the_cluster() -> None:
