@@ -1,11 +1,8 @@
 """The policies of deploy/ on a real kube-apiserver: nobody forges, whatever the webhook does."""
 
-import asyncio
 import json
-import os
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 
 from fracgpu import names
 from kube.access import connect_to
-from kube.client import KubeClient, PatchType
+from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError
 from kube.kinds import (
     CONFIGMAPS,
@@ -31,11 +28,11 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.realapi import RealApiServer, free_ports
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
+from tests.support.roles import call_by_url, running_roles
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -345,35 +342,6 @@ async def check_the_cordons(world: World) -> None:
     )
 
 
-@asynccontextmanager
-async def roles(world: World, workdir: Path) -> AsyncIterator[tuple[Supervisor, int]]:
-    """The certificates role and the webhook as processes; yields the webhook's port too."""
-    listen, *telemetry = free_ports(3)
-    words: dict[str, Sequence[str]] = {
-        "certs": ("--extra-names=127.0.0.1",),
-        "webhook": ("--listen-host=127.0.0.1", f"--listen-port={listen}"),
-    }
-    kubeconfig = f"--kubeconfig={workdir / 'admin.kubeconfig'}"
-    specs = [
-        ProcessSpec(
-            name=role,
-            argv=[
-                *(sys.executable, "-m", "cli", "run", role, kubeconfig, *flags),
-                *(f"--telemetry-port={port}", "--telemetry-host=127.0.0.1", "--drain-wait-s=0"),
-            ],
-            env=dict(os.environ),
-        )
-        for (role, flags), port in zip(words.items(), telemetry, strict=True)
-    ]
-    supervisor = Supervisor(specs, log_dir=workdir)
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(supervisor.run(), name="roles")
-        try:
-            yield supervisor, listen
-        finally:
-            running.cancel()
-
-
 async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
     world: World, tmp_path: Path
 ) -> None:
@@ -396,8 +364,11 @@ async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
             )
             assert f"The annotation {key}" in said
 
-    async with roles(world, tmp_path) as (_, port):
-        await reach_by_url(admin, port)
+    (port,) = free_ports(1)
+    flags = {"certs": (), "webhook": ("--listen-host=127.0.0.1", f"--listen-port={port}")}
+    kubeconfig = tmp_path / "admin.kubeconfig"
+    async with running_roles(flags, kubeconfig=kubeconfig, log_dir=tmp_path):
+        await call_by_url(admin, port)
 
         async def granted() -> bool:
             try:
@@ -425,10 +396,3 @@ async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
     }
     await scheduler.bind(order, namespace="default", name="mine")
-
-
-async def reach_by_url(admin: KubeClient, port: int) -> None:
-    """Call the webhook on loopback; the certificates role puts its bundle beside the address."""
-    url = f"https://127.0.0.1:{port}/mutate"
-    client_config = {"op": "replace", "path": "/webhooks/0/clientConfig", "value": {"url": url}}
-    await admin.patch(MUTATING_WEBHOOKS, "fracgpu-webhook", [client_config], how=PatchType.JSON)

@@ -1,0 +1,93 @@
+"""Roles as processes of their own, as a cluster runs them."""
+
+import asyncio
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kube.client import KubeClient, PatchType
+from kube.errors import NotFound
+from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.realapi import free_ports
+from tests.support.waiting import until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Processes that run, and where each tells how it is."""
+
+    supervisor: Supervisor
+    telemetry: Mapping[str, int]
+
+    async def until_ready(self, role: str) -> None:
+        await until(lambda: self._is_ready(role), what=f"{role} is ready", limit_s=60)
+
+    async def _is_ready(self, role: str) -> bool:
+        def ask() -> bool:
+            url = f"http://127.0.0.1:{self.telemetry[role]}/readyz"
+            try:
+                with urllib.request.urlopen(url, timeout=2) as answer:
+                    return bool(answer.status == 200)
+            except (urllib.error.URLError, OSError):
+                return False
+
+        return await asyncio.to_thread(ask)
+
+
+@asynccontextmanager
+async def running_roles(
+    flags: Mapping[str, Sequence[str]], *, kubeconfig: Path, log_dir: Path
+) -> AsyncIterator[Roles]:
+    """Run each role of *flags* with its flags; their logs are in *log_dir*."""
+    telemetry = dict(zip(flags, free_ports(len(flags)), strict=True))
+    specs = [
+        ProcessSpec(
+            name=role,
+            argv=[
+                *(sys.executable, "-m", "cli", "run", role, f"--kubeconfig={kubeconfig}", *words),
+                *(f"--telemetry-port={telemetry[role]}", "--telemetry-host=127.0.0.1"),
+                "--drain-wait-s=0",
+            ],
+            env=dict(os.environ),
+        )
+        for role, words in flags.items()
+    ]
+    supervisor = Supervisor(specs, log_dir=log_dir)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(supervisor.run(), name="roles")
+        try:
+            yield Roles(supervisor=supervisor, telemetry=telemetry)
+        finally:
+            running.cancel()
+
+
+async def call_by_url(client: KubeClient, port: int) -> None:
+    """Let the API server call our webhook on loopback instead of at its Service.
+
+    The certificates role puts its bundle beside the address.
+    """
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        try:
+            configuration = await client.get_object(kind, "fracgpu-webhook")
+        except NotFound:
+            continue
+        edits = [
+            {
+                "op": "replace",
+                "path": f"/webhooks/{index}/clientConfig",
+                "value": {"url": f"https://127.0.0.1:{port}{_path(webhook)}"},
+            }
+            for index, webhook in enumerate(configuration["webhooks"])
+        ]
+        await client.patch(kind, "fracgpu-webhook", edits, how=PatchType.JSON)
+
+
+def _path(webhook: Mapping[str, Any]) -> str:
+    return str(webhook["clientConfig"]["service"]["path"])

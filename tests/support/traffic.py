@@ -1,0 +1,152 @@
+"""Steady requests to a webhook from callers that trust only what its configuration says."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+from certs.authority import read
+from kube.client import KubeClient
+from kube.kinds import MUTATING_WEBHOOKS
+from tests.certs.tls_world import served, trusting
+from tests.certs.webhooks import bundles
+from tests.support.waiting import until_true
+
+_PAUSE_S: Final = 0.02
+
+
+def a_review(name: str = "steady") -> bytes:
+    """The creation of a pod that asks for 1 GiB, as the API server tells it."""
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "annotations": {"fracgpu.io/memory": "1Gi"},
+        },
+        "spec": {"containers": [{"name": "c", "image": "x", "resources": {}}]},
+    }
+    request: dict[str, Any] = {
+        "uid": "6b8f1e2c-0000-4000-8000-000000000001",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+        "requestResource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": name,
+        "namespace": "default",
+        "operation": "CREATE",
+        "userInfo": {"username": "somebody", "groups": ["system:authenticated"]},
+        "object": pod,
+        "oldObject": None,
+        "dryRun": True,
+        "options": {"apiVersion": "meta.k8s.io/v1", "kind": "CreateOptions"},
+    }
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return json.dumps(body).encode()
+
+
+@dataclass
+class Traffic:
+    """What was asked, what was answered, and by which certificates.
+
+    Attributes:
+        url: of the webhook.
+        answered: requests with a verdict, by the kind of caller.
+        failures: what went wrong, in words; a refusal is a failure too.
+        leaves: fingerprints of the certificates that new connections were shown.
+        issuers: who signed those.
+        longest_s: the longest that one request took.
+    """
+
+    url: str
+    trust: ssl.SSLContext | None = None
+    answered: dict[str, int] = field(default_factory=lambda: {"kept": 0, "new": 0})
+    failures: list[str] = field(default_factory=list)
+    leaves: set[str] = field(default_factory=set)
+    issuers: set[str] = field(default_factory=set)
+    longest_s: float = 0.0
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def kept(self) -> None:
+        """One caller whose connection outlives the certificate it began with."""
+        connector = aiohttp.TCPConnector(limit=1, ssl=self._context())
+        async with aiohttp.ClientSession(connector=connector) as session:
+            while not self.stopped.is_set():
+                await self._ask(session, "kept")
+
+    async def new(self) -> None:
+        """One caller with a new connection, and so a handshake, for each request."""
+        while not self.stopped.is_set():
+            connector = aiohttp.TCPConnector(force_close=True, ssl=self._context())
+            async with aiohttp.ClientSession(connector=connector) as session:
+                await self._ask(session, "new")
+
+    async def _ask(self, session: aiohttp.ClientSession, kind: str) -> None:
+        began_s = time.perf_counter()
+        try:
+            async with session.post(self.url, data=a_review()) as response:
+                answer = json.loads(await response.read())
+            if response.status == 200 and answer["response"]["allowed"]:
+                self.answered[kind] += 1
+            else:
+                self.failures.append(f"{kind}: {response.status} {answer}")
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            self.failures.append(f"{kind}: {error!r}")
+        self.longest_s = max(self.longest_s, time.perf_counter() - began_s)
+        await asyncio.sleep(_PAUSE_S)
+
+    async def look_at_certificates(self) -> None:
+        """See what a new connection is shown, several times a second."""
+        while True:
+            shown = await served(self.url.removesuffix("/mutate"))
+            facts = read(ssl.DER_cert_to_PEM_cert(shown).encode())
+            self.leaves.add(facts.fingerprint)
+            self.issuers.add(facts.issuer_key_id)
+            await asyncio.sleep(0.2)
+
+    def _context(self) -> ssl.SSLContext:
+        assert self.trust is not None, "start callers only once there is something to trust"
+        return self.trust
+
+    async def keep_trusting(self, kube: KubeClient) -> None:
+        """Trust what the configuration says, as an API server that follows it."""
+        known: bytes | None = None
+        while True:
+            bundle = (await bundles(kube, MUTATING_WEBHOOKS))[0]
+            if bundle and bundle != known:
+                known, self.trust = bundle, trusting(bundle)
+            await asyncio.sleep(0.1)
+
+    @property
+    def figures(self) -> str:
+        return (
+            f"{self.answered['kept']} requests over open connections and {self.answered['new']} "
+            f"over new ones, {len(self.failures)} failed; {len(self.leaves)} certificates of "
+            f"{len(self.issuers)} authorities were served; the longest took "
+            f"{self.longest_s * 1000:.0f} ms"
+        )
+
+
+@asynccontextmanager
+async def flowing(traffic: Traffic, kube: KubeClient) -> AsyncIterator[None]:
+    """Let one caller with an open connection and two with new ones ask all the time."""
+    callers: Sequence[Any] = (traffic.kept, traffic.new, traffic.new)
+    async with asyncio.TaskGroup() as group:
+        trusting_on = group.create_task(traffic.keep_trusting(kube), name="trust")
+        await until_true(lambda: traffic.trust is not None, what="a bundle to trust")
+        looking = group.create_task(traffic.look_at_certificates(), name="look")
+        asking = [group.create_task(caller(), name="caller") for caller in callers]
+        try:
+            yield
+        finally:
+            traffic.stopped.set()
+            await asyncio.wait(asking)
+            trusting_on.cancel()
+            looking.cancel()
