@@ -106,9 +106,10 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
     )
     await _admit_create(registry, target, ("policy", "v1", "Eviction"), eviction, context)
     pod = registry.get(target).object
-    check_preconditions(target, pod, options)
+    # The budget is asked, and spent, before anybody looks whether this is the pod that was meant.
     if not _bypasses_budgets(pod):
         _spend_budget(registry, target, pod, dry_run=dry_run)
+    check_preconditions(target, pod, options)
     if not dry_run:
         disrupted = {
             "type": "DisruptionTarget",

@@ -209,6 +209,26 @@ async def test_an_eviction_of_somebody_else_conflicts(client: KubeClient, namesp
     assert "deletionTimestamp" not in found["metadata"]
 
 
+async def test_a_budget_is_asked_before_the_uid_is_compared(
+    client: KubeClient, namespace: str
+) -> None:
+    await a_running_pod(client, namespace, "a")
+    await client.create(PDBS, a_budget("budget", app="a", min_available=1), namespace=namespace)
+
+    await budget_status(client, namespace, allowed=0)
+    with pytest.raises(TooManyRequests) as caught:
+        await client.evict(namespace=namespace, name="a", uid="another")
+    assert caught.value.by_disruption_budget
+
+    await budget_status(client, namespace, allowed=1, healthy=2)
+    with pytest.raises(Conflict):
+        await client.evict(namespace=namespace, name="a", uid="another", dry_run=True)
+    with pytest.raises(Conflict):
+        await client.evict(namespace=namespace, name="a", uid="another")
+    status = (await client.get_object(PDBS, "budget", namespace=namespace))["status"]
+    assert status["disruptionsAllowed"] == 0
+
+
 async def test_an_eviction_of_a_missing_pod_is_not_found(
     client: KubeClient, namespace: str
 ) -> None:
