@@ -53,6 +53,18 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """CPU in thousandths of a core, memory in MiB, and pods: of a node, or asked by a pod."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+
+
+NO_HOST: Final = Host()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
     """No new slices on a card until a time; it lapses by itself, so a crash cannot leave one."""
 
@@ -63,7 +75,13 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCards:
-    """The cards of one node, and what currently keeps slices off some of them."""
+    """The cards of one node, and what currently keeps slices off some of them.
+
+    Attributes:
+        heat: how busy a card was lately, 0..1, where somebody says.
+        foreign: MiB of a card that somebody uses who is no pod we know.
+        host: what the node has besides cards.
+    """
 
     node: str
     cards: tuple[Card, ...] = ()
@@ -72,6 +90,9 @@ class NodeCards:
     schedulable: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    heat: Mapping[CardUuid, float] = field(default_factory=dict)
+    foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
+    host: "Host" = field(default_factory=lambda: NO_HOST)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
         """Give the cards whose cordon has not lapsed at *now*."""

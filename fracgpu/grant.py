@@ -152,7 +152,12 @@ def admitted_need(request: PodRequest) -> PodNeed:
                 share=part.share,
             )
         )
-    return PodNeed(containers=tuple(needs), models=request.models, strategy=request.strategy)
+    return PodNeed(
+        containers=tuple(needs),
+        models=request.models,
+        strategy=request.strategy,
+        topology=request.topology,
+    )
 
 
 def describe(granted: Grant) -> str:
@@ -189,7 +194,12 @@ def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
                 share=part.share,
             )
         )
-    return PodNeed(containers=tuple(containers), models=request.models, strategy=request.strategy)
+    return PodNeed(
+        containers=tuple(containers),
+        models=request.models,
+        strategy=request.strategy,
+        topology=request.topology,
+    )
 
 
 def _misfit(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from fracgpu.allocation import Allocation, Assignment, Phase, PodRecord, holds_by_card
+from fracgpu.allocation import Allocation, Assignment, Hold, Phase, PodRecord, holds_by_card
 from fracgpu.card import CardUuid, NodeCards
 from fracgpu.snapshot import NodeLoads, PodHolds, Snapshot, node_loads
 from fracgpu.units import Mib
@@ -19,11 +19,21 @@ class Assumption:
     until: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class _Pictured:
+    """One node's loads, and from when until when they are true if no fact changes."""
+
+    loads: NodeLoads
+    since: datetime
+    until: datetime | None
+
+
 class Ledger:
     """The book of holds. It is told every fact and asked for pictures; it does nothing by itself.
 
     An observation of a pod always wins over an assumption about it, and a pod holds its cards until
-    it is terminal or gone, not until its deletion timestamp.
+    it is terminal or gone, not until its deletion timestamp. A node's picture is folded from its
+    pods when something about it has changed, and kept until something does.
     """
 
     def __init__(self) -> None:
@@ -31,23 +41,40 @@ class Ledger:
         self._observed: dict[str, PodHolds] = {}
         self._assumed: dict[str, Assumption] = {}
         self._on_node: dict[str, set[str]] = {}
+        self._assumed_on: dict[str, set[str]] = {}
+        self._pictured: dict[str, _Pictured] = {}
+        self._dirty: set[str] = set()
+        self._ends: dict[str, datetime] = {}
 
     def set_node(self, node: NodeCards) -> None:
+        if self._nodes.get(node.node) == node:
+            return
         self._nodes[node.node] = node
+        self._touch(node.node)
 
     def remove_node(self, name: str) -> None:
-        self._nodes.pop(name, None)
+        if self._nodes.pop(name, None) is not None:
+            self._touch(name)
 
     def set_pod(self, pod: PodRecord) -> None:
         """Observe a pod as the API server shows it now."""
-        self._unobserve(pod.uid)
+        holds: Mapping[CardUuid, Hold] = {}
+        if pod.live and pod.node and pod.assignment:
+            holds = holds_by_card(pod.assignment, pod.containers)
+        self.observe(PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds))
+
+    def observe(self, pod: PodHolds) -> None:
+        """Observe what a pod holds now; nothing where it is not bound, not ours, or has ended."""
+        before = self._observed.get(pod.pod_uid)
         if pod.node:
-            self.forget(pod.uid)
-        if not (pod.live and pod.node and pod.assignment):
+            self.forget(pod.pod_uid)
+        if before == pod or (before is None and not pod.holds):
             return
-        holds = holds_by_card(pod.assignment, pod.containers)
-        self._observed[pod.uid] = PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds)
-        self._on_node.setdefault(pod.node, set()).add(pod.uid)
+        self._unobserve(pod.pod_uid)
+        if pod.node and pod.holds:
+            self._observed[pod.pod_uid] = pod
+            self._on_node.setdefault(pod.node, set()).add(pod.pod_uid)
+            self._touch(pod.node)
 
     def remove_pod(self, uid: str) -> None:
         """Observe that a pod is gone."""
@@ -67,12 +94,19 @@ class Ledger:
             until=until,
         )
         if pod.uid not in self._observed:
+            self.forget(pod.uid)
             self._assumed[pod.uid] = assumption
+            self._assumed_on.setdefault(node, set()).add(pod.uid)
+            self._touch(node)
         return assumption
 
     def forget(self, uid: str) -> None:
         """Drop an assumption: its Binding failed, or an observation took its place."""
-        self._assumed.pop(uid, None)
+        assumption = self._assumed.pop(uid, None)
+        if assumption is not None:
+            node = assumption.allocation.node
+            _take_out(self._assumed_on, node, uid)
+            self._touch(node)
 
     def lapse(self, *, now: datetime) -> tuple[str, ...]:
         """Drop assumptions that nothing ever confirmed, and name their pods."""
@@ -86,18 +120,57 @@ class Ledger:
         """Assumptions by pod UID, read only."""
         return MappingProxyType(self._assumed)
 
+    @property
+    def observed(self) -> Mapping[str, PodHolds]:
+        """What pods were observed to hold, by pod UID, read only."""
+        return MappingProxyType(self._observed)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeCards]:
+        """The nodes by name, read only."""
+        return MappingProxyType(self._nodes)
+
+    def pods_on(self, node: str) -> frozenset[str]:
+        """Name the pods that hold something on a node, by UID: observed and assumed ones."""
+        return frozenset(self._on_node.get(node, ())) | frozenset(self._assumed_on.get(node, ()))
+
+    def changed(self, *, now: datetime) -> frozenset[str]:
+        """Name the nodes whose picture may be another one than when this was asked before.
+
+        For one caller that keeps something derived up to date by looking at each with `node`.
+        """
+        for name in [name for name, end in self._ends.items() if end <= now]:
+            del self._ends[name]
+            self._dirty.add(name)
+        changed = frozenset(self._dirty)
+        self._dirty.clear()
+        return changed
+
     def node(self, name: str, *, now: datetime) -> NodeLoads | None:
         """Picture one node, without copying the rest of the cluster."""
-        node = self._nodes.get(name)
-        if node is None:
-            return None
+        found = self._pictured.get(name)
+        if found is None or now < found.since or (found.until is not None and now >= found.until):
+            node = self._nodes.get(name)
+            if node is None:
+                return None
+            found = self._picture(node, now=now)
+            self._pictured[name] = found
+            if found.until is not None:
+                self._ends[name] = found.until
+        return found.loads
+
+    def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
+        name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]
-        pods += [
-            PodHolds(pod_uid=uid, node=name, holds=it.allocation.holds)
-            for uid, it in sorted(self._assumed.items())
-            if it.allocation.node == name and it.until > now
-        ]
-        return node_loads(node, pods, cordoned=node.cordoned(now=now))
+        ends = [it.until for it in node.cordons]
+        for uid in sorted(self._assumed_on.get(name, ())):
+            assumption = self._assumed[uid]
+            ends.append(assumption.until)
+            if assumption.until > now:
+                allocation = assumption.allocation
+                pods.append(PodHolds(pod_uid=uid, node=name, holds=allocation.holds))
+        loads = node_loads(node, pods, cordoned=node.cordoned(now=now))
+        return _Pictured(loads, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:
         """Picture everything, assumptions that have not lapsed included."""
@@ -124,7 +197,16 @@ class Ledger:
     def _unobserve(self, uid: str) -> None:
         holds = self._observed.pop(uid, None)
         if holds is not None:
-            on_node = self._on_node[holds.node]
-            on_node.discard(uid)
-            if not on_node:
-                del self._on_node[holds.node]
+            _take_out(self._on_node, holds.node, uid)
+            self._touch(holds.node)
+
+    def _touch(self, node: str) -> None:
+        self._pictured.pop(node, None)
+        self._dirty.add(node)
+
+
+def _take_out(groups: dict[str, set[str]], key: str, item: str) -> None:
+    group = groups[key]
+    group.discard(item)
+    if not group:
+        del groups[key]

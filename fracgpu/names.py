@@ -40,6 +40,10 @@ RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED)
 # Node annotations: the agent's inventory, and the cards that the rebalancer asks to leave alone.
 NODE_CARDS: Final = "fracgpu.io/cards"
 NODE_CORDONS: Final = "fracgpu.io/cordons"
+# Node annotations that may be published: how busy each card was lately (JSON, UUID to 0..1), and
+# the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
+NODE_HEAT: Final = "fracgpu.io/heat"
+NODE_FOREIGN: Final = "fracgpu.io/foreign"
 
 # Node labels.
 SHARE_LABEL: Final = "fracgpu.io/share"

@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations
-from typing import Final, assert_never
+from typing import Final
 
 from fracgpu.allocation import Assignment, Hold, Slice, holds_by_card
 from fracgpu.card import CardUuid, Health, model_allowed
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.request import FULL_CORES, ContainerNeed, PodNeed, Strategy
+from fracgpu.policies import load_aware, pack, spread, topology
+from fracgpu.policies.scoring import Scoring
+from fracgpu.request import FULL_CORES, ContainerNeed, PodNeed, Strategy, Topology
 from fracgpu.snapshot import CardLoad, NodeLoads
 from fracgpu.units import share_of
 
@@ -20,6 +22,17 @@ MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
 # is no, with its own reason, rather than a stalled scheduler. Equal cards are tried once, so what
 # people really ask for takes a handful.
 _MAX_TRIES: Final = 5_000
+
+
+# least-waste chooses between nodes by what it knows of all of them; on one node that is known by
+# itself, its own rule is the tightest card.
+SCORING: Final[Mapping[Strategy, Scoring]] = {
+    Strategy.PACK: pack,
+    Strategy.SPREAD: spread,
+    Strategy.TOPOLOGY: topology,
+    Strategy.LOAD_AWARE: load_aware,
+    Strategy.LEAST_WASTE: pack,
+}
 
 
 class Reason(Enum):
@@ -70,16 +83,20 @@ class NoPlacement:
     def text(self) -> str:
         """Say it in plain words: ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
         total = max(self.cards, len(self.refusals))
-        counted = Counter(self.refusals.values())
-        of_cards = "; ".join(
-            f"{count} of {total}{'' if place else ' cards'}: {reason.value}"
-            for place, (reason, count) in enumerate(
-                sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
-            )
+        return refusal_text(self.whole, Counter(self.refusals.values()), total=total)
+
+
+def refusal_text(whole: Reason | None, counted: Mapping[Reason, int], *, total: int) -> str:
+    """Say why a node refused: each reason with the number of cards, of *total*, that give it."""
+    of_cards = "; ".join(
+        f"{count} of {total}{'' if place else ' cards'}: {reason.value}"
+        for place, (reason, count) in enumerate(
+            sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
         )
-        if self.whole is None:
-            return of_cards
-        return f"{self.whole.value} ({of_cards})" if of_cards else self.whole.value
+    )
+    if whole is None:
+        return of_cards
+    return f"{whole.value} ({of_cards})" if of_cards else whole.value
 
 
 def place(
@@ -97,7 +114,8 @@ def place(
     whole = _node_refusal(loads)
     if whole is not None:
         return NoPlacement(node=loads.node.node, whole=whole, refusals={})
-    strategy = need.strategy or strategy
+    scoring = SCORING[need.strategy or strategy]
+    linked = is_linked(need, strategy=strategy)
     usable, refusals = _sift(loads, need, exclude)
     for container in need.containers:
         fitting = [load for load in usable if _fits(load, container) is None]
@@ -106,16 +124,23 @@ def place(
                 {load.card.uuid: why for load in usable if (why := _fits(load, container))}
             )
             return _no(loads, refusals, Reason.TOO_FEW_CARDS)
-    search = _Search(tries_left=_MAX_TRIES)
-    assignment = search.run(usable, need.containers, strategy)
+    search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
+    assignment = search.run(usable, need.containers)
     if assignment is None:
         whole = Reason.TOO_MANY_TRIES if search.tries_left <= 0 else Reason.CONTAINERS_CLASH
         return _no(loads, refusals, whole)
     return Placement(
         node=loads.node.node,
         assignment=assignment,
-        score=_score(loads, assignment, need, strategy),
+        score=_score(loads, assignment, need, scoring, linked=linked),
     )
+
+
+def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
+    """Tell whether a container on several cards is to get neighbours."""
+    if need.topology is not None:
+        return need.topology is Topology.NVLINK
+    return SCORING[need.strategy or strategy].LINKED
 
 
 def score_0_to_10(placement: Placement) -> int:
@@ -173,15 +198,8 @@ def _fits(load: CardLoad, need: ContainerNeed) -> Reason | None:
     return None
 
 
-def _rank(load: CardLoad, strategy: Strategy) -> tuple[int, int, str]:
-    match strategy:
-        case Strategy.PACK:
-            first = int(load.free_mib)
-        case Strategy.SPREAD:
-            first = -int(load.free_mib)
-        case _:
-            assert_never(strategy)
-    return (first, load.card.index, load.card.uuid)
+def _left(load: CardLoad, mib: int) -> float:
+    return (load.free_mib - mib) / max(1, load.card.capacity_mib)
 
 
 @dataclass(slots=True)
@@ -189,15 +207,15 @@ class _Search:
     """Depth-first search for an assignment, best cards first, with a bound on its length."""
 
     tries_left: int
+    scoring: Scoring
+    linked: bool
 
-    def run(
-        self, loads: Sequence[CardLoad], needs: Sequence[ContainerNeed], strategy: Strategy
-    ) -> Assignment | None:
+    def run(self, loads: Sequence[CardLoad], needs: Sequence[ContainerNeed]) -> Assignment | None:
         specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
         hungry_first = sorted(
             needs, key=lambda it: (it.kind is ContainerKind.INIT, -it.mib, -it.cards)
         )
-        found = self._extend(loads, hungry_first, strategy, specs, {})
+        found = self._extend(loads, hungry_first, specs, {})
         if found is None:
             return None
         return {it.name: found[it.name] for it in needs}
@@ -206,7 +224,6 @@ class _Search:
         self,
         loads: Sequence[CardLoad],
         needs: Sequence[ContainerNeed],
-        strategy: Strategy,
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
     ) -> Assignment | None:
@@ -214,7 +231,7 @@ class _Search:
             return chosen
         need, rest = needs[0], needs[1:]
         failed: set[tuple[_Likeness, ...]] = set()
-        for cards in self._choices(loads, need, strategy, specs, chosen):
+        for cards in self._choices(loads, need, specs, chosen):
             likeness = tuple(sorted(_likeness(load, chosen) for load in cards))
             if likeness in failed:
                 continue
@@ -226,17 +243,16 @@ class _Search:
             )
             trial = {**chosen, need.name: slices}
             if _all_fit(loads, holds_by_card(trial, specs)):
-                found = self._extend(loads, rest, strategy, specs, trial)
+                found = self._extend(loads, rest, specs, trial)
                 if found is not None:
                     return found
             failed.add(likeness)
         return None
 
-    @staticmethod
     def _choices(
+        self,
         loads: Sequence[CardLoad],
         need: ContainerNeed,
-        strategy: Strategy,
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
     ) -> Iterator[tuple[CardLoad, ...]]:
@@ -246,9 +262,19 @@ class _Search:
             now = _with(load, held)
             # An init container runs before the apps, so what they take does not count against it.
             if _fits(load if need.kind is ContainerKind.INIT else now, need) is None:
-                ranked.append((_rank(now, strategy), load))
+                worse = -self.scoring.score(_left(now, need.mib), load.heat)
+                ranked.append(((worse, load.card.index, load.card.uuid), load))
         ranked.sort(key=lambda it: it[0])
-        return combinations((load for _, load in ranked), need.cards)
+        best_first = [load for _, load in ranked]
+        if self.linked and 1 < need.cards < len(best_first):
+            yield _neighbours(best_first, need.cards)
+        yield from combinations(best_first, need.cards)
+
+
+def _neighbours(ranked: Sequence[CardLoad], count: int) -> tuple[CardLoad, ...]:
+    by_uuid = {load.card.uuid: load for load in ranked}
+    cards = topology.neighbours([load.card for load in ranked], count)
+    return tuple(by_uuid[card.uuid] for card in cards)
 
 
 # Cards that are equal in this are interchangeable for the rest of a search.
@@ -274,17 +300,15 @@ def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
     )
 
 
-def _score(loads: NodeLoads, assignment: Assignment, need: PodNeed, strategy: Strategy) -> float:
+def _score(
+    loads: NodeLoads, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
+) -> float:
     specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
     held = holds_by_card(assignment, specs)
-    fill = sum(
-        (loads.cards[uuid].held_mib + hold.mib) / max(1, loads.cards[uuid].card.capacity_mib)
-        for uuid, hold in held.items()
-    ) / len(held)
-    match strategy:
-        case Strategy.PACK:
-            return fill
-        case Strategy.SPREAD:
-            return 1.0 - fill
-        case _:
-            assert_never(strategy)
+    total = 0.0
+    for uuid, hold in held.items():
+        total += scoring.score(_left(loads.cards[uuid], hold.mib), loads.cards[uuid].heat)
+    score = total / len(held)
+    if linked and any(it.cards > 1 for it in need.containers):
+        score = (score + topology.closeness([loads.cards[uuid].card for uuid in held])) / 2
+    return min(1.0, max(0.0, score))

@@ -27,6 +27,9 @@ class Strategy(Enum):
 
     PACK = "pack"
     SPREAD = "spread"
+    LEAST_WASTE = "least-waste"
+    TOPOLOGY = "topology"
+    LOAD_AWARE = "load-aware"
 
 
 class Rebalance(Enum):
@@ -40,6 +43,7 @@ class Topology(Enum):
     """Which cards of one node go together, for a container on several."""
 
     ANY = "any"
+    NVLINK = "nvlink"  # the fastest-linked ones
 
 
 class Isolation(Enum):
@@ -60,7 +64,9 @@ class Choice:
 
 
 CHOICES: Final = {
-    names.PLACEMENT: Choice(language=("pack", "spread", "least-waste"), offered=Strategy),
+    names.PLACEMENT: Choice(
+        language=("pack", "spread", "least-waste", "topology", "load-aware"), offered=Strategy
+    ),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
     names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
@@ -97,6 +103,7 @@ class PodRequest:
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     rebalance: Rebalance | None = None
+    topology: Topology | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +133,7 @@ class PodNeed:
     containers: tuple[ContainerNeed, ...]
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
+    topology: Topology | None = None
 
 
 def read_request(
@@ -141,7 +149,7 @@ def read_request(
     """
     _refuse_unknown_keys(annotations)
     strategy = _choice(annotations, names.PLACEMENT, Strategy)
-    _choice(annotations, names.TOPOLOGY, Topology)
+    topology = _choice(annotations, names.TOPOLOGY, Topology)
     _choice(annotations, names.ISOLATION, Isolation)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
     limits = {spec.name: stated_amounts(spec) for spec in containers}
@@ -186,6 +194,7 @@ def read_request(
         models=_globs(annotations),
         strategy=strategy,
         rebalance=rebalance,
+        topology=topology,
     )
 
 

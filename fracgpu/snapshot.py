@@ -12,18 +12,25 @@ from fracgpu.units import Mib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLoad:
-    """One card and what pods hold on it (requested, not measured)."""
+    """One card and what pods hold on it (requested, not measured).
+
+    Attributes:
+        foreign_mib: what somebody holds who is no pod we know; it is not free either.
+        heat: how busy the card was lately, 0..1; 0 where nobody says.
+    """
 
     card: Card
     held_mib: Mib = Mib(0)
     held_cores: int = 0
     pods: frozenset[str] = frozenset()
     cordoned: bool = False
+    foreign_mib: Mib = Mib(0)
+    heat: float = 0.0
 
     @property
     def free_mib(self) -> Mib:
         """Capacity less requested; negative where a card shrank under its pods."""
-        return Mib(self.card.capacity_mib - self.held_mib)
+        return Mib(self.card.capacity_mib - self.held_mib - self.foreign_mib)
 
     def plus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
         return replace(
@@ -115,12 +122,23 @@ def node_loads(
 
     Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
     """
-    loads = {
-        card.uuid: CardLoad(card=card, cordoned=card.uuid in cordoned)
-        for card in sorted(node.cards, key=lambda card: (card.index, card.uuid))
-    }
+    held: dict[CardUuid, tuple[int, int]] = {}
+    holders: dict[CardUuid, list[str]] = {}
     for pod in pods:
         for uuid, hold in pod.holds.items():
-            if uuid in loads:
-                loads[uuid] = loads[uuid].plus(hold, pod_uid=pod.pod_uid)
+            mib, cores = held.get(uuid, (0, 0))
+            held[uuid] = (mib + hold.mib, cores + hold.cores)
+            holders.setdefault(uuid, []).append(pod.pod_uid)
+    loads = {}
+    for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
+        mib, cores = held.get(card.uuid, (0, 0))
+        loads[card.uuid] = CardLoad(
+            card=card,
+            held_mib=Mib(mib),
+            held_cores=cores,
+            pods=frozenset(holders.get(card.uuid, ())),
+            cordoned=card.uuid in cordoned,
+            foreign_mib=node.foreign.get(card.uuid, Mib(0)),
+            heat=node.heat.get(card.uuid, 0.0),
+        )
     return NodeLoads(node=node, cards=MappingProxyType(loads))

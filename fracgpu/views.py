@@ -9,12 +9,21 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.allocation import Assignment, PodRecord
-from fracgpu.card import Card, Cordon, NodeCards
+from fracgpu.card import Card, CardUuid, Cordon, NodeCards
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError, WireError
 from fracgpu.grant import admitted_need
 from fracgpu.request import PodNeed, Rebalance, read_request
-from fracgpu.wire import UNREADABLE, read_assignment, read_cards, read_cordons
+from fracgpu.resources import host_of
+from fracgpu.units import Mib
+from fracgpu.wire import (
+    UNREADABLE,
+    read_assignment,
+    read_cards,
+    read_cordons,
+    read_foreign,
+    read_heat,
+)
 
 _TERMINAL: Final = ("Succeeded", "Failed")
 
@@ -30,6 +39,7 @@ class PodView:
         ready: its Ready condition is True.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
         constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
+        waiting: container → what kubelet says why it has not started it, where it says something.
     """
 
     record: PodRecord
@@ -46,6 +56,7 @@ class PodView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 # What we read of Kubernetes objects; unknown fields are skipped unread.
@@ -94,10 +105,25 @@ class _Condition(msgspec.Struct):
     status: str = ""
 
 
+class _Waiting(msgspec.Struct):
+    message: str = ""
+
+
+class _State(msgspec.Struct):
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(msgspec.Struct):
+    name: str = ""
+    state: _State | None = None
+
+
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
     start_time: datetime | None = None
     conditions: list[_Condition] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
 
 
 class _Pod(msgspec.Struct):
@@ -112,6 +138,7 @@ class _NodeSpec(msgspec.Struct):
 
 class _NodeStatus(msgspec.Struct):
     conditions: list[_Condition] | None = None
+    allocatable: dict[str, str | int | float] | None = None
 
 
 class _Node(msgspec.Struct):
@@ -167,6 +194,7 @@ def read_pod(body: bytes) -> PodView:
         annotations=annotations,
         node_selector=spec.node_selector or {},
         constraints=_constraints(spec),
+        waiting=_waiting(status),
     )
 
 
@@ -186,9 +214,13 @@ def read_node(body: bytes) -> NodeCards:
     problem = ""
     cards: tuple[Card, ...] = ()
     cordons: tuple[Cordon, ...] = ()
+    heat: Mapping[CardUuid, float] = {}
+    foreign: Mapping[CardUuid, Mib] = {}
     try:
         cards = read_cards(annotations.get(names.NODE_CARDS, ""))
         cordons = read_cordons(annotations.get(names.NODE_CORDONS, ""))
+        heat = read_heat(annotations.get(names.NODE_HEAT, ""))
+        foreign = read_foreign(annotations.get(names.NODE_FOREIGN, ""))
     except WireError as error:
         problem = str(error)
     conditions = {it.type: it.status for it in node.status.conditions or ()}
@@ -200,6 +232,9 @@ def read_node(body: bytes) -> NodeCards:
         schedulable=not node.spec.unschedulable and conditions.get("Ready", "True") == "True",
         labels=labels,
         problem=problem,
+        heat=heat,
+        foreign=foreign,
+        host=host_of(node.status.allocatable or {}),
     )
 
 
@@ -269,6 +304,14 @@ def _need_of(
         return admitted_need(request), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
+
+
+def _waiting(status: _PodStatus) -> dict[str, str]:
+    said = {}
+    for it in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        if it.state is not None and it.state.waiting is not None and it.state.waiting.message:
+            said[it.name] = it.state.waiting.message
+    return said
 
 
 def _constraints(spec: _PodSpec) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Our annotations as JSON and back: assignment, cards, cordons. Strict about what is ours alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -52,6 +52,8 @@ class _WireCordon(msgspec.Struct):
 _assignment_decoder: Final = msgspec.json.Decoder(dict[str, list[_WireSlice]])
 _cards_decoder: Final = msgspec.json.Decoder(_WireCards)
 _cordons_decoder: Final = msgspec.json.Decoder(dict[str, _WireCordon])
+_heat_decoder: Final = msgspec.json.Decoder(dict[str, float])
+_foreign_decoder: Final = msgspec.json.Decoder(dict[str, int])
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -164,6 +166,42 @@ def write_cordons(cordons: Sequence[Cordon]) -> str:
     return _encoder.encode(
         {it.card: _WireCordon(until=it.until.astimezone(UTC), reason=it.reason) for it in cordons}
     ).decode()
+
+
+def read_heat(text: str) -> Mapping[CardUuid, float]:
+    """Read ``fracgpu.io/heat``: how busy each card was lately, 0..1.
+
+    Raises:
+        WireError: it is not an object of such figures.
+    """
+    if not text:
+        return {}
+    try:
+        found = _heat_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_HEAT, message=str(error)) from error
+    for uuid, ratio in found.items():
+        if not 0 <= ratio <= 1:
+            raise WireError(what=names.NODE_HEAT, message=f"{uuid} is {ratio}; want 0 to 1")
+    return {CardUuid(uuid): ratio for uuid, ratio in found.items()}
+
+
+def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
+    """Read ``fracgpu.io/foreign``: MiB of each card that no pod we know uses.
+
+    Raises:
+        WireError: it is not an object of such figures.
+    """
+    if not text:
+        return {}
+    try:
+        found = _foreign_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_FOREIGN, message=str(error)) from error
+    for uuid, mib in found.items():
+        if not 0 <= mib <= MAX_MIB:
+            raise WireError(what=names.NODE_FOREIGN, message=f"{uuid} is {mib}; want MiB")
+    return {CardUuid(uuid): Mib(mib) for uuid, mib in found.items()}
 
 
 def _utc(uuid: str, at: datetime) -> datetime:

@@ -1,85 +1,108 @@
 """Filter and prioritize: two questions about one picture. They change nothing."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Final, Protocol
 
-from fracgpu.ledger import Ledger
-from fracgpu.placement import NoPlacement, Placement, Reason, place, score_0_to_10
+import numpy as np
+from numpy.typing import NDArray
+
+from fracgpu.board import Rows
+from fracgpu.placement import MAX_SCORE
 from fracgpu.request import PodNeed, Strategy
+from fracgpu.survey import FITS, Survey
+from fracgpu.views import PodView
 from process.clock import Clock
-from scheduler.protocol import ExtenderArgs, FilterResult, HostPriority
+from scheduler.protocol import ExtenderArgs, FilterResult
 
-# Taking pods off a node remedies these, and nothing else does.
-_REMEDIED_BY_PREEMPTION: Final = frozenset(
-    {
-        Reason.TOO_LITTLE_FREE,
-        Reason.TOO_FEW_CORES,
-        Reason.CONTAINERS_CLASH,
-        Reason.TOO_MANY_TRIES,
-    }
-)
-_UNSEEN: Final = "node(s) that the extender has not seen yet"
+# The best node gets all ten points and nobody else more than these, so that what kube-scheduler's
+# plug-ins add does not bury the difference, and no tie is left to its dice.
+_RUNNER_UP: Final = 7
+
+
+class NodeOrder(Protocol):
+    """A policy that knows more of nodes than each card's score."""
+
+    def quality(self, pod: PodView, need: PodNeed, rows: Rows) -> NDArray[np.float64] | None:
+        """Judge nodes on which the pod fits, by their rows: 1.0 for the best, 0.0 for the worst.
+
+        None where it has nothing to say; then the cards' own scores decide.
+        """
 
 
 class Extender:
     """Answers kube-scheduler from the ledger.
 
     Args:
-        ledger: who holds what.
+        survey: who fits where.
         strategy: gives the cluster's default at the moment of asking.
         clock: tells which cordons and assumptions still hold.
+        orders: strategies that judge nodes themselves.
     """
 
-    def __init__(self, ledger: Ledger, *, strategy: Callable[[], Strategy], clock: Clock) -> None:
-        self._ledger = ledger
+    def __init__(
+        self,
+        survey: Survey,
+        *,
+        strategy: Callable[[], Strategy],
+        clock: Clock,
+        orders: dict[Strategy, NodeOrder] | None = None,
+    ) -> None:
+        self._survey = survey
         self._strategy = strategy
         self._clock = clock
+        self._orders = orders or {}
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Sort the candidates into those that will do and those that will not, with reasons."""
-        pod = args.pod
+        pod, names = args.pod, args.node_names
         if pod.need_problem:
-            reasons = dict.fromkeys(args.node_names, pod.need_problem)
-            return FilterResult(unresolvable=reasons)
+            return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
-            return FilterResult(passed=args.node_names)
-        passed: list[str] = []
+            return FilterResult(passed=names)
+        answers = self._survey.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
+        verdict = answers.verdict[self._survey.board.rows_of(names)]
+        fits = verdict == FITS
+        if fits.all():
+            return FilterResult(passed=names)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
-        for name in args.node_names:
-            answer = self._ask(name, pod.need)
-            if answer is None:
-                failed[name] = _UNSEEN
-            elif isinstance(answer, Placement):
-                passed.append(name)
-            else:
-                refused = failed if may_preempt(answer) else unresolvable
-                refused[name] = _why(answer)
-        return FilterResult(passed=tuple(passed), failed=failed, unresolvable=unresolvable)
+        no = np.flatnonzero(~fits)
+        for at, code in zip(no.tolist(), verdict[no].tolist(), strict=True):
+            why, remedied = self._survey.why(code)
+            (failed if remedied else unresolvable)[names[at]] = why
+        passed = tuple(compress(names, fits.tolist()))
+        return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 
-    def prioritize(self, args: ExtenderArgs) -> tuple[HostPriority, ...]:
-        """Score the candidates 0 to 10; 0 where the pod asks nothing of us or does not fit."""
-        need = args.pod.need
-        return tuple(
-            HostPriority(host=name, score=0 if need is None else self._score(name, need))
-            for name in args.node_names
-        )
+    def prioritize(self, args: ExtenderArgs) -> Sequence[int]:
+        """Score the candidates, in their order, 0 to 10: exactly one that fits gets the 10.
 
-    def _score(self, name: str, need: PodNeed) -> int:
-        answer = self._ask(name, need)
-        return score_0_to_10(answer) if isinstance(answer, Placement) else 0
+        Everybody gets 0 where the pod asks nothing of us.
+        """
+        pod, names = args.pod, args.node_names
+        if pod.need is None:
+            return [0] * len(names)
+        strategy = self._strategy()
+        answers = self._survey.ask(pod.need, strategy=strategy, now=self._clock.now())
+        rows = self._survey.board.rows_of(names)
+        fitting = np.flatnonzero(answers.verdict[rows] == FITS)
+        scores = np.zeros(len(names), np.int64)
+        if not len(fitting):
+            return _listed(scores)
+        fit_rows = rows[fitting]
+        quality = None
+        order = self._orders.get(pod.need.strategy or strategy)
+        if order is not None:
+            quality = order.quality(pod, pod.need, fit_rows)
+        if quality is None:
+            quality = answers.score[fit_rows]
+        scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)
+        ties = fitting[quality == quality.max()].tolist()
+        best = ties[0] if len(ties) == 1 else min(ties, key=names.__getitem__)
+        scores[best] = MAX_SCORE
+        return _listed(scores)
 
-    def _ask(self, name: str, need: PodNeed) -> Placement | NoPlacement | None:
-        loads = self._ledger.node(name, now=self._clock.now())
-        return None if loads is None else place(loads, need, strategy=self._strategy())
 
-
-def _why(answer: NoPlacement) -> str:
-    """Say it so that it can be read after a count, which kube-scheduler puts before each reason."""
-    return f"node(s) without a fitting card ({answer.text})"
-
-
-def may_preempt(answer: NoPlacement) -> bool:
-    """Tell whether fewer pods on the node could turn the answer into a yes."""
-    reasons = {*answer.refusals.values(), *({answer.whole} if answer.whole else ())}
-    return bool(reasons & _REMEDIED_BY_PREEMPTION)
+def _listed(scores: Rows) -> Sequence[int]:
+    found: list[int] = scores.tolist()
+    return found

@@ -7,6 +7,7 @@ strictly; a field we do not know is skipped, because a newer kube-scheduler may 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -53,14 +54,6 @@ class FilterResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostPriority:
-    """One node's score, 0 to 10."""
-
-    host: str
-    score: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BindingArgs:
     """A bind request."""
 
@@ -101,7 +94,7 @@ class _WireResult(msgspec.Struct, rename="pascal"):
     error: str
 
 
-class _WirePriority(msgspec.Struct, rename="pascal"):
+class _WirePriority(msgspec.Struct, rename="pascal", gc=False):
     host: str
     score: int
 
@@ -117,6 +110,8 @@ class _WireBindingResult(msgspec.Struct, rename="pascal"):
     error: str
 
 
+_PODS_REMEMBERED: Final = 128
+
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
 _binding_decoder: Final = msgspec.json.Decoder(_WireBindingArgs)
 _node_decoder: Final = msgspec.json.Decoder(_Node)
@@ -131,7 +126,7 @@ def read_args(body: bytes) -> ExtenderArgs:
     """
     try:
         wire = _args_decoder.decode(body)
-        pod = read_pod(bytes(wire.pod))
+        pod = _read_pod(bytes(wire.pod))
     except (*UNREADABLE, WireError) as error:
         raise ProtocolError(f"not an ExtenderArgs: {error}") from error
     if not pod.record.name or not pod.record.namespace:
@@ -142,6 +137,12 @@ def read_args(body: bytes) -> ExtenderArgs:
         return ExtenderArgs(pod=pod, node_names=tuple(wire.node_names or ()))
     nodes = _nodes_by_name(wire.nodes.items or ())
     return ExtenderArgs(pod=pod, node_names=tuple(nodes), nodes=nodes)
+
+
+@lru_cache(maxsize=_PODS_REMEMBERED)
+def _read_pod(body: bytes) -> PodView:
+    """Read a pod, or remember it: prioritize, and the next attempt, send the very same bytes."""
+    return read_pod(body)
 
 
 def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
@@ -164,9 +165,9 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
     )
 
 
-def write_priorities(priorities: Sequence[HostPriority]) -> bytes:
-    """Answer a prioritize request: a HostPriorityList."""
-    return _encoder.encode([_WirePriority(host=it.host, score=it.score) for it in priorities])
+def write_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """Answer a prioritize request: a HostPriorityList, one score for each node."""
+    return _encoder.encode(list(map(_WirePriority, names, scores)))
 
 
 def read_binding_args(body: bytes) -> BindingArgs:

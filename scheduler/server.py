@@ -74,7 +74,7 @@ class ExtenderServer(HttpServer):
         why_not = self._standing.why_not()
         if why_not:
             raise NotReady(why_not)
-        return protocol.write_priorities(self._extender.prioritize(args))
+        return protocol.write_priorities(args.node_names, self._extender.prioritize(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = protocol.read_binding_args(body)

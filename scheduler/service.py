@@ -4,7 +4,9 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from fracgpu.board import Board
 from fracgpu.ledger import Ledger
+from fracgpu.survey import Survey
 from kube.access import connect
 from kube.client import KubeClient
 from kube.follow import ConfigFollower
@@ -108,7 +110,8 @@ def _wire(
         metrics=metrics,
         limit_s=settings.bind_limit_s,
     )
-    extender = Extender(ledger, strategy=lambda: config.value, clock=clock)
+    survey = Survey(Board(ledger))
+    extender = Extender(survey, strategy=lambda: config.value, clock=clock)
     server = ExtenderServer(
         extender=extender,
         patient=PatientFilter(extender, news, clock, limit_s=settings.patience_s),

@@ -16,6 +16,7 @@ from fracgpu.request import (
     Rebalance,
     SliceRequest,
     Strategy,
+    Topology,
     read_request,
 )
 from fracgpu.units import Mib
@@ -130,6 +131,7 @@ def test_what_holds_for_the_whole_pod_is_read_beside_the_slices() -> None:
         models=("NVIDIA-A100*", "*H100*"),
         strategy=Strategy.SPREAD,
         rebalance=Rebalance.NEVER,
+        topology=Topology.ANY,
     )
 
 
@@ -221,7 +223,8 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
     "an unknown placement": (
         [A],
         {"fraction": "1", "placement": "sprad"},
-        "fracgpu.io/placement is 'sprad'; want one of pack, spread; did you mean 'spread'?",
+        "fracgpu.io/placement is 'sprad'; want one of pack, spread, least-waste, topology, "
+        "load-aware; did you mean 'spread'?",
     ),
     "an unknown way to move": (
         [A],
@@ -229,15 +232,10 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         "fracgpu.io/rebalance is 'surge'; want one of evict, never; "
         "this release does not honour it yet",
     ),
-    "a topology of a later release": (
-        [A],
-        {"fraction": "1", "topology": "nvlink"},
-        "fracgpu.io/topology is 'nvlink'; want 'any'; this release does not honour it yet",
-    ),
     "the word of another key": (
         [A],
         {"fraction": "1", "topology": "none"},
-        "fracgpu.io/topology is 'none'; want 'any'",
+        "fracgpu.io/topology is 'none'; want one of any, nvlink",
     ),
     "an isolation of a later release": (
         [A],

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from fracgpu import names
 from fracgpu.card import CardUuid, NodeCards
 from fracgpu.placement import NoPlacement, Reason
 from fracgpu.request import Strategy
-from scheduler.extender import may_preempt
+from fracgpu.survey import may_preempt
 from scheduler.protocol import FilterResult
 from tests.scheduler.world import World
 from tests.support.core import on
@@ -16,7 +18,7 @@ from tests.support.objects import a_pod
 
 
 def scores(world: World, *nodes: str) -> dict[str, int]:
-    return {it.host: it.score for it in world.extender.prioritize(world.asking("p", *nodes))}
+    return dict(zip(nodes, world.extender.prioritize(world.asking("p", *nodes)), strict=True))
 
 
 def test_nodes_are_sorted_by_whether_and_why() -> None:
@@ -84,9 +86,24 @@ async def test_pack_prefers_the_node_whose_card_it_fills_and_spread_the_other() 
     await world.bind("first", node="n")
     world.create(mib=12_000)
 
-    assert scores(world, "n", "m") == {"n": 10, "m": 5}
+    assert scores(world, "n", "m") == {"n": 10, "m": 4}
     world.strategy = Strategy.SPREAD
-    assert scores(world, "n", "m") == {"n": 0, "m": 5}
+    assert scores(world, "n", "m") == {"n": 0, "m": 10}
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_the_best_node_is_the_only_best_one_whatever_the_order(strategy: Strategy) -> None:
+    names = [f"n{number}" for number in range(12)]
+    world = World(*names)
+    world.strategy = strategy
+    world.create(mib=8000)
+
+    asked = scores(world, *names)
+    reversed_ = scores(world, *reversed(names))
+
+    assert asked == reversed_
+    assert sorted(asked.values())[-1] == 10
+    assert sorted(asked.values())[-2] <= 7
 
 
 def test_a_node_that_does_not_fit_or_is_unknown_scores_nothing() -> None:

@@ -13,7 +13,6 @@ from scheduler.protocol import (
     BindingArgs,
     ExtenderArgs,
     FilterResult,
-    HostPriority,
     ProtocolError,
     read_args,
     read_binding_args,
@@ -107,9 +106,7 @@ def test_an_error_is_all_that_is_answered(form: str) -> None:
 
 
 def test_priorities_and_binding_results_carry_gos_names() -> None:
-    assert json.loads(write_priorities([HostPriority(host="a", score=7)])) == [
-        {"Host": "a", "Score": 7}
-    ]
+    assert json.loads(write_priorities(("a",), (7,))) == [{"Host": "a", "Score": 7}]
     assert json.loads(write_binding_result("")) == {"Error": ""}
 
 

@@ -82,7 +82,7 @@ async def test_recorded_requests_of_kube_scheduler_are_answered() -> None:
 
     assert {"gpu-1", "gpu-2"} <= set(filtered["NodeNames"])
     assert filtered["Error"] == ""
-    assert {it["Host"]: it["Score"] for it in scored} == {"gpu-1": 3, "gpu-2": 3}
+    assert {it["Host"]: it["Score"] for it in scored} == {"gpu-1": 10, "gpu-2": 2}
 
 
 async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:

@@ -9,9 +9,11 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from fracgpu.board import Board
 from fracgpu.card import Card, CardUuid
 from fracgpu.ledger import Ledger
 from fracgpu.request import Strategy
+from fracgpu.survey import Survey
 from fracgpu.views import PodView, read_node, read_pod
 from kube.errors import Conflict, Forbidden, NotFound, Unavailable
 from kube.informer import Change, ChangeType
@@ -141,7 +143,8 @@ class World:
             metrics=self.metrics,
             limit_s=4.0,
         )
-        self.extender = Extender(self.ledger, strategy=lambda: self.strategy, clock=self.clock)
+        self.survey = Survey(Board(self.ledger))
+        self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
 
     def add_node(self, name: str, cards: tuple[Card, ...]) -> None:
         node = read_node(json.dumps(a_sharing_node(name, cards=cards)).encode())
