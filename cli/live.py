@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,9 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 
-from cli.render import dashboard, promises
+from cli.fleet import Fleet
+from cli.render import coloured, dashboard, fleet_view, promises
+from cli.words import Line, fleet_lines
 from simulator.demo.picture import Picture
 from simulator.demo.verdict import Promise
 
@@ -69,6 +71,39 @@ def show_promises(console: Console, results: Sequence[Promise]) -> None:
     for promise in results:
         mark = "kept  " if promise.held else "BROKEN"
         print_plain(console, f"{mark} {promise.name}: {promise.detail}")
+
+
+def show_fleet(console: Console, fleet: Fleet) -> None:
+    """Print the cards once: drawn on a terminal, as a plain table elsewhere."""
+    if console.is_terminal:
+        console.print(fleet_view(fleet))
+    else:
+        show_lines(console, fleet_lines(fleet))
+
+
+@contextmanager
+def open_fleet_screen(console: Console) -> Iterator[Callable[[Fleet], None]]:
+    """Open what shows the cards again and again: in place on a terminal, one below the other else.
+
+    Elsewhere an unchanged picture is not repeated.
+    """
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            yield lambda fleet: live.update(fleet_view(fleet), refresh=True)
+        return
+    shown: list[Fleet] = []
+
+    def show(fleet: Fleet) -> None:
+        if shown != [fleet]:
+            shown[:] = [fleet]
+            show_lines(console, fleet_lines(fleet))
+
+    yield show
+
+
+def show_lines(console: Console, lines: Iterable[Line]) -> None:
+    """Print lines of words, coloured where the console can."""
+    console.print(coloured(lines), end="", soft_wrap=True)
 
 
 def print_plain(console: Console, line: str) -> None:

@@ -26,6 +26,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "certs": Command(module="cli.certs", summary="how the certificates stand; new ones"),
     "demo": Command(module="cli.demo", summary="the whole loop on this machine, with no GPU"),
     "run": Command(module="cli.run", summary="run one role of the system"),
+    "cards": Command(module="cli.cards", summary="every card: what is held, and by whom"),
+    "explain": Command(module="cli.explain", summary="why a pod does not fit, and what would help"),
 }
 
 

@@ -1,7 +1,7 @@
 """Pictures and reports as rich tables; pure: values in, renderables out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -10,13 +10,16 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from simulator.demo.picture import CardPicture, NodePicture, Picture
+from cli.fleet import CardRow, Fleet
+from cli.words import Line
+from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.verdict import Promise
 
 _BAR_CELLS: Final = 32
 _NEWS_LINES: Final = 9
 _COLOURS: Final = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _WARM_RATIO: Final = 0.5
+_HOT_RATIO: Final = 0.8  # only how it is drawn; what counts as hot is the rebalancer's business
 
 
 def dashboard(picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> Group:
@@ -40,6 +43,58 @@ def promises(results: Sequence[Promise]) -> Table:
     return table
 
 
+def fleet_view(fleet: Fleet) -> Group:
+    """Draw every card with its slices, node by node."""
+    owners = {owner(it.pod) for node in fleet.nodes for card in node.cards for it in card.slices}
+    colours = _colours(owners)
+    panels = []
+    for node in fleet.nodes:
+        table = Table.grid(padding=(0, 1), expand=True)
+        for width in (22, _BAR_CELLS + 2, 16, 10, 15):
+            table.add_column(width=width, no_wrap=True)
+        table.add_column(ratio=1, overflow="fold")
+        for card in node.cards:
+            table.add_row(*_fleet_card(card, colours))
+        title = node.name + (f" [red]{node.trouble}[/red]" if node.trouble else "")
+        panels.append(Panel(table, title=title, title_align="left", border_style="dim"))
+    ratio = fleet.held_mib / fleet.capacity_mib if fleet.capacity_mib else 0.0
+    held, shared = fleet.held_mib / 1024, fleet.capacity_mib / 1024
+    sum_up = f"{fleet.cards} cards, {held:.0f} of {shared:.0f} GiB held ({ratio:.0%})"
+    return Group(*panels, Text(sum_up, style="bold"))
+
+
+def coloured(lines: Iterable[Line]) -> Text:
+    """Give lines of words the colours of their tones."""
+    text = Text()
+    for line in lines:
+        text.append(line.text + "\n", style=line.tone.value)
+    return text
+
+
+def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
+    slices = tuple(SlicePicture(pod=it.pod, mib=it.mib) for it in card.slices)
+    picture = CardPicture(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        capacity_mib=card.capacity_mib,
+        slices=slices,
+        busy=card.heat,
+        cordoned=False,
+    )
+    name, bar, held, heat, _ = card_line(picture, hot_line=_HOT_RATIO, colours=colours)
+    cores = Text(f"{card.held_cores:3d}% cores", style="" if card.held_cores else "dim")
+    whose = Text()
+    if card.trouble:
+        whose.append(f"{card.trouble}  ", style="red")
+    if card.foreign_mib:
+        whose.append(f"{card.foreign_mib} MiB used by nobody known  ", style="yellow")
+    for it in card.slices:
+        whose.append(f"{it.pod} {it.mib}", style=colours[owner(it.pod)])
+        whose.append(" terminating  " if it.terminating else "  ", style="dim")
+    return name, bar, held, cores, heat, whose
+
+
 def card_line(
     card: CardPicture, *, hot_line: float, colours: Mapping[str, str]
 ) -> tuple[Text, Text, Text, Text, Text]:
@@ -60,6 +115,10 @@ def owner(pod: str) -> str:
 def palette(picture: Picture) -> Mapping[str, str]:
     """Give each owner on the screen a colour of its own, the same in every frame."""
     owners = {owner(part.pod) for node in picture.nodes for it in node.cards for part in it.slices}
+    return _colours(owners)
+
+
+def _colours(owners: Iterable[str]) -> Mapping[str, str]:
     return {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(sorted(owners))}
 
 
@@ -108,7 +167,7 @@ def _bar(card: CardPicture, colours: Mapping[str, str]) -> Text:
     held = 0
     for part in card.slices:
         held += part.mib
-        upto = min(_BAR_CELLS, round(_BAR_CELLS * held / card.capacity_mib))
+        upto = min(_BAR_CELLS, round(_BAR_CELLS * held / max(1, card.capacity_mib)))
         cells = max(upto - filled, 1 if filled < _BAR_CELLS else 0)
         bar.append("█" * (cells - 1) + "▉" if cells else "", style=colours[owner(part.pod)])
         filled += cells

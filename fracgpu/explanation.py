@@ -9,7 +9,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.allocation import PodRecord, holds_by_card
-from fracgpu.card import Cordon, NodeCards
+from fracgpu.card import NO_HOST, Cordon, Host, NodeCards
 from fracgpu.explained import (
     CardAnswer,
     Explanation,
@@ -129,6 +129,23 @@ def objections_of(node: NodeCards, subject: Subject, world: World) -> tuple[Obje
         if allows(bare, ()) and not allows(bare, (taint,))
     ]
     return (*found, *(Objection(text=it) for it in site.short))
+
+
+def shortages(node: NodeCards, *, asked: Host, taken: Host) -> tuple[str, ...]:
+    """Say what the node lacks besides cards; a node that does not say what it has lacks nothing."""
+    if node.host == NO_HOST:
+        return ()
+    free_cpu = node.host.cpu_milli - taken.cpu_milli
+    free_mib = node.host.memory_mib - taken.memory_mib
+    found = []
+    if asked.cpu_milli > free_cpu:
+        found.append(f"too little CPU: {max(0, free_cpu)}m free, {asked.cpu_milli}m asked")
+    if asked.memory_mib > free_mib:
+        text = f"{max(0, free_mib)} MiB free, {asked.memory_mib} MiB asked"
+        found.append(f"too little host memory: {text}")
+    if node.host.pods and taken.pods >= node.host.pods:
+        found.append(f"as many pods as it takes ({node.host.pods})")
+    return tuple(found)
 
 
 def open_labels(node: NodeCards, world: World) -> Mapping[str, str]:
@@ -298,7 +315,8 @@ def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) ->
     most_mib = max(it.mib for it in need.containers)
     match why:
         case Reason.TOO_LITTLE_FREE:
-            return f"{why.value}: {load.free_mib} MiB free, {most_mib} MiB asked"
+            foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
+            return f"{why.value}: {load.free_mib} MiB free, {most_mib} MiB asked{foreign}"
         case Reason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
             return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"

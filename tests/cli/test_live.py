@@ -4,9 +4,12 @@ import io
 
 from rich.console import Console
 
-from cli.live import PlainScreen, open_screen, show_promises
+from cli.fleet import Fleet, fleet_of
+from cli.live import PlainScreen, open_fleet_screen, open_screen, show_fleet, show_promises
 from simulator.demo.picture import Picture
 from simulator.demo.verdict import Promise
+from tests.support.core import a_card
+from tests.support.explaining import Cluster
 
 
 def a_picture(*news: str) -> Picture:
@@ -57,3 +60,46 @@ def test_a_terminal_gets_the_live_view() -> None:
 
     assert "\x1b[" in out.getvalue()
     assert "what happened" in out.getvalue()
+
+
+def a_fleet(*, held_mib: int) -> Fleet:
+    cluster = Cluster().node("gpu-1", a_card("GPU-a"))
+    world = cluster.holder("chat", "gpu-1", "GPU-a", held_mib).world()
+    return fleet_of(world.snapshot, world.pods)
+
+
+def test_a_pipe_gets_the_cards_as_a_table_without_colours_or_wrapping() -> None:
+    out = io.StringIO()
+
+    show_fleet(Console(file=out, width=20), a_fleet(held_mib=100))
+
+    assert len(out.getvalue().splitlines()) == 2
+    assert "\x1b[" not in out.getvalue()
+
+
+def test_a_terminal_gets_the_cards_drawn() -> None:
+    out = io.StringIO()
+
+    show_fleet(Console(file=out, width=150, force_terminal=True), a_fleet(held_mib=12_000))
+
+    assert "\x1b[" in out.getvalue()
+    assert "1 cards, 12 of 23 GiB held (50%)" in out.getvalue()
+
+
+def test_following_in_a_pipe_does_not_repeat_what_did_not_change() -> None:
+    out = io.StringIO()
+
+    with open_fleet_screen(Console(file=out, width=150)) as show:
+        for held_mib in (100, 100, 200):
+            show(a_fleet(held_mib=held_mib))
+
+    assert out.getvalue().count("NODE") == 2
+
+
+def test_following_on_a_terminal_redraws_in_place() -> None:
+    out = io.StringIO()
+
+    with open_fleet_screen(Console(file=out, width=150, force_terminal=True)) as show:
+        show(a_fleet(held_mib=12_000))
+
+    assert "default/chat 12000" in out.getvalue()

@@ -6,9 +6,13 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from cli.render import card_line, dashboard, palette, promises
+from cli.fleet import fleet_of
+from cli.render import card_line, coloured, dashboard, fleet_view, palette, promises
+from cli.words import Line, Tone
 from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.verdict import Promise
+from tests.support import core
+from tests.support.explaining import Cluster
 
 
 def a_card(*, busy: float | None = 0.5, cordoned: bool = False, mib: int = 20160) -> CardPicture:
@@ -104,3 +108,35 @@ def test_each_owner_has_a_colour_of_its_own() -> None:
     )
 
     assert len(set(palette(picture).values())) == len(names)
+
+
+def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() -> None:
+    cluster = Cluster().node("gpu-1", core.a_card("GPU-a"), core.a_card("GPU-b", index=1))
+    cluster.holder("chat-1", "gpu-1", "GPU-a", 12_000, cores=25)
+    cluster.node("gpu-2", core.a_card("GPU-c"), cordons={"GPU-c": 60}, schedulable=False)
+    world = cluster.world()
+
+    shown = text(fleet_view(fleet_of(world.snapshot, world.pods)))
+
+    for words in (
+        "gpu-1",
+        "default/chat-1 12000",
+        "25% cores",
+        "set aside until 12:01:00 UTC: hot",
+        "gpu-2 cordoned or not ready",
+        "3 cards, 12 of 70 GiB held (17%)",
+    ):
+        assert words in shown
+
+
+def test_a_card_without_memory_is_drawn_too() -> None:
+    world = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).world()
+
+    assert "0.0 / 0.0 GiB" in text(fleet_view(fleet_of(world.snapshot, world.pods)))
+
+
+def test_a_line_has_the_colour_of_its_tone() -> None:
+    drawn = coloured([Line(text="good", tone=Tone.GOOD), Line(text="plain [red]")])
+
+    assert drawn.plain == "good\nplain [red]\n"
+    assert [str(span.style) for span in drawn.spans] == ["green"]

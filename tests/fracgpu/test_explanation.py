@@ -9,13 +9,14 @@ from hypothesis import given
 
 from fracgpu import names
 from fracgpu.allocation import holds_by_card
-from fracgpu.card import CardUuid, Health
+from fracgpu.card import CardUuid, Health, Host, NodeCards
 from fracgpu.explained import CardAnswer, Explanation, NodeAnswer, Site, Verdict
-from fracgpu.explanation import describe_need, explain
+from fracgpu.explanation import describe_need, explain, shortages
 from fracgpu.nodefit import Taint
 from fracgpu.placement import Placement, place
 from fracgpu.request import PodNeed, Strategy
 from fracgpu.snapshot import NodeLoads, Snapshot
+from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
     a_need,
@@ -285,3 +286,34 @@ def test_an_explanation_never_disagrees_with_the_placement(loads: NodeLoads, nee
         assert node.reason == real.text
         blamed = {card.uuid for card in node.cards if card.reason.startswith("too ")}
         assert blamed <= real.refusals.keys()
+
+
+def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
+    node = NodeCards(node="n", host=Host(cpu_milli=8000, memory_mib=1000, pods=3))
+    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+
+    roomy = shortages(node, asked=asked, taken=Host(cpu_milli=5000, memory_mib=990, pods=2))
+    full = shortages(node, asked=asked, taken=Host(cpu_milli=5001, memory_mib=991, pods=3))
+
+    assert roomy == ()
+    assert full == (
+        "too little CPU: 2999m free, 3000m asked",
+        "too little host memory: 9 MiB free, 10 MiB asked",
+        "as many pods as it takes (3)",
+    )
+
+
+def test_a_node_that_does_not_say_what_it_has_is_not_blamed() -> None:
+    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+
+    assert shortages(NodeCards(node="n"), asked=asked, taken=asked) == ()
+
+
+def test_memory_that_nobody_known_uses_is_named() -> None:
+    foreign = {CardUuid("GPU-a"): Mib(23_900)}
+    cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
+    cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign)
+
+    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
+
+    assert card.reason.endswith("100 MiB free, 1024 MiB asked (23900 MiB used by nobody known)")

@@ -1,0 +1,104 @@
+"""``fracgpu cards``: every card of the cluster, what is held of it and by whom."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cli.cluster import LIVE_PODS, add_cluster_flags, observe, snapshot_of, with_cluster
+from cli.fleet import Fleet, fleet_json, fleet_of
+from cli.live import open_console, open_fleet_screen, show_fleet
+from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu.card import NodeCards
+from fracgpu.views import PodView, read_node, read_pod
+from kube.client import KubeClient
+from kube.informer import Change, Informer
+from kube.kinds import NODES, PODS
+from process import logs
+from process.clock import Clock, SystemClock, wait_at_most
+
+# A cordon lapses without any event, so the picture is taken anew from time to time as well.
+_FRAME_S: Final = 1.0
+_SHORTEST_FRAME_S: Final = 0.2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the cards; 1 where there is nothing to show or the API server does not answer."""
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    work = _follow if options.watch else _show
+    return with_cluster("cards", options.kubeconfig, lambda client: work(client, options))
+
+
+async def read_fleet(client: KubeClient, clock: Clock, *, node: str | None = None) -> Fleet:
+    """List pods and nodes and lay out their cards."""
+    observed = await observe(client)
+    views = {it.view.record.uid: it.view for it in observed.pods}
+    nodes = [it.cards for it in observed.nodes]
+    return fleet_of(snapshot_of(views.values(), nodes, now=clock.now()), views, node=node)
+
+
+async def watch_fleet(
+    client: KubeClient, clock: Clock, show: Callable[[Fleet], None], *, node: str | None = None
+) -> None:
+    """Show the cards now, and again whenever something changed, until cancelled."""
+    changed = asyncio.Event()
+
+    def note(_: Change[PodView] | Change[NodeCards]) -> None:
+        changed.set()
+
+    pods = Informer(client, PODS, decode=read_pod, field_selector=LIVE_PODS, on_change=note)
+    nodes = Informer(client, NODES, decode=read_node, on_change=note)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pods.run(), name="watch-pods")
+        group.create_task(nodes.run(), name="watch-nodes")
+        for informer in (pods, nodes):
+            await informer.wait_synced()
+        while True:
+            changed.clear()
+            views = {it.record.uid: it for it in pods.items().values()}
+            snapshot = snapshot_of(views.values(), nodes.items().values(), now=clock.now())
+            show(fleet_of(snapshot, views, node=node))
+            await clock.sleep(_SHORTEST_FRAME_S)
+            await wait_at_most(clock, changed, limit_s=_FRAME_S)
+
+
+async def _show(client: KubeClient, options: argparse.Namespace) -> int:
+    fleet = await read_fleet(client, SystemClock(), node=options.node)
+    if options.json:
+        print(json.dumps(fleet_json(fleet), indent=2))
+    elif not fleet.nodes:
+        where = f"no node {options.node}" if options.node else "no node shares cards"
+        print(f"{where}; label one: kubectl label node NAME fracgpu.io/share=true")
+    else:
+        show_fleet(open_console(), fleet)
+    return DONE if fleet.nodes else FAILED
+
+
+async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
+    logs.configure(level="error", json=False)
+    if options.json:
+        await watch_fleet(
+            client,
+            SystemClock(),
+            lambda fleet: print(json.dumps(fleet_json(fleet)), flush=True),
+            node=options.node,
+        )
+        return DONE
+    with open_fleet_screen(open_console()) as show:
+        await watch_fleet(client, SystemClock(), show, node=options.node)
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu cards",
+        description="The cluster's cards: MiB and compute held, by whom, health and cordons.",
+    )
+    parser.add_argument("--node", help="only this node")
+    parser.add_argument("--watch", action="store_true", help="follow changes until Ctrl-C")
+    add_cluster_flags(parser)
+    return parser

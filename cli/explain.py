@@ -1,0 +1,117 @@
+"""``fracgpu explain``: why a pod waits, card by card, and what would make it fit; or where it runs.
+
+Exit code 0: it runs or would fit now; 1: it does not, or the API server does not answer; 2: called
+wrong, which includes a pod that is not there or asks for nothing.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from cli.cluster import Observed, add_cluster_flags, observe, with_cluster, world_of
+from cli.live import open_console, show_lines
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.words import explanation_lines
+from fracgpu import names
+from fracgpu.explained import Explanation, Remedy, Verdict
+from fracgpu.explanation import explain
+from fracgpu.remedies import remedies
+from kube.client import KubeClient
+from process.clock import SystemClock
+
+
+def main(argv: Sequence[str]) -> int:
+    """Explain the pod that *argv* names."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(argv)
+        words = options.pod[1:] if options.pod[0] in ("pod", "pods") else options.pod
+        if len(words) != 1:
+            parser.error(f"name one pod; got {' '.join(options.pod)!r}")
+        key = words[0] if "/" in words[0] else f"{options.namespace}/{words[0]}"
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    return with_cluster("explain", options.kubeconfig, lambda it: _explain(it, key, options))
+
+
+async def _explain(client: KubeClient, key: str, options: argparse.Namespace) -> int:
+    observed = await observe(client)
+    subject = observed.find(key)
+    if subject is None:
+        return _complain(f"no pod {key}{_nearest(observed, key)}")
+    now = SystemClock().now()
+    world = world_of(
+        observed, subject, schedulers=options.scheduler_name or [names.SCHEDULER_NAME], now=now
+    )
+    explanation = explain(subject, world)
+    if explanation.verdict is Verdict.ASKS_NOTHING:
+        return _complain(f"{key} asks for no share of a card; add {names.FRACTION} to it")
+    found = remedies(subject, world, explanation)
+    if options.json:
+        print(json.dumps(explanation_json(explanation, found), indent=2))
+    else:
+        show_lines(open_console(), explanation_lines(explanation, found))
+    return DONE if explanation.verdict.good else FAILED
+
+
+def explanation_json(explanation: Explanation, found: Sequence[Remedy]) -> dict[str, Any]:
+    """Write the whole answer for programs."""
+    answer: dict[str, Any] = _plain(explanation)
+    return {**answer, "fits": explanation.verdict.good, "remedies": _plain(tuple(found))}
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(it) for key, it in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(it) for it in value]
+    if is_dataclass(value):
+        return {_camel(it.name): _plain(getattr(value, it.name)) for it in fields(value)}
+    return value
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _nearest(observed: Observed, key: str) -> str:
+    name = key.partition("/")[2]
+    same = [it.view.record.key for it in observed.pods if it.view.record.name == name]
+    return f"; did you mean {same[0]}?" if same else ""
+
+
+def _complain(message: str) -> int:
+    print(f"fracgpu explain: {message}", file=sys.stderr)
+    return CALLED_WRONG
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu explain",
+        usage="fracgpu explain [pod] NAMESPACE/NAME [flags]",
+        description="Why a pending pod does not fit, node by node and card by card, and what "
+        "would make it fit; for a running pod: its cards.",
+    )
+    parser.add_argument("pod", nargs="+", metavar="[pod] NAMESPACE/NAME", help="the pod")
+    parser.add_argument(
+        "-n", "--namespace", default="default", help="of a pod named without one (default: default)"
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        action="append",
+        default=None,
+        help="schedulerName whose kube-scheduler asks our extender; may be repeated "
+        f"(default {names.SCHEDULER_NAME})",
+    )
+    add_cluster_flags(parser)
+    return parser

@@ -1,0 +1,155 @@
+"""The cluster's cards as rows: what is held, free, hot, sick or set aside, and whose slices."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from fracgpu.card import Health, NodeCards
+from fracgpu.explained import Holder
+from fracgpu.explanation import holders_of
+from fracgpu.snapshot import CardLoad, Snapshot
+from fracgpu.views import PodView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardRow:
+    """One card.
+
+    Attributes:
+        free_mib: shareable less held and less what nobody known uses.
+        heat: how busy it was lately (0..1), None where nobody says.
+        trouble: why it takes no new slices now; empty where it does.
+        until: when that ends by itself, where it does.
+    """
+
+    uuid: str
+    index: int
+    model: str
+    capacity_mib: int
+    held_mib: int
+    free_mib: int
+    foreign_mib: int
+    held_cores: int
+    heat: float | None
+    health: str
+    trouble: str = ""
+    until: datetime | None = None
+    slices: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """One node and its cards by index; *trouble* says why it takes nothing new."""
+
+    name: str
+    cards: tuple[CardRow, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """All of it."""
+
+    nodes: tuple[NodeRow, ...]
+
+    @property
+    def cards(self) -> int:
+        return sum(len(node.cards) for node in self.nodes)
+
+    @property
+    def held_mib(self) -> int:
+        return sum(card.held_mib for node in self.nodes for card in node.cards)
+
+    @property
+    def capacity_mib(self) -> int:
+        return sum(card.capacity_mib for node in self.nodes for card in node.cards)
+
+
+def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodView], *, node: str | None = None) -> Fleet:
+    """Lay out the nodes that have cards or should, or the one named *node*."""
+    rows = []
+    for name, loads in snapshot.nodes.items():
+        if name == node or (node is None and (loads.cards or loads.node.shared)):
+            cards = (_card(load, loads.node, snapshot, pods) for load in loads.cards.values())
+            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(loads.node)))
+    return Fleet(nodes=tuple(rows))
+
+
+def fleet_json(fleet: Fleet) -> dict[str, Any]:
+    """Write it for programs."""
+    return {
+        "nodes": [
+            {
+                "name": node.name,
+                "trouble": node.trouble,
+                "cards": [_card_json(card) for card in node.cards],
+            }
+            for node in fleet.nodes
+        ],
+        "heldMib": fleet.held_mib,
+        "capacityMib": fleet.capacity_mib,
+    }
+
+
+def _card_json(card: CardRow) -> dict[str, Any]:
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "model": card.model,
+        "capacityMib": card.capacity_mib,
+        "heldMib": card.held_mib,
+        "freeMib": card.free_mib,
+        "foreignMib": card.foreign_mib,
+        "heldCores": card.held_cores,
+        "heat": card.heat,
+        "health": card.health,
+        "trouble": card.trouble,
+        "until": card.until.isoformat() if card.until else None,
+        "slices": [
+            {
+                "pod": it.pod,
+                "mib": it.mib,
+                "cores": it.cores,
+                "terminating": it.terminating,
+            }
+            for it in card.slices
+        ],
+    }
+
+
+def _node_trouble(node: NodeCards) -> str:
+    if node.problem:
+        return node.problem
+    if not node.shared:
+        return "does not share its cards"
+    if not node.schedulable:
+        return "cordoned or not ready"
+    return "" if node.cards else "has not reported its cards"
+
+
+def _card(
+    load: CardLoad, node: NodeCards, snapshot: Snapshot, pods: Mapping[str, PodView]
+) -> CardRow:
+    card = load.card
+    cordon = next((it for it in node.cordons if it.card == card.uuid), None)
+    trouble = ""
+    if card.health is not Health.HEALTHY:
+        trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
+    elif load.cordoned and cordon is not None:
+        trouble = f"set aside until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
+    return CardRow(
+        uuid=card.uuid,
+        index=card.index,
+        model=card.model,
+        capacity_mib=card.capacity_mib,
+        held_mib=load.held_mib,
+        free_mib=load.free_mib,
+        foreign_mib=load.foreign_mib,
+        held_cores=load.held_cores,
+        heat=node.heat.get(card.uuid),
+        health=card.health.value,
+        trouble=trouble,
+        until=cordon.until if load.cordoned and cordon is not None else None,
+        slices=holders_of(load, snapshot, pods),
+    )

@@ -1,0 +1,151 @@
+"""Answers as lines of plain words, each with the tone it is said in; a terminal may colour it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cli.fleet import CardRow, Fleet
+from fracgpu.explained import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
+
+_MOST_HOLDERS = 6
+
+
+class Tone(Enum):
+    """How a line is meant; the value is a style of the terminal."""
+
+    PLAIN = ""
+    GOOD = "green"
+    BAD = "red"
+    HEAD = "bold"
+    QUIET = "dim"
+    HELP = "cyan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of output."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def fleet_lines(fleet: Fleet) -> Iterator[Line]:
+    """Write the cards as a table whose columns a script can cut."""
+    rows: list[tuple[str, ...]] = [
+        ("NODE", "CARD", "MODEL", "HELD/MIB", "CORES", "BUSY", "STATE", "PODS")
+    ]
+    tones = [Tone.HEAD]
+    for node in fleet.nodes:
+        if not node.cards:
+            rows.append((node.name, "-", "-", "-", "-", "-", node.trouble or "no cards", "-"))
+            tones.append(Tone.QUIET)
+        for card in node.cards:
+            trouble = card.trouble or node.trouble
+            rows.append(_card_row(node.name, card, trouble or "ok"))
+            tones.append(Tone.BAD if trouble else Tone.PLAIN)
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row, tone in zip(rows, tones, strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield Line(text="  ".join(cells).rstrip(), tone=tone)
+
+
+def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
+    foreign = f"(+{card.foreign_mib} foreign)" if card.foreign_mib else ""
+    return (
+        node,
+        str(card.index),
+        card.model,
+        f"{card.held_mib}{foreign}/{card.capacity_mib}",
+        f"{card.held_cores}%",
+        "-" if card.heat is None else f"{card.heat:.0%}",
+        state,
+        ",".join(f"{it.pod}={it.mib}" for it in card.slices) or "-",
+    )
+
+
+def explanation_lines(explanation: Explanation, found: Sequence[Remedy]) -> Iterator[Line]:
+    """Say the answer first, then what stands in the way, what helps, and the proof card by card."""
+    yield Line(text=_headline(explanation), tone=_headline_tone(explanation))
+    if explanation.asks:
+        yield Line(text=f"  it asks: {explanation.asks}")
+    for held in explanation.held:
+        where = f"card {held.index}" if held.index >= 0 else "a card that the node no longer has"
+        cores = f", {held.cores}% of the compute" if held.cores else ""
+        yield Line(text=f"  {where} {held.model}: {held.mib} MiB{cores} ({held.uuid})")
+    for blocker in explanation.blockers:
+        yield Line(text=f"  in its way: {blocker}", tone=Tone.BAD)
+    for note in explanation.notes:
+        yield Line(text=f"  note: {note}", tone=Tone.QUIET)
+    if found:
+        yield Line(text="")
+        yield Line(text="What would help", tone=Tone.HEAD)
+        for remedy in found:
+            yield Line(text=f"  - {remedy.text}", tone=Tone.HELP)
+    for node in explanation.nodes:
+        yield Line(text="")
+        yield from _node_lines(node)
+
+
+def _headline(explanation: Explanation) -> str:
+    pod, node = explanation.pod, explanation.on_node
+    match explanation.verdict:
+        case Verdict.RUNS:
+            since = f" since {explanation.since:%Y-%m-%d %H:%M:%S} UTC" if explanation.since else ""
+            state = "runs" if since else "is bound and starting"
+            return f"{pod} {state} on {node}{since}"
+        case Verdict.FITS:
+            homes = [it for it in explanation.nodes if it.fits]
+            which = ", ".join(str(card.index) for card in homes[0].cards if card.chosen)
+            more = f" (and {_nodes(len(homes) - 1)} more)" if len(homes) > 1 else ""
+            return f"{pod} fits now: {homes[0].node}, card {which}{more}"
+        case Verdict.STUCK if node:
+            return f"{pod} is on {node} and cannot start"
+        case Verdict.STUCK:
+            fitting = sum(it.fits for it in explanation.nodes)
+            if fitting:
+                return f"{pod} is not scheduled, though there is room on {_nodes(fitting)}"
+            if not explanation.nodes:
+                return f"{pod} cannot be placed"
+            return f"{pod} does not fit on any of {_nodes(len(explanation.nodes))}"
+        case _:
+            return f"{pod} {explanation.verdict.value}"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _headline_tone(explanation: Explanation) -> Tone:
+    return Tone.GOOD if explanation.verdict.good else Tone.BAD
+
+
+def _node_lines(node: NodeAnswer) -> Iterator[Line]:
+    if node.fits:
+        yield Line(text=f"{node.node}: fits", tone=Tone.GOOD)
+    else:
+        reasons = [it.text for it in node.objections]
+        reasons += [node.reason] if node.reason else ["its cards would do"]
+        yield Line(text=f"{node.node}: {'; '.join(reasons)}", tone=Tone.HEAD)
+    for card in node.cards:
+        yield _card_line(card)
+
+
+def _card_line(card: CardAnswer) -> Line:
+    room = f"{card.free_mib} of {card.capacity_mib} MiB free"
+    said = card.reason or ("it would get this one" if card.chosen else "")
+    holders = _holders(card.holders)
+    text = f"  card {card.index} {card.model}: {room}"
+    text += f"; {said}" if said else ""
+    text += f"; held by {holders}" if holders else ""
+    return Line(text=text, tone=Tone.GOOD if card.chosen else Tone.PLAIN)
+
+
+def _holders(holders: Sequence[Holder]) -> str:
+    shown = [
+        f"{it.pod} {it.mib} MiB"
+        + (f" {it.cores}%" if it.cores else "")
+        + (" (terminating)" if it.terminating else "")
+        for it in holders[:_MOST_HOLDERS]
+    ]
+    rest = len(holders) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

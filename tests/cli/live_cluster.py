@@ -1,0 +1,64 @@
+"""A live cluster for the tests of commands: one node with two cards on the embedded API server."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fracgpu import names
+from fracgpu.allocation import Slice
+from fracgpu.card import CardUuid
+from fracgpu.units import Mib
+from fracgpu.wire import write_assignment
+from kube.client import KubeClient
+from kube.kinds import PODS
+from simulator.apiserver import ApiServer
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
+
+NODE = "gpu-1"
+CARD_MIB = 24_000
+
+
+async def furnish(client: KubeClient) -> None:
+    """Register the node."""
+    node = a_sharing_node(NODE, cards=some_cards(NODE, count=2, mib=CARD_MIB))
+    # The agent writes what sizes there are; pods that were granted MiB select on the largest.
+    node["metadata"]["labels"][names.CARD_MEMORY_LABEL] = str(CARD_MIB)
+    await register(client, node)
+
+
+async def a_pod(client: KubeClient, name: str, *, mib: int, **options: Any) -> dict[str, Any]:
+    """Create a pod as the webhook leaves it."""
+    notes: Mapping[str, str] = {
+        names.GRANTED: f"train: {mib} MiB on 1 card",
+        **options.pop("annotations", {}),
+    }
+    return await client.create(PODS, a_gpu_pod(name, mib=mib, annotations=notes, **options))
+
+
+async def bind(client: KubeClient, pod: dict[str, Any], *, card: int, mib: int) -> None:
+    """Bind a pod as the extender does, and start it as a kubelet does."""
+    uuid = CardUuid(f"GPU-{NODE}-{card}")
+    text = write_assignment({"train": (Slice(card=uuid, mib=Mib(mib)),)})
+    metadata = pod["metadata"]
+    binding = {
+        "metadata": {"uid": metadata["uid"], "annotations": {names.ASSIGNMENT: text}},
+        "target": {"kind": "Node", "name": NODE},
+    }
+    await client.bind(binding, namespace=metadata["namespace"], name=metadata["name"])
+    status = {"phase": "Running", "startTime": "2026-11-20T11:00:00Z"}
+    await client.patch(
+        PODS,
+        metadata["name"],
+        {"status": status},
+        namespace=metadata["namespace"],
+        subresource="status",
+    )
+
+
+async def call(
+    command: Callable[[Sequence[str]], int], api: ApiServer, folder: Path, *words: str
+) -> int:
+    """Run a command beside the API server, as a process of its own would."""
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
+    return await asyncio.to_thread(command, [*words, "--kubeconfig", str(kubeconfig)])

@@ -1,0 +1,91 @@
+"""``fracgpu cards`` against a live API server."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.cards import main, read_fleet, watch_fleet
+from cli.fleet import Fleet
+from cli.main import CALLED_WRONG, DONE, FAILED
+from kube.client import KubeClient
+from kube.kinds import PODS
+from process.clock import SystemClock
+from simulator.apiserver import ApiServer
+from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
+from tests.support.waiting import until_true
+
+
+async def test_every_card_is_listed_with_whose_slices_it_holds(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+
+    assert await call(main, api, tmp_path) == DONE
+
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["NODE", "CARD"]
+    assert first.split()[:2] == [NODE, "0"]
+    assert second.split()[-1] == "default/chat=9000"
+
+
+async def test_json_is_for_programs(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+
+    assert await call(main, api, tmp_path, "--json", "--node", NODE) == DONE
+
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["heldMib"], answer["capacityMib"]) == (9_000, 48_000)
+    assert [card["heldMib"] for card in answer["nodes"][0]["cards"]] == [0, 9_000]
+
+
+async def test_a_cluster_without_cards_is_told_how_to_share_some(
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await call(main, api, tmp_path) == FAILED
+
+    assert "kubectl label node NAME fracgpu.io/share=true" in capsys.readouterr().out
+
+
+async def test_a_pod_that_ended_holds_nothing(kube: KubeClient) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "job", mib=9_000), card=0, mib=9_000)
+    done = {"status": {"phase": "Succeeded"}}
+    await kube.patch(PODS, "job", done, namespace="default", subresource="status")
+
+    assert (await read_fleet(kube, SystemClock())).held_mib == 0
+
+
+async def test_watching_shows_each_change(kube: KubeClient) -> None:
+    await furnish(kube)
+    shown: list[Fleet] = []
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(
+            watch_fleet(kube, SystemClock(), shown.append, node=NODE), name="watch"
+        )
+        await until_true(lambda: bool(shown), what="the first picture")
+        first = shown[-1].held_mib
+        await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+        await until_true(lambda: shown[-1].held_mib == 9_000, what="the new slice is shown")
+        watching.cancel()
+
+    assert first == 0
+
+
+async def test_an_api_server_that_does_not_answer_is_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "nowhere")
+
+    assert await asyncio.to_thread(main, ["--kubeconfig", missing]) == FAILED
+
+    assert capsys.readouterr().err.startswith("fracgpu cards: no kubeconfig at")
+
+
+def test_a_flag_that_does_not_exist_is_a_wrong_call() -> None:
+    assert main(["--nodes"]) == CALLED_WRONG

@@ -1,0 +1,137 @@
+"""``fracgpu explain`` against a live API server: words, JSON, and the exit code a script needs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.explain import main
+from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu import names
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from simulator.apiserver import ApiServer
+from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
+from tests.support.objects import a_pod as a_plain_pod
+
+
+async def test_a_pod_that_does_not_fit_is_exit_code_one_with_what_would_help(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    for card in (0, 1):
+        pod = await a_pod(kube, f"chat-{card}", mib=15_000)
+        await bind(kube, pod, card=card, mib=15_000)
+    await a_pod(kube, "waits", mib=12_000)
+
+    assert await call(main, api, tmp_path, "pod", "default/waits") == FAILED
+
+    out = capsys.readouterr().out
+    assert out.startswith("default/waits does not fit on any of 1 node\n")
+    assert 'at most fracgpu.io/memory: "9000Mi" fits now (9000 MiB): gpu-1, card 0' in out
+    assert "once default/chat-0 (14.6 GiB) is gone" in out
+
+
+async def test_taking_the_advice_makes_it_fit(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    for card in (0, 1):
+        pod = await a_pod(kube, f"chat-{card}", mib=15_000)
+        await bind(kube, pod, card=card, mib=15_000)
+    await a_pod(kube, "waits", mib=12_000)
+    await call(main, api, tmp_path, "default/waits", "--json")
+    answer = json.loads(capsys.readouterr().out)
+    (advice,) = [it for it in answer["remedies"] if it["kind"] == "a smaller share"]
+
+    mib = int(advice["annotations"][names.MEMORY].removesuffix("Mi"))
+    await a_pod(kube, "advised", mib=mib)
+
+    assert await call(main, api, tmp_path, "default/advised") == DONE
+
+
+async def test_json_says_it_card_by_card(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await a_pod(kube, "waits", mib=30_000)
+
+    assert await call(main, api, tmp_path, "default/waits", "--json") == FAILED
+
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (answer["fits"], answer["verdict"]) == (False, "does not fit")
+    cards = answer["nodes"][0]["cards"]
+    assert [card["freeMib"] for card in cards] == [24_000, 24_000]
+    assert all("30000 MiB asked" in card["reason"] for card in cards)
+
+
+async def test_a_running_pod_is_exit_code_zero_and_names_its_card(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=1, mib=9_000)
+
+    assert await call(main, api, tmp_path, "chat") == DONE
+
+    out = capsys.readouterr().out
+    assert out.startswith(f"default/chat runs on {NODE} since 2026-11-20 11:00:00 UTC\n")
+    assert "card 1 NVIDIA A30: 9000 MiB" in out
+
+
+async def test_a_cordoned_node_and_a_full_cpu_are_told(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await kube.patch(NODES, NODE, {"spec": {"unschedulable": True}})
+    pod = await a_pod(kube, "waits", mib=1_000)
+    assert await call(main, api, tmp_path, "default/waits") == FAILED
+    assert f"to open it: kubectl uncordon {NODE}" in capsys.readouterr().out
+    await kube.patch(NODES, NODE, {"spec": {"unschedulable": False}})
+
+    body = json.loads(json.dumps(pod))
+    body["metadata"] = {
+        "name": "hungry",
+        "namespace": "default",
+        "annotations": pod["metadata"]["annotations"],
+    }
+    resources = body["spec"]["containers"][0]["resources"]
+    for part in ("limits", "requests"):
+        resources[part] = {**resources[part], "cpu": "65"}
+    await kube.create(PODS, body)
+
+    assert await call(main, api, tmp_path, "default/hungry") == FAILED
+    assert "too little CPU: 64000m free, 65000m asked" in capsys.readouterr().out
+
+
+async def test_gates_and_another_scheduler_are_told(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    gates = [{"name": "team/quota"}]
+    await a_pod(kube, "gated", mib=1_000, schedulingGates=gates, schedulerName="theirs")
+
+    assert await call(main, api, tmp_path, "default/gated") == FAILED
+    out = capsys.readouterr().out
+    assert "team/quota" in out
+    assert "'theirs'; only fracgpu-scheduler asks" in out
+
+    words = ("default/gated", "--scheduler-name", "theirs")
+    assert await call(main, api, tmp_path, *words) == FAILED
+    assert "'theirs'" not in capsys.readouterr().out
+
+
+async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await kube.create(PODS, a_plain_pod("plain"), namespace="default")
+
+    assert await call(main, api, tmp_path, "other/plain") == CALLED_WRONG
+    assert "no pod other/plain; did you mean default/plain?" in capsys.readouterr().err
+    assert await call(main, api, tmp_path, "default/plain") == CALLED_WRONG
+    assert "asks for no share of a card" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])
+def test_anything_but_one_pod_is_a_wrong_call(argv: list[str]) -> None:
+    assert main(argv) == CALLED_WRONG

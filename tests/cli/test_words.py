@@ -1,0 +1,106 @@
+"""Answers in words: the verdict first, then what stands in the way, what helps, card by card."""
+
+from dataclasses import replace
+
+from cli.fleet import fleet_of
+from cli.words import Tone, explanation_lines, fleet_lines
+from fracgpu.explained import Site, Subject, World
+from fracgpu.explanation import explain
+from fracgpu.remedies import remedies
+from tests.support.core import a_card, a_need, a_pod_need, on
+from tests.support.explaining import Cluster, a_waiting_pod, bound
+
+ASKS = a_pod_need(a_need(20_000))
+
+
+def said(subject: Subject, world: World) -> list[str]:
+    found = explain(subject, world)
+    return [it.text for it in explanation_lines(found, remedies(subject, world, found))]
+
+
+def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof() -> None:
+    cluster = Cluster().node("gpu-1", a_card("GPU-a")).holder("chat", "gpu-1", "GPU-a", 9_000)
+
+    lines = said(a_waiting_pod(ASKS), cluster.world())
+
+    assert lines[0] == "default/new does not fit on any of 1 node"
+    assert lines.index("What would help") < lines.index(
+        "gpu-1: 1 of 1 cards: too little free memory"
+    )
+    assert lines[-1] == (
+        "  card 0 NVIDIA A30: 15000 of 24000 MiB free; too little free memory: 15000 MiB free, "
+        "20000 MiB asked; held by default/chat 9000 MiB"
+    )
+
+
+def test_a_pod_that_fits_is_told_where() -> None:
+    world = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).world()
+
+    assert said(a_waiting_pod(ASKS), world)[0] == (
+        "default/new fits now: gpu-1, card 0 (and 1 node more)"
+    )
+
+
+def test_room_is_not_enough_where_something_else_stands_in_the_way() -> None:
+    subject = replace(a_waiting_pod(ASKS), gates=("quota",))
+    lines = said(subject, Cluster().node("gpu-1", a_card("GPU-a")).world())
+
+    assert lines[0] == "default/new is not scheduled, though there is room on 1 node"
+    assert "  in its way: it is held back by scheduling gates: quota" in lines
+
+
+def test_a_closed_node_is_told_with_its_cards() -> None:
+    world = Cluster().node("gpu-1", a_card("GPU-a"), site=Site(cordoned=True)).world()
+
+    assert "gpu-1: the node is cordoned; its cards would do" in said(a_waiting_pod(ASKS), world)
+
+
+def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
+    world = Cluster().node("gpu-1", a_card("GPU-a", index=2)).world()
+
+    lines = said(bound(a_waiting_pod(ASKS), "gpu-1", on("GPU-a", 20_000)), world)
+
+    assert lines[0] == "default/new runs on gpu-1 since 2026-11-20 12:00:00 UTC"
+    assert lines[-1] == "  card 2 NVIDIA A30: 20000 MiB (GPU-a)"
+
+
+def test_a_pod_bound_without_cards_is_told_that_it_cannot_start() -> None:
+    world = Cluster().node("gpu-1", a_card("GPU-a")).world()
+
+    assert said(bound(a_waiting_pod(ASKS), "gpu-1", None), world)[0] == (
+        "default/new is on gpu-1 and cannot start"
+    )
+
+
+def test_many_holders_are_counted_rather_than_listed() -> None:
+    cluster = Cluster().node("gpu-1", a_card("GPU-a"))
+    for number in range(9):
+        cluster.holder(f"p{number}", "gpu-1", "GPU-a", 2_000, cores=10)
+
+    assert said(a_waiting_pod(ASKS), cluster.world())[-1].endswith(
+        "default/p5 2000 MiB 10% and 3 more"
+    )
+
+
+def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
+    cluster = Cluster().node("gpu-1", a_card("GPU-a"), a_card("GPU-b", index=1))
+    cluster.node("bare").holder("chat", "gpu-1", "GPU-b", 9_000, cores=25)
+    world = cluster.world()
+
+    head, first, second, bare = fleet_lines(fleet_of(world.snapshot, world.pods))
+
+    assert first.text.split() == [
+        "gpu-1", "0", "NVIDIA", "A30", "0/24000", "0%", "-", "ok", "-"
+    ]  # fmt: skip
+    assert second.text.split()[-1] == "default/chat=9000"
+    assert "has not reported its cards" in bare.text
+    assert {line.text.index("ok") for line in (first, second)} == {head.text.index("STATE")}
+
+
+def test_a_card_in_trouble_stands_out() -> None:
+    world = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).world()
+
+    _, line = fleet_lines(fleet_of(world.snapshot, world.pods))
+
+    assert "set aside until 12:01:00 UTC: hot" in line.text
+    assert line.tone is Tone.BAD
