@@ -37,11 +37,15 @@ class NodePicture:
     Attributes:
         pods: the pods of this node, and those that PodResources names, wherever they are now.
         cards: this node's cards as they are now.
+        token: what we asked kubelet to say of the container that it wants to start, or empty.
+        owner_uid: the pod last verified to hold these ids, if they were not handed out since.
     """
 
     node: str
     cards: Mapping[CardUuid, Card]
     pods: Mapping[PodKey, PodView] = field(default_factory=dict)
+    token: str = ""
+    owner_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,9 @@ class Doubt(Enum):
     SEVERAL_PODS = "several_pods_hold_them"
     PARTLY_HELD = "held_in_other_sets"
     AMBIGUOUS = "container_unclear"
+    UNLISTED = "container_not_listed"
+    LISTED_TWICE = "container_listed_twice"
+    OTHER_POD = "pod_of_same_name"
     WRONG_NODE = "pod_of_another_node"
     NOT_ASSIGNED = "not_assigned"
     UNREADABLE = "assignment_unreadable"
@@ -78,6 +85,11 @@ class NoClaim:
     doubt: Doubt
     text: str
 
+    @property
+    def askable(self) -> bool:
+        """Whether kubelet could settle it by saying which container it wants to start."""
+        return self.doubt in (Doubt.AMBIGUOUS, Doubt.UNLISTED)
+
 
 def resolve(
     slot_ids: frozenset[str], holders: Sequence[SlotHolder], picture: NodePicture
@@ -87,31 +99,70 @@ def resolve(
     =====================================  ==============================================
     kubelet lists as holder                answer
     =====================================  ==============================================
-    nobody, or only ended or unknown pods  no: nobody
+    nobody, or only ended or unknown pods  the init container whose status carries our token;
+                                           without one, no: ask, if an init container of a
+                                           live pod here wants as many slots, else nobody
     containers of several live pods        no: several pods
     one container, with exactly these ids  that container, unless an init container of the
-                                           pod could be meant and was promised other cards
+                                           pod could be meant and was promised other cards:
+                                           then the one that carries our token, or no: ask
     only other sets that share an id       the init container that hands them on, if there is
-                                           exactly one with as many slots; else no
+                                           exactly one with as many slots, or by the token
     =====================================  ==============================================
 
     Ended and unknown pods are passed over because a kubelet without kubernetes PR 132028 still
-    lists them. Plain init containers are never listed: kubelet hands their ids to app containers.
+    lists them. Plain init containers are never listed: kubelet hands their ids to app containers,
+    or keeps them to itself where no app container wants any. An unlisted one is never inferred,
+    not even where only one could be meant: kubelet may know a pod that the API has forgotten.
     """
     live = [it for it in holders if it.slot_ids & slot_ids and _is_live(it.key, picture)]
     keys = sorted({it.key for it in live})
     if not keys:
+        unlisted = _unlisted(slot_ids, picture)
+        if unlisted:
+            return _answered(unlisted, slot_ids, picture)
         others = sorted({f"{it.namespace}/{it.pod}" for it in holders if it.slot_ids & slot_ids})
-        listed = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
-        return _no(Doubt.NOBODY, f"no live pod holds {_ids(slot_ids)}{listed}")
+        dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
+        return _no(Doubt.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
     if len(keys) > 1:
         pods = " and ".join("/".join(key) for key in keys)
         return _no(Doubt.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
     pod = picture.pods[keys[0]]
-    container = _container(slot_ids, [it for it in holders if it.key == keys[0]], pod)
+    listed = [it for it in holders if it.key == keys[0]]
+    container = _container(slot_ids, listed, pod, token=picture.token)
     if isinstance(container, NoClaim):
         return container
     return _promise(container, slot_ids, pod, picture)
+
+
+def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodView, str]]:
+    """Find the plain init containers of this node that want as many slots and might start now."""
+    return [
+        (pod, it.name)
+        for _, pod in sorted(picture.pods.items())
+        if pod.record.live and not pod.record.terminating and pod.record.node == picture.node
+        for it in pod.record.containers
+        if it.kind is ContainerKind.INIT and _amount(it, names.GPU_SLOT) == len(slot_ids)
+    ]
+
+
+def _answered(
+    unlisted: Sequence[tuple[PodView, str]], slot_ids: frozenset[str], picture: NodePicture
+) -> Claim | NoClaim:
+    told = [(pod, name) for pod, name in unlisted if _tells(pod, name, picture.token)]
+    if len(told) == 1:
+        ((pod, container),) = told
+        return _promise(container, slot_ids, pod, picture)
+    return _no(
+        Doubt.UNLISTED,
+        f"kubelet does not list who holds {_ids(slot_ids)}, as it does for init containers; "
+        "waiting until it says in the pod's status whose start this is",
+    )
+
+
+def _tells(pod: PodView, container: str, token: str) -> bool:
+    """Whether kubelet has written our token on this container: nobody else was told it."""
+    return bool(token) and token in pod.waiting.get(container, "")
 
 
 def _is_live(key: PodKey, picture: NodePicture) -> bool:
@@ -120,13 +171,13 @@ def _is_live(key: PodKey, picture: NodePicture) -> bool:
 
 
 def _container(
-    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodView
+    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodView, *, token: str
 ) -> str | NoClaim:
     record = pod.record
     names_of = [it.container for it in listed]
     if len(set(names_of)) != len(names_of):
         # An old and a new pod of one name: kubelet has not let go of the old one yet.
-        return _no(Doubt.AMBIGUOUS, f"kubelet lists a container of {record.key} twice")
+        return _no(Doubt.LISTED_TWICE, f"kubelet lists a container of {record.key} twice")
     exact = [it.container for it in listed if it.slot_ids == slot_ids]
     inits = [
         it.name
@@ -139,10 +190,14 @@ def _container(
         return _no(Doubt.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}")
     assignment = record.assignment or {}
     if len({_cards_of(assignment.get(name, ())) for name in candidates}) > 1:
+        told = [name for name in candidates if _tells(pod, name, token)]
+        if len(told) == 1:
+            return told[0]
         unclear = ", ".join(candidates)
         return _no(
             Doubt.AMBIGUOUS,
-            f"{_ids(slot_ids)} may be of {unclear} in {record.key}, promised different slices",
+            f"{_ids(slot_ids)} may be of {unclear} in {record.key}, promised different slices; "
+            "waiting until kubelet says in the pod's status which it starts",
         )
     return candidates[0]
 
@@ -159,6 +214,12 @@ def _promise(
     if record.node != picture.node:
         text = f"{record.key} is bound to {record.node or 'no node'}, not to {picture.node}"
         return _no(Doubt.WRONG_NODE, text)
+    if picture.owner_uid and picture.owner_uid != record.uid:
+        text = (
+            f"{_ids(slot_ids)} were the pod's with UID {picture.owner_uid}, and kubelet has not "
+            f"handed them out since; {record.key} has UID {record.uid}"
+        )
+        return _no(Doubt.OTHER_POD, text)
     if record.problem:
         return _no(Doubt.UNREADABLE, f"{record.key}: {record.problem}")
     slices = (record.assignment or {}).get(container, ())

@@ -48,6 +48,10 @@ class Starter(Protocol):
         """
         ...
 
+    def allocated(self, slot_ids: frozenset[str]) -> None:
+        """Take notice that kubelet hands *slot_ids* to a container."""
+        ...
+
 
 class DevicePlugin(services.DevicePluginServicer):
     """Answers kubelet.
@@ -116,6 +120,9 @@ class DevicePlugin(services.DevicePluginServicer):
         context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
     ) -> messages.AllocateResponse:
         """Name a CDI device for each set of ids; whose they are is PreStartContainer's question."""
+        for asked in request.container_requests:
+            self._starter.allocated(frozenset(asked.devices_ids))
+            log.debug("slots_allocated", slots=sorted(asked.devices_ids))
         return messages.AllocateResponse(
             container_responses=[
                 messages.ContainerAllocateResponse(

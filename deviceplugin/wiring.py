@@ -11,6 +11,7 @@ from deviceplugin.claims import Claim, NoClaim, NodePicture, PodKey, SlotHolder,
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.podresources import PodResources, PodResourcesError
+from deviceplugin.slot_memory import SlotMemory
 from fracgpu.errors import WireError
 from fracgpu.views import PodView, read_pod
 from kube.errors import KubeError, NotFound
@@ -78,7 +79,12 @@ class Wiring:
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
         self._on_wired = on_wired
+        self._memory = SlotMemory()
         self._written_at_s: dict[str, float] = {}
+
+    def allocated(self, slot_ids: frozenset[str]) -> None:
+        """Take notice that kubelet hands *slot_ids* to a container; whose it is, is asked later."""
+        self._memory.allocated(slot_ids)
 
     async def wire(self, slot_ids: frozenset[str]) -> Claim:
         """Write the CDI spec of the container that holds *slot_ids*, or refuse.
@@ -98,7 +104,9 @@ class Wiring:
         log.info(
             "container_wired",
             pod=claim.pod.record.key,
+            uid=claim.pod.record.uid,
             container=claim.container,
+            slots=sorted(slot_ids),
             cards=[it.card for it in claim.slices],
             mib=[it.mib for it in claim.slices],
         )
@@ -106,16 +114,28 @@ class Wiring:
         return claim
 
     async def _wire(self, slot_ids: frozenset[str]) -> Claim:
+        turn = self._memory.turn(slot_ids)
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
             raise self._refusal("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
         stock = self._board.stock
-        picture = NodePicture(node=self._node, cards=stock.by_uuid(), pods=pods)
+        picture = NodePicture(
+            node=self._node,
+            cards=stock.by_uuid(),
+            pods=pods,
+            token=self._memory.token(slot_ids),
+            owner_uid=self._memory.owner_uid(slot_ids),
+        )
         answer = resolve(slot_ids, holders, picture)
         if isinstance(answer, NoClaim):
-            raise self._refusal(answer.doubt.value, answer.text)
+            token = f"[{self._memory.ask(slot_ids)}] " if answer.askable else ""
+            raise self._refusal(answer.doubt.value, token + answer.text)
+        if self._memory.turn(slot_ids) != turn:
+            text = "kubelet has handed the slots to another container meanwhile"
+            raise self._refusal("handed_on", text)
+        self._memory.verified(slot_ids, pod_uid=answer.pod.record.uid)
         name = device_name(slot_ids)
         nodes = stock.device_nodes(answer.cards)
         spec = spec_for(name, answer.slices, answer.cards, nodes)
@@ -152,19 +172,24 @@ class Wiring:
         if known is None:
             raise self._refusal("pods_unknown", "this node's pods have not been listed yet")
         pods = dict(known)
-        for key in sorted({it.key for it in holders if it.slot_ids & slot_ids}):
-            pod = await self._pod(key, known.get(key))
+        keys = {it.key for it in holders if it.slot_ids & slot_ids}
+        token = self._memory.token(slot_ids)
+        if token:
+            keys |= {key for key, pod in known.items() if _carries(pod, token)}
+        for key in sorted(keys):
+            pod = await self._pod(key, known.get(key), self._memory.owner_uid(slot_ids))
             if pod is None:
                 pods.pop(key, None)
             else:
                 pods[key] = pod
         return pods
 
-    async def _pod(self, key: PodKey, known: PodView | None) -> PodView | None:
-        """Read a pod afresh; while the API server is away, what the informer last saw must do.
+    async def _pod(self, key: PodKey, known: PodView | None, owner_uid: str) -> PodView | None:
+        """Read a pod afresh; while the API server is away, a pod verified before must do.
 
-        The informer alone would not: a pod deleted and re-created under its name on this node may
-        reach kubelet before it reaches us, and the old pod's cards are not the new one's.
+        What the informer last saw would not do for a new one: a pod deleted and re-created under
+        its name on this node may reach kubelet before it reaches us, and the old pod's cards are
+        not the new one's.
         """
         namespace, name = key
         try:
@@ -173,13 +198,20 @@ class Wiring:
         except NotFound:
             return None
         except (KubeError, TimeoutError, WireError) as error:
-            if known is not None:
+            if known is not None and known.record.uid == owner_uid:
                 log.warning("pod_taken_from_memory", pod="/".join(key), reason=str(error))
                 return known
             limit = f"no answer in {self._pod_lookup_timeout_s:g} s"
-            text = f"cannot read pod {namespace}/{name}: {str(error) or limit}"
+            text = (
+                f"cannot read pod {namespace}/{name}, and a container that was not verified "
+                f"before waits for the API server: {str(error) or limit}"
+            )
             raise self._refusal("api_silent", text) from error
 
     def _refusal(self, outcome: str, text: str) -> NotWiredError:
         self._metrics.started(outcome)
         return NotWiredError(text)
+
+
+def _carries(pod: PodView, token: str) -> bool:
+    return any(token in text for text in pod.waiting.values())

@@ -105,6 +105,8 @@ def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
     containers: Sequence[dict[str, Any]] | None = None,
     inits: Sequence[dict[str, Any]] = (),
     annotations: Mapping[str, str] | None = None,
+    waiting: Mapping[str, str] | None = None,
+    terminating: bool = False,
 ) -> bytes:
     """A pod as the API server sends it; *promised* is container → (card, MiB) of each slice."""
     promises = {"train": [("GPU-a", 1000)]} if promised is None else promised
@@ -116,7 +118,7 @@ def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
         }
         notes.setdefault(names.ASSIGNMENT, write_assignment(assignment))
     here = [a_container("train", mib=1000)] if containers is None else list(containers)
-    body = {
+    body: dict[str, Any] = {
         "metadata": {
             "name": name,
             "namespace": "ml",
@@ -124,9 +126,27 @@ def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
             "annotations": notes,
         },
         "spec": {"nodeName": node, "containers": here, "initContainers": list(inits)},
-        "status": {"phase": phase},
+        "status": {"phase": phase, **_statuses(waiting or {}, inits)},
     }
+    if terminating:
+        body["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
     return json.dumps(body).encode()
+
+
+def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write why containers wait, as kubelet does: init containers in a list of their own."""
+    first = {it["name"] for it in inits}
+    all_ = [
+        {
+            "name": name,
+            "state": {"waiting": {"reason": "CreateContainerConfigError", "message": text}},
+        }
+        for name, text in waiting.items()
+    ]
+    return {
+        "initContainerStatuses": [it for it in all_ if it["name"] in first],
+        "containerStatuses": [it for it in all_ if it["name"] not in first],
+    }
 
 
 def a_pod(name: str = "train-0", **fields: Any) -> PodView:

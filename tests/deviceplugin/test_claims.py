@@ -1,5 +1,7 @@
 """Whose slots are these? One certain answer, or a doubt that names itself."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,11 +27,15 @@ def ask(
     holders: list[SlotHolder],
     *pods: PodView,
     cards: tuple[Card, ...] = (a_card("GPU-a"), a_card("GPU-b", index=1)),
+    token: str = "",
+    owner_uid: str = "",
 ) -> Claim | NoClaim:
     picture = NodePicture(
         node=NODE,
         cards={card.uuid: card for card in cards},
         pods={(it.record.namespace, it.record.name): it for it in pods},
+        token=token,
+        owner_uid=owner_uid,
     )
     return resolve(frozenset(ids.split(",")), holders, picture)
 
@@ -113,7 +119,7 @@ def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None
 
 
 def test_the_same_container_listed_twice_is_an_old_and_a_new_pod_of_one_name() -> None:
-    doubt(ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()), Doubt.AMBIGUOUS, "twice")
+    doubt(ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()), Doubt.LISTED_TWICE, "twice")
 
 
 def test_an_init_container_may_hold_what_the_app_container_holds() -> None:
@@ -147,6 +153,97 @@ def test_init_and_app_container_promised_different_cards_cannot_be_told_apart() 
     )
 
     doubt(ask("s1", [a_holder()], pod), Doubt.AMBIGUOUS, "prepare", "train")
+
+
+ASKED = "fracgpu-ask-1"
+
+
+def an_init_pod(name: str, card: str, **fields: Any) -> PodView:
+    """A pod whose init container alone has a slice, which kubelet therefore never lists."""
+    return a_pod(
+        name,
+        promised={"prepare": [(card, 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+        containers=[{"name": "train"}],
+        **fields,
+    )
+
+
+def test_an_init_container_that_is_not_listed_is_asked_for_even_if_only_one_could_be_meant() -> (
+    None
+):
+    answer = ask("s1", [], an_init_pod("one", "GPU-a"))
+
+    doubt(answer, Doubt.UNLISTED, "s1")
+    assert isinstance(answer, NoClaim)
+    assert answer.askable
+
+
+def test_the_init_container_that_carries_the_token_is_the_one() -> None:
+    said = {"prepare": f"PreStartContainer failed: [{ASKED}] kubelet does not list"}
+    pods = [an_init_pod("one", "GPU-a"), an_init_pod("two", "GPU-b", waiting=said)]
+
+    answer = ask("s1", [], *pods, token=ASKED)
+
+    assert isinstance(answer, Claim)
+    assert (answer.pod.record.name, answer.container) == ("two", "prepare")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"waiting": {"prepare": "[fracgpu-ask-2] an older question"}},
+        {"waiting": {"train": f"[{ASKED}] on a container that is none of init"}},
+        {"waiting": {"prepare": ASKED}, "phase": "Failed"},
+        {"waiting": {"prepare": ASKED}, "node": "gpu-2"},
+        {"waiting": {"prepare": ASKED}, "terminating": True},
+    ],
+    ids=["other token", "other container", "ended", "other node", "terminating"],
+)
+def test_a_token_anywhere_else_answers_nothing(fields: dict[str, Any]) -> None:
+    answer = ask("s1", [], an_init_pod("other", "GPU-a"), an_init_pod("one", "GPU-b", **fields))
+
+    doubt(answer, Doubt.UNLISTED)
+
+
+def test_a_token_on_two_pods_answers_nothing() -> None:
+    pods = [an_init_pod(name, "GPU-a", waiting={"prepare": ASKED}) for name in ("one", "two")]
+
+    doubt(ask("s1", [], *pods, token=ASKED), Doubt.UNLISTED)
+
+
+def test_an_empty_token_is_carried_by_nobody() -> None:
+    pod = an_init_pod("one", "GPU-a", waiting={"prepare": "whatever"})
+
+    doubt(ask("s1", [], pod, token=""), Doubt.UNLISTED)
+
+
+def test_an_init_container_with_another_number_of_slots_is_not_waited_for() -> None:
+    doubt(ask("s1,s2", [], an_init_pod("one", "GPU-a")), Doubt.NOBODY)
+
+
+@pytest.mark.parametrize(("container", "card"), [("prepare", "GPU-b"), ("train", "GPU-a")])
+def test_the_token_tells_an_init_container_from_the_app_container_after_it(
+    container: str, card: str
+) -> None:
+    pod = a_pod(
+        promised={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+        waiting={container: f"[{ASKED}]"},
+    )
+
+    answer = ask("s1", [a_holder()], pod, token=ASKED)
+
+    assert isinstance(answer, Claim)
+    assert (answer.container, answer.cards[0].uuid) == (container, card)
+
+
+def test_ids_of_one_pod_are_not_taken_over_by_another_of_its_name() -> None:
+    doubt(ask("s1", [a_holder()], a_pod(uid="new"), owner_uid="old"), Doubt.OTHER_POD, "old", "new")
+
+
+def test_a_container_that_starts_again_has_its_own_pods_ids() -> None:
+    assert isinstance(ask("s1", [a_holder()], a_pod(uid="u1"), owner_uid="u1"), Claim)
 
 
 def test_a_sidecar_is_listed_and_so_known_by_its_own_ids() -> None:

@@ -33,6 +33,10 @@ class FakeStarter:
     def __init__(self) -> None:
         self.refused: dict[frozenset[str], str] = {}
         self.asked: list[frozenset[str]] = []
+        self.told: list[frozenset[str]] = []
+
+    def allocated(self, slot_ids: frozenset[str]) -> None:
+        self.told.append(slot_ids)
 
     async def wire(self, slot_ids: frozenset[str]) -> Claim:
         self.asked.append(slot_ids)
@@ -126,6 +130,7 @@ async def test_allocate_answers_each_container_with_one_cdi_name_and_asks_nobody
     ]
     assert all(not part.envs for part in answer.container_responses)
     assert starter.asked == []
+    assert starter.told == [frozenset({"s1", "s2"}), frozenset({"s3"})]
 
 
 async def test_a_start_is_decided_by_the_ids_alone() -> None:

@@ -157,6 +157,38 @@ async def test_ids_of_an_ended_pod_that_kubelet_still_lists_serve_the_next_one(
         assert node.cards_of(next_one) == (node.uuid(2),)
 
 
+async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(node: Node) -> None:
+    async def start(number: int) -> Any:
+        body = a_gpu_pod(f"init-{number}")
+        (app,) = body["spec"]["containers"]
+        body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+        body["spec"]["containers"] = [{"name": "main", "image": app["image"]}]
+        return await node.bind(body, prepare=[(number % 4, 1000)])
+
+    async with asyncio.TaskGroup() as group:
+        starts = [group.create_task(start(number)) for number in range(8)]
+    pods = [it.result() for it in starts]
+
+    for pod in pods:
+        await node.wait_phase(pod, "Running")
+    got = [node.cards_of(pod, "prepare") for pod in pods]
+    assert got == [(node.uuid(number % 4),) for number in range(8)]
+
+
+async def test_init_and_app_container_may_have_different_cards_on_the_same_slots(
+    node: Node,
+) -> None:
+    body = a_gpu_pod("both")
+    (app,) = body["spec"]["containers"]
+    body["spec"]["initContainers"] = [{**app, "name": "prepare"}]
+
+    pod = await node.bind(body, prepare=[(1, 1000)], train=[(3, 1000)])
+    await node.wait_phase(pod, "Running")
+
+    assert node.cards_of(pod, "prepare") == (node.uuid(1),)
+    assert node.cards_of(pod, "train") == (node.uuid(3),)
+
+
 async def test_init_and_app_container_share_their_slots_and_their_card(node: Node) -> None:
     body: dict[str, Any] = a_gpu_pod("staged", mib=2000)
     (app,) = body["spec"]["containers"]

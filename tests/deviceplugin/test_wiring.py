@@ -21,6 +21,7 @@ from tests.deviceplugin.builders import (
     FakeCards,
     a_board,
     a_card,
+    a_container,
     a_holder,
     pod_json,
 )
@@ -34,8 +35,11 @@ class FakeKubelet(PodResources):
 
     def __init__(self, *holders: SlotHolder) -> None:
         self.answer: tuple[SlotHolder, ...] | PodResourcesError = holders
+        self.lister: PodResources | None = None
 
     async def holders(self) -> tuple[SlotHolder, ...]:
+        if self.lister is not None:
+            return await self.lister.holders()
         if isinstance(self.answer, PodResourcesError):
             raise self.answer
         return self.answer
@@ -145,24 +149,79 @@ async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: P
     assert [card.uuid for card in claim.cards] == ["GPU-a"]
 
 
-async def test_a_restart_while_the_api_server_is_away_goes_by_what_was_last_seen(
-    tmp_path: Path,
-) -> None:
+async def test_a_verified_container_restarts_while_the_api_server_is_away(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    await rig.wiring.wire(S1)
     rig.api.pods["train-0"] = SILENT
 
     assert (await rig.wiring.wire(S1)).container == "train"
 
 
-async def test_a_pod_never_seen_waits_for_the_api_server(tmp_path: Path) -> None:
-    rig = await a_rig(tmp_path, known={})
+async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_away(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    await rig.wiring.wire(S1)
     rig.api.pods["train-0"] = SILENT
 
-    with pytest.raises(NotWiredError, match=r"cannot read pod ml/train-0: no answer"):
+    rig.wiring.allocated(S1)
+    with pytest.raises(NotWiredError, match="waits for the API server"):
+        await rig.wiring.wire(S1)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["known to the informer", "unknown"])
+async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bool) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}) if seen else {})
+    rig.api.pods["train-0"] = SILENT
+
+    with pytest.raises(NotWiredError, match=r"cannot read pod ml/train-0.*no answer"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("api_silent") == 1
     assert specs(tmp_path) == []
+
+
+async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+
+    class LateKubelet(PodResources):
+        async def holders(self) -> tuple[SlotHolder, ...]:
+            rig.wiring.allocated(S1)
+            return (a_holder(),)
+
+    rig.kubelet.lister = LateKubelet()
+    with pytest.raises(NotWiredError, match="handed the slots to another container"):
+        await rig.wiring.wire(S1)
+
+    assert specs(tmp_path) == []
+
+
+async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_start_it_is(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known={})
+    rig.kubelet.answer = ()
+    assert rig.known is not None
+    promised = {"prepare": [("GPU-a", 1000)]}
+    inits = [a_container("prepare", mib=1000)]
+
+    def learn(**waiting: str) -> None:
+        for name in ("one", "two"):
+            said = waiting if name == "two" else {}
+            body = pod_json(name, promised=promised, inits=inits, waiting=said)
+            rig.api.pods[name] = body
+            rig.known.update(views(**{name: body}))  # type: ignore[union-attr]
+
+    learn()
+    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as first:
+        await rig.wiring.wire(S1)
+    learn(prepare=str(first.value))
+    claim = await rig.wiring.wire(S1)
+
+    assert (claim.pod.record.name, claim.container) == ("two", "prepare")
+    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as again:
+        await rig.wiring.wire(S1)  # the next start may be another container's
+    assert str(again.value) != str(first.value)
 
 
 async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:

@@ -186,3 +186,34 @@ async def test_eight_large_cards_are_counted_to_the_last_mib() -> None:
         await node.wait_counted(slots=8 * 32, mib=655_360)
         await node.restart_kubelet()
         await node.wait_counted(slots=8 * 32, mib=655_360)
+
+
+async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -> None:
+    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+        pods: list[tuple[Json, dict[str, Slices]]] = []
+        for card in (*node.cards[:3], *node.cards[:1]):
+            init = a_container("prepare", mib=500, slots=1, stay=False)
+            alone = a_real_pod([a_container("main", mib=0, slots=0)], seen=node.seen, inits=[init])
+            pods.append((await node.create(alone), {"prepare": [(card.uuid, 500)]}))
+        other = node.cards[3].uuid
+        handed_on = a_real_pod(
+            [a_container("train", mib=500, slots=1)],
+            seen=node.seen,
+            inits=[a_container("prepare", mib=500, slots=1, stay=False)],
+        )
+        both: dict[str, Slices] = {
+            "prepare": [(node.cards[0].uuid, 500)],
+            "train": [(other, 500)],
+        }
+        pods.append((await node.create(handed_on), both))
+
+        for pod, promised in pods:
+            await node.bind(pod, **promised)
+        await node.wait_running(pod["metadata"]["uid"] for pod, _ in pods)
+
+        for pod, promised in pods:
+            sights = {it.container: it for it in node.sights(pod)}
+            assert len(sights) == 2
+            for name, sight in sights.items():
+                assert sight.devices == node.expected(promised.get(name, ())), (pod, name)
