@@ -50,7 +50,8 @@ class PodResourcesClient(PodResources):
                 grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel,
             ):
                 stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
-                answer: messages.ListPodResourcesResponse = await stub.List(
+                # grpc gives None for bytes that are no such message, and only logs it.
+                answer: messages.ListPodResourcesResponse | None = await stub.List(
                     messages.ListPodResourcesRequest()
                 )
         except grpc.aio.AioRpcError as error:
@@ -61,6 +62,8 @@ class PodResourcesClient(PodResources):
             raise PodResourcesError(
                 f"kubelet's {self._socket} gave no answer in {self._timeout_s:g} s"
             ) from error
+        if answer is None:
+            raise PodResourcesError(f"kubelet's {self._socket} answered what cannot be read")
         return slot_holders(answer)
 
 
