@@ -1,0 +1,91 @@
+"""deploy/ gives the certificates role what it needs, and cert-manager can take its place."""
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from certs.service import adopted_of, wanted_of
+from certs.settings import CertsSettings
+from process.settings import load
+
+ROOT = Path(__file__).parents[2]
+Json = dict[str, Any]
+
+
+@cache
+def built(folder: str) -> tuple[Json, ...]:
+    """What ``kubectl apply -k`` would send."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    command = [kubectl, "kustomize", str(ROOT / folder)]
+    out = subprocess.run(command, capture_output=True, check=False, timeout=60, text=True)  # noqa: S603 - our own folders
+    assert out.returncode == 0, out.stderr
+    return tuple(yaml.safe_load_all(out.stdout))
+
+
+def named(folder: str, kind: str, name: str) -> Json:
+    (found,) = [it for it in built(folder) if (it["kind"], it["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def settings_in(folder: str) -> CertsSettings:
+    pod = named(folder, "Deployment", "fracgpu-certs")["spec"]["template"]["spec"]
+    role, *flags = pod["containers"][0]["args"][1:]
+    assert role == "certs"
+    return load(CertsSettings, flags, {}, program="certs")
+
+
+def rules_on(folder: str, resource: str) -> list[Json]:
+    rules = named(folder, "Role", "fracgpu-certs")["rules"]
+    return [rule for rule in rules if resource in rule["resources"]]
+
+
+def test_the_role_may_write_its_own_secrets_and_read_no_others() -> None:
+    wanted = wanted_of(settings_in("deploy"))
+    create, named_ones = rules_on("deploy", "secrets")
+
+    assert (create["verbs"], "resourceNames" in create) == (["create"], False)
+    assert set(named_ones["resourceNames"]) == {wanted.ca_secret, *wanted.leaves}
+    assert set(named_ones["verbs"]) == {"get", "list", "watch", "update"}
+    assert rules_on("deploy", "endpointslices")[0]["verbs"] == ["list"]
+
+
+def test_with_cert_manager_the_role_writes_no_secret_and_never_sees_the_authoritys_key() -> None:
+    folder = "overlays/cert-manager"
+    settings = settings_in(folder)
+    (rule,) = rules_on(folder, "secrets")
+
+    assert settings.mode == "cert-manager"
+    assert set(rule["verbs"]) == {"get", "list", "watch"}
+    assert set(rule["resourceNames"]) == set(adopted_of(settings).secrets)
+
+
+def test_cert_manager_writes_the_secrets_that_the_roles_read() -> None:
+    certificates = [it for it in built("overlays/cert-manager") if it["kind"] == "Certificate"]
+    wanted = wanted_of(settings_in("overlays/cert-manager"))
+    made = {it["spec"]["secretName"]: it["spec"] for it in certificates}
+
+    assert set(made) == {"fracgpu-cert-manager-ca", *wanted.leaves}
+    webhook = made["fracgpu-webhook-tls"]
+    assert "fracgpu-webhook.fracgpu-system.svc" in webhook["dnsNames"]
+    assert "server auth" in webhook["usages"]
+    assert made["fracgpu-scheduler-client"]["usages"] == ["digital signature", "client auth"]
+
+
+def test_the_rest_is_the_same_with_cert_manager() -> None:
+    def rest(folder: str) -> list[Json]:
+        changed = [("Deployment", "fracgpu-certs"), ("Role", "fracgpu-certs")]
+        return [
+            it
+            for it in built(folder)
+            if (it["kind"], it["metadata"]["name"]) not in changed
+            and not it["apiVersion"].startswith("cert-manager.io/")
+        ]
+
+    assert rest("overlays/cert-manager") == rest("deploy")
