@@ -113,7 +113,7 @@ async def _echo(live: Live, folder: Path) -> AsyncIterator[int]:
     )
     try:
         async with asyncio.timeout(_ECHO_LIMIT_S):
-            while not await _listens(port):
+            while not await _listens(port):  # noqa: ASYNC110 - a process has no event
                 await asyncio.sleep(0.05)
         yield port
     finally:

@@ -12,15 +12,9 @@ MAX_CARDS: Final = 64
 
 def stated_amounts(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     """Read our resources from a container's limits; requests may only repeat them."""
-    for place, amounts in (("limits", spec.limits), ("requests", spec.requests)):
-        for key in sorted(amounts):
-            if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
-                raise RequestError(
-                    field=f"{place}['{key}'] of container '{spec.name}'",
-                    found=amounts[key],
-                    wanted=f"{names.GPU_MEM} in whole MiB",
-                    hint=f"use the annotation {names.CARDS} for several cards",
-                )
+    if not any(key.startswith(names.PREFIX) for key in (*spec.limits, *spec.requests)):
+        return None, None  # nearly every container
+    _refuse_other_resources(spec)
     mib = slots = None
     if names.GPU_MEM in spec.limits:
         field = limit_of(names.GPU_MEM, spec)
@@ -42,6 +36,18 @@ def stated_amounts(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
 def limit_of(key: str, spec: ContainerSpec) -> str:
     """Name a limit as a refusal does."""
     return f"limits['{key}'] of container '{spec.name}'"
+
+
+def _refuse_other_resources(spec: ContainerSpec) -> None:
+    for place, amounts in (("limits", spec.limits), ("requests", spec.requests)):
+        for key in sorted(amounts):
+            if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
+                raise RequestError(
+                    field=f"{place}['{key}'] of container '{spec.name}'",
+                    found=amounts[key],
+                    wanted=f"{names.GPU_MEM} in whole MiB",
+                    hint=f"use the annotation {names.CARDS} for several cards",
+                )
 
 
 def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:

@@ -90,7 +90,8 @@ def parse_share(text: str, *, field: str) -> Fraction:
     match = _SHARE.fullmatch(text)
     if not match:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_share_hint(text))
-    share = Fraction(match[1]) / (100 if match[2] else 1)
+    whole, _, decimals = match[1].partition(".")
+    share = Fraction(int(whole + decimals), 10 ** len(decimals) * (100 if match[2] else 1))
     if share > 1:
         percent = Fraction(match[1])
         hint = (
@@ -117,7 +118,7 @@ def parse_count(text: str, *, field: str, low: int, high: int, wanted: str) -> i
 
 def share_of(share: Fraction, *, capacity_mib: Mib) -> Mib:
     """Give the MiB of *share* of a card, rounded up so that nobody gets less than was asked."""
-    return Mib(math.ceil(share * capacity_mib))
+    return Mib(-(-share.numerator * capacity_mib // share.denominator))
 
 
 def format_mib(mib: int) -> str:

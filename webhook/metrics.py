@@ -34,6 +34,7 @@ class WebhookMetrics:
             ["outcome", "dialect"],
             registry=registry,
         )
+        self._children: dict[tuple[Decision, str], Counter] = {}
         self._seconds = Histogram(
             "fracgpu_webhook_review_duration_seconds",
             "Time from a whole body to the answer.",
@@ -73,7 +74,11 @@ class WebhookMetrics:
             self._certificates.labels(outcome)
 
     def decided(self, decision: Decision, *, duration_s: float, dialect: str = NO_DIALECT) -> None:
-        self._decisions.labels(decision.value, dialect).inc()
+        child = self._children.get((decision, dialect))
+        if child is None:
+            child = self._decisions.labels(decision.value, dialect)
+            self._children[decision, dialect] = child
+        child.inc()
         self._seconds.observe(duration_s)
 
     def certificate(self, *, taken: bool) -> None:

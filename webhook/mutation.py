@@ -140,6 +140,8 @@ def _understood(pod: Pod, rules: Rules, namespace_labels: Mapping[str, str]) -> 
         scheduler_name=pod.spec.scheduler_name,
     )
     found = understand(pieces, enabled=enabled.dialects, options=rules.dialects.options)
+    if not enabled.warnings:
+        return found
     return replace(found, warnings=(*enabled.warnings, *found.warnings))
 
 

@@ -1,10 +1,9 @@
 """What a webhook may change: JSONPatch operations (RFC 6902)."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """One JSONPatch operation; ``add`` also replaces a member that is there (RFC 6902 4.1).
 
     Attributes:

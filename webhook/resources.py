@@ -1,12 +1,16 @@
 """A container's limits and requests: what a grant writes there, and what it takes away."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from fracgpu import names
 from fracgpu.grant import Grant
 from webhook.environment import places
 from webhook.patch import Edit, escape
 from webhook.pod import Container, Pod, amounts
+
+_GPU_MEM: Final = escape(names.GPU_MEM)
+_GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 
 def resource_edits(pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]]) -> list[Edit]:
@@ -44,15 +48,13 @@ def _amount_edits(path: str, container: Container, written: Mapping[str, str]) -
     """Write amounts where they are absent; where they are present the grant agreed with them."""
     resources = container.resources
     if resources is None:
-        return [Edit(path=path, value={"limits": dict(written), "requests": dict(written)})]
+        return [Edit(path=path, value={"limits": written, "requests": written})]
     edits = []
     for which, present in (("limits", resources.limits), ("requests", resources.requests)):
         if present is None:
-            edits.append(Edit(path=f"{path}/{which}", value=dict(written)))
+            edits.append(Edit(path=f"{path}/{which}", value=written))
             continue
-        edits += [
-            Edit(path=f"{path}/{which}/{escape(key)}", value=amount)
-            for key, amount in written.items()
-            if key not in present
-        ]
+        for key, escaped in ((names.GPU_MEM, _GPU_MEM), (names.GPU_SLOT, _GPU_SLOT)):
+            if key not in present:
+                edits.append(Edit(path=f"{path}/{which}/{escaped}", value=written[key]))
     return edits

@@ -1,5 +1,6 @@
 """The HTTPS routes of the webhook: bytes in, one judgement, bytes out."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,6 +50,8 @@ class Reviewer:
         self._known = knowledge
         self._metrics = metrics
         self._clock = clock
+        # Bound once: the module's logger would be put together anew for each line.
+        self._log: structlog.typing.FilteringBoundLogger = log.bind()
 
     async def mutate(self, request: web.Request) -> web.Response:
         """Answer for a pod: 200 with a verdict, 400 to what is no review, 413 to too long a one."""
@@ -78,7 +81,8 @@ class Reviewer:
         decision, answer = _answered(review, outcome)
         took_s = self._clock.monotonic() - began_s
         self._metrics.decided(decision, duration_s=took_s, dialect=outcome.dialect)
-        _log_access(review, outcome, took_s)
+        # The API server waits for the answer, not for our log: the line follows a turn later.
+        asyncio.get_running_loop().call_soon(self._log_access, review, outcome, took_s)
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review) -> Outcome:
@@ -106,6 +110,22 @@ class Reviewer:
             namespace_labels=self._known.namespace_labels(review.namespace),
         )
 
+    def _log_access(self, review: Review, outcome: Outcome, took_s: float) -> None:
+        """Write one line per review: the access log, and the reason of what was decided."""
+        event, said = _told(review, outcome)
+        self._log.info(
+            event,
+            uid=review.uid,
+            operation=review.operation.value,
+            kind=review.kind,
+            namespace=review.namespace,
+            name=review.name,
+            user=review.user,
+            dry_run=review.dry_run,
+            took_us=round(took_s * 1e6),
+            **said,
+        )
+
 
 def _excluded(review: Review) -> Untouched:
     return Untouched(
@@ -130,23 +150,6 @@ def _answered(review: Review, outcome: Outcome) -> tuple[Decision, bytes]:
                 review.uid, message=outcome.message, code=outcome.code, reason=outcome.reason
             )
             return Decision.REFUSED, answer
-
-
-def _log_access(review: Review, outcome: Outcome, took_s: float) -> None:
-    """Write one line per review: the access log, and the reason of what was decided."""
-    event, said = _told(review, outcome)
-    log.info(
-        event,
-        uid=review.uid,
-        operation=review.operation.value,
-        kind=review.kind,
-        namespace=review.namespace,
-        name=review.name,
-        user=review.user,
-        dry_run=review.dry_run,
-        took_us=round(took_s * 1e6),
-        **said,
-    )
 
 
 def _told(review: Review, outcome: Outcome) -> tuple[str, Mapping[str, str]]:

@@ -1,5 +1,6 @@
 """The webhook put together: the only file that names its concrete parts."""
 
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -76,6 +77,10 @@ def build(settings: WebhookSettings) -> Service:
             )
             followers = (inventory, certificate, rules, namespaces)
             tasks = {name: loop for it in followers for name, loop in it.tasks.items()}
+            # What is loaded by now lives as long as the process: the collector need not walk it
+            # while a request waits.
+            gc.collect()
+            gc.freeze()
             yield Running(tasks=tasks, servers=(server,))
 
     return Service(
