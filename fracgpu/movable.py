@@ -108,7 +108,6 @@ def _owner_rests(of_owner: Sequence[PastMove], *, policy: Policy, now: datetime)
     """Tell whether an owner had a move lately; each useless one doubles its rest, to a day."""
     useless = sum(it.useless for it in of_owner)
     rest_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)
-    rest_s = max(rest_s, policy.owner_cooldown_s)
     return any(it.under_way for it in of_owner) or any(
         now - it.started_at < timedelta(seconds=rest_s) for it in of_owner
     )

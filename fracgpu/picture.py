@@ -152,7 +152,7 @@ class Picture:
     """Everything a plan is made from.
 
     Attributes:
-        pods: every live pod of the cluster by UID.
+        pods: by UID, every live pod that holds or asks for a share of a card.
         taints: by node name.
         past: moves of the last day, those under way included.
         leading_since: when this process became the leader.

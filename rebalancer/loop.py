@@ -1,7 +1,7 @@
 """The loop: read, decide, act, count."""
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -107,9 +107,10 @@ class Rebalancer:
         await parts.book.load()
         now = parts.clock.now()
 
+        cards = parts.world.cards()
         with parts.tally.queries(parts.clock):
-            measured = await parts.usage.observe(parts.world.cards(), policy)
-        await self._warm(measured, policy, now=now)
+            measured = await parts.usage.observe(cards, policy)
+        await self._warm(cards, measured, policy, now=now)
         picture = self._picture(measured, now=now)
 
         scene = Scene(picture=picture, nodes=parts.world.nodes, policy=policy, now=now)
@@ -125,12 +126,16 @@ class Rebalancer:
         await self._cordon(self._picture(measured, now=now), policy, now=now)
         self._count(picture, plan, measured, policy, now=now)
 
-    async def _warm(self, measured: Measured, policy: Policy, *, now: datetime) -> None:
-        """Advance every card's heat, and tell of each card that became hot."""
+    async def _warm(
+        self, nodes: Mapping[CardUuid, str], measured: Measured, policy: Policy, *, now: datetime
+    ) -> None:
+        """Advance every card's heat, and tell of each card that became hot.
+
+        *nodes* has the node of each card that was measured, though it may have gone meanwhile.
+        """
         before = self._heat
         past = [it.past() for it in self._parts.book.records]
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
-        nodes = self._parts.world.cards()
         for card, it in sorted(self._heat.items()):
             was_hot = card in before and before[card].heat is Heat.HOT
             reading = measured.usage[card].reading

@@ -67,7 +67,8 @@ class MoveRecord:
         phase_since: when the phase began.
         policy: hash of the policy it was made under.
         siblings: UIDs of the owner's pods when the eviction began; a pod that is none of them is
-            the replacement.
+            the replacement. Forgotten once that is known: an owner may have a thousand pods, and
+            the records of a day must fit into one ConfigMap.
         failures: evictions refused for the time being.
         retry_at: not before this time.
         landed: the card of the replacement.
@@ -91,7 +92,10 @@ class MoveRecord:
     def to(self, phase: MovePhase, *, now: datetime) -> "MoveRecord":
         """Advance; what the table does not list is our own mistake."""
         assert phase in NEXT[self.phase], f"{self.phase.value} -> {phase.value}"  # noqa: S101
-        return replace(self, phase=phase, phase_since=now, failures=0, retry_at=None)
+        siblings = self.siblings if phase is MovePhase.EVICTED else ()
+        return replace(
+            self, phase=phase, phase_since=now, siblings=siblings, failures=0, retry_at=None
+        )
 
     def ended(self, ending: Ending, *, now: datetime, detail: str = "") -> "MoveRecord":
         """End well or not, by what *ending* says."""

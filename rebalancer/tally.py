@@ -92,7 +92,8 @@ class Tally:
     def _count_heat(self, picture: Picture, *, policy: Policy, now: datetime) -> None:
         hot = [uuid for uuid, it in picture.heat.items() if it.heat in _HOT]
         relievable = 0
-        elapsed_s = (now - (self._counted_at or now)).total_seconds()
+        # A clock may be set back, a counter may not.
+        elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
         self._counted_at = now
         for uuid in hot:
             reading = picture.reading(uuid)

@@ -1,25 +1,31 @@
 """The loop over an embedded API server: what stops it from moving, and what it says then."""
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
 import structlog
 
 from fracgpu import names
+from fracgpu.card import CardUuid
 from fracgpu.thresholds import Mode, Policy
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, PODS
+from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.moves import Ending, MovePhase
+from rebalancer.observe import Measured
 from simulator.apiserver import ApiServer
 from tests.support.moving import (
     NAMESPACE,
+    Usage,
     a_rig,
     cordons_of,
     events,
+    hot_usage,
     make_cluster,
 )
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
+from tests.support.waiting import until_true
 
 DRY_RUN = Policy(mode=Mode.DRY_RUN, startup_grace_s=0)
 
@@ -180,3 +186,28 @@ async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
         }
         assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
         assert HOT_CARD not in await cordons_of(kube, "n1")
+
+
+async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: KubeClient) -> None:
+    await make_cluster(kube)
+
+    class NodeGoes(Usage):
+        """The node of the hot card goes in the cycle in which the card becomes hot, the second."""
+
+        asked = 0
+
+        async def observe(self, cards: Collection[CardUuid], policy: Policy) -> Measured:
+            measured = await super().observe(cards, policy)
+            self.asked += 1
+            if self.asked == 2:
+                await kube.delete(NODES, "n1")
+                await until_true(lambda: "n1" not in rig.world.nodes, what="the node is gone")
+            return measured
+
+    usage = NodeGoes((await hot_usage(kube)).readings)
+    async with a_rig(kube, usage=usage) as rig:
+        for _ in range(3):
+            await rig.tick()
+
+        assert rig.figure("cards", state="hot") == 0
+        assert rig.book.records == ()

@@ -51,6 +51,17 @@ def test_a_step_begins_a_phase_afresh() -> None:
     assert went_on.planned_at == NOON
 
 
+def test_the_records_of_a_day_of_moves_off_large_owners_fit_into_a_config_map() -> None:
+    siblings = tuple(f"00000000-0000-0000-0000-{number:012}" for number in range(1000))
+    gone = a_record(MovePhase.EVICTING, siblings=siblings).to(MovePhase.EVICTED, now=NOON)
+    assert gone.siblings == siblings
+
+    lost = gone.ended(Ending.LOST, now=NOON)
+    there = gone.to(MovePhase.VERIFYING, now=NOON)
+
+    assert len(write_records([lost, there] * 72)) < 1 << 20
+
+
 @pytest.mark.parametrize(
     ("phase", "ending", "last"),
     [

@@ -141,3 +141,12 @@ async def test_times_and_troubles_are_counted() -> None:
     assert counted.get("prometheus_errors_total", trouble="slow") == 1
     assert counted["api_errors_total"] == 1
     assert counted["leader"] == 1
+
+
+def test_a_clock_set_back_ends_nothing_and_counts_nothing() -> None:
+    counted = Counted()
+    counted.count(a_picture(), later_s=60)
+    counted.count(a_picture(), later_s=0)
+    counted.count(a_picture(), later_s=15)
+
+    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 15
