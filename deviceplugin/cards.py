@@ -22,11 +22,18 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """One card as it is built in: what the cluster is told, and what a container needs of it."""
+    """One card as it is built in: what the cluster is told, and what a container needs of it.
+
+    Attributes:
+        family: its architecture, such as ``hopper``, or empty.
+        brand: what it is sold as, such as ``tesla`` or ``geforce``, or empty.
+    """
 
     card: Card
     pci_bus_id: str = ""
     device_nodes: tuple[DeviceNode, ...] = ()
+    family: str = ""
+    brand: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class Survey:
         cards: those that can be shared, healthy or not, by index.
         common_nodes: device files that every container with a card needs.
         driver: the driver's version, or empty.
-        family: the architecture of the cards, such as ``hopper``, or empty.
+        family: the architecture of all the cards, such as ``hopper``; empty where they differ.
         left_out: those that cannot be shared.
     """
 
@@ -67,12 +74,29 @@ class Figures:
         memory_copy_percent: share of the last period in which memory was read or written.
         energy_mj: millijoule since the driver was loaded.
         xid: code of the last XID error, 0 where there was none.
+        power_violation_ns: time that the card was slowed down to keep to its power limit.
+        thermal_violation_ns: time that the card was slowed down to stay cool.
+        vgpu_license: 1 where a virtual card has its license; 0 where the card is no virtual one.
+        ecc_corrected: memory errors corrected since the driver was loaded.
+        ecc_uncorrected: memory errors that could not be, since the driver was loaded.
+        gr_engine_ratio: share of time, 0..1, with the graphics or compute engine busy. This and
+            what follows are measured by the card itself, since Hopper.
+        sm_active_ratio: share of SM cycles with a warp assigned.
+        sm_occupancy_ratio: warps resident, of those that would have room.
+        tensor_ratio: share of cycles with a tensor pipe busy.
+        dram_ratio: share of the memory's bandwidth in use.
+        fp64_ratio: share of cycles with an FP64 pipe busy.
+        fp32_ratio: share of cycles with an FP32 pipe busy.
+        fp16_ratio: share of cycles with an FP16 pipe busy.
+        pcie_tx_bytes_per_s: sent over PCIe; older cards tell this as well.
+        pcie_rx_bytes_per_s: received over PCIe; older cards tell this as well.
     """
 
     gpu_percent: float | None = None
     memory_copy_percent: float | None = None
     encoder_percent: float | None = None
     decoder_percent: float | None = None
+    total_mib: float | None = None
     used_mib: float | None = None
     free_mib: float | None = None
     reserved_mib: float | None = None
@@ -83,10 +107,26 @@ class Figures:
     sm_clock_mhz: float | None = None
     memory_clock_mhz: float | None = None
     pcie_replays: float | None = None
+    power_violation_ns: float | None = None
+    thermal_violation_ns: float | None = None
+    vgpu_license: float | None = None
     xid: float | None = None
     remapped_rows_correctable: float | None = None
     remapped_rows_uncorrectable: float | None = None
+    row_remap_pending: float | None = None
     row_remap_failed: float | None = None
+    ecc_corrected: float | None = None
+    ecc_uncorrected: float | None = None
+    gr_engine_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    sm_occupancy_ratio: float | None = None
+    tensor_ratio: float | None = None
+    dram_ratio: float | None = None
+    fp64_ratio: float | None = None
+    fp32_ratio: float | None = None
+    fp16_ratio: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +150,13 @@ class Reading:
     Attributes:
         processes_known: False where the driver would not list processes, so that an empty list
             does not mean an idle card.
+        xids: how often each XID error was seen since the agent started.
     """
 
     figures: Figures = Figures()
     processes: tuple[CardProcess, ...] = ()
     processes_known: bool = True
+    xids: Mapping[int, int] = field(default_factory=dict)
 
 
 Readings = Mapping[CardUuid, Reading]

@@ -1,7 +1,9 @@
-"""The NVML reader over a stand-in library, and over the true one where there is no driver."""
+"""The NVML reader: over a fake pynvml, over the true one without a driver, and with a stand-in."""
 
 import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -10,6 +12,7 @@ from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.nvml import NvmlReader
 from fracgpu.card import CardUuid, Health
 from tests.fakes.nvml import MIB, NOT_SUPPORTED, FakeNvml, FakeNvmlCard
+from tests.support.nvml import Standin, a_card
 from tests.support.waiting import until
 
 A = CardUuid("GPU-a")
@@ -249,3 +252,93 @@ async def test_closing_lets_go_of_the_library(nvml: FakeNvml) -> None:
     await reader.close()
 
     assert nvml.calls.count("nvmlShutdown") == 1
+
+
+async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
+    standin: Standin, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidiactl").touch()
+    (tmp_path / "nvidia-uvm").touch()
+
+    survey = await standin.survey()
+
+    first, second = survey["cards"]
+    assert first == {
+        "card": {
+            "uuid": standin.uuid(0),
+            "index": 0,
+            "model": "NVIDIA A30",
+            "total_mib": 24576,
+            "reserved_mib": 500,
+            "health": "healthy",
+            "health_reason": "",
+            "numa_node": 0,
+            "links": {},
+        },
+        "pci_bus_id": "00000000:17:00.0",
+        "device_nodes": [{"path": "/dev/nvidia0", "host_path": ""}],
+        "family": "ampere",
+        "brand": "nvidia",
+    }
+    assert second["pci_bus_id"] == "00000000:18:00.0"
+    assert (survey["driver"], survey["family"]) == ("580.65.06", "ampere")
+    assert [it["path"] for it in survey["common_nodes"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+
+
+async def test_cards_of_two_architectures_have_no_family_in_common(standin: Standin) -> None:
+    standin.say(a_card(1, architecture=9, brand=5))
+
+    survey = await standin.survey()
+
+    assert [it["family"] for it in survey["cards"]] == ["ampere", "hopper"]
+    assert survey["cards"][1]["brand"] == "geforce"
+    assert survey["family"] == ""
+
+
+async def test_an_architecture_newer_than_the_binding_has_no_name(standin: Standin) -> None:
+    standin.say(a_card(0, architecture=99), a_card(1, architecture=99))
+
+    assert (await standin.survey())["family"] == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [({"mig": 1}, "MIG is on"), ({"total": None}, "no memory"), ({"total": 0}, "no memory")],
+)
+async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
+    standin: Standin, values: dict[str, Any], reason: str
+) -> None:
+    standin.say(a_card(0, **values))
+
+    survey = await standin.survey()
+
+    assert [it["card"]["index"] for it in survey["cards"]] == [1]
+    ((uuid, why),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
+    assert uuid == standin.uuid(0)
+    assert reason in why
+
+
+@pytest.mark.parametrize("error", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
+async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
+    standin: Standin, error: int
+) -> None:
+    await standin.survey()
+    standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": error})
+    lost = await standin.survey()
+    standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": None})
+    back = await standin.survey()
+
+    healths = [[it["card"]["health"] for it in survey["cards"]] for survey in (lost, back)]
+    assert healths == [["unhealthy", "healthy"], ["healthy", "healthy"]]
+    assert await standin.calls("nvmlInitWithFlags") == 1
+
+
+async def test_a_row_that_could_not_be_remapped_makes_the_card_unhealthy(standin: Standin) -> None:
+    standin.say(a_card(1, rows="0 9 0 1"))
+
+    card = (await standin.survey())["cards"][1]["card"]
+
+    assert (card["health"], card["health_reason"]) == (
+        "unhealthy",
+        "remapping a memory row failed",
+    )

@@ -40,22 +40,18 @@ class FakeNvmlCard:
 class FakeNvml:
     """The functions of ``pynvml`` that the agent calls."""
 
-    NVML_SUCCESS = pynvml.NVML_SUCCESS
-    NVML_TEMPERATURE_GPU = pynvml.NVML_TEMPERATURE_GPU
-    NVML_CLOCK_SM = pynvml.NVML_CLOCK_SM
-    NVML_CLOCK_MEM = pynvml.NVML_CLOCK_MEM
-    NVML_FI_DEV_MEMORY_TEMP = pynvml.NVML_FI_DEV_MEMORY_TEMP
-    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815 - pynvml's name
-
     def __init__(self, *cards: FakeNvmlCard) -> None:
         self.cards = list(cards)
         self.failing: dict[str, int] = {}
         self.calls: list[str] = []
         self.before_call: Callable[[str], None] = lambda _: None
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not name.startswith("nvml"):
-            raise AttributeError(name)
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("nvml") or name in (
+            "nvmlMemory_v2",
+            "nvmlEventTypeXidCriticalError",
+        ):
+            return getattr(pynvml, name)  # a constant, a structure, the error type
 
         def function(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
@@ -109,6 +105,10 @@ def _field(_: FakeNvml, card: FakeNvmlCard, fields: list[int]) -> list[Any]:
     return [SimpleNamespace(nvmlReturn=pynvml.NVML_SUCCESS, value=value) for _ in fields]
 
 
+def _lacking(*_: Any) -> Any:
+    raise nvml_error(NOT_SUPPORTED)
+
+
 def _fixed(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
@@ -144,4 +144,13 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetGraphicsRunningProcesses_v3": _fixed([]),
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": _fixed([]),
     "nvmlDeviceGetProcessUtilization": _utilization,
+    "nvmlDeviceGetArchitecture": _fixed(pynvml.NVML_DEVICE_ARCH_AMPERE),
+    "nvmlDeviceGetBrand": _fixed(pynvml.NVML_BRAND_NVIDIA),
+    "nvmlDeviceGetVirtualizationMode": _fixed(pynvml.NVML_GPU_VIRTUALIZATION_MODE_NONE),
+    "nvmlDeviceGetTotalEccErrors": _fixed(0),
+    "nvmlDeviceGetViolationStatus": _lacking,
+    "nvmlDeviceGetNvLinkState": _lacking,
+    "nvmlDeviceGetPcieThroughput": _lacking,
+    "nvmlGpmQueryDeviceSupport": _lacking,
+    "nvmlEventSetCreate": _lacking,
 }

@@ -1,0 +1,120 @@
+"""Every figure through the true ctypes calls, in the units it is exported in."""
+
+from typing import Any
+
+import pynvml
+
+from tests.support.nvml import HOPPER, Standin, a_card
+from tests.support.waiting import until
+
+PROFILED = (
+    "gr_engine_ratio", "sm_active_ratio", "sm_occupancy_ratio", "tensor_ratio", "dram_ratio",
+    "fp64_ratio", "fp32_ratio", "fp16_ratio",
+)  # fmt: skip
+
+
+async def test_a_card_without_gpm_gives_every_other_figure(standin: Standin) -> None:
+    await standin.survey()
+
+    figures = await standin.figures()
+
+    assert figures == {
+        "gpu_percent": 40,
+        "memory_copy_percent": 10,
+        "encoder_percent": 3,
+        "decoder_percent": 4,
+        "total_mib": 24576,
+        "used_mib": 100,
+        "free_mib": 24576 - 500 - 101,  # whole MiB, rounded down
+        "reserved_mib": 500,
+        "temperature_c": 48,
+        "memory_temperature_c": 51.0,
+        "power_w": 150.5,
+        "energy_mj": 5_000_000_000,  # more than 32 bits
+        "sm_clock_mhz": 1410,
+        "memory_clock_mhz": 1593,
+        "pcie_replays": 2,
+        "power_violation_ns": 1111,
+        "thermal_violation_ns": 2222,
+        "vgpu_license": 0,
+        "xid": 0,
+        "remapped_rows_correctable": 1,
+        "remapped_rows_uncorrectable": 2,
+        "row_remap_pending": 0,
+        "row_remap_failed": 0,
+        "ecc_corrected": 7,
+        "ecc_uncorrected": 0,
+        **dict.fromkeys(PROFILED),
+        "pcie_tx_bytes_per_s": 3000,
+        "pcie_rx_bytes_per_s": 4000,
+    }
+
+
+async def profiled(standin: Standin) -> Any:
+    """Read until a second has passed between two samples."""
+    figures: dict[str, Any] = {}
+
+    async def there() -> bool:
+        figures.update(await standin.figures())
+        return figures["gr_engine_ratio"] is not None
+
+    await until(there, what="a second has passed between two samples")
+    return figures
+
+
+async def test_a_card_with_gpm_is_profiled_over_a_second_or_more(standin: Standin) -> None:
+    standin.say(a_card(0, **{**HOPPER, "gpm.3": "elapsed"}))
+    await standin.survey()
+    first = await standin.figures()
+    figures = await profiled(standin)
+
+    assert first["gr_engine_ratio"] is None
+    assert figures["sm_active_ratio"] == 0.105
+    assert figures["sm_occupancy_ratio"] >= 0.01  # the stand-in's per cent are seconds apart
+    assert figures["pcie_tx_bytes_per_s"] == 2 * 1024 * 1024
+    assert await standin.calls("nvmlDeviceGetPcieThroughput") > 0  # by the other card
+    assert await standin.ask("live_samples") == 1
+    await standin.ask("close")
+    assert await standin.ask("live_samples") == 0
+
+
+async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: Standin) -> None:
+    standin.say(a_card(0, **{**HOPPER, "gpm.11": None}))
+    await standin.survey()
+
+    figures = await profiled(standin)
+
+    missing = [name for name in PROFILED if figures[name] is None]
+    assert missing == ["fp64_ratio"]
+
+
+async def test_percentages_that_cannot_be_are_no_figures(standin: Standin) -> None:
+    standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900))
+    await standin.survey()
+
+    figures = await standin.figures()
+
+    for name in ("gpu_percent", "memory_copy_percent", "encoder_percent"):
+        assert figures[name] is None
+    assert figures["decoder_percent"] == 4
+
+
+async def test_a_virtual_card_has_no_license_figure_that_we_could_vouch_for(
+    standin: Standin,
+) -> None:
+    standin.say(a_card(0, virtualization=pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU))
+    await standin.survey()
+
+    assert (await standin.figures())["vgpu_license"] is None
+
+
+async def test_a_card_that_is_lost_in_the_middle_of_a_reading_is_a_trouble_of_its_own(
+    standin: Standin,
+) -> None:
+    await standin.survey()
+    standin.say({"1.error.nvmlDeviceGetClockInfo": pynvml.NVML_ERROR_GPU_IS_LOST})
+
+    answer = await standin.read()
+
+    assert list(answer["readings"]) == [standin.uuid(0)]
+    assert list(answer["troubles"]) == [standin.uuid(1)]

@@ -1,0 +1,118 @@
+"""Process lists and samples through the true pynvml, with its traps."""
+
+import pynvml
+
+from tests.support.nvml import MIB, Standin, a_card
+
+
+async def test_three_lists_are_one_with_the_largest_memory_of_each_process(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(
+            0,
+            compute=f"7:{300 * MIB} 8:none 9:{10 * MIB}",
+            graphics=f"9:{20 * MIB} 10:{5 * MIB + 1}",
+            mps=f"8:{64 * MIB} 7:none",
+            samples="7:1000:10 7:2000:35 9:1500:20 99:2000:3",
+        )
+    )
+    await standin.survey()
+
+    assert await standin.processes() == [
+        (7, 300, 35.0),  # the newest of two samples
+        (8, 64, 0.0),  # no sample: idle
+        (9, 20, 20.0),
+        (10, 5, 0.0),
+    ]
+
+
+async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> None:
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"))
+    standin.say(a_card(1, compute=f"8:{MIB}", samples="8:900:20"))
+    await standin.survey()
+
+    first = [await standin.processes(0), await standin.processes(1)]
+    standin.say({"1.samples": "8:900:20 8:1000:30"})
+    second = [await standin.processes(1), await standin.processes(0)]
+
+    assert [it[0][2] for it in first] == [10.0, 0.0]  # both cards were read both times
+    assert [it[0][2] for it in second] == [30.0, 0.0]
+
+
+async def test_zero_samples_with_success_mean_that_nobody_was_busy(standin: Standin) -> None:
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1:50", zero_samples=1))
+    await standin.survey()
+
+    assert await standin.processes() == [(7, 1, 0.0)]
+
+
+async def test_more_than_all_of_a_card_is_garbage(standin: Standin) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{2**64 - 4096} 8:{MIB}", samples="7:1000:4294967295 8:1000:100")
+    )
+    await standin.survey()
+
+    assert await standin.processes() == [(7, None, 0.0), (8, 1, 100.0)]
+
+
+async def test_processes_that_come_between_two_calls_are_read_at_another_try(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}", samples="7:1000:10"),
+        {
+            "race.nvmlDeviceGetComputeRunningProcesses_v3": 2,
+            "race.nvmlDeviceGetProcessUtilization": 2,
+        },
+    )
+    await standin.survey()
+
+    assert await standin.processes() == [(7, 1, 10.0)]
+
+
+async def test_a_list_that_never_holds_still_is_unknown_and_hides_nothing_else(
+    standin: Standin,
+) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}"), {"race.nvmlDeviceGetComputeRunningProcesses_v3": 1000}
+    )
+    await standin.survey()
+
+    reading = (await standin.read())["readings"][standin.uuid(0)]
+
+    assert not reading["processes_known"]
+    assert reading["figures"]["gpu_percent"] == 40
+
+
+async def test_samples_that_never_hold_still_leave_everybody_idle_for_one_reading(
+    standin: Standin,
+) -> None:
+    race = "race.nvmlDeviceGetProcessUtilization"
+    standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"), {race: 3})
+    await standin.survey()
+
+    assert [await standin.processes(), await standin.processes()] == [
+        [(7, 1, 0.0)],
+        [(7, 1, 10.0)],
+    ]
+
+
+async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(standin: Standin) -> None:
+    standin.say(a_card(0, compute=None, graphics=None, mps=None))
+    await standin.survey()
+
+    answer = (await standin.read())["readings"]
+
+    assert [answer[standin.uuid(it)]["processes_known"] for it in (0, 1)] == [False, True]
+
+
+async def test_samples_that_the_card_does_not_have_are_asked_for_once(standin: Standin) -> None:
+    standin.say(
+        a_card(0, compute=f"7:{MIB}"),
+        {"error.nvmlDeviceGetProcessUtilization": pynvml.NVML_ERROR_NOT_SUPPORTED},
+    )
+    await standin.survey()
+
+    assert [await standin.processes() for _ in range(2)] == [[(7, 1, 0.0)]] * 2
+    assert await standin.calls("nvmlDeviceGetProcessUtilization") == 1

@@ -1,0 +1,190 @@
+"""A stand-in for NVIDIA's library, compiled here, and the true NVML reader in a child over it."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "tests" / "fakes" / "nvml_standin" / "standin.c"
+LIBRARY = "libnvidia-ml.so.1"
+MIB = 1024 * 1024
+
+Values = Mapping[str, object]
+
+
+class Unavailable(Exception):  # noqa: N818 - what the reader said
+    """The reader in the child raised CardsUnavailableError."""
+
+
+def build(folder: Path, *, without: frozenset[str] = frozenset()) -> Path:
+    """Compile the stand-in, hiding the functions *without*, as an older driver lacks them."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1")
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = folder / "versions"
+    hidden = f"local: {'; '.join(sorted(without))};" if without else ""
+    versions.write_text(f"STANDIN {{ global: *; {hidden} }};")
+    library = folder / LIBRARY
+    command = [
+        compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared",
+        f"-Wl,-soname,{LIBRARY}", f"-Wl,--version-script={versions}",
+        "-o", str(library), str(SOURCE),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own
+    return library
+
+
+def a_card(index: int = 0, **changes: object) -> dict[str, object]:
+    """Values of one card that has everything but GPM; None takes a value away again."""
+    values: dict[str, object] = {
+        "uuid": f"GPU-{index:08d}-0000-4000-8000-000000000000",
+        "name": "NVIDIA A30",
+        "minor": index,
+        "numa": 0,
+        "architecture": 7,
+        "brand": 14,
+        "virtualization": 0,
+        "mig": 0,
+        "pci": f"00000000:{0x17 + index:02X}:00.0",
+        "total": 24576 * MIB,
+        "reserved": 500 * MIB,
+        "used": 100 * MIB + 1,
+        "gpu": 40,
+        "copy": 10,
+        "encoder": 3,
+        "decoder": 4,
+        "power_mw": 150500,
+        "energy_mj": 5_000_000_000,
+        "replays": 2,
+        "temperature.0": 48,
+        "clock.1": 1410,
+        "clock.2": 1593,
+        "field.82": 51,
+        "rows": "1 2 0 0",
+        "ecc.0": 7,
+        "ecc.1": 0,
+        "violation.0": 1111,
+        "violation.1": 2222,
+        "throughput.0": 3,
+        "throughput.1": 4,
+        "compute": " ",
+        "graphics": " ",
+        "mps": " ",
+        "samples": " ",
+        **changes,
+    }
+    return {f"{index}.{key}": value for key, value in values.items()}
+
+
+HOPPER: dict[str, object] = {
+    "name": "NVIDIA H200",
+    "architecture": 9,
+    "gpm": 1,
+    **{f"gpm.{metric}": 10.5 for metric in (1, 2, 3, 5, 10, 11, 12, 13)},
+    "gpm.20": 2.0,
+    "gpm.21": 3.0,
+}
+
+
+class Standin:
+    """The library's values, and the reader over it."""
+
+    def __init__(self, file: Path, process: asyncio.subprocess.Process, log: Path) -> None:
+        self._file = file
+        self._log = log
+        self._process = process
+        self._values: dict[str, object] = {}
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """Give the log lines of one event."""
+        lines = [json.loads(line) for line in self._log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def uuid(self, index: int) -> str:
+        return str(self._values[f"{index}.uuid"])
+
+    def say(self, *parts: Values, **more: object) -> None:
+        """Change values, in one step; None takes one away."""
+        for part in (*parts, more):
+            self._values.update(part)
+        lines = [f"{key} {it}\n" for key, it in self._values.items() if it is not None]
+        temporary = self._file.with_suffix(".new")
+        temporary.write_text("".join(lines))
+        temporary.replace(self._file)
+
+    async def ask(self, command: str, *, limit_s: float = 20.0) -> Any:
+        """Give the child a command.
+
+        Raises:
+            Unavailable: the cards cannot be asked.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        await self._process.stdin.drain()
+        async with asyncio.timeout(limit_s):
+            line = await self._process.stdout.readline()
+        reply = json.loads(line)
+        if "unavailable" in reply:
+            raise Unavailable(reply["unavailable"])
+        return reply["value"]
+
+    async def survey(self) -> Any:
+        return await self.ask("survey")
+
+    async def read(self) -> Any:
+        return await self.ask("read")
+
+    async def figures(self, index: int = 0) -> Any:
+        """Read all cards and give the figures of one."""
+        return (await self.read())["readings"][self.uuid(index)]["figures"]
+
+    async def processes(self, index: int = 0) -> list[tuple[int, int | None, float]]:
+        """Read all cards and give (pid, MiB, percent) of the processes on one."""
+        reading = (await self.read())["readings"][self.uuid(index)]
+        return [(it["pid"], it["used_mib"], it["sm_percent"]) for it in reading["processes"]]
+
+    async def calls(self, function: str) -> int:
+        """Tell how often the library's *function* was called."""
+        return int(await self.ask(f"calls {function}"))
+
+
+@asynccontextmanager
+async def a_standin(
+    folder: Path, *, library: Path, timeout_s: float = 5.0
+) -> AsyncIterator[Standin]:
+    """Start a child that reads cards through *library*."""
+    file = folder / "values"
+    environment = {
+        **os.environ,
+        "NVML_STANDIN": str(file),
+        "LD_LIBRARY_PATH": str(library.parent),
+        "PYTHONPATH": str(ROOT),
+    }
+    log = folder / "child.log"
+    errors = log.open("wb")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.support.nvml_child", str(timeout_s), str(folder),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=errors, env=environment, cwd=ROOT,
+        limit=1 << 20,
+    )  # fmt: skip
+    errors.close()
+    standin = Standin(file, process, log)
+    standin.say({"driver": "580.65.06", "cards": 2}, a_card(0), a_card(1))
+    try:
+        yield standin
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()

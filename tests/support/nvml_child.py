@@ -1,0 +1,66 @@
+"""A process that reads cards through the true pynvml: commands on standard input, JSON on output.
+
+It loads whatever ``libnvidia-ml.so.1`` the loader finds, as the agent does.
+"""
+
+import asyncio
+import ctypes
+import dataclasses
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from deviceplugin.cards import CardsUnavailableError
+from deviceplugin.nvml import NvmlReader
+from process import logs
+
+
+def plain(value: Any) -> Any:
+    """Write a value in what JSON has."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {it.name: plain(getattr(value, it.name)) for it in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): plain(it) for key, it in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(it) for it in value]
+    return value
+
+
+async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
+    """Do what *command* says."""
+    library: Any = pynvml.nvmlLib
+    if command == "survey":
+        return plain(await reader.survey())
+    if command == "read":
+        return plain(await reader.read())
+    if command == "close":
+        return await reader.close()
+    if command == "calls":
+        return int(library.standin_calls(ctypes.c_char_p(argument.encode())))
+    if command == "live_samples":
+        return int(library.standin_live_samples())
+    raise ValueError(command)
+
+
+async def main() -> None:
+    """Serve until standard input ends."""
+    logs.configure(level="info", json=True)
+    reader = NvmlReader(timeout_s=float(sys.argv[1]), dev_root=Path(sys.argv[2]))
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        command, _, argument = line.strip().partition(" ")
+        try:
+            reply = {"value": await answer(reader, command, argument)}
+        except CardsUnavailableError as error:
+            reply = {"unavailable": str(error)}
+        sys.stdout.write(json.dumps(reply) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
