@@ -1,15 +1,34 @@
 """From the API server's news to the ledger: the only place where it is told facts."""
 
+from collections.abc import Callable
+
+from fracgpu.bookings import BoundPod, read_bound
 from fracgpu.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.ledger import Ledger
 from fracgpu.views import PodView, read_node, read_pod
 from kube.informer import Change, ChangeType
 from scheduler.patience import News
+from scheduler.roster import Roster
+
+# A bound pod is kept in few words; one that waits, with all it asks.
+AnyPod = BoundPod | PodView
+
+
+def decode_any_pod(body: bytes) -> AnyPod:
+    """Read a pod for an informer.
+
+    Raises:
+        ValueError: it is no pod.
+    """
+    try:
+        return read_bound(body) or read_pod(body)
+    except WireError as error:
+        raise ValueError(str(error)) from error
 
 
 def decode_pod(body: bytes) -> PodView:
-    """Read a pod for an informer.
+    """Read a pod with all that it asks.
 
     Raises:
         ValueError: it is no pod.
@@ -32,18 +51,34 @@ def decode_node(body: bytes) -> NodeCards:
         raise ValueError(str(error)) from error
 
 
-class Book:
-    """Writes each change into the ledger, and then says that there is news."""
+def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodView | None]:
+    """Look up pods that have no node yet, by namespace and name."""
 
-    def __init__(self, ledger: Ledger, news: News) -> None:
+    def found(namespace: str, name: str) -> PodView | None:
+        pod = find(namespace, name)
+        return pod if isinstance(pod, PodView) else None
+
+    return found
+
+
+class Book:
+    """Writes each change into the ledger and the roster, and then says that there is news."""
+
+    def __init__(self, ledger: Ledger, news: News, roster: Roster) -> None:
         self._ledger = ledger
         self._news = news
+        self._roster = roster
 
-    def pod_changed(self, change: Change[PodView]) -> None:
+    def pod_changed(self, change: Change[AnyPod]) -> None:
+        pod = change.object
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
+            self._roster.remove(change.uid)
+        elif isinstance(pod, BoundPod):
+            self._ledger.observe(pod.holds)
+            self._roster.put(pod)
         else:
-            self._ledger.set_pod(change.object.record)
+            self._ledger.set_pod(pod.record)
         self._news.heard(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:

@@ -83,6 +83,16 @@ class SchedulerMetrics:
             "1 while what the ConfigMap says is not in use because it cannot be read.",
             registry=registry,
         )
+        self._drift = Gauge(
+            "fracgpu_scheduler_ledger_drift",
+            "Nodes whose books differed from a fold from scratch in the last audit; always 0.",
+            registry=registry,
+        )
+        self._audits = Counter(
+            "fracgpu_scheduler_audits_total",
+            "Comparisons of the books with a fold from scratch.",
+            registry=registry,
+        )
         for verb in Verb:
             self._requests.labels(verb.value, RequestOutcome.ANSWERED.value)
         for outcome in BindOutcome:
@@ -97,6 +107,10 @@ class SchedulerMetrics:
 
     def lapsed(self) -> None:
         self._lapsed.inc()
+
+    def audited(self, differing_nodes: int) -> None:
+        self._audits.inc()
+        self._drift.set(differing_nodes)
 
     def config_refused(self, _reason: str) -> None:
         self._config_refused.inc()

@@ -16,13 +16,18 @@ from kube.lease import Election
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
+from process.tls import ServingTls
 from scheduler import policy
 from scheduler.assumptions import Assumptions, Times
+from scheduler.audit import Audit
 from scheduler.binder import Binder
-from scheduler.book import Book, decode_node, decode_pod
+from scheduler.book import Book, decode_any_pod, decode_node, waiting
+from scheduler.certificate import SecretCertificate
 from scheduler.extender import Extender
+from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News, PatientFilter
+from scheduler.roster import Roster
 from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
 from scheduler.standing import Standing
@@ -64,10 +69,11 @@ def _wire(
     metrics = SchedulerMetrics(registry)
     ledger = Ledger()
     news = News()
-    book = Book(ledger, news)
+    roster = Roster()
+    book = Book(ledger, news, roster)
     nodes = Informer(client, NODES, decode=decode_node, on_change=book.node_changed)
     pods = Informer(
-        client, PODS, decode=decode_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
+        client, PODS, decode=decode_any_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
     )
     config = ConfigFollower(
         client,
@@ -93,6 +99,14 @@ def _wire(
         "election": standing.run,
     }
     gate.add("leader and lists", standing.why_not)
+    tls = None
+    if settings.tls_secret:
+        tls = ServingTls(require_client_certificate=True)
+        certificate = SecretCertificate(
+            client, tls, namespace=settings.namespace, secret=settings.tls_secret
+        )
+        tasks |= certificate.tasks
+        gate.add("certificate", certificate.problem)
     times = Times(
         request_s=settings.bind_limit_s,
         check_s=settings.assumption_check_s,
@@ -103,14 +117,24 @@ def _wire(
         client,
         ledger=ledger,
         assumptions=assumptions,
-        find=pods.get,
+        find=waiting(pods.get),
         strategy=lambda: config.value,
         leads=lambda: standing.leads,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_limit_s,
     )
-    survey = Survey(Board(ledger))
+    board = Board(ledger)
+    survey = Survey(board)
+    audit = Audit(
+        ledger,
+        board,
+        nodes=lambda: nodes.items().values(),
+        pods=lambda: pods.items().values(),
+        clock=clock,
+        on_drift=metrics.audited,
+        every_s=settings.audit_s,
+    )
     extender = Extender(survey, strategy=lambda: config.value, clock=clock)
     server = ExtenderServer(
         extender=extender,
@@ -124,6 +148,7 @@ def _wire(
         host=settings.listen_host,
         port=settings.listen_port,
         body_limit_mib=settings.body_limit_mib,
+        ssl_context=None if tls is None else tls.context,
     )
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
@@ -131,6 +156,11 @@ def _wire(
         config_bad=lambda: bool(config.problem),
     )
     return Running(
-        tasks={**tasks, "assumptions": assumptions.look_after},
+        tasks={
+            **tasks,
+            "assumptions": assumptions.look_after,
+            "audit": standing.once_listed(audit.run),
+            "settle memory": standing.once_listed(settle_memory),
+        },
         servers=(server,),
     )

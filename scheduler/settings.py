@@ -1,9 +1,12 @@
 """What can be tuned about the scheduler extender."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from fracgpu import names
 from process.settings import ProcessSettings, setting
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,9 @@ class SchedulerSettings(ProcessSettings):
     )
     listen_host: str = setting(
         "127.0.0.1", "address of the extender; kube-scheduler runs in the same pod"
+    )
+    tls_secret: str = setting(
+        "", "Secret with the certificate and the CA of callers; empty: plain HTTP, loopback only"
     )
     listen_port: int = setting(9404, "port of the extender; 0 takes a free one", low=0, high=65535)
     body_limit_mib: int = setting(
@@ -35,11 +41,22 @@ class SchedulerSettings(ProcessSettings):
     assumption_limit_s: float = setting(
         60.0, "how long a placement counts that nothing confirms or denies", low=5, high=3600
     )
+    audit_s: float = setting(
+        60.0,
+        "pause between two audits of the books against a fold from scratch",
+        low=1,
+        high=3600,
+    )
     assumption_check_s: float = setting(
         10.0, "a placement not confirmed after this is looked up", low=1, high=600
     )
 
     def __post_init__(self) -> None:
+        if not self.tls_secret and self.listen_host not in _LOOPBACK:
+            raise ValueError(
+                f"listen_host is {self.listen_host!r} without tls_secret: whoever reaches it could "
+                f"bind pods; want a tls_secret, or one of {', '.join(_LOOPBACK)}"
+            )
         if not self.bind_limit_s < self.assumption_check_s < self.assumption_limit_s:
             raise ValueError(
                 "want bind_limit_s < assumption_check_s < assumption_limit_s; got "

@@ -23,6 +23,8 @@ class List(Protocol):
     @property
     def synced(self) -> bool: ...
 
+    async def wait_synced(self) -> None: ...
+
     async def run(self) -> None: ...
 
 
@@ -44,6 +46,17 @@ class Standing:
         async def run() -> None:
             await self._election.wait_leading()
             await informer.run()
+
+        return run
+
+    def once_listed(self, task: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Give a task that begins once this replica leads and every list has been read."""
+
+        async def run() -> None:
+            await self._election.wait_leading()
+            for informer in self._lists.values():
+                await informer.wait_synced()
+            await task()
 
         return run
 

@@ -29,6 +29,10 @@ class AList:
     def __init__(self) -> None:
         self.synced = False
         self.began = False
+        self.done = asyncio.Event()
+
+    async def wait_synced(self) -> None:
+        await self.done.wait()
 
     async def run(self) -> None:
         self.began = True
@@ -77,6 +81,35 @@ async def test_nothing_is_listed_before_the_lease_is_ours() -> None:
         task.cancel()
 
     assert (before, after) == (False, True)
+
+
+async def test_a_task_that_needs_the_lists_waits_for_leadership_and_for_all_of_them() -> None:
+    election, pods, nodes = AnElection(), AList(), AList()
+    standing = Standing(election)
+    standing.follow("pods", pods)
+    standing.follow("nodes", nodes)
+    began: list[bool] = []
+
+    async def task() -> None:
+        began.append(True)
+
+    async def turns() -> int:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return len(began)
+
+    async def run() -> None:
+        await standing.once_listed(task)()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(run(), name="task")
+        election.leading.set()
+        pods.done.set()
+        before = await turns()
+        nodes.done.set()
+        after = await turns()
+
+    assert (before, after) == (0, 1)
 
 
 async def test_a_lost_lease_ends_the_process() -> None:

@@ -21,11 +21,12 @@ from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
 from scheduler.assumptions import Assumptions, Times
 from scheduler.binder import Binder
-from scheduler.book import Book
+from scheduler.book import AnyPod, Book, decode_any_pod, waiting
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News
 from scheduler.protocol import BindingArgs, ExtenderArgs
+from scheduler.roster import Roster
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
@@ -121,12 +122,13 @@ class World:
         self.api = PodServer()
         self.ledger = Ledger()
         self.news = News()
-        self.book = Book(self.ledger, self.news)
+        self.roster = Roster()
+        self.book = Book(self.ledger, self.news, self.roster)
         self.strategy = Strategy.PACK
         self.leads = True
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
-        self._copy: dict[tuple[str, str], PodView] = {}
+        self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
         self.assumptions = Assumptions(
@@ -136,7 +138,7 @@ class World:
             self.api,
             ledger=self.ledger,
             assumptions=self.assumptions,
-            find=lambda namespace, name: self._copy.get((namespace, name)),
+            find=waiting(lambda namespace, name: self._copy.get((namespace, name))),
             strategy=lambda: self.strategy,
             leads=lambda: self.leads,
             clock=self.clock,
@@ -162,21 +164,22 @@ class World:
 
     def see(self, name: str, what: ChangeType = ChangeType.MODIFIED) -> PodView:
         """Let the informer catch up with one pod."""
-        view = read_pod(json.dumps(self.api.pods[name]).encode())
-        self.tell(view, what)
+        body = json.dumps(self.api.pods[name]).encode()
+        view = read_pod(body)
+        self._tell(view, decode_any_pod(body), what)
         return view
 
     def delete(self, name: str = "p", *, seen: bool = True) -> None:
-        view = read_pod(json.dumps(self.api.pods.pop(name)).encode())
+        body = json.dumps(self.api.pods.pop(name)).encode()
         if seen:
-            self.tell(view, ChangeType.DELETED)
+            self._tell(read_pod(body), decode_any_pod(body), ChangeType.DELETED)
 
-    def tell(self, view: PodView, what: ChangeType) -> None:
+    def _tell(self, view: PodView, pod: AnyPod, what: ChangeType) -> None:
         record = view.record
         if what is ChangeType.DELETED:
             self._copy.pop((record.namespace, record.name), None)
         else:
-            self._copy[record.namespace, record.name] = view
+            self._copy[record.namespace, record.name] = pod
         key = ObjectKey(record.namespace, record.name)
         self.book.pod_changed(
             Change(
@@ -184,7 +187,7 @@ class World:
                 key=key,
                 uid=record.uid,
                 resource_version=record.resource_version,
-                object=view,
+                object=pod,
             )
         )
 

@@ -1,0 +1,113 @@
+"""The books folded from scratch now and then, and compared: they never differ, and we can show it.
+
+The books are kept up incrementally, and a mistake in that would book a MiB twice or leak one
+without anybody noticing. So every node is folded anew from what the API server last said and from
+what is assumed; the number of nodes that differ is a metric, and each one is an error in the log.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from fracgpu.board import Board
+from fracgpu.bookings import BoundPod
+from fracgpu.card import NodeCards
+from fracgpu.ledger import Ledger
+from fracgpu.snapshot import NodeLoads, PodHolds, node_loads
+from process.clock import Clock
+from scheduler.book import AnyPod
+
+log = structlog.get_logger()
+
+_NODES_AT_ONCE: Final = 50  # some milliseconds; then kube-scheduler's requests come first
+
+
+class Audit:
+    """Compares the ledger and the board with a fold of the informers' copies.
+
+    Args:
+        ledger: the books.
+        board: what requests are answered from.
+        nodes: gives the nodes as the API server last showed them.
+        pods: gives the pods likewise.
+        clock: tells which cordons and assumptions hold.
+        on_drift: told after each audit how many nodes differ.
+        every_s: pause between two audits.
+    """
+
+    def __init__(  # noqa: PLR0913 - one keyword for each collaborator
+        self,
+        ledger: Ledger,
+        board: Board,
+        *,
+        nodes: Callable[[], Iterable[NodeCards]],
+        pods: Callable[[], Iterable[AnyPod]],
+        clock: Clock,
+        on_drift: Callable[[int], None],
+        every_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._board = board
+        self._nodes = nodes
+        self._pods = pods
+        self._clock = clock
+        self._on_drift = on_drift
+        self._every_s = every_s
+
+    async def run(self) -> None:
+        """Audit for ever."""
+        while True:
+            await self._clock.sleep(self._every_s)
+            await self.once()
+
+    async def once(self) -> tuple[str, ...]:
+        """Audit now; name the nodes that differ."""
+        self._board.refresh(now=self._clock.now())
+        moment = self._board.now
+        nodes = {node.node: node for node in self._nodes()}
+        holds = _by_node(self._pods())
+        names = sorted({*nodes, *self._ledger.nodes, *self._board.rows})
+        differ: list[str] = []
+        for at, name in enumerate(names):
+            if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
+                await self._clock.sleep(0)
+                self._board.refresh(now=self._clock.now())
+            if self._is_untouched(name, moment) and not self._agrees(name, nodes.get(name), holds):
+                differ.append(name)
+                log.error("ledger_drifted", node=name)
+        self._on_drift(len(differ))
+        return tuple(differ)
+
+    def _is_untouched(self, name: str, moment: int) -> bool:
+        """Tell whether a node is as it was when this audit began; else the next one looks at it."""
+        row = self._board.rows.get(name)
+        return row is None or bool(self._board.changed[row] <= moment)
+
+    def _agrees(
+        self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodHolds]]
+    ) -> bool:
+        now = self._clock.now()
+        booked = self._ledger.node(name, now=now)
+        row = self._board.rows.get(name)
+        shown = None if row is None else self._board.loads[row]
+        if node is None:
+            return booked is None and shown is None
+        here = list(holds.get(name, ()))
+        for uid, it in self._ledger.assumed.items():
+            if it.allocation.node == name and it.until > now:
+                here.append(PodHolds(pod_uid=uid, node=name, holds=it.allocation.holds))
+        folded = node_loads(node, here, cordoned=node.cordoned(now=now))
+        return booked == folded and shown == folded and self._shows(row, folded)
+
+    def _shows(self, row: int | None, folded: NodeLoads) -> bool:
+        free = [load.free_mib for load in folded.cards.values()]
+        return row is not None and self._board.free_mib[row, : len(free)].tolist() == free
+
+
+def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodHolds]]:
+    found: dict[str, list[PodHolds]] = {}
+    for pod in pods:
+        if isinstance(pod, BoundPod) and pod.holds.holds:
+            found.setdefault(pod.node, []).append(pod.holds)
+    return found

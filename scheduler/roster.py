@@ -1,0 +1,50 @@
+"""The bound pods: by UID, and what they take of each node besides cards."""
+
+from fracgpu.bookings import BoundPod
+from fracgpu.card import NO_HOST, Host
+
+
+class Roster:
+    """Told of each bound pod and of each that is gone; the same news twice counts once."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, BoundPod] = {}
+        self._used: dict[str, Host] = {}
+
+    def put(self, pod: BoundPod) -> None:
+        """Note a pod as it is now."""
+        before = self._pods.get(pod.uid)
+        self._pods[pod.uid] = pod
+        if before is not None and (before.node, before.host) == (pod.node, pod.host):
+            return
+        if before is not None:
+            self._add(before, -1)
+        self._add(pod, 1)
+
+    def remove(self, uid: str) -> None:
+        """Note that a pod is gone; one that was never bound changes nothing."""
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            self._add(pod, -1)
+
+    def get(self, uid: str) -> BoundPod | None:
+        return self._pods.get(uid)
+
+    def used(self, node: str) -> Host:
+        """Add up what the pods of a node request."""
+        return self._used.get(node, NO_HOST)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def _add(self, pod: BoundPod, sign: int) -> None:
+        now = self._used.get(pod.node, NO_HOST)
+        after = Host(
+            cpu_milli=now.cpu_milli + sign * pod.host.cpu_milli,
+            memory_mib=now.memory_mib + sign * pod.host.memory_mib,
+            pods=now.pods + sign * pod.host.pods,
+        )
+        if after == NO_HOST:
+            self._used.pop(pod.node, None)
+        else:
+            self._used[pod.node] = after
