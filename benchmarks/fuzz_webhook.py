@@ -1,0 +1,173 @@
+"""``python -m benchmarks.fuzz_webhook [--count N]``: odd AdmissionReviews against a real webhook.
+
+The role runs as a process of its own and is asked over TLS. Each answer must be a correct review
+with our uid, or a 4xx with a reason; anything else, a silence or a dead process ends with 1.
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks._http_caller import Caller, request_bytes
+from benchmarks._live_webhook import Live, live_webhooks
+from benchmarks._odd_reviews import odd_reviews
+
+_COUNT: Final = 100_000
+_SEED: Final = 20261120
+_ANSWER_LIMIT_S: Final = 20.0
+_SHOWN: Final = 5
+_RSS_EVERY: Final = 500
+_WARM_UP: Final = 5_000  # caches and pools fill; from here on memory has to be flat
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What came back."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
+    rss_mib: list[float] = field(default_factory=list)
+    took_s: float = 0.0
+
+    def report(self) -> dict[str, Any]:
+        """Sum up, with the memory of each tenth of the run."""
+        step = max(1, len(self.rss_mib) // 10)
+        return {
+            "reviews": sum(self.statuses.values()),
+            "answers": dict(sorted(self.statuses.items())),
+            "faults": len(self.faults),
+            "slowest_ms": round(self.slowest_s * 1000),
+            "took_s": round(self.took_s),
+            "rss_mib": [round(it, 1) for it in self.rss_mib[::step]],
+            "rss_mib_last": round(self.rss_mib[-1], 1) if self.rss_mib else None,
+            "rss_mib_most": round(max(self.rss_mib), 1) if self.rss_mib else None,
+        }
+
+
+async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> Tally:
+    """Ask *count* odd questions, one after the other, and judge every answer."""
+    webhook = live.webhooks[0]
+    tally = Tally()
+    began_s = time.monotonic()
+    async with Caller(webhook.port, live.trust()) as caller:
+        for number, (path, body) in enumerate(odd_reviews(count, seed=seed)):
+            if number % _RSS_EVERY == 0:
+                tally.rss_mib.append(webhook.rss_mib)
+            await _ask(caller, path, body, tally)
+            if not webhook.alive:
+                tally.faults.append(f"the process ended after review {number}; see {webhook.log}")
+                break
+    if webhook.alive:
+        tally.rss_mib.append(webhook.rss_mib)
+    tally.took_s = time.monotonic() - began_s
+    return tally
+
+
+async def _ask(caller: Caller, path: str, body: bytes, tally: Tally) -> None:
+    began_s = time.monotonic()
+    try:
+        async with asyncio.timeout(_ANSWER_LIMIT_S):
+            status, answer = await caller.post(request_bytes(path, body))
+    except TimeoutError:
+        tally.faults.append(f"no answer within {_ANSWER_LIMIT_S:.0f} s to {body[:200]!r}")
+        await caller.connect()
+        return
+    except OSError as error:
+        # A server may hang up on a body that is too long, before it is sent in full.
+        tally.statuses["hung up"] += 1
+        if len(body) <= 3 * 1024 * 1024:
+            tally.faults.append(f"the server hung up ({error}) on {body[:200]!r}")
+        await caller.connect()
+        return
+    tally.slowest_s = max(tally.slowest_s, time.monotonic() - began_s)
+    said = "4xx" if 400 <= status < 500 else str(status)  # noqa: PLR2004 - HTTP
+    fault = _fault_of(status, answer, body)
+    if status == 200:  # noqa: PLR2004 - HTTP
+        said = _verdict(answer) if not fault else "wrong"
+    tally.statuses[said] += 1
+    if fault:
+        tally.faults.append(f"{fault}: {body[:300]!r} was answered {status} {answer[:300]!r}")
+    if status == 413:  # noqa: PLR2004 - HTTP; aiohttp closes the connection behind it
+        await caller.connect()
+
+
+def _verdict(answer: bytes) -> str:
+    response = json.loads(answer)["response"]
+    if not response["allowed"]:
+        return "refused"
+    return "patched" if "patch" in response else "passed"
+
+
+def _fault_of(status: int, answer: bytes, body: bytes) -> str:
+    """Say what is wrong with an answer; empty when nothing is."""
+    if 400 <= status < 500:  # noqa: PLR2004 - HTTP
+        return "" if answer.strip() else "a 4xx without a reason"
+    if status != 200:  # noqa: PLR2004 - HTTP
+        return "neither a review nor a 4xx"
+    try:
+        review = json.loads(answer)
+        response = review["response"]
+        asked = _uid(body)
+        if (review["apiVersion"], review["kind"]) != ("admission.k8s.io/v1", "AdmissionReview"):
+            return "another kind"
+        if asked not in (None, response["uid"]):
+            return f"uid {response['uid']!r} instead of {asked!r}"
+        if response["allowed"] is True:
+            return _patch_fault(response)
+        reason = response["status"]["message"]
+        return "" if response["allowed"] is False and reason else "a refusal without a reason"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"no review ({error!r})"
+
+
+def _uid(body: bytes) -> object:
+    """Give the uid that was asked with; None for bytes that only a lenient reader takes."""
+    try:
+        return json.loads(body.decode(errors="replace"))["request"]["uid"]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _patch_fault(response: dict[str, Any]) -> str:
+    if "patch" not in response:
+        return ""
+    if response["patchType"] != "JSONPatch":
+        return "an unknown kind of patch"
+    edits = json.loads(base64.b64decode(response["patch"], validate=True))
+    fine = isinstance(edits, list) and all(
+        it["op"] in ("add", "remove") and it["path"].startswith("/") for it in edits
+    )
+    return "" if fine else "a patch that is none"
+
+
+async def _run(count: int, seed: int) -> Tally:
+    with tempfile.TemporaryDirectory() as folder:
+        async with live_webhooks(Path(folder)) as live:
+            return await fuzz(live, count=count, seed=seed)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Fuzz, print one line of JSON; 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz_webhook", description=__doc__)
+    parser.add_argument("--count", type=int, default=_COUNT, help=f"reviews, default {_COUNT}")
+    parser.add_argument("--seed", type=int, default=_SEED, help="of the dice")
+    options = parser.parse_args(argv)
+    tally = asyncio.run(_run(options.count, options.seed))
+    sys.stdout.write(json.dumps(tally.report()) + "\n")
+    for fault in tally.faults[:_SHOWN]:
+        sys.stderr.write(f"fault: {fault}\n")
+    return 1 if tally.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

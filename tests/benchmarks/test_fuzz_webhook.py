@@ -1,0 +1,75 @@
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks._live_webhook import live_webhooks
+from benchmarks._odd_reviews import odd_reviews
+from benchmarks.fuzz_webhook import _fault_of, fuzz
+from benchmarks.webhook import a_review
+
+BODY = json.dumps(a_review()).encode()
+UID = a_review()["request"]["uid"]
+
+
+def an_answer(**response: Any) -> bytes:
+    whole = {"uid": UID, "allowed": True, **response}
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": whole}
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "fault"),
+    [
+        (200, an_answer(), ""),
+        (400, b"the reason", ""),
+        (400, b"", "a 4xx without a reason"),
+        (500, b"oh", "neither a review nor a 4xx"),
+        (200, b"[]", "no review"),
+        (200, an_answer(uid="x"), "uid 'x' instead of"),
+        (200, an_answer(allowed=False), "no review (KeyError('status'))"),
+        (200, an_answer(allowed=False, status={"message": ""}), "a refusal without a reason"),
+        (200, an_answer(patch="e30=", patchType="MergePatch"), "an unknown kind of patch"),
+        (
+            200,
+            an_answer(patch=base64.b64encode(b"{}").decode(), patchType="JSONPatch"),
+            "a patch that is none",
+        ),
+    ],
+)
+def test_a_wrong_answer_is_told_from_a_right_one(status: int, answer: bytes, fault: str) -> None:
+    found = _fault_of(status, answer, BODY)
+
+    assert found.startswith(fault)
+    assert bool(found) == bool(fault)
+
+
+def test_the_dice_fall_the_same_way_each_time_and_every_way_to_spoil_is_among_them() -> None:
+    once, again = list(odd_reviews(2000, seed=1)), list(odd_reviews(2000, seed=1))
+
+    assert once == again
+    assert {path for path, _ in once} == {"/mutate", "/validate"}
+    assert max(len(body) for _, body in once) > 2_000_000
+    assert any(b"[[[[[[[[" in body for _, body in once)
+    assert any(b"NaN" in body for _, body in once)
+    assert any(body.count(b'"metadata":') > 2 for _, body in once)
+
+
+@pytest.mark.slow
+async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    async with live_webhooks(tmp_path) as live:
+        await fuzz(live, count=1000, seed=1)  # caches and pools fill
+
+        tally = await fuzz(live, count=2500, seed=2)
+
+    assert tally.faults == []
+    assert sum(tally.statuses.values()) == 2500
+    # A server may hang up on a body above the limit before it is sent in full.
+    said = set(tally.statuses) - {"hung up"}
+    assert said == {"4xx", "passed", "patched", "refused"}
+    assert tally.rss_mib[-1] < tally.rss_mib[0] + 20, "memory is flat"
