@@ -1,0 +1,143 @@
+"""What the real kube-scheduler does with the certificates we give it to call an extender."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from certs.authority import Pair, make_client
+from kube.access import connect
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from process.telemetry import HttpServer
+from process.tls import ServingTls
+from simulator.scheduler_profile import scheduler_configuration
+from tests.certs.tls_world import HOUR, a_ca, a_leaf, now
+from tests.support.gpu import a_gpu_pod, a_sharing_node
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until_true
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+
+@dataclass
+class Extender:
+    """Lets every node pass, over mutual TLS, and remembers with which certificate it was asked."""
+
+    tls: ServingTls = field(default_factory=lambda: ServingTls(require_client_certificate=True))
+    asked_with: dict[str, str] = field(default_factory=dict)
+
+    def serve(self, ca: Pair, *, trusting: bytes) -> None:
+        leaf = a_leaf(ca, "127.0.0.1")
+        self.tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem, client_ca_pem=trusting)
+
+    async def filter(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        peer = request.transport.get_extra_info("peercert")
+        args = json.loads(await request.read())
+        self.asked_with[args["Pod"]["metadata"]["name"]] = peer["serialNumber"]
+        # A handshake for each question, as after a lost connection.
+        answer = {"NodeNames": args["NodeNames"]}
+        return web.json_response(answer, headers={"Connection": "close"})
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        app = web.Application()
+        app.router.add_post("/filter", self.filter)
+        server = HttpServer(app, host="127.0.0.1", port=0, ssl_context=self.tls.context)
+        await server.start()
+        try:
+            yield server.port
+        finally:
+            await server.stop(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The Secret fracgpu-scheduler-client as kubelet mounts it."""
+
+    folder: Path
+
+    def write(self, client: Pair, *, bundle: bytes) -> None:
+        for name, content in (
+            ("tls.key", client.key_pem),
+            ("tls.crt", client.cert_pem),
+            ("ca.crt", bundle),
+        ):
+            path = self.folder / name
+            path.touch(mode=0o600)
+            path.write_bytes(content)
+
+    def config(self) -> dict[str, str]:
+        names_of = {"certFile": "tls.crt", "keyFile": "tls.key", "caFile": "ca.crt"}
+        return {key: str(self.folder / name) for key, name in names_of.items()}
+
+
+def a_client(ca: Pair) -> Pair:
+    return make_client(ca, name="fracgpu-scheduler", now=now(), life=HOUR)
+
+
+async def ask(client: KubeClient, extender: Extender, pod: str, *, limit_s: float = 30) -> str:
+    """Have *pod* scheduled; returns the serial number with which the extender was asked."""
+    await client.create(PODS, a_gpu_pod(pod, mib=1))
+    await until_true(
+        lambda: pod in extender.asked_with, what=f"the extender asked about {pod}", limit_s=limit_s
+    )
+    return extender.asked_with[pod]
+
+
+async def ask_until_other(client: KubeClient, extender: Extender, *, than: set[str]) -> str:
+    """Have pods scheduled until a certificate is used that is none of *than*."""
+    for attempt in range(20):
+        serial = await ask(client, extender, f"q{len(than)}-{attempt}")
+        if serial not in than:
+            return serial
+        await asyncio.sleep(1)  # it keeps what it read for a second
+    raise AssertionError("the new client certificate is not taken up")
+
+
+async def test_kube_scheduler_takes_up_a_new_client_certificate_but_a_new_authority_at_start_only(
+    tmp_path: Path,
+) -> None:
+    ca, later = a_ca(), a_ca()
+    extender, files = Extender(), Files(folder=tmp_path)
+    extender.serve(ca, trusting=ca.cert_pem)
+    files.write(a_client(ca), bundle=ca.cert_pem)
+    async with (
+        real_api_server(tmp_path) as api,
+        connect(str(api.kubeconfig(tmp_path / "admin.kubeconfig"))) as client,
+        extender.listening() as port,
+    ):
+        await client.create(NODES, a_sharing_node("n1"))
+        config = scheduler_configuration(
+            extender_url=f"https://127.0.0.1:{port}", kubeconfig=tmp_path / "admin.kubeconfig"
+        )
+        (asks,) = config["extenders"]
+        asks |= {"enableHTTPS": True, "tlsConfig": files.config()}
+        del asks["prioritizeVerb"], asks["bindVerb"]
+        path = tmp_path / "config.json"
+        await asyncio.to_thread(path.write_text, json.dumps(config))
+        await api.start_scheduler(path)
+
+        first = await ask(client, extender, "p1")
+        extender.serve(ca, trusting=ca.cert_pem)
+        files.write(a_client(ca), bundle=ca.cert_pem)
+        second = await ask_until_other(client, extender, than={first})
+
+        both = later.cert_pem + ca.cert_pem
+        extender.serve(ca, trusting=both)
+        files.write(a_client(later), bundle=both)
+        await ask_until_other(client, extender, than={first, second})
+
+        # The bundle it has held in its hand all along is not read again.
+        extender.serve(later, trusting=both)
+        with pytest.raises(AssertionError, match="the extender asked about p4"):
+            await ask(client, extender, "p4", limit_s=10)
+
+        await api.start_scheduler(path)
+        await ask(client, extender, "p5")
