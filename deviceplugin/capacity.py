@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from deviceplugin.claims import whole_amount
-from deviceplugin.inventory import Stock
+from deviceplugin.inventory import Stock, all_unhealthy
 from fracgpu import names
 from fracgpu.card import Card, Health, model_key
 from fracgpu.wire import write_cards
@@ -30,8 +31,17 @@ class _Meta(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class _Status(msgspec.Struct):
     capacity: dict[str, str] | None = None
+    allocatable: dict[str, str] | None = None
+    conditions: list[_Condition] | None = None
 
 
 class _Node(msgspec.Struct):
@@ -42,13 +52,50 @@ class _Node(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Node)
 
 
+# Resources under which other plugins count the cards that we would share.
+_OTHERS: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/mig-",
+    "nvidia.com/vgpu",
+    "aliyun.com/gpu-",
+    "tencent.com/vcuda-",
+    "elasticgpu.io/",
+    "volcano.sh/gpu-",
+    "volcano.sh/vgpu-",
+    "koordinator.sh/gpu",
+    "k8s.amazonaws.com/vgpu",
+    "tensor-fusion.ai/",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """The node condition ``FracGPUSharing``: whether we share this node's cards, and why not."""
+
+    shared: bool
+    reason: str
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """The part of a node object that is ours to write."""
+    """The part of a node object that is ours to write.
+
+    Attributes:
+        others: what other plugins offer on the node: resource → amount.
+        sharing: our condition, or None where there is none.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     capacity: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, int] = field(default_factory=dict)
+    sharing: Sharing | None = None
+
+    @property
+    def counted_by(self) -> str:
+        """Name the resource under which somebody else counts the cards, or an empty text."""
+        return ", ".join(f"{it} ({amount})" for it, amount in sorted(self.others.items()))
 
 
 def read_node_state(body: bytes) -> NodeState:
@@ -58,15 +105,52 @@ def read_node_state(body: bytes) -> NodeState:
         ValueError: it is not a node.
     """
     node = _decoder.decode(body)
+    ours = [it for it in node.status.conditions or () if it.type == names.SHARING_CONDITION]
     return NodeState(
         labels=node.metadata.labels or {},
         annotations=node.metadata.annotations or {},
         capacity=node.status.capacity or {},
+        others=_other_counts(node.status.allocatable or {}),
+        sharing=_sharing(ours[0]) if ours else None,
     )
 
 
-def wanted_state(stock: Stock) -> NodeState:
-    """Say what the node should carry.
+def _other_counts(amounts: Mapping[str, str]) -> dict[str, int]:
+    """Find what others offer; a plugin that has left stays in the node's status with 0."""
+    counts = {it: whole_amount(amounts[it]) or 0 for it in amounts if it.startswith(_OTHERS)}
+    return {it: amount for it, amount in counts.items() if amount > 0}
+
+
+def _sharing(condition: _Condition) -> Sharing:
+    return Sharing(
+        shared=condition.status == "True", reason=condition.reason, message=condition.message
+    )
+
+
+def wanted_state(stock: Stock, *, have: NodeState | None = None) -> NodeState:
+    """Say what the node should carry that carries *have* now.
+
+    A node that another plugin counts is left alone: what we wrote there earlier is taken back.
+    """
+    if have is not None and have.others:
+        return _left_alone(stock, have)
+    return _shared_state(stock)
+
+
+def _left_alone(stock: Stock, have: NodeState) -> NodeState:
+    text = f"{have.counted_by} of another plugin is allocatable here; a node has one accountant"
+    nobody = Stock(survey=all_unhealthy(stock.survey, reason=text))
+    known = names.NODE_CARDS in have.annotations
+    return NodeState(
+        # Whoever reads the inventory finds no card to use; whoever reads capacity finds none left.
+        annotations={names.NODE_CARDS: write_cards(nobody.cards)} if known else {},
+        capacity={it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity},
+        sharing=Sharing(shared=False, reason="CountedByAnotherPlugin", message=text),
+    )
+
+
+def _shared_state(stock: Stock) -> NodeState:
+    """Say what a node of ours carries.
 
     Memory counts healthy cards only, so that nothing new is sent to a sick one. Labels tell what is
     built in: a card that falls ill and recovers must not make the node's labels flap.
@@ -77,7 +161,18 @@ def wanted_state(stock: Stock) -> NodeState:
         labels=_labels(cards, driver=stock.survey.driver, family=stock.survey.family),
         annotations={names.NODE_CARDS: write_cards(cards)},
         capacity={names.GPU_MEM: str(healthy_mib), names.GPU_COUNT: str(len(cards))},
+        sharing=_verdict(stock, healthy_mib=healthy_mib),
     )
+
+
+def _verdict(stock: Stock, *, healthy_mib: int) -> Sharing:
+    notes = [f"{it.uuid} is left out: {it.reason}" for it in stock.survey.left_out]
+    sick = [it for it in stock.cards if it.health is not Health.HEALTHY]
+    notes += [f"{it.uuid} is unhealthy: {it.health_reason}" for it in sick]
+    message = "; ".join([f"{len(stock.cards)} cards, {healthy_mib} MiB to share", *notes])
+    shared = bool(healthy_mib)
+    reason = "CardsShared" if shared else "NoCardToShare"
+    return Sharing(shared=shared, reason=reason, message=message)
 
 
 def _labels(cards: tuple[Card, ...], *, driver: str, family: str) -> dict[str, str]:
@@ -132,3 +227,22 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
         if whole_amount(have.capacity.get(resource, "")) != int(amount)
     }
     return {"status": {"capacity": wrong}} if wrong else {}
+
+
+def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[str, Any]:
+    """Give the strategic merge patch for our condition; empty when it stands there already."""
+    sharing = want.sharing
+    if sharing is None or sharing == have.sharing:
+        return {}
+    stamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    condition = {
+        "type": names.SHARING_CONDITION,
+        "status": "True" if sharing.shared else "False",
+        "reason": sharing.reason,
+        "message": sharing.message,
+        "lastHeartbeatTime": stamp,
+    }
+    if have.sharing is None or have.sharing.shared is not sharing.shared:
+        condition["lastTransitionTime"] = stamp
+    conditions: Sequence[dict[str, str]] = [condition]
+    return {"status": {"conditions": conditions}}

@@ -27,6 +27,7 @@ class Exporter:
         clock: paces the readings and stamps the pictures.
         period_s: between two readings.
         metrics: counts the readings.
+        on_round: told of every round of readings.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -39,6 +40,7 @@ class Exporter:
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,
+        on_round: Callable[[ReadingRound], None] = lambda _: None,
     ) -> None:
         self._cards = cards
         self._board = board
@@ -47,6 +49,7 @@ class Exporter:
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
+        self._on_round = on_round
         self._picture: UsagePicture | None = None
         self._problem: str | None = None
 
@@ -68,6 +71,7 @@ class Exporter:
             self._metrics.collected(success=False)
             self._note(str(error))
             return
+        self._on_round(readings)
         taken_at_s = self._clock.now().timestamp()
         pids = {p.pid for it in readings.readings.values() for p in it.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)

@@ -1,7 +1,7 @@
 """The node's cards as last seen, and the slots that kubelet counts; health falls and rises."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -80,6 +80,20 @@ def all_unhealthy(survey: Survey, *, reason: str) -> Survey:
     )
 
 
+def with_ailments(survey: Survey, ailments: Mapping[CardUuid, str]) -> Survey:
+    """Say of the cards that *ailments* names that they cannot take new slices, and why."""
+    return replace(survey, cards=tuple(_ail(it, ailments.get(it.card.uuid)) for it in survey.cards))
+
+
+def _ail(facts: CardFacts, reason: str | None) -> CardFacts:
+    if not reason:
+        return facts
+    if facts.card.health is not Health.HEALTHY and facts.card.health_reason not in reason:
+        reason = f"{facts.card.health_reason}; {reason}"
+    card = replace(facts.card, health=Health.UNHEALTHY, health_reason=reason)
+    return replace(facts, card=card)
+
+
 class CardBoard:
     """What the node has now; readers wait here for a change.
 
@@ -89,6 +103,7 @@ class CardBoard:
         period_s: between two surveys.
         slots_per_card: how many containers may share one card at a time.
         headroom_mib: MiB of each card that are never handed out.
+        ailments: what else speaks against cards at this moment, beyond the survey itself.
     """
 
     def __init__(
@@ -99,12 +114,14 @@ class CardBoard:
         period_s: float,
         slots_per_card: int,
         headroom_mib: Mib,
+        ailments: Callable[[], Mapping[CardUuid, str]] = dict,
     ) -> None:
         self._cards = cards
         self._clock = clock
         self._period_s = period_s
         self._slots_per_card = slots_per_card
         self._headroom_mib = headroom_mib
+        self._ailments = ailments
         self._stock = Stock()
         self._most_cards = 0
         self._failures = 0
@@ -155,7 +172,8 @@ class CardBoard:
             return
         self._failures = 0
         self._problem = None
-        self._set(Stock(survey=with_headroom(survey, headroom_mib=self._headroom_mib)))
+        shared = with_headroom(survey, headroom_mib=self._headroom_mib)
+        self._set(Stock(survey=with_ailments(shared, self._ailments())))
 
     def _fail(self, reason: str) -> None:
         self._failures += 1

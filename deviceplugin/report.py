@@ -7,9 +7,16 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from deviceplugin.capacity import NodeState, metadata_patch, status_patch, wanted_state
+from deviceplugin.capacity import (
+    NodeState,
+    condition_patch,
+    metadata_patch,
+    status_patch,
+    wanted_state,
+)
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
+from kube.client import PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES, Kind
 from process.clock import Clock, wait_at_most
@@ -31,6 +38,7 @@ class NodeWriter(Protocol):
         patch: Mapping[str, Any],
         *,
         subresource: str | None = None,
+        how: PatchType = PatchType.MERGE,
     ) -> dict[str, Any]: ...
 
 
@@ -102,7 +110,7 @@ class NodeReport:
         if have is None:
             self._problem = f"node {self._node} is not known to the API server"
             return False
-        want = wanted_state(self._board.stock)
+        want = wanted_state(self._board.stock, have=have)
         try:
             await self._write(have, want)
         except KubeError as error:
@@ -111,8 +119,16 @@ class NodeReport:
             self._metrics.node_written("failed")
             self._problem = str(error)
             return False
-        self._problem = None
+        self._problem = self._left_alone(have)
         return True
+
+    def _left_alone(self, have: NodeState) -> str | None:
+        if not have.others:
+            return None
+        problem = f"the node is left alone: {have.counted_by} is counted by another plugin"
+        if problem != self._problem:
+            log.warning("node_left_alone", node=self._node, counted_by=have.counted_by)
+        return problem
 
     async def _write(self, have: NodeState, want: NodeState) -> None:
         metadata = metadata_patch(have=have, want=want)
@@ -122,6 +138,11 @@ class NodeReport:
             await self._writer.patch(NODES, self._node, metadata)
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
+        condition = condition_patch(have=have, want=want, now=self._clock.now())
+        if condition:
+            # Merged by its type: kubelet and others write conditions beside ours.
+            how = PatchType.STRATEGIC
+            await self._writer.patch(NODES, self._node, condition, subresource="status", how=how)
         if metadata or status:
             self._metrics.node_written("written")
             log.info("node_written", node=self._node, capacity=dict(want.capacity))

@@ -11,6 +11,9 @@ from deviceplugin.cards import Cards
 from deviceplugin.cdi import CdiFolder
 from deviceplugin.claims import PodKey
 from deviceplugin.exporter import Exporter
+from deviceplugin.families import Dialect
+from deviceplugin.health import HealthWatch, out_of_service
+from deviceplugin.health_events import HealthEvents
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import CardCollector, DevicePluginMetrics
 from deviceplugin.plugin import DevicePlugin, PluginServer
@@ -19,10 +22,12 @@ from deviceplugin.registration import PLUGIN_SOCKET, Registration
 from deviceplugin.report import NodeReport
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.wiring import Wiring
+from fracgpu import names
 from fracgpu.units import Mib
 from fracgpu.views import PodView, read_pod
 from kube.access import connect
 from kube.client import KubeClient
+from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock, SystemClock
@@ -67,12 +72,14 @@ def _parts(
 ) -> Running:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
+    health = HealthWatch(hold_s=settings.health_hold_s)
     board = CardBoard(
         cards,
         clock,
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
         headroom_mib=Mib(settings.headroom_mib),
+        ailments=lambda: health.ailments(now_s=clock.monotonic()),
     )
     pods = Informer(client, PODS, decode=read_pod, field_selector=f"spec.nodeName={node}")
     notes = WiredNotes(client)
@@ -91,17 +98,19 @@ def _parts(
         on_wired=notes.note,
     )
     plugin = DevicePlugin(board, wiring)
+    nodes, report = _node_report(
+        client, node, board=board, health=health, clock=clock, metrics=metrics
+    )
     server = PluginServer(plugin, settings.device_plugins_dir / PLUGIN_SOCKET)
     registration = Registration(
         folder=settings.device_plugins_dir,
         server=server,
         plugin=plugin,
-        blocked=lambda: None if board.slots() else board.problem or "this node has no cards",
+        blocked=lambda: _blocked(board, nodes.get("", node)),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
     )
-    nodes, report = _node_report(client, node, board=board, clock=clock, metrics=metrics)
     exporter = Exporter(
         cards=cards,
         board=board,
@@ -110,6 +119,13 @@ def _parts(
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
+        on_round=lambda round_: health.observe(round_, now_s=clock.monotonic()),
+    )
+    health_events = HealthEvents(
+        node=node,
+        board=board,
+        pods=lambda: _values(pods),
+        recorder=EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node),
     )
     registry.register(
         CardCollector(
@@ -117,6 +133,7 @@ def _parts(
             picture=exporter.picture,
             now_s=lambda: clock.now().timestamp(),
             period_s=settings.collect_period_s,
+            dialect=Dialect(settings.metrics_dialect),
         )
     )
     gate.add("cards", lambda: board.problem)
@@ -136,6 +153,7 @@ def _parts(
             "report": report.run,
             "collect": exporter.run,
             "notes": notes.run,
+            "health": health_events.run,
             "register": registration.run,
         },
         servers=(server,),
@@ -147,10 +165,13 @@ def _node_report(
     node: str,
     *,
     board: CardBoard,
+    health: HealthWatch,
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeReport]:
-    def changed(_: Change[NodeState]) -> None:
+    def changed(change: Change[NodeState]) -> None:
+        notes = change.object.annotations
+        health.take_out(out_of_service(notes.get(names.NODE_OUT_OF_SERVICE, "")))
         report.wake()
 
     nodes = Informer(
@@ -169,6 +190,15 @@ def _node_report(
         metrics=metrics,
     )
     return nodes, report
+
+
+def _blocked(board: CardBoard, node: NodeState | None) -> str | None:
+    """Say why there is nothing to register with kubelet yet."""
+    if node is None:
+        return "the node is not known to the API server"
+    if node.others:
+        return f"the node's cards are counted by another plugin: {node.counted_by}"
+    return None if board.slots() else board.problem or "this node has no cards"
 
 
 def _by_key(pods: Informer[PodView]) -> Mapping[PodKey, PodView] | None:

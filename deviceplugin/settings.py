@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from deviceplugin.families import DIALECTS, Dialect
 from process.settings import REQUIRED, ProcessSettings, setting
 
 
@@ -34,6 +35,14 @@ class DevicePluginSettings(ProcessSettings):
     )
     collect_period_s: float = setting(
         5.0, "time between two readings of the cards' figures", low=0.2, high=300
+    )
+    metrics_dialect: str = setting(
+        Dialect.CLASSIC.value,
+        "how NVIDIA's metrics are spelled: as dcgm-exporter up to 4.8.2, 4.8.3, or 4.9 does",
+        choices=DIALECTS,
+    )
+    health_hold_s: float = setting(
+        600.0, "how long an XID or memory error speaks against its card", low=1, high=86_400
     )
     kubelet_poll_s: float = setting(
         1.0, "time between two looks at kubelet's socket", low=0.1, high=60

@@ -40,6 +40,11 @@ RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED)
 # Node annotations: the agent's inventory, and the cards that the rebalancer asks to leave alone.
 NODE_CARDS: Final = "fracgpu.io/cards"
 NODE_CORDONS: Final = "fracgpu.io/cordons"
+# Node annotation that an operator writes: UUIDs of cards to leave alone, separated by commas.
+NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
+
+# Node condition: whether this node's cards are shared by us, and if not, why.
+SHARING_CONDITION: Final = "FracGPUSharing"
 # Node annotations that may be published: how busy each card was lately (JSON, UUID to 0..1), and
 # the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"

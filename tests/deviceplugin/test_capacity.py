@@ -1,20 +1,27 @@
 """What the node says of its cards, and the smallest patch that makes it say so."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from deviceplugin.capacity import (
     NodeState,
+    Sharing,
+    condition_patch,
     label_value,
     metadata_patch,
     read_node_state,
     status_patch,
     wanted_state,
 )
+from deviceplugin.cards import LeftOut
 from fracgpu import names
+from fracgpu.card import Health
 from fracgpu.wire import read_cards
 from tests.deviceplugin.builders import a_card, a_stock
+from tests.fakes.clock import NOON
 
 
 def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:
@@ -147,3 +154,77 @@ def test_a_node_is_read_as_far_as_it_is_ours() -> None:
 def test_something_else_is_no_node() -> None:
     with pytest.raises(ValueError, match="Expected"):
         read_node_state(b'{"metadata": 1}')
+
+
+def a_node_body(**status: Any) -> bytes:
+    return json.dumps({"metadata": {"uid": "n"}, "status": status}).encode()
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "counted"),
+    [
+        ("nvidia.com/gpu", "4", True),
+        ("nvidia.com/gpu.shared", "40", True),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("aliyun.com/gpu-mem", "1k", True),
+        ("nvidia.com/gpu", "0", False),
+        ("amd.com/gpu", "4", False),
+        ("fracgpu.io/gpu-slot", "128", False),
+        ("cpu", "64", False),
+    ],
+)
+def test_a_node_is_another_plugins_while_it_offers_the_same_cards(
+    resource: str, amount: str, counted: bool
+) -> None:
+    state = read_node_state(a_node_body(allocatable={resource: amount}))
+
+    assert bool(state.others) is counted
+
+
+def test_what_another_plugin_counts_is_left_alone_and_what_we_wrote_is_taken_back() -> None:
+    stock = a_stock(a_card())
+    untouched = NodeState(others={"nvidia.com/gpu": 4})
+    ours = replace(wanted_state(stock), others={"nvidia.com/gpu": 4})
+
+    fresh = wanted_state(stock, have=untouched)
+    taken_back = wanted_state(stock, have=ours)
+
+    assert (fresh.capacity, fresh.labels, fresh.annotations) == ({}, {}, {})
+    assert taken_back.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+    (card,) = read_cards(taken_back.annotations[names.NODE_CARDS])
+    assert card.health is Health.UNHEALTHY
+    assert fresh.sharing is not None
+    assert not fresh.sharing.shared
+    assert "nvidia.com/gpu (4)" in fresh.sharing.message
+
+
+def test_the_condition_names_cards_that_are_left_out_or_ill() -> None:
+    stock = a_stock(
+        a_card("GPU-a", sick="XID 79"),
+        a_card("GPU-b", index=1),
+        left_out=(LeftOut(uuid="GPU-m", reason="MIG is on"),),
+    )
+
+    sharing = wanted_state(stock).sharing
+
+    assert sharing is not None
+    assert (sharing.shared, sharing.reason) == (True, "CardsShared")
+    assert "8000 MiB" in sharing.message
+    assert "GPU-m is left out: MIG is on" in sharing.message
+    assert "GPU-a is unhealthy: XID 79" in sharing.message
+
+
+def test_a_condition_is_written_when_it_differs_and_its_transition_when_it_turns() -> None:
+    want = wanted_state(a_stock(a_card()))
+    assert want.sharing is not None
+    reworded = replace(want.sharing, message="other words")
+    turned = replace(want.sharing, shared=False)
+
+    def written(before: Sharing | None) -> dict[str, str]:
+        patch = condition_patch(have=NodeState(sharing=before), want=want, now=NOON)
+        return patch["status"]["conditions"][0] if patch else {}
+
+    assert written(want.sharing) == {}
+    assert "lastTransitionTime" not in written(reworded)
+    assert written(turned)["lastTransitionTime"] == "2026-01-05T12:00:00Z"
+    assert written(None)["type"] == "FracGPUSharing"

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.capacity import NodeState, wanted_state
+from deviceplugin.capacity import NodeState, Sharing, wanted_state
 from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.report import NodeReport
 from fracgpu import names
+from kube.client import PatchType
 from kube.errors import Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card, a_stock, a_survey
@@ -24,6 +26,7 @@ class FakeNode:
         self.state: NodeState | None = NodeState(capacity={"cpu": "4"})
         self.down = False
         self.writes: list[tuple[str, Mapping[str, Any]]] = []
+        self.conditions: list[Mapping[str, str]] = []
 
     async def patch(
         self,
@@ -32,6 +35,7 @@ class FakeNode:
         patch: Mapping[str, Any],
         *,
         subresource: str | None = None,
+        how: PatchType = PatchType.MERGE,
     ) -> dict[str, Any]:
         if self.down:
             raise Unavailable(
@@ -39,9 +43,17 @@ class FakeNode:
             )
         assert (kind.kind, name) == ("Node", NODE)
         assert self.state is not None
-        self.writes.append((subresource or "metadata", patch))
         metadata, status = patch.get("metadata", {}), patch.get("status", {})
-        self.state = NodeState(
+        if how is PatchType.STRATEGIC:
+            (condition,) = status["conditions"]
+            self.conditions.append(condition)
+            fields = {key: condition[key] for key in ("reason", "message")}
+            sharing = Sharing(shared=condition["status"] == "True", **fields)
+            self.state = replace(self.state, sharing=sharing)
+            return {}
+        self.writes.append((subresource or "metadata", patch))
+        self.state = replace(
+            self.state,
             labels={**self.state.labels, **metadata.get("labels", {})},
             annotations={**self.state.annotations, **metadata.get("annotations", {})},
             capacity={**self.state.capacity, **status.get("capacity", {})},

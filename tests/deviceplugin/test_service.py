@@ -295,3 +295,52 @@ async def test_readiness_names_each_check(node: Node) -> None:
 
     for check in ("cards", "pods", "node", "kubelet"):
         assert f"{check}: ok" in text
+
+
+async def test_a_node_that_another_plugin_counts_is_left_alone_until_that_is_gone(
+    node: Node,
+) -> None:
+    async def others(amount: str) -> None:
+        capacity = {"status": {"capacity": {"nvidia.com/gpu": amount}}}
+        await node.client.patch(NODES, node.name, capacity, subresource="status")
+
+    async def says(status: str, mib: int) -> bool:
+        body = await node.client.get_object(NODES, node.name)
+        conditions = {it["type"]: it for it in body["status"]["conditions"]}
+        amount = whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, ""))
+        return conditions.get(names.SHARING_CONDITION, {}).get("status") == status and amount == mib
+
+    await until(lambda: says("True", 4 * 24_000), what="the node says that it shares")
+    await others("4")
+    await until(lambda: says("False", 0), what="the node says that another plugin counts it")
+    status, text = await node.scrape("/readyz")
+    assert status != 200
+    assert "nvidia.com/gpu (4)" in text
+
+    await others("0")
+    await until(lambda: says("True", 4 * 24_000), what="the node shares again")
+
+
+async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_and_comes_back(
+    node: Node,
+) -> None:
+    pod = await node.run_pod("before", card=1)
+    await node.wait_phase(pod, "Running")
+
+    async def annotate(uuids: str | None) -> None:
+        patch = {"metadata": {"annotations": {names.NODE_OUT_OF_SERVICE: uuids}}}
+        await node.client.patch(NODES, node.name, patch)
+
+    async def memory(mib: int) -> bool:
+        body = await node.client.get_object(NODES, node.name)
+        return whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, "")) == mib
+
+    await annotate(node.uuid(1))
+    await until(lambda: memory(3 * 24_000), what="the card's memory is no longer offered")
+    await node.wait_message(pod, f"its card {node.uuid(1)} on {node.name} is unhealthy")
+    late = await node.run_pod("late", card=1)
+    await node.wait_message(late, "out of service by an operator")
+
+    await annotate(None)
+    await node.wait_phase(late, "Running")
+    await until(lambda: memory(4 * 24_000), what="all memory is offered again")
