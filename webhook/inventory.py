@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from fracgpu.allocation import PodRecord
 from fracgpu.card import CardClass, NodeCards, card_classes
@@ -14,6 +14,10 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock
+
+# How old the free shares may be. They only choose among classes, and in a large cluster counting
+# them takes milliseconds, which not every admission should wait for.
+_FREE_AGE_S: Final = 1.0
 
 
 class Inventory:
@@ -37,6 +41,8 @@ class Inventory:
         self._cards: dict[str, NodeCards] = {}
         self._unreported: dict[str, NodeCards] = {}
         self._classes: tuple[CardClass, ...] | None = None
+        self._free_changed = False
+        self._counted_at_s = 0.0
         self._nodes = Informer(client, NODES, decode=read_node, on_change=self._on_node)
         self._pods = Informer(client, PODS, decode=_record, on_change=self._on_pod)
 
@@ -62,10 +68,16 @@ class Inventory:
         return f"the API server has not listed {' and '.join(waiting)} yet"
 
     def classes(self) -> tuple[CardClass, ...] | None:
-        """Give the card classes, the most free share first; None before the first whole picture."""
+        """Give the card classes, the most free share first; None before the first whole picture.
+
+        What nodes change counts at once, what pods change within a second.
+        """
         if self.problem() is not None:
             return None
-        if self._classes is None:
+        now_s = self._clock.monotonic()
+        aged = self._free_changed and now_s - self._counted_at_s >= _FREE_AGE_S
+        if self._classes is None or aged:
+            self._free_changed, self._counted_at_s = False, now_s
             free_mib = self._ledger.free_mib(now=self._clock.now())
             self._classes = card_classes(
                 self._cards.values(), free_mib=free_mib, supposed=self._supposed()
@@ -95,7 +107,7 @@ class Inventory:
         self._ledger.set_node(node)
 
     def _on_pod(self, change: Change[PodRecord]) -> None:
-        self._classes = None
+        self._free_changed = True
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
         else:

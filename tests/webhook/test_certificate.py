@@ -40,7 +40,7 @@ class Following:
             self.tls,
             metrics,
             namespace="default",
-            secret="tls",  # noqa: S106 - the name of a Secret, nothing secret
+            secret="tls",
             now=SystemClock().now,
         )
 

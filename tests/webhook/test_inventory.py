@@ -13,6 +13,7 @@ from kube.errors import KubeError
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
+from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.waiting import until_true
 from webhook.inventory import Inventory
@@ -150,3 +151,18 @@ async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_repor
         await kube.patch(NODES, "a", {"metadata": {"annotations": reported}})
         await becomes(inventory, (24_000, 4, 1.0))
         assert [it.measured for it in inventory.classes() or ()] == [True]
+
+
+async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClient) -> None:
+    await register(kube, a_sharing_node("a", cards=some_cards("a", count=2)))
+    clock = VirtualClock()
+    slow = Inventory(kube, clock)
+    async with followed(slow), following(kube) as live:
+        await becomes(slow, (24_000, 2, 1.0))
+        assignment = {names.ASSIGNMENT: '{"train":[{"card":"GPU-a-0","mib":12000}]}'}
+        await kube.create(PODS, a_gpu_pod("p", mib=12_000, annotations=assignment, nodeName="a"))
+        await becomes(live, (24_000, 2, 0.75))
+
+        assert [it.free_share for it in slow.classes() or ()] == [1.0]
+        await clock.advance(1)
+        await becomes(slow, (24_000, 2, 0.75))
