@@ -14,8 +14,9 @@ from typing import Final, Protocol
 import structlog
 
 from certs.authority import Facts, Pair, make_ca, make_client, make_serving, read, split
-from certs.injection import BundleTarget, ConfigurationClient, Injection, inject
+from certs.injection import BundleTarget, Injection, inject
 from certs.metrics import CertsMetrics
+from certs.readers import DeploymentClient, restarted
 from certs.reading import asked_for, stored_bundle, stored_pair
 from certs.replicas import Replicas, SliceClient
 from certs.rotation import (
@@ -37,9 +38,10 @@ from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 log = structlog.get_logger()
 
 _REPLICAS_EVERY: Final = timedelta(seconds=10)
+_ROLLOUT_EVERY: Final = timedelta(seconds=2)
 
 
-class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
+class Client(SecretClient, DeploymentClient, SliceClient, Protocol):
     """What the loop needs of ``kube.client.KubeClient``."""
 
 
@@ -67,6 +69,7 @@ class Wanted:
         leaves: what each Secret shall hold.
         services: whose replicas serve them, and are looked at.
         targets: the webhook configurations that shall trust the authority.
+        readers: Deployments whose pods read the bundle only when they start.
         ca_life: of the authority.
         leaf_life: of what it signs.
         overlap: how long a new authority is trusted everywhere before it signs.
@@ -77,6 +80,7 @@ class Wanted:
     leaves: Mapping[str, Leaf]
     services: Sequence[str]
     targets: Sequence[BundleTarget]
+    readers: Sequence[str]
     ca_life: timedelta
     leaf_life: timedelta
     overlap: timedelta
@@ -104,11 +108,15 @@ class CertsLoop(Rounds):
         self._store = CertStore(client, namespace=namespace)
         self._replicas = Replicas(client, namespace=namespace)
         self._wanted = wanted
+        self._namespace = namespace
         self._trusted: tuple[str, datetime] | None = None
+        self._read_by_all: str | None = None
 
     async def _go_round(self, now: datetime) -> timedelta:
         authority = await self._keep_authority(now)
-        trusted_since = await self._keep_trust(authority, now)
+        injected_since = await self._keep_trust(authority, now)
+        read_by_all = self._read_by_all == authority.facts.fingerprint
+        trusted_since = injected_since if read_by_all else None
         steps: list[Keep | Renew | Wait] = [authority.step]
         leaves = []
         for name in self._wanted.leaves:
@@ -117,8 +125,9 @@ class CertsLoop(Rounds):
             )
             leaves.append(facts)
             steps.append(step)
+        steps += await self._restart_readers(authority, now)
         steps += await self._retire(authority, leaves, now)
-        self.problem = None if trusted_since is not None else "a webhook configuration changes"
+        self.problem = None if injected_since is not None else "a webhook configuration changes"
         return next_look(steps, now=now, limit=LOOK_AT_LEAST_EVERY)
 
     async def _keep_authority(self, now: datetime) -> _Authority:
@@ -167,6 +176,20 @@ class CertsLoop(Rounds):
         if self._trusted is None or self._trusted[0] != authority.facts.fingerprint:
             self._trusted = (authority.facts.fingerprint, now)
         return self._trusted[1]
+
+    async def _restart_readers(self, authority: _Authority, now: datetime) -> list[Keep]:
+        """Restart who reads the bundle only at its start; called once every Secret holds it."""
+        fingerprint = authority.facts.fingerprint
+        if self._read_by_all == fingerprint:
+            return []
+        done = [
+            await restarted(self._client, name, namespace=self._namespace, authority=fingerprint)
+            for name in self._wanted.readers
+        ]
+        if not all(done):
+            return [Keep(until=now + _ROLLOUT_EVERY)]
+        self._read_by_all = fingerprint
+        return [Keep(until=now)]  # look again: now it may sign
 
     async def _keep_leaf(
         self, name: str, authority: _Authority, *, now: datetime, trusted_since: datetime | None

@@ -63,6 +63,7 @@ def wanted_of(settings: CertsSettings) -> Wanted:
         leaves=serving | calling,
         services=settings.services,
         targets=targets_of(settings),
+        readers=settings.restarted_deployments,
         ca_life=timedelta(seconds=settings.ca_life_s),
         leaf_life=timedelta(seconds=settings.serving_life_s),
         overlap=timedelta(seconds=settings.overlap_s),

@@ -41,6 +41,11 @@ class CertsSettings(ProcessSettings):
     webhook_service: str = setting(
         "fracgpu-webhook", "Service of the webhook; cert-manager's bundle is in its Secret"
     )
+    restarted_deployments: tuple[str, ...] = setting(
+        (),
+        "Deployments that mount a CA bundle and read it only when they start: "
+        "restarted before a new authority signs",
+    )
     ca_life_s: float = setting(365 * 86_400.0, "life of the authority", low=6)
     serving_life_s: float = setting(30 * 86_400.0, "life of a serving or client certificate", low=3)
     overlap_s: float = setting(

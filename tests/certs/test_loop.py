@@ -37,6 +37,7 @@ WANTED = Wanted(
     },
     services=["fracgpu-webhook"],
     targets=[BundleTarget(kind=kind, name="fracgpu-webhook") for kind in BOTH],
+    readers=["fracgpu-scheduler"],
     ca_life=30 * DAY,
     leaf_life=24 * DAY,
     overlap=MINUTE,

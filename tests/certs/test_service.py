@@ -6,11 +6,13 @@ from pathlib import Path
 from certs.loop import Leaf, Purpose
 from certs.service import build, wanted_of
 from certs.settings import CertsSettings
+from certs.store import CertStore
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver import ApiServer
+from tests.certs.tls_world import a_ca, a_leaf
 from tests.certs.webhooks import a_webhook, apply, bundles
 from tests.support.waiting import until
 
@@ -63,7 +65,7 @@ async def running(settings: CertsSettings) -> AsyncIterator[None]:
     assert run.result() == 0
 
 
-def settings(api: ApiServer, folder: Path, **changed: float) -> CertsSettings:
+def settings(api: ApiServer, folder: Path, **changed: float | str) -> CertsSettings:
     return CertsSettings(
         kubeconfig=str(api.kubeconfig(folder / "kubeconfig")),
         telemetry_host="127.0.0.1",
@@ -84,6 +86,24 @@ async def test_the_role_acts_on_what_appears_while_it_runs(
         await until(lambda: injected(kube), what="the bundle in the new configuration")
         await kube.delete(SECRETS, "fracgpu-webhook-tls", namespace=NAMESPACE)
         await until(lambda: exists(kube), what="the Secret again")
+
+
+async def test_where_cert_manager_makes_them_the_role_only_has_them_trusted(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
+    ca = a_ca()
+    leaf = a_leaf(ca)
+    theirs = settings(api, tmp_path, mode="cert-manager")
+
+    async with running(theirs):
+        store = CertStore(kube, namespace=NAMESPACE)
+        data = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca.cert_pem}
+        assert await store.write("fracgpu-webhook-tls", data, over=None)
+        await until(lambda: injected(kube), what="their bundle in the configuration")
+
+    assert await bundles(kube, MUTATING_WEBHOOKS) == [ca.cert_pem]
+    assert len((await kube.list(SECRETS, namespace=NAMESPACE)).items) == 1
 
 
 async def test_without_a_usable_kubeconfig_the_role_ends_with_one(tmp_path: Path) -> None:

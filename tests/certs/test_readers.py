@@ -1,0 +1,128 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from certs.loop import CertsLoop, Leaf, Purpose, Wanted
+from certs.metrics import CertsMetrics
+from certs.readers import TRUSTS_KEY, restarted, rolled_out, told
+from certs.reading import ROTATE_KEY
+from certs.settings import CertsSettings
+from certs.status import look
+from certs.store import CertStore
+from kube.client import KubeClient
+from kube.kinds import DEPLOYMENTS, SECRETS
+from process.telemetry import new_registry
+from tests.fakes.clock import VirtualClock
+
+NAMESPACE, NAME, CA = "fracgpu-system", "fracgpu-scheduler", "fracgpu-ca"
+
+
+def a_deployment(*, replicas: int = 2) -> dict[str, Any]:
+    labels = {"app": "s"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+    }
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    return {"metadata": {"name": NAME, "namespace": NAMESPACE}, "spec": spec}
+
+
+async def roll_out(kube: KubeClient, **counts: int) -> None:
+    """What the Deployment's controller does, or as much of it as *counts* says."""
+    deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
+    whole = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}
+    status = {"observedGeneration": deployment["metadata"]["generation"], **whole, **counts}
+    patch = {"status": status}
+    await kube.patch(DEPLOYMENTS, NAME, patch, namespace=NAMESPACE, subresource="status")
+
+
+async def ask(kube: KubeClient, authority: str = "ab12") -> bool:
+    return await restarted(kube, NAME, namespace=NAMESPACE, authority=authority)
+
+
+async def test_the_pods_are_replaced_once_for_each_authority(kube: KubeClient) -> None:
+    await kube.create(DEPLOYMENTS, a_deployment())
+
+    answers = [await ask(kube)]
+    answers.append(await ask(kube))
+    await roll_out(kube)
+    answers.append(await ask(kube))
+    answers.append(await ask(kube, "cd34"))
+    answers.append(await ask(kube, "cd34"))
+
+    assert answers == [False, False, True, False, False]
+    assert told(await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)) == "cd34"
+
+
+@pytest.mark.parametrize(
+    "counts", [{"updatedReplicas": 1}, {"replicas": 3}, {"observedGeneration": 0}]
+)
+async def test_as_long_as_a_pod_of_before_may_live_it_is_not_done(
+    kube: KubeClient, counts: dict[str, int]
+) -> None:
+    await kube.create(DEPLOYMENTS, a_deployment())
+    await ask(kube)
+    await roll_out(kube, **counts)
+
+    assert not await ask(kube)
+
+
+def test_a_deployment_of_no_replicas_has_nobody_to_restart() -> None:
+    deployment = {"metadata": {"generation": 2}, "spec": {"replicas": 0}}
+
+    assert rolled_out({**deployment, "status": {"observedGeneration": 2}})
+    assert not rolled_out(deployment)
+
+
+async def test_without_such_a_deployment_there_is_nobody_to_restart(kube: KubeClient) -> None:
+    assert await ask(kube)
+
+
+async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
+    kube: KubeClient,
+) -> None:
+    clock = VirtualClock()
+    secret = f"{NAME}-client"
+    wanted = Wanted(
+        ca_secret=CA,
+        leaves={secret: Leaf(purpose=Purpose.CALL, names=(NAME,))},
+        services=[],
+        targets=[],
+        readers=[NAME],
+        ca_life=timedelta(days=30),
+        leaf_life=timedelta(days=24),
+        overlap=timedelta(0),
+        grace=timedelta(hours=1),
+    )
+    metrics = CertsMetrics(new_registry(), clock)
+    loop = CertsLoop(kube, clock, namespace=NAMESPACE, wanted=wanted, metrics=metrics)
+    settings = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
+
+    async def signed_by() -> str:
+        for _ in range(6):
+            await loop.round()
+        return (await look(kube, settings, now=clock.now())).rows[1].signed_by
+
+    await kube.create(DEPLOYMENTS, a_deployment())
+    await signed_by()
+    await roll_out(kube)
+    first = await signed_by()
+    facts = (await look(kube, settings, now=clock.now())).rows[0].facts
+    assert facts is not None
+    wish = {"metadata": {"annotations": {ROTATE_KEY: facts.fingerprint}}}
+    await kube.patch(SECRETS, CA, wish, namespace=NAMESPACE)
+
+    before_restart = await signed_by()
+    stored = await CertStore(kube, namespace=NAMESPACE).read(secret)
+    await roll_out(kube)
+
+    assert (first, before_restart, await signed_by()) == ("current", "older", "current")
+    assert stored is not None
+    assert stored.data["ca.crt"].count(b"BEGIN CERTIFICATE") == 2
+    deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
+    now_current = (await look(kube, settings, now=clock.now())).rows[0].facts
+    assert now_current is not None
+    assert deployment["spec"]["template"]["metadata"]["annotations"] == {
+        TRUSTS_KEY: now_current.fingerprint
+    }
