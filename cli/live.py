@@ -9,6 +9,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from cli.fleet import Fleet
 from cli.render import coloured, dashboard, fleet_view, promises
@@ -99,6 +100,34 @@ def open_fleet_screen(console: Console) -> Iterator[Callable[[Fleet], None]]:
             show_lines(console, fleet_lines(fleet))
 
     yield show
+
+
+@contextmanager
+def open_progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """Open what hears how far each of several tasks is, by name, 0..1.
+
+    On a terminal that is a bar for each; elsewhere a line for each that is done. All of it goes to
+    the error stream, so that the result can be piped.
+    """
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True) as bars:
+            tasks: dict[str, TaskID] = {}
+
+            def draw(name: str, ratio: float) -> None:
+                if name not in tasks:
+                    tasks[name] = bars.add_task(name, total=1.0)
+                bars.update(tasks[name], completed=ratio)
+
+            yield draw
+        return
+
+    def tell(name: str, ratio: float) -> None:
+        if ratio >= 1.0:
+            print_plain(console, f"{name}: done")
+
+    yield tell
 
 
 def show_lines(console: Console, lines: Iterable[Line]) -> None:

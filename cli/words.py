@@ -1,11 +1,12 @@
 """Answers as lines of plain words, each with the tone it is said in; a terminal may colour it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from cli.fleet import CardRow, Fleet
 from fracgpu.explained import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
+from simulator.replay.run import Outcome
 
 _MOST_HOLDERS = 6
 
@@ -61,6 +62,30 @@ def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
         state,
         ",".join(f"{it.pod}={it.mib}" for it in card.slices) or "-",
     )
+
+
+def outcome_lines(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Line]:
+    """Write a simulation as a table, the best policy in its own tone."""
+    loads = (90, 95, 100, 110, 130)
+    heads = "".join(f"{f'at {load} %':>10}" for load in loads)
+    yield Line(text=f"{'policy':<14}{heads}{'spread':>10}{'refused':>10}", tone=Tone.HEAD)
+    at_full = {policy: _mean(found, 100) for policy, found in outcomes.items()}
+    best = max(at_full.values(), default=0.0)
+    for policy, found in outcomes.items():
+        figures = "".join(f"{_mean(found, load):>8.2f} %" for load in loads)
+        full = [it.allocated_percent(100) for it in found]
+        refused = sum(it.refused for it in found) / sum(it.arrived for it in found)
+        text = f"{policy:<14}{figures}{max(full) - min(full):>10.2f}{refused:>9.1%}"
+        yield Line(text=text, tone=Tone.GOOD if at_full[policy] == best else Tone.PLAIN)
+    yield Line(
+        text="share of all card memory allocated once so much of it was asked for; spread: between "
+        "orders of arrival, at 100 %",
+        tone=Tone.QUIET,
+    )
+
+
+def _mean(outcomes: Sequence[Outcome], load: int) -> float:
+    return sum(it.allocated_percent(load) for it in outcomes) / len(outcomes)
 
 
 def explanation_lines(explanation: Explanation, found: Sequence[Remedy]) -> Iterator[Line]:

@@ -2,10 +2,18 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from cli.fleet import Fleet, fleet_of
-from cli.live import PlainScreen, open_fleet_screen, open_screen, show_fleet, show_promises
+from cli.live import (
+    PlainScreen,
+    open_fleet_screen,
+    open_progress,
+    open_screen,
+    show_fleet,
+    show_promises,
+)
 from simulator.demo.picture import Picture
 from simulator.demo.verdict import Promise
 from tests.support.core import a_card
@@ -103,3 +111,29 @@ def test_following_on_a_terminal_redraws_in_place() -> None:
         show(a_fleet(held_mib=12_000))
 
     assert "default/chat 12000" in out.getvalue()
+
+
+def test_progress_in_a_pipe_is_a_line_for_each_that_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with open_progress(quiet=False) as tell:
+        for ratio in (0.0, 0.5, 1.0):
+            tell("pack", ratio)
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "pack: done\n")
+
+
+def test_progress_on_a_terminal_is_a_bar_that_leaves_nothing_behind(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+
+    with open_progress(quiet=False) as tell:
+        tell("pack", 0.5)
+        tell("pack", 1.0)
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "pack" in captured.err
+    assert "\x1b[" in captured.err

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from cli.fleet import fleet_of
-from cli.words import Tone, explanation_lines, fleet_lines
+from cli.words import Tone, explanation_lines, fleet_lines, outcome_lines
 from fracgpu.explained import Site, Subject, World
 from fracgpu.explanation import explain
 from fracgpu.remedies import remedies
+from simulator.replay.run import Outcome
 from tests.support.core import a_card, a_need, a_pod_need, on
 from tests.support.explaining import Cluster, a_waiting_pod, bound
 
@@ -104,3 +105,20 @@ def test_a_card_in_trouble_stands_out() -> None:
 
     assert "set aside until 12:01:00 UTC: hot" in line.text
     assert line.tone is Tone.BAD
+
+
+def test_the_best_policy_of_a_simulation_stands_out() -> None:
+    def outcome(policy: str, seed: int, most: float) -> Outcome:
+        curve = tuple(min(float(load), most) for load in range(131))
+        return Outcome(policy=policy, seed=seed, arrived=100, refused=25, curve=curve)
+
+    head, good, better, _ = outcome_lines(
+        {
+            "pack": [outcome("pack", 1, 88.0), outcome("pack", 2, 89.0)],
+            "least-waste": [outcome("least-waste", 1, 95.0), outcome("least-waste", 2, 96.0)],
+        }
+    )
+
+    assert head.text.split()[:2] == ["policy", "at"]
+    assert good.text.split() == ["pack", *["88.50", "%"] * 5, "1.00", "25.0%"]
+    assert (good.tone, better.tone) == (Tone.PLAIN, Tone.GOOD)

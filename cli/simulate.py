@@ -1,0 +1,191 @@
+"""``fracgpu simulate``: how much of a fleet each placement policy would use.
+
+It replays a trace (two CSV files), or the nodes and pods of the live cluster, through the product's
+own placement: pods arrive one by one in an order drawn by chance, until they ask for 130 % of all
+cards, and none leaves.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cli.chart import svg_chart, text_chart
+from cli.cluster import add_cluster_flags, observe, with_cluster
+from cli.live import open_console, open_progress, show_lines
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.words import Line, outcome_lines
+from kube.client import KubeClient
+from simulator.replay.policies import COMPARED, POLICIES
+from simulator.replay.run import FULL_LOAD, Outcome, mean_curve, replay
+from simulator.replay.workload import Workload, WorkloadError, of_cluster, read_trace
+
+_FIRST_SEED: Final = 42
+
+
+def main(argv: Sequence[str]) -> int:
+    """Replay a workload against policies and show what became of the fleet."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(argv)
+        if options.live == (options.file is not None):
+            parser.error("name a pod list, or say --live: one of the two")
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    if options.live:
+        return with_cluster("simulate", options.kubeconfig, lambda it: _live(it, options))
+    try:
+        return _compare(_from_files(options.file, options.nodes), options)
+    except (WorkloadError, OSError, UnicodeDecodeError) as error:
+        return _complain(f"{error}")
+
+
+async def _live(client: KubeClient, options: argparse.Namespace) -> int:
+    observed = await observe(client)
+    nodes = (it.cards for it in observed.nodes)
+    try:
+        workload = of_cluster(nodes, (it.view for it in observed.pods))
+    except WorkloadError as error:
+        return _complain(f"{error}", code=FAILED)
+    return _compare(workload, options)
+
+
+def _from_files(pods: Path, nodes: Path | None) -> Workload:
+    """Read a trace; its node list may be the only ``*node*.csv`` beside the pod list.
+
+    Raises:
+        WorkloadError: it is no trace.
+        OSError: a file cannot be read.
+    """
+    if nodes is None:
+        beside = sorted(it for it in pods.parent.glob("*node*.csv") if it != pods)
+        if len(beside) != 1:
+            raise WorkloadError(
+                f"{len(beside)} files *node*.csv beside {pods}; name the node list with --nodes"
+            )
+        nodes = beside[0]
+    with nodes.open(newline="") as node_lines, pods.open(newline="") as pod_lines:
+        return read_trace(nodes=node_lines, pods=pod_lines)
+
+
+def _compare(workload: Workload, options: argparse.Namespace) -> int:
+    console = open_console()
+    seeds = range(options.seed, options.seed + options.seeds)
+    outcomes: dict[str, list[Outcome]] = {policy: [] for policy in options.policy}
+    with open_progress(quiet=options.json) as progress:
+        for policy, found in outcomes.items():
+            for number, seed in enumerate(seeds):
+                tell = _scaled(progress, policy, number, len(seeds))
+                found.append(replay(workload, policy, seed=seed, tell=tell))
+    curves = {policy: mean_curve(found) for policy, found in outcomes.items()}
+    if options.plot is not None:
+        title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
+        options.plot.write_text(svg_chart(curves, title=title))
+    if options.json:
+        print(json.dumps(outcomes_json(workload, outcomes), indent=2))
+        return DONE
+    show_lines(console, [Line(text=_what(workload, options.seeds)), Line(text="")])
+    show_lines(console, outcome_lines(outcomes))
+    show_lines(console, (Line(text=it) for it in ("", *text_chart(curves))))
+    if options.plot is not None:
+        show_lines(console, [Line(text=f"\nplotted in {options.plot}")])
+    return DONE
+
+
+def outcomes_json(workload: Workload, outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
+    """Write the outcomes for programs."""
+    return {
+        "nodes": len(workload.nodes),
+        "cards": workload.cards,
+        "pods": len(workload.pods),
+        "policies": [
+            {
+                "policy": policy,
+                "seeds": [it.seed for it in found],
+                "allocatedAtFullLoadPercent": [
+                    round(it.allocated_percent(FULL_LOAD), 3) for it in found
+                ],
+                "refused": [it.refused for it in found],
+                "curve": [round(it, 3) for it in mean_curve(found)],
+            }
+            for policy, found in outcomes.items()
+        ],
+    }
+
+
+def _scaled(
+    progress: Callable[[str, float], None], policy: str, number: int, runs: int
+) -> Callable[[float], None]:
+    return lambda ratio: progress(policy, (number + ratio) / runs)
+
+
+def _what(workload: Workload, seeds: int) -> str:
+    nodes = f"{len(workload.nodes)} nodes with {workload.cards} cards"
+    return f"{nodes}, a workload of {len(workload.pods)} pods, {_seeds(seeds)}"
+
+
+def _seeds(count: int) -> str:
+    return "1 order of arrivals" if count == 1 else f"{count} orders of arrivals"
+
+
+def _policies(text: str) -> list[str]:
+    chosen = list(dict.fromkeys(it.strip() for it in text.split(",")))
+    unknown = [it for it in chosen if it not in POLICIES]
+    if unknown:
+        known = ", ".join(POLICIES)
+        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; want some of: {known}")
+    return chosen
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100:  # noqa: PLR2004 - said in the message
+        raise argparse.ArgumentTypeError(f"{text} is not within 1 to 100")
+    return int(text)
+
+
+def _complain(message: str, *, code: int = CALLED_WRONG) -> int:
+    print(f"fracgpu simulate: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu simulate",
+        usage="fracgpu simulate PODS.csv [--nodes NODES.csv] | --live [flags]",
+        description="How much of a fleet each placement policy would use: the share of its cards "
+        "that is allocated when pods have asked for 100 %% of them, and a curve.",
+    )
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="PODS.csv",
+        help="pods, with columns name, cpu_milli, memory_mib, num_gpu, gpu_milli[, gpu_spec]",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=Path,
+        help="nodes, with columns sn, cpu_milli, memory_mib, gpu, model "
+        "(default: the only *node*.csv beside the pods)",
+    )
+    parser.add_argument(
+        "--live", action="store_true", help="replay the live cluster's nodes and pods instead"
+    )
+    parser.add_argument(
+        "--policy",
+        type=_policies,
+        default=list(COMPARED),
+        metavar="A,B",
+        help=f"of {', '.join(POLICIES)} (default: {','.join(COMPARED)})",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=_FIRST_SEED, help=f"the first seed (default {_FIRST_SEED})"
+    )
+    parser.add_argument(
+        "--seeds", type=_count, default=1, help="orders of arrival to average (default 1)"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
+    add_cluster_flags(parser)
+    return parser

@@ -1,0 +1,98 @@
+"""The fleet while it fills: the product's own ledger and survey, and CPU and memory beside them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from fracgpu.allocation import Assignment, holds_by_card
+from fracgpu.board import Board, Rows
+from fracgpu.card import NO_HOST, NodeCards
+from fracgpu.container import ContainerSpec
+from fracgpu.ledger import Ledger
+from fracgpu.request import PodNeed, Strategy
+from fracgpu.snapshot import NodeLoads, PodHolds
+from fracgpu.survey import FITS, Answers, Survey
+from simulator.replay.workload import ReplayPod
+
+_NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time
+_PLENTY: Final = 2**62
+
+
+class FleetState:
+    """Who holds what, node by node.
+
+    Args:
+        nodes: in order of preference among equals.
+    """
+
+    def __init__(self, nodes: Sequence[NodeCards]) -> None:
+        self._ledger = Ledger()
+        for node in nodes:
+            self._ledger.set_node(node)
+        self._board = Board(self._ledger)
+        self._board.refresh(now=_NOW)
+        self.survey = Survey(self._board)
+        # The board numbers nodes by name; we prefer them in the order given.
+        self.rows: Rows = self._board.rows_of([node.node for node in nodes])
+        self.names = [node.node for node in nodes]
+        # A node that does not say what it has beside cards lacks nothing.
+        self.cpu_milli = np.array([_room(it, it.host.cpu_milli) for it in nodes], np.int64)
+        self.memory_mib = np.array([_room(it, it.host.memory_mib) for it in nodes], np.int64)
+        self.cpu_capacity = self.cpu_milli.copy()
+        self.used_mib = 0
+        self._placed = 0
+
+    def roomy(self, pod: ReplayPod) -> Rows:
+        """Give the places, ascending, of nodes with the CPU and host memory for a pod."""
+        fits = (self.cpu_milli >= pod.host.cpu_milli) & (self.memory_mib >= pod.host.memory_mib)
+        return np.flatnonzero(fits)
+
+    def ask(self, need: PodNeed, *, strategy: Strategy) -> Answers:
+        """Let the survey judge every node's cards, as the extender does."""
+        return self.survey.ask(need, strategy=strategy, now=_NOW)
+
+    def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> Rows:
+        """Give the places, ascending, of nodes that could take the pod now."""
+        places = self.roomy(pod)
+        if pod.need is None:
+            return places
+        verdict = self.ask(pod.need, strategy=strategy).verdict[self.rows[places]]
+        fitting: Rows = places[verdict == FITS]
+        return fitting
+
+    def loads(self, place: int) -> NodeLoads:
+        """Picture one node's cards."""
+        loads = self._ledger.node(self.names[place], now=_NOW)
+        if loads is None:
+            raise LookupError(f"{self.names[place]} is gone, and no node ever leaves a replay")
+        return loads
+
+    def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:
+        """Put a pod on a node's cards for ever.
+
+        Raises:
+            ValueError: a policy gave away what is not there.
+        """
+        name = self.names[place]
+        if self.cpu_milli[place] < pod.host.cpu_milli or (
+            self.memory_mib[place] < pod.host.memory_mib
+        ):
+            raise ValueError(f"{name} has no CPU or memory left for {pod.name}")
+        self.cpu_milli[place] -= pod.host.cpu_milli
+        self.memory_mib[place] -= pod.host.memory_mib
+        if not assignment or pod.need is None:
+            return
+        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in pod.need.containers]
+        self._placed += 1
+        holds = holds_by_card(assignment, specs)
+        self._ledger.observe(PodHolds(pod_uid=str(self._placed), node=name, holds=holds))
+        self.used_mib += sum(it.mib for it in holds.values())
+        over = [uuid for uuid in holds if self.loads(place).cards[uuid].free_mib < 0]
+        if over:
+            raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")
+
+
+def _room(node: NodeCards, amount: int) -> int:
+    return _PLENTY if node.host == NO_HOST else amount

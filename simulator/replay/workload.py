@@ -1,0 +1,222 @@
+"""What is replayed: a fleet of empty nodes, the pods of a workload, and orders of their arrival.
+
+Two sources: a trace as two CSV files in the columns of the openb trace (alibaba/clusterdata,
+cluster-trace-gpu-v2023), and the nodes and pods of a live cluster.
+"""
+
+import csv
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+from fracgpu.card import NO_HOST, Card, CardUuid, Host, NodeCards, model_allowed, model_key
+from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want
+from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.resources import requested
+from fracgpu.units import Mib
+from fracgpu.views import PodView
+
+# A trace counts in thousandths of a card; each stands for so many MiB, so that nothing is rounded.
+_MIB_PER_MILLI: Final = 80
+_NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
+class WorkloadError(ValueError):
+    """A file is not a workload; the message says where and what was wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPod:
+    """One pod: what it needs of cards (None: nothing), and besides.
+
+    Attributes:
+        want: the same in the terms of ``least-waste``.
+    """
+
+    name: str
+    need: PodNeed | None
+    host: Host
+    want: Want
+
+    @property
+    def mib(self) -> int:
+        """MiB over all its cards."""
+        return sum(it.total_mib for it in self.need.containers) if self.need else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """An empty fleet and the pods that come to it."""
+
+    nodes: tuple[NodeCards, ...]
+    pods: tuple[ReplayPod, ...]
+
+    @property
+    def cards(self) -> int:
+        return sum(len(node.cards) for node in self.nodes)
+
+    @property
+    def capacity_mib(self) -> int:
+        return sum(card.capacity_mib for node in self.nodes for card in node.cards)
+
+
+def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> Workload:
+    """Read a trace from the lines of its two CSV files.
+
+    Raises:
+        WorkloadError: a column is missing, a figure is none, or there is nothing to replay.
+    """
+    node_rows = [_node(row) for row in _rows(nodes, _NODE_COLUMNS, "the node list")]
+    pod_rows = [_pod(row) for row in _rows(pods, _POD_COLUMNS, "the pod list")]
+    return _checked(Workload(nodes=tuple(node_rows), pods=tuple(pod_rows)))
+
+
+def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodView]) -> Workload:
+    """Take the sharing nodes of a live cluster, emptied, and the pods that ask for cards.
+
+    What other pods on these nodes request of CPU and host memory stays taken.
+
+    Raises:
+        WorkloadError: there are no cards, or no pod asks for any.
+    """
+    fleet = {
+        it.node: replace(it, cordons=(), schedulable=True, foreign={}, heat={})
+        for it in nodes
+        if it.shared and it.cards
+    }
+    cards = [card for it in fleet.values() for card in it.cards]
+    found = []
+    for view in pods:
+        if not view.record.live:
+            continue
+        host = requested(view.record.containers)
+        if view.need is not None:
+            found.append(_of_view(view, view.need, host, cards))
+        elif view.record.node in fleet and fleet[view.record.node].host != NO_HOST:
+            node = fleet[view.record.node]
+            fleet[view.record.node] = replace(node, host=_less(node.host, host))
+    return _checked(Workload(nodes=tuple(fleet.values()), pods=tuple(found)))
+
+
+def arrivals(workload: Workload, *, load_ratio: float, seed: int) -> Sequence[ReplayPod]:
+    """Order the pods by chance, until they ask for *load_ratio* of all cards.
+
+    A workload that asks for less is topped up with pods drawn again, one that asks for more is
+    thinned out. The same seed always gives the same order.
+    """
+    dice = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    order = list(workload.pods)
+    dice.shuffle(order)
+    total, goal = sum(pod.mib for pod in order), load_ratio * workload.capacity_mib
+    while total > goal:
+        total -= order.pop(dice.randrange(len(order))).mib
+    while True:
+        pod = dice.choice(workload.pods)
+        if total + pod.mib > goal:
+            return order
+        total += pod.mib
+        order.append(pod)
+
+
+def node_order(workload: Workload, *, seed: int) -> Sequence[NodeCards]:
+    """Order the nodes by chance: who comes first wins among equals."""
+    order = list(workload.nodes)
+    random.Random(f"nodes-{seed}").shuffle(order)  # noqa: S311
+    return order
+
+
+def _checked(workload: Workload) -> Workload:
+    if not workload.capacity_mib:
+        raise WorkloadError("there are no cards to place anything on")
+    if not any(pod.mib for pod in workload.pods):
+        raise WorkloadError("no pod asks for a card, so there is nothing to place")
+    return workload
+
+
+def _rows(
+    lines: Iterable[str], columns: Sequence[str], what: str
+) -> Iterable[tuple[str, Mapping[str, str]]]:
+    reader = csv.DictReader(lines)
+    missing = [it for it in columns if it not in (reader.fieldnames or ())]
+    if missing:
+        raise WorkloadError(f"{what} has no column {', '.join(missing)}; want {', '.join(columns)}")
+    for row in reader:
+        yield f"{what}, line {reader.line_num}", row
+
+
+def _figure(where: str, row: Mapping[str, str], column: str) -> int:
+    text = row[column] or ""
+    if not text.isdecimal():
+        raise WorkloadError(f"{where}: {column} is {text!r}; want a whole number, 0 or more")
+    return int(text)
+
+
+def _node(entry: tuple[str, Mapping[str, str]]) -> NodeCards:
+    where, row = entry
+    name = row["sn"]
+    cards = tuple(
+        Card(
+            uuid=CardUuid(f"{name}/{index}"),
+            index=index,
+            model=row["model"],
+            total_mib=Mib(WHOLE_CARD_MILLI * _MIB_PER_MILLI),
+        )
+        for index in range(_figure(where, row, "gpu"))
+    )
+    host = Host(
+        cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
+    )
+    return NodeCards(node=name, cards=cards, host=host)
+
+
+def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
+    where, row = entry
+    cards = _figure(where, row, "num_gpu")
+    milli = min(_figure(where, row, "gpu_milli"), WHOLE_CARD_MILLI) if cards else 0
+    if cards and not milli:
+        raise WorkloadError(f"{where}: gpu_milli is 0 with {cards} cards; want 1 to 1000")
+    host = Host(
+        cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
+    )
+    models = tuple(it for it in (row.get("gpu_spec") or "").split("|") if it) if cards else ()
+    need = None
+    if cards:
+        container = ContainerNeed(name="main", cards=cards, mib=Mib(milli * _MIB_PER_MILLI))
+        need = PodNeed(containers=(container,), models=models)
+    want = Want(
+        cpu_milli=host.cpu_milli,
+        memory_mib=host.memory_mib,
+        cards=cards,
+        share_milli=milli,
+        models=frozenset(model_key(it) for it in models) or None,
+    )
+    return ReplayPod(name=row["name"], need=need, host=host, want=want)
+
+
+def _of_view(view: PodView, need: PodNeed, host: Host, cards: Sequence[Card]) -> ReplayPod:
+    # The strategy under test decides, not the one that the pod asks for.
+    need = replace(need, strategy=None)
+    most = max(need.containers, key=lambda it: it.total_mib)
+    largest = max((card.capacity_mib for card in cards), default=most.mib)
+    share = most.share if most.share is not None else Fraction(most.mib, largest)
+    models = {model_key(it.model) for it in cards if model_allowed(it.model, globs=need.models)}
+    want = Want(
+        cpu_milli=host.cpu_milli,
+        memory_mib=host.memory_mib,
+        cards=most.cards,
+        share_milli=min(max(math.ceil(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI),
+        models=frozenset(models) if need.models else None,
+    )
+    return ReplayPod(name=view.record.key, need=need, host=host, want=want)
+
+
+def _less(have: Host, taken: Host) -> Host:
+    return replace(
+        have,
+        cpu_milli=max(1, have.cpu_milli - taken.cpu_milli),
+        memory_mib=max(1, have.memory_mib - taken.memory_mib),
+    )
