@@ -159,22 +159,42 @@ def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
 
 
 def _facts(certificate: x509.Certificate) -> Facts:
-    extensions = certificate.extensions
     try:
-        own = extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-        issuer = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
-        basic = extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (x509.ExtensionNotFound, ValueError) as error:
-        raise AuthorityError(f"the certificate is not one of ours: {error}") from error
+        extensions = certificate.extensions
+        own, issuer = _key_ids(certificate, extensions)
+        is_ca = _is_ca(extensions)
+        names = _names(extensions)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise AuthorityError(f"the certificate cannot be read: {error}") from error
     return Facts(
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
-        names=_names(extensions),
+        names=names,
         fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
         key_id=own.hex(),
-        issuer_key_id=(issuer.key_identifier or b"").hex(),
-        is_ca=basic.ca,
+        issuer_key_id=issuer.hex(),
+        is_ca=is_ca,
     )
+
+
+def _key_ids(certificate: x509.Certificate, extensions: x509.Extensions) -> tuple[bytes, bytes]:
+    """Name its key and its issuer's; Go leaves out the first in leaves, the second in roots."""
+    try:
+        own = extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+    except x509.ExtensionNotFound:
+        own = x509.SubjectKeyIdentifier.from_public_key(certificate.public_key()).digest
+    try:
+        issuer = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return own, own if certificate.issuer == certificate.subject else b""
+    return own, issuer.key_identifier or b""
+
+
+def _is_ca(extensions: x509.Extensions) -> bool:
+    try:
+        return extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def _names(extensions: x509.Extensions) -> frozenset[str]:

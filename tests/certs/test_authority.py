@@ -3,6 +3,10 @@ from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,3 +171,42 @@ def test_openssl_itself_reads_the_same_validity() -> None:
 
     end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), tz=UTC)
     assert end == read(CA.cert_pem).not_after == NOON + 30 * DAY
+
+
+def made_as_go_does() -> tuple[bytes, bytes]:
+    """A root and a leaf with the extensions that cert-manager gives them."""
+    key, leaf_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
+    own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+
+    def signed(builder: x509.CertificateBuilder) -> bytes:
+        times = builder.not_valid_before(NOON).not_valid_after(NOON + DAY)
+        whole = times.serial_number(1).issuer_name(name).sign(key, hashes.SHA256())
+        return whole.public_bytes(serialization.Encoding.PEM)
+
+    root = signed(
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(own_id, critical=False)
+    )
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own_id)
+    leaf = signed(
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .public_key(leaf_key.public_key())
+        .add_extension(issuer, critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("a.svc")]), critical=True)
+    )
+    return root, leaf
+
+
+def test_certificates_that_cert_manager_made_are_read_as_well() -> None:
+    root, leaf = (read(pem) for pem in made_as_go_does())
+
+    assert (root.is_ca, leaf.is_ca) == (True, False)
+    assert root.key_id == root.issuer_key_id == leaf.issuer_key_id
+    assert leaf.key_id not in ("", root.key_id)
+    assert leaf.names == {"a.svc"}
+    assert leaf.not_after == NOON + DAY
