@@ -15,7 +15,9 @@ from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI
 
 CPU_STEP_MILLI: Final = 1000
 _TOP_CORES: Final = 256  # more free CPU than this changes nothing for the cards of one node
-_NEIGHBOURS: Final = np.arange(-1, 3)
+_BRACKET: Final = np.arange(2)
+_NEIGHBOURS: Final = np.arange(-2, 4)
+_FEW: Final = 8
 _BATCH: Final = 64  # keeps an evaluation inside the processor's cache
 MAX_STATES: Final = 16_384  # about 17 MB
 
@@ -76,9 +78,10 @@ class CardStates:
 
     def _evaluate(self, rows: Index, step: Index) -> None:
         # Whoever asks about a state with so much CPU soon asks about it with a little more or less,
-        # and evaluating several at once costs hardly more than one.
+        # and evaluating several at once costs hardly more than one; many are no longer for nothing.
         table = self._waste.ravel()
-        near = np.clip(step + _NEIGHBOURS[:, None], 0, _TOP_CORES + 1)
+        near = _NEIGHBOURS if len(rows) <= _FEW else _BRACKET
+        near = np.clip(step + near[:, None], 0, _TOP_CORES + 1)
         places = np.unique(rows * self._waste.shape[1] + near)
         places = places[np.isnan(table[places])]
         self.evaluated += len(places)

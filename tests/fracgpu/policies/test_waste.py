@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.policies.waste import MAX_CARDS, SEQUENCES, FillSequences
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want, WorkloadMix
+from fracgpu.policies.workload_mix import Want, WorkloadMix
 from tests.fracgpu.policies.wants import EIGHT, HALF, MODELS, ODD, PICKY, PROCESSOR, mix
 
 FILL = FillSequences(mix(), MODELS)
@@ -14,18 +14,27 @@ LEVEL = st.sampled_from([0, 40, 190, 310, 500, 690, 810, 1000])
 NODE = st.tuples(st.lists(LEVEL, max_size=8), st.integers(0, 130_000), st.integers(0, 1))
 
 
-def plain_fill(levels: list[int], cpu: int, pods: tuple[Want, ...]) -> int:
+def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Want, Want], ...]) -> int:
     cards = list(levels)
-    for pod in pods:
-        tight = sorted((it for it in cards if it >= pod.share_milli), key=lambda it: it)
-        if pod.cards > 1:
-            tight = [it for it in cards if it == WHOLE_CARD_MILLI]
-        if pod.cpu_milli > cpu or len(tight) < pod.cards:
-            continue
-        cpu -= pod.cpu_milli
-        for level in tight[: pod.cards]:
-            cards[cards.index(level)] = level - pod.share_milli
+    for pair in pairs:
+        several = [it for it in pair if it.cards > 1][:1]
+        few = [it for number, it in enumerate(pair) if it.cards == 1 or it.cards == number == 0]
+        for pod in (*several, *tightest(cards, cpu, few)):
+            if pod.cpu_milli <= cpu and rooms(cards, pod) is not None:
+                cpu -= pod.cpu_milli
+                for level in rooms(cards, pod) or ():
+                    cards[cards.index(level)] = level - pod.share_milli
     return sum(cards)
+
+
+def rooms(cards: list[int], pod: Want) -> list[int] | None:
+    fitting = sorted(it for it in cards if it >= pod.share_milli)
+    return fitting[: pod.cards] if len(fitting) >= pod.cards else None
+
+
+def tightest(cards: list[int], cpu: int, pods: list[Want]) -> list[Want]:
+    able = [it for it in pods if it.cpu_milli <= cpu and rooms(cards, it) is not None]
+    return sorted(able, key=lambda it: sum(rooms(cards, it) or [0]) - it.gpu_milli)[:1]
 
 
 def expected(fill: FillSequences, *nodes: tuple[list[int], int, int]) -> list[float]:
@@ -77,7 +86,9 @@ def test_a_model_that_no_pod_accepts_wastes_all_that_is_idle() -> None:
 
 
 def test_the_draws_hold_each_class_in_its_proportion() -> None:
-    drawn = [pod for it in range(SEQUENCES) for pod in FILL.drawn(model=0, sequence=it)]
+    drawn = [
+        pod for it in range(SEQUENCES) for pair in FILL.drawn(model=0, sequence=it) for pod in pair
+    ]
 
     for pod_class in mix():
         assert drawn.count(pod_class.want) == pytest.approx(
@@ -86,7 +97,7 @@ def test_the_draws_hold_each_class_in_its_proportion() -> None:
 
 
 def test_the_draws_come_in_no_order() -> None:
-    first = [FILL.drawn(model=0, sequence=it)[0] for it in range(SEQUENCES)]
+    first = [FILL.drawn(model=0, sequence=it)[0][0] for it in range(SEQUENCES)]
 
     assert len(set(first)) > 3
 
