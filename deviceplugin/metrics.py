@@ -7,15 +7,28 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deviceplugin.cards import Figures
+from deviceplugin.families import (
+    FAMILIES,
+    XID_TEXT,
+    XIDS_NAME,
+    XIDS_TEXT,
+    Dialect,
+    Family,
+    host_label,
+    xid_meaning,
+    xid_name,
+)
 from deviceplugin.usage import CardUse, PodUse, UsagePicture
-from fracgpu.card import Health
+from fracgpu.card import CardUuid, Health
 from process.telemetry import Registry
 
 # After as many collecting periods a picture is not served as if it were fresh.
 _PERIODS_UNTIL_STALE: Final = 3
 
+# Written out: a scraper that honours labels would otherwise put in the agent's own pod.
 _NO_POD: Final[Mapping[str, str]] = {"container": "", "namespace": "", "pod": ""}
+
+Labels = dict[str, str]
 
 
 class DevicePluginMetrics:
@@ -69,65 +82,6 @@ class DevicePluginMetrics:
         self._last_collect.set(1 if success else 0)
 
 
-# NVIDIA's families: name behind "DCGM_FI_", type, help, and the figure that is its value. Names,
-# types and units are those of dcgm-exporter's classic dialect, so that dashboards keep working.
-_FAMILIES: Final[tuple[tuple[str, str, str, Callable[[Figures], float | None]], ...]] = (
-    ("DEV_SM_CLOCK", "gauge", "Clock of the SMs (MHz).", lambda it: it.sm_clock_mhz),
-    ("DEV_MEM_CLOCK", "gauge", "Clock of the memory (MHz).", lambda it: it.memory_clock_mhz),
-    (
-        "DEV_MEMORY_TEMP",
-        "gauge",
-        "Temperature of the memory (degrees C).",
-        lambda it: it.memory_temperature_c,
-    ),
-    ("DEV_GPU_TEMP", "gauge", "Temperature of the card (degrees C).", lambda it: it.temperature_c),
-    ("DEV_POWER_USAGE", "gauge", "Power drawn (W).", lambda it: it.power_w),
-    (
-        "DEV_TOTAL_ENERGY_CONSUMPTION",
-        "counter",
-        "Energy drawn since the driver was loaded (mJ).",
-        lambda it: it.energy_mj,
-    ),
-    ("DEV_PCIE_REPLAY_COUNTER", "counter", "PCIe packets sent again.", lambda it: it.pcie_replays),
-    (
-        "DEV_GPU_UTIL",
-        "gauge",
-        "Share of the period with a kernel running (%).",
-        lambda it: it.gpu_percent,
-    ),
-    (
-        "DEV_MEM_COPY_UTIL",
-        "gauge",
-        "Share of the period with memory being read or written (%).",
-        lambda it: it.memory_copy_percent,
-    ),
-    ("DEV_ENC_UTIL", "gauge", "Use of the video encoder (%).", lambda it: it.encoder_percent),
-    ("DEV_DEC_UTIL", "gauge", "Use of the video decoder (%).", lambda it: it.decoder_percent),
-    ("DEV_FB_FREE", "gauge", "Memory that is free (MiB).", lambda it: it.free_mib),
-    ("DEV_FB_USED", "gauge", "Memory in use (MiB).", lambda it: it.used_mib),
-    ("DEV_FB_RESERVED", "gauge", "Memory that the driver keeps (MiB).", lambda it: it.reserved_mib),
-    ("DEV_XID_ERRORS", "gauge", "Code of the last XID error.", lambda it: it.xid),
-    (
-        "DEV_UNCORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "Memory rows remapped for errors that could not be corrected.",
-        lambda it: it.remapped_rows_uncorrectable,
-    ),
-    (
-        "DEV_CORRECTABLE_REMAPPED_ROWS",
-        "counter",
-        "Memory rows remapped for errors that could be corrected.",
-        lambda it: it.remapped_rows_correctable,
-    ),
-    (
-        "DEV_ROW_REMAP_FAILURE",
-        "gauge",
-        "1 if remapping a memory row failed.",
-        lambda it: it.row_remap_failed,
-    ),
-)
-
-
 class _PlainCounter(str):
     """The type "counter" for a name without ``_total``: the library would write that behind it.
 
@@ -153,6 +107,7 @@ class CardCollector(Collector):
         picture: the last picture, or None before the first.
         now_s: seconds since the epoch.
         period_s: time between two pictures.
+        dialect: how NVIDIA's families are spelled.
     """
 
     def __init__(
@@ -162,11 +117,13 @@ class CardCollector(Collector):
         picture: Callable[[], UsagePicture | None],
         now_s: Callable[[], float],
         period_s: float,
+        dialect: Dialect = Dialect.CLASSIC,
     ) -> None:
         self._node = node
         self._picture = picture
         self._now_s = now_s
         self._period_s = period_s
+        self._dialect = dialect
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing in advance: which families there are depends on the cards."""
@@ -194,32 +151,75 @@ class CardCollector(Collector):
         yield from self._pod_families(picture)
 
     def _nvidia_families(self, picture: UsagePicture) -> Iterator[Metric]:
-        for name, kind, text, value in _FAMILIES:
-            family = _family(f"DCGM_FI_{name}", kind, text)
-            for use in picture.cards:
-                figure = value(use.reading.figures) if use.reading is not None else None
-                if figure is None:  # a figure the card does not have is left out, never 0
-                    continue
-                labels = self._card_labels(use, picture)
-                family.add_sample(family.name, {**labels, **_NO_POD}, figure)
-                for pod, part in _pod_lines(name, use):
-                    family.add_sample(family.name, {**labels, **_pod_labels(pod)}, part)
-            if family.samples:
-                yield family
+        labels = {use.facts.card.uuid: self._card_labels(use, picture) for use in picture.cards}
+        pods = {
+            (use.facts.card.uuid, place): {**labels[use.facts.card.uuid], **_pod_labels(pod)}
+            for use in picture.cards
+            for place, pod in enumerate(use.pods)
+        }
+        for family in FAMILIES:
+            yield from self._nvidia_family(family, picture, labels, pods)
+        yield from self._xid_families(picture, labels)
+
+    def _nvidia_family(
+        self,
+        family: Family,
+        picture: UsagePicture,
+        labels: Mapping[CardUuid, Labels],
+        pods: Mapping[tuple[CardUuid, int], Labels],
+    ) -> Iterator[Metric]:
+        spelled = family.spelled(self._dialect)
+        metric = _metric(spelled.name, family.kind, family.help(self._dialect))
+        for use in picture.cards:
+            uuid = use.facts.card.uuid
+            figure = family.value(use.reading.figures) if use.reading is not None else None
+            if figure is None:  # a figure the card does not have is left out, never 0
+                continue
+            metric.add_sample(metric.name, labels[uuid], figure * spelled.factor)
+            if family.pod is None:
+                continue
+            for place, pod in enumerate(use.pods):
+                part = family.pod(pod)
+                if part is not None:
+                    metric.add_sample(metric.name, pods[uuid, place], part * spelled.factor)
+        if metric.samples:
+            yield metric
+
+    def _xid_families(
+        self, picture: UsagePicture, labels: Mapping[CardUuid, Labels]
+    ) -> Iterator[Metric]:
+        last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
+        # Its name ends as the library wants it, in capitals, which it does not recognise.
+        total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
+        for use in picture.cards:
+            if use.reading is None or use.reading.figures.xid is None:
+                continue
+            own = labels[use.facts.card.uuid]
+            code = int(use.reading.figures.xid)
+            meant = {"err_code": str(code), "err_msg": xid_meaning(code)}
+            last.add_sample(last.name, {**own, **meant}, code)
+            for seen, count in sorted(use.reading.xids.items()):
+                total.add_sample(total.name, {**own, "xid": str(seen)}, count)
+        yield from (it for it in (last, total) if it.samples)
 
     def _card_families(self, picture: UsagePicture) -> Iterator[Metric]:
-        allocated = _family(
+        allocated = _metric(
             "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card promised to live pods."
         )
-        shareable = _family(
+        shareable = _metric(
             "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that may be promised."
         )
-        healthy = _family("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
-        processes = _family(
+        healthy = _metric("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
+        processes = _metric(
             "fracgpu_unattributed_processes", "gauge", "Processes on the card of no pod here."
         )
-        memory = _family(
+        memory = _metric(
             "fracgpu_unattributed_memory_mib", "gauge", "MiB held by processes of no pod here."
+        )
+        degraded = _metric(
+            "fracgpu_attribution_degraded",
+            "gauge",
+            "1 if nobody can say whose work keeps the card busy, else 0.",
         )
         for use in picture.cards:
             card = use.facts.card
@@ -230,17 +230,19 @@ class CardCollector(Collector):
             if use.reading is not None and use.reading.processes_known:
                 processes.add_sample(processes.name, labels, use.unattributed_processes)
                 memory.add_sample(memory.name, labels, use.unattributed_mib)
-        yield from (allocated, shareable, healthy, processes, memory)
+            if use.reading is not None:
+                degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
+        yield from (allocated, shareable, healthy, processes, memory, degraded)
 
     def _pod_families(self, picture: UsagePicture) -> Iterator[Metric]:
-        util = _family("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
-        used = _family(
+        util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
+        used = _metric(
             "fracgpu_pod_gpu_memory_used_mib", "gauge", "MiB of the card the pod's processes hold."
         )
-        limit = _family(
+        limit = _metric(
             "fracgpu_pod_gpu_memory_limit_mib", "gauge", "MiB of the card promised to the pod."
         )
-        info = _family("fracgpu_pod_card_info", "gauge", "1 for each pod and card it was given.")
+        info = _metric("fracgpu_pod_card_info", "gauge", "1 for each pod and card it was given.")
         for use in picture.cards:
             for pod in use.pods:
                 labels = {
@@ -257,7 +259,7 @@ class CardCollector(Collector):
                     used.add_sample(used.name, labels, pod.used_mib)
         yield from (util, used, limit, info)
 
-    def _card_labels(self, use: CardUse, picture: UsagePicture) -> dict[str, str]:
+    def _card_labels(self, use: CardUse, picture: UsagePicture) -> Labels:
         card = use.facts.card
         return {
             "gpu": str(card.index),
@@ -265,28 +267,18 @@ class CardCollector(Collector):
             "pci_bus_id": use.facts.pci_bus_id,
             "device": f"nvidia{card.index}",
             "modelName": card.model,
-            "Hostname": self._node,
+            host_label(self._dialect): self._node,
             "DCGM_FI_DRIVER_VERSION": picture.driver,
             "node": self._node,
+            **_NO_POD,
         }
 
 
-def _pod_lines(name: str, use: CardUse) -> Iterator[tuple[PodUse, float]]:
-    """Give the values of the two families that have a line for each pod, idle pods at 0.
-
-    The others have none: copied to each pod, a card's temperature would be summed.
-    """
-    for pod in use.pods:
-        part = {"DEV_GPU_UTIL": pod.sm_percent, "DEV_FB_USED": pod.used_mib}.get(name)
-        if part is not None:
-            yield pod, part
-
-
-def _pod_labels(pod: PodUse) -> dict[str, str]:
+def _pod_labels(pod: PodUse) -> Labels:
     return {"container": pod.container, "namespace": pod.namespace, "pod": pod.pod}
 
 
-def _family(name: str, kind: str, text: str) -> Metric:
+def _metric(name: str, kind: str, text: str) -> Metric:
     family = Metric(name, text, kind)
     if kind == "counter":
         family.type = _PlainCounter(kind)

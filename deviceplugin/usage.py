@@ -34,7 +34,11 @@ class PodUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """One card: its figures, its pods, and what runs on it and belongs to none of them."""
+    """One card: its figures, its pods, and what runs on it and belongs to none of them.
+
+    Attributes:
+        degraded: the card is busy, and the driver does not say with whose work.
+    """
 
     facts: CardFacts
     reading: Reading | None
@@ -42,6 +46,7 @@ class CardUse:
     pods: tuple[PodUse, ...] = ()
     unattributed_processes: int = 0
     unattributed_mib: float = 0.0
+    degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,13 @@ def _card_use(
     here = _holders(facts.card.uuid, pods)
     allocated_mib = sum(use.limit_mib for use in here)
     if reading is None or not reading.processes_known:
-        return CardUse(facts=facts, reading=reading, allocated_mib=allocated_mib, pods=tuple(here))
+        return CardUse(
+            facts=facts,
+            reading=reading,
+            allocated_mib=allocated_mib,
+            pods=tuple(here),
+            degraded=reading is not None and bool(reading.figures.gpu_percent),
+        )
     by_pod: dict[str, list[CardProcess]] = {use.pod_uid: [] for use in here}
     strangers = []
     for process in reading.processes:
@@ -101,6 +112,7 @@ def _card_use(
         pods=tuple(_measured(use, by_pod, here, shares) for use in here),
         unattributed_processes=len(strangers),
         unattributed_mib=sum(it.used_mib or 0 for it in strangers),
+        degraded=shares is None,
     )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ _JITTER_PERCENT: Final = 1.5
 _IDLE_C, _FULL_C = 34, 78
 _IDLE_W, _FULL_W = 62.0, 395.0
 _IDLE_MHZ, _FULL_MHZ, _MEMORY_MHZ = 210, 1410, 1593
+_PCIE_BYTES_PER_S = 4e9
+# Only these measure their own parts; NVML tells no profile of older ones.
+_PROFILED: Final = ("hopper", "blackwell", "rubin")
 
 
 class _WireCard(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -47,6 +51,8 @@ class _WireCard(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     health: str = Health.HEALTHY.value
     reason: str = ""
     device_nodes: list[str] = msgspec.field(default_factory=list)
+    links: dict[str, int] = msgspec.field(default_factory=dict)
+    xids: list[int] = msgspec.field(default_factory=list)
 
 
 class _WireFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -212,6 +218,7 @@ class SimulatedCards(Cards):
             memory_copy_percent=round(busy_percent * 0.4),
             encoder_percent=0,
             decoder_percent=0,
+            total_mib=card.mib,
             used_mib=used_mib,
             free_mib=room_mib - used_mib,
             reserved_mib=card.reserved_mib,
@@ -222,10 +229,17 @@ class SimulatedCards(Cards):
             sm_clock_mhz=round(_IDLE_MHZ + (_FULL_MHZ - _IDLE_MHZ) * min(1.0, load * 4)),
             memory_clock_mhz=_MEMORY_MHZ,
             pcie_replays=0,
-            xid=0,
+            power_violation_ns=0,
+            thermal_violation_ns=0,
+            vgpu_license=0,
+            xid=card.xids[-1] if card.xids else 0,
             remapped_rows_correctable=0,
             remapped_rows_uncorrectable=0,
+            row_remap_pending=0,
             row_remap_failed=0,
+            ecc_corrected=0,
+            ecc_uncorrected=0,
+            **(_profile(load) if self._wire.family in _PROFILED else {}),
         )
         return Reading(
             figures=figures,
@@ -237,6 +251,7 @@ class SimulatedCards(Cards):
                 )
                 for it in here
             ),
+            xids=Counter(card.xids),
         )
 
     def _jittered(self, uuid: str, percent: float) -> float:
@@ -246,6 +261,22 @@ class SimulatedCards(Cards):
         rng = random.Random(f"{self._wire.seed}/{uuid}/{self._readings}")  # noqa: S311 - noise
         noisy = percent + rng.uniform(-_JITTER_PERCENT, _JITTER_PERCENT)
         return min(float(_FULL_PERCENT), max(0.0, noisy))
+
+
+def _profile(load: float) -> Mapping[str, float]:
+    """Say what a card would measure that spends *load* of its time on matrices of medium size."""
+    return {
+        "gr_engine_ratio": round(load, 3),
+        "sm_active_ratio": round(load * 0.9, 3),
+        "sm_occupancy_ratio": round(load * 0.4, 3),
+        "tensor_ratio": round(load * 0.5, 3),
+        "dram_ratio": round(load * 0.3, 3),
+        "fp64_ratio": 0.0,
+        "fp32_ratio": round(load * 0.2, 3),
+        "fp16_ratio": round(load * 0.1, 3),
+        "pcie_tx_bytes_per_s": round(load * _PCIE_BYTES_PER_S),
+        "pcie_rx_bytes_per_s": round(load * _PCIE_BYTES_PER_S / 2),
+    }
 
 
 def open_cards(file: Path) -> SimulatedCards:
@@ -259,6 +290,7 @@ def cards_document(
     device_nodes: Mapping[CardUuid, Sequence[str]] | None = None,
     processes: str = "processes",
     driver: str = DRIVER,
+    family: str = "",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Write *cards* as the file wants them.
@@ -268,11 +300,13 @@ def cards_document(
         device_nodes: files that containers on a card get; a real runtime wants them to exist.
         processes: folder of the processes, seen from the file's own folder.
         driver: the driver's version.
+        family: the cards' architecture; those since ``hopper`` measure a profile.
         seed: of the noise.
     """
     nodes = device_nodes or {}
     return {
         "driver": driver,
+        "family": family,
         "processes": processes,
         "seed": seed,
         "cards": [
@@ -285,6 +319,7 @@ def cards_document(
                 "numa": card.numa_node,
                 "health": card.health.value,
                 "reason": card.health_reason,
+                "links": dict(card.links),
                 "deviceNodes": list(nodes.get(card.uuid, ())),
             }
             for card in cards
@@ -311,6 +346,7 @@ def _facts(wire: _WireCard) -> CardFacts:
             health=Health(wire.health),
             health_reason=wire.reason,
             numa_node=wire.numa,
+            links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
         ),
         pci_bus_id=f"00000000:{wire.index:02X}:00.0",
         device_nodes=tuple(_device_node(it) for it in wire.device_nodes),

@@ -163,3 +163,15 @@ def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> No
     assert [pod.pod for pod in use.pods] == ["one"]
     assert isinstance(use.pods[0], PodUse)
     assert picture.troubles == {A: "lost"}
+
+
+def test_a_busy_card_whose_processes_are_all_idle_or_unknown_is_degraded() -> None:
+    pods, owners = [a_pod("one")], {1: "uid-one"}
+
+    nobody_admits_it = use_of(a_process(1, sm=0), pods=pods, owners=owners)
+    nobody_lists_them = use_of(pods=pods, owners={}, known=False)
+    idle = use_of(a_process(1, sm=0), pods=pods, owners=owners, gpu_percent=0)
+    clear = use_of(a_process(1, sm=20), pods=pods, owners=owners)
+
+    found = [it.degraded for it in (nobody_admits_it, nobody_lists_them, idle, clear)]
+    assert found == [True, True, False, False]

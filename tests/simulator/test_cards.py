@@ -1,6 +1,7 @@
 """Simulated cards: their load is the containers' on them, no more and no less."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -218,3 +219,33 @@ def test_processes_are_written_read_and_removed(tmp_path: Path) -> None:
     assert folder.read() == written[1:]
     folder.clear()
     assert folder.read() == ()
+
+
+async def test_only_cards_since_hopper_measure_a_profile(tmp_path: Path) -> None:
+    found = {}
+    for family in ("ampere", "hopper"):
+        file = tmp_path / family / "cards.json"
+        write_cards_file(file, cards_document(TWO, family=family))
+        cards = SimulatedCards(file, VirtualClock())
+        cards.processes.write(a_process(1, busy_ratio=0.5))
+        assert (await cards.survey()).family == family
+        found[family] = (await cards.read()).readings[CardUuid(A)].figures
+
+    assert found["ampere"].tensor_ratio is None
+    assert found["ampere"].pcie_tx_bytes_per_s is None
+    assert found["hopper"].gr_engine_ratio == pytest.approx(0.5, abs=0.03)
+    assert 0 < (found["hopper"].tensor_ratio or 0) < 0.5
+
+
+async def test_xid_errors_and_links_stand_in_the_file(tmp_path: Path) -> None:
+    linked = (replace(TWO[0], links={TWO[1].uuid: 3}), TWO[1])
+    document = cards_document(linked)
+    document["cards"][1]["xids"] = [31, 79, 31]
+    write_cards_file(tmp_path / "cards.json", document)
+    cards = SimulatedCards(tmp_path / "cards.json", VirtualClock())
+
+    survey, readings = await cards.survey(), (await cards.read()).readings
+
+    assert [dict(it.card.links) for it in survey.cards] == [{TWO[1].uuid: 3}, {}]
+    assert [readings[it.uuid].figures.xid for it in TWO] == [0, 31]
+    assert dict(readings[TWO[1].uuid].xids) == {31: 2, 79: 1}
