@@ -84,7 +84,7 @@ class Report:
             for row in self.bundles
             if row.trust in (Trust.LACKS, Trust.EMPTY)
         ]
-        if all(row.trust is Trust.ABSENT for row in self.bundles):
+        if self.bundles and all(row.trust is Trust.ABSENT for row in self.bundles):
             found.append("no webhook configuration exists that could trust the authority")
         return found
 

@@ -171,3 +171,12 @@ async def test_cert_managers_certificates_are_judged_by_their_own_bundle(world: 
         (SCHEDULER, "current"),
         (CLIENT, "current"),
     ]
+
+
+async def test_where_no_webhook_configuration_is_expected_none_is_missed(world: World) -> None:
+    await world.settle()
+    settings = CertsSettings(webhook_configurations=())
+
+    report = await look(world.kube, settings, now=world.clock.now())
+
+    assert (report.bundles, report.problems) == ([], [])

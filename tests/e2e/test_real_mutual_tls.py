@@ -11,18 +11,25 @@ import pytest
 from aiohttp import web
 
 from certs.authority import Pair, make_client
+from certs.store import CertStore
+from cli.certs import main as fracgpu_certs
+from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import NAMESPACES, NODES, PODS
 from process.telemetry import HttpServer
 from process.tls import ServingTls
+from simulator.realapi import free_ports
 from simulator.scheduler_profile import scheduler_configuration
 from tests.certs.tls_world import HOUR, a_ca, a_leaf, now
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 from tests.support.real_apiserver import real_api_server
-from tests.support.waiting import until_true
+from tests.support.roles import running_roles
+from tests.support.waiting import until, until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+
+SYSTEM = names.SYSTEM_NAMESPACE
 
 
 @dataclass
@@ -141,3 +148,58 @@ async def test_kube_scheduler_takes_up_a_new_client_certificate_but_a_new_author
 
         await api.start_scheduler(path)
         await ask(client, extender, "p5")
+
+
+async def mount(client: KubeClient, files: Files) -> None:
+    """What kubelet does with a Secret volume."""
+    stored = await CertStore(client, namespace=SYSTEM).read("fracgpu-scheduler-client")
+    assert stored is not None
+    pair = Pair(cert_pem=stored.data["tls.crt"], key_pem=stored.data["tls.key"])
+    files.write(pair, bundle=stored.data["ca.crt"])
+
+
+async def bound(client: KubeClient, pod: str) -> None:
+    """Have *pod* scheduled and see that it got a card."""
+    await client.create(PODS, a_gpu_pod(pod, mib=1))
+
+    async def has_a_card() -> bool:
+        found = await client.get_object(PODS, pod, namespace="default")
+        return names.ASSIGNMENT in (found["metadata"].get("annotations") or {})
+
+    await until(has_a_card, what=f"{pod} bound to a card", limit_s=40)
+
+
+async def test_pods_are_bound_over_mutual_tls_before_and_after_new_certificates(
+    tmp_path: Path,
+) -> None:
+    """The roles themselves: what ``certs`` makes is what extender and kube-scheduler agree on."""
+    files = Files(folder=tmp_path)
+    (port,) = free_ports(1)
+    flags = {
+        "certs": ("--overlap-s=1",),
+        "scheduler": (f"--listen-port={port}", "--tls-secret=fracgpu-scheduler-tls"),
+    }
+    async with real_api_server(tmp_path) as api:
+        kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
+        config = scheduler_configuration(
+            extender_url=f"https://127.0.0.1:{port}", kubeconfig=kubeconfig
+        )
+        config["extenders"][0] |= {"enableHTTPS": True, "tlsConfig": files.config()}
+        path = tmp_path / "config.json"
+        await asyncio.to_thread(path.write_text, json.dumps(config))
+        async with connect(str(kubeconfig)) as client:
+            await client.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+            await client.create(NODES, a_sharing_node("n1"))
+            async with running_roles(flags, kubeconfig=kubeconfig, log_dir=tmp_path) as roles:
+                await roles.until_ready("scheduler")
+                await mount(client, files)
+                await api.start_scheduler(path)
+                await bound(client, "before")
+                for words in ([], ["--ca"]):
+                    argv = ["rotate", *words, "--limit-s=60", f"--kubeconfig={kubeconfig}"]
+                    argv += ["--webhook-configurations="]  # none is installed here
+                    assert await asyncio.to_thread(fracgpu_certs, argv) == 0
+                    await mount(client, files)
+                    if words:
+                        await api.start_scheduler(path)
+                    await bound(client, f"after-{len(words)}")
