@@ -73,6 +73,11 @@ class Subscription:
         """Nothing more will come: the server stops, or this reader is too slow."""
         return self._ended and not self._waiting
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that happened so far has been taken."""
+        return not self._waiting
+
     def push(self, change: Change) -> None:
         if self._ended:
             return

@@ -77,7 +77,8 @@ async def _follow(
             async with asyncio.timeout(wait_s):
                 change = await subscription.next()
         except TimeoutError:
-            if options.bookmarks:
+            # A change may have come in the very moment the wait ended: no bookmark skips it.
+            if options.bookmarks and subscription.caught_up:
                 yield _bookmark(resource, store.revision)
             continue
         if change is None:

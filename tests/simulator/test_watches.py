@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 from typing import Any
 
@@ -95,6 +96,20 @@ async def test_bookmarks_tell_the_revision_of_a_quiet_watch() -> None:
     events = await take(store, 2, after=store.revision, bookmarks=True, bookmark_every_s=0.01)
 
     assert told(events) == [("BOOKMARK", str(store.revision))] * 2
+
+
+async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> None:
+    store = Store()
+    first = put(store)
+    options = WatchOptions(after=first, bookmarks=True, bookmark_every_s=0.01)
+    async with aclosing(watch(store, PODS, options)) as lines, asyncio.TaskGroup() as group:
+        reading = group.create_task(anext(lines))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.02, put, store)
+        # Both timers are due in the loop's next turn: the bookmark's first, then the change's.
+        time.sleep(0.05)  # noqa: ASYNC251 - to hold up the loop is what it is for
+
+        assert told([decode(await reading)]) == [("MODIFIED", str(first + 1))]
 
 
 async def test_a_streamed_list_ends_with_an_annotated_bookmark() -> None:
