@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.metadata
+import os
+import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +39,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0 is done, 1 is "the answer is no" or failed, 2 is called wrong.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+        print(end="", flush=True)  # here, where a reader who has gone is no surprise
+    except KeyboardInterrupt:  # while it was still importing: later each command has its own way
+        return FAILED
+    except BrokenPipeError:
+        if _stdout_is_read():
+            raise  # another pipe
+        # Whoever read us, such as `head`, has seen enough. What is left must not be flushed again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code
+
+
+def _stdout_is_read() -> bool:
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)  # errors are told unasked
+    return not stdout.poll(0)
+
+
+def _run(words: list[str]) -> int:
     if not words:
         print(usage(), file=sys.stderr)
         return CALLED_WRONG

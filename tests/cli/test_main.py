@@ -1,10 +1,11 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from cli.main import CALLED_WRONG, COMMANDS, DONE, main, usage, version
+from cli.main import CALLED_WRONG, COMMANDS, DONE, FAILED, main, usage, version
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,3 +69,21 @@ def test_the_module_is_the_command() -> None:
 
     assert done.returncode == CALLED_WRONG
     assert done.stderr == f"fracgpu: no command 'dance'; want one of: {', '.join(COMMANDS)}\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "webhook", "--help"]])
+def test_a_reader_who_has_seen_enough_is_no_trouble(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "cli", *words],
+        cwd=ROOT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+
+    assert done.stderr == ""
+    assert done.returncode == FAILED
