@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cli.live import (
     Screen,
@@ -24,7 +24,7 @@ from cli.live import (
 from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
-from simulator.demo.rig import Rig, RigSettings, open_rig
+from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.verdict import Facts, Promise, judge
 from simulator.prometheus import PrometheusFailed
@@ -64,7 +64,11 @@ def main(argv: Sequence[str]) -> int:
         return _complain(CALLED_WRONG, str(error))
     if options.nodes // 2 * options.cards < _FEWEST_CARDS:
         few = f"{options.nodes} nodes with {options.cards} cards are too few for the demo's pods"
-        return _complain(CALLED_WRONG, f"{few}; want at least {2 * _FEWEST_CARDS} cards")
+        want = f"want at least {_FEWEST_CARDS} cards on each half of the nodes"
+        return _complain(CALLED_WRONG, f"{few}; {want}, such as --nodes 4 --cards 3")
+    for path in (options.report, options.picture):
+        if path is not None and (why := _why_not_writable(path)):
+            return _complain(CALLED_WRONG, f"cannot write {path}, name another file: {why}")
     settings = RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
     try:
         # Sockets lie below it, and a socket's path has at most 107 bytes.
@@ -73,14 +77,16 @@ def main(argv: Sequence[str]) -> int:
             return asyncio.run(_show(settings, options, Path(folder)))
     except KeyboardInterrupt:
         return _complain(FAILED, "stopped; everything that was started has ended")
-    except (RealApiError, PrometheusFailed) as error:
+    except (RigFailed, RealApiError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
     loop = asyncio.get_running_loop()
-    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation.
-    loop.add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation; a closed terminal
+    # takes it too, or every role would outlive the demo.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
     console = open_console()
     say = partial(print_plain, console)
     say(f"starting {settings.nodes} nodes with {settings.cards_per_node} cards each ...")
@@ -208,17 +214,38 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 30 <= seconds <= 3600:  # noqa: PLR2004 - the bounds are in the message
-        raise argparse.ArgumentTypeError(f"{text} is not within 30 to 3600 seconds")
-    return seconds
+    return _within(float, text, low=30, high=3600, unit=" seconds")
 
 
 def _count(text: str) -> int:
-    count = int(text)
-    if not 2 <= count <= 16:  # noqa: PLR2004 - the bounds are in the message
-        raise argparse.ArgumentTypeError(f"{text} is not within 2 to 16")
-    return count
+    return _within(int, text, low=2, high=16)
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _within(
+    kind: Callable[[str], _Number], text: str, *, low: int, high: int, unit: str = ""
+) -> _Number:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = kind("0")  # out of any range: the message is the same
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}{unit}")
+    return number
+
+
+def _why_not_writable(path: Path) -> str:
+    """Try to write there, before a minute and a half is spent on it; empty when it can be."""
+    existed = path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        return str(error)
+    if not existed:
+        path.unlink()
+    return ""
 
 
 def _log_to(path: Path) -> None:

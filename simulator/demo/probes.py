@@ -1,6 +1,7 @@
 """Asks a role's /readyz, as kubelet would."""
 
 import asyncio
+import http.client
 import urllib.error
 import urllib.request
 from typing import Final
@@ -19,7 +20,14 @@ def _ask(url: str) -> str | None:
         with urllib.request.urlopen(url, timeout=_LIMIT_S):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
-        with error:
-            return error.read(1000).decode(errors="replace").strip() or str(error)
-    except OSError as error:
+        return _text_of(error)
+    except (OSError, http.client.HTTPException) as error:
         return f"{type(error).__name__}: {error}"
+
+
+def _text_of(answer: urllib.error.HTTPError) -> str:
+    try:
+        with answer:
+            return answer.read(1000).decode(errors="replace").strip() or str(answer)
+    except (OSError, http.client.HTTPException):  # it died while it answered
+        return str(answer)

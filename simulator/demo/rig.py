@@ -39,7 +39,8 @@ _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
 
-# The rules are those of a real cluster; only their windows are short enough to watch.
+# The rules are those of a real cluster; only their windows are short enough to watch. On a busy
+# machine a scrape a second is often late, so fewer samples and fewer cards must do than in earnest.
 DEMO_POLICY: Final[Mapping[str, Any]] = {
     "mode": "active",
     "tickS": 2,
@@ -53,6 +54,8 @@ DEMO_POLICY: Final[Mapping[str, Any]] = {
     "stepS": 1,
     "scrapeIntervalS": 1,
     "staleAfterS": 6,
+    "coverageRatio": 0.5,
+    "freshCardsRatio": 0.7,
     "settleS": 10,
     "minPodAgeS": 3,
     "cardCooldownS": 30,
@@ -61,6 +64,10 @@ DEMO_POLICY: Final[Mapping[str, Any]] = {
     "evictTtlS": 60,
     "planTtlS": 30,
 }
+
+
+class RigFailed(Exception):  # noqa: N818 - says what happened
+    """The rig did not come up; the message says what of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,13 @@ class Rig:
 
 @asynccontextmanager
 async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncIterator[Rig]:
-    """Start everything below *workdir* (a short path: sockets lie in it) and stop it at the end."""
+    """Start everything below *workdir* (a short path: sockets lie in it) and stop it at the end.
+
+    Raises:
+        RigFailed: the simulated nodes did not come up in time.
+        PrometheusFailed: there is no Prometheus, or it would not start.
+        RealApiError: a real control plane was asked for, and would not start.
+    """
     plans = plan_nodes(settings.nodes, settings.cards_per_node)
     addresses = choose_addresses([plan.name for plan in plans])
     async with AsyncExitStack() as stack:
@@ -166,10 +179,13 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
                 *(kubelet.run() for kubelet in kubelets.values()),
             )
         )
-        async with asyncio.timeout(_NODES_LIMIT_S):
-            await observer.wait_synced()
-            for kubelet in kubelets.values():
-                await kubelet.wait_ready()
+        try:
+            async with asyncio.timeout(_NODES_LIMIT_S):
+                await observer.wait_synced()
+                for kubelet in kubelets.values():
+                    await kubelet.wait_ready()
+        except TimeoutError:
+            raise RigFailed(f"the nodes were not ready within {_NODES_LIMIT_S:g} s") from None
         specs = await _specs(kube, plane, addresses, places, prometheus_url=prometheus.url)
         supervisor = Supervisor(specs, log_dir=workdir)
         await stack.enter_async_context(_running(supervisor.run()))
@@ -188,13 +204,17 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
 @asynccontextmanager
 async def _running(*parts: Any) -> AsyncIterator[None]:
     """Run loops beside the block; the first error of any ends all of them."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(part) for part in parts]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in parts]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as several:
+        # The group is ours; whoever wrote the block expects its error itself.
+        raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None
 
 
 async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]) -> None:

@@ -28,12 +28,23 @@ def test_a_flag_that_makes_no_sense_is_named(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(flags) == CALLED_WRONG
-    assert flags[0] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert flags[0] in said
+    assert "invalid" not in said, "argparse's own words name a private function of ours"
 
 
 def test_a_park_too_small_for_the_pods_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--nodes", "2", "--cards", "4"]) == CALLED_WRONG
-    assert "want at least 12 cards" in capsys.readouterr().err
+    assert main(["--nodes", "3", "--cards", "5"]) == CALLED_WRONG
+    assert "want at least 6 cards on each half of the nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--report", "--picture"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_starts(
+    flag: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for path in (tmp_path, tmp_path / "nowhere" / "file", Path("/proc/file")):
+        assert main([flag, str(path)]) == CALLED_WRONG
+        assert f"cannot write {path}" in capsys.readouterr().err
 
 
 def test_help_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +90,11 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
+    ids=["ctrl-c", "term", "closed-terminal"],
+)
 async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: signal.Signals) -> None:
     demo = await _started(tmp_path)
     assert demo.stdout is not None
