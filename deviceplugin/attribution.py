@@ -15,6 +15,9 @@ _POD: Final = re.compile(
 # becomes where the runtime uses cgroupfs.
 _CONTAINER: Final = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
 
+# What the kernel writes behind the path of a group that was removed while a process was in it.
+_REMOVED: Final = " (deleted)"
+
 _STARTTIME_FIELD: Final = 22  # of /proc/<pid>/stat, counted from 1; see proc(5)
 _FIELDS_TO_NAME: Final = 2  # pid and "(comm)", which may itself hold spaces and brackets
 
@@ -31,11 +34,12 @@ def owner_in_cgroup(text: str) -> Owner | None:
     """Read ``/proc/<pid>/cgroup``: the innermost pod that any of its lines names, or None.
 
     A node that itself runs in a container (kind, Docker in Docker) has two pods on the path; the
-    inner one is the pod of our API server.
+    inner one is the pod of our API server. A reader in a cgroup namespace of its own sees the
+    others' paths from its own group up, ``/../../...``, which end alike.
     """
     for line in text.splitlines():
         # "0::<path>" in version 2, "<number>:<controllers>:<path>" in version 1; see cgroups(7).
-        found = _owner_in_path(line.split(":", 2)[-1])
+        found = _owner_in_path(line.split(":", 2)[-1].removesuffix(_REMOVED))
         if found is not None:
             return found
     return None

@@ -64,6 +64,8 @@ OWNER = Owner(pod_uid=UID, container_id=CID)
             id="static-pod",
         ),
         pytest.param(f"0::/kubepods/pod{UID}\n", Owner(pod_uid=UID), id="no-container"),
+        pytest.param(f"0::/kubepods/pod{UID}/{CID} (deleted)\n", OWNER, id="removed-container"),
+        pytest.param(f"0::/kubepods/pod{UID} (deleted)\n", Owner(pod_uid=UID), id="removed-pod"),
         pytest.param("0::/\n", None, id="own-namespace-root"),
         pytest.param("0::/user.slice/user-0.slice/session-3.scope\n", None, id="user-session"),
         pytest.param("0::/kubepods/burstable/podcast/x\n", None, id="no-uid"),
