@@ -66,6 +66,14 @@ class NodeLoads:
     def free_mib(self) -> Mib:
         return Mib(sum(load.free_mib for load in self.cards.values()))
 
+    def minus(self, holds: Mapping[CardUuid, Hold], *, pod_uid: str) -> "NodeLoads":
+        """Ask what would be if a pod that holds this were gone."""
+        cards = dict(self.cards)
+        for uuid, hold in holds.items():
+            if uuid in cards:
+                cards[uuid] = cards[uuid].minus(hold, pod_uid=pod_uid)
+        return replace(self, cards=MappingProxyType(cards))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHolds:

@@ -13,6 +13,7 @@ class Verb(Enum):
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
+    PREEMPT = "preempt"
     BIND = "bind"
 
 

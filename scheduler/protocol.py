@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import WireError
+from fracgpu.preemption import Victims
 from fracgpu.views import PodView, read_pod
 from fracgpu.wire import UNREADABLE
 
@@ -68,6 +69,18 @@ class BindingArgs:
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionArgs:
+    """A preempt request.
+
+    Attributes:
+        proposed: by node, the UIDs of the pods that kube-scheduler would take.
+    """
+
+    pod: PodView
+    proposed: Mapping[str, frozenset[str]]
+
+
 class _NodeMeta(msgspec.Struct):
     name: str
 
@@ -99,6 +112,37 @@ class _WirePriority(msgspec.Struct, rename="pascal", gc=False):
     score: int
 
 
+class _MetaPod(msgspec.Struct):
+    uid: str = msgspec.field(name="UID")
+
+
+class _MetaVictims(msgspec.Struct, rename="pascal"):
+    pods: list[_MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class _PodMeta(msgspec.Struct):
+    uid: str = ""
+
+
+class _WholePod(msgspec.Struct):
+    metadata: _PodMeta
+
+
+class _WholeVictims(msgspec.Struct, rename="pascal"):
+    pods: list[_WholePod] | None = None
+
+
+class _WirePreemptionArgs(msgspec.Struct, rename="pascal"):
+    pod: msgspec.Raw
+    node_name_to_victims: dict[str, _WholeVictims] | None = None
+    node_name_to_meta_victims: dict[str, _MetaVictims] | None = None
+
+
+class _WirePreemptionResult(msgspec.Struct, rename="pascal"):
+    node_name_to_meta_victims: dict[str, _MetaVictims]
+
+
 class _WireBindingArgs(msgspec.Struct, rename="pascal"):
     pod_name: str
     pod_namespace: str
@@ -113,6 +157,7 @@ class _WireBindingResult(msgspec.Struct, rename="pascal"):
 _PODS_REMEMBERED: Final = 128
 
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
+_preemption_decoder: Final = msgspec.json.Decoder(_WirePreemptionArgs)
 _binding_decoder: Final = msgspec.json.Decoder(_WireBindingArgs)
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 _encoder: Final = msgspec.json.Encoder()
@@ -168,6 +213,39 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 def write_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """Answer a prioritize request: a HostPriorityList, one score for each node."""
     return _encoder.encode(list(map(_WirePriority, names, scores)))
+
+
+def read_preemption_args(body: bytes) -> PreemptionArgs:
+    """Read the body of a preempt request: victims by UID, or whole pods where those are sent.
+
+    Raises:
+        ProtocolError: it is not an ExtenderPreemptionArgs.
+    """
+    try:
+        wire = _preemption_decoder.decode(body)
+        pod = _read_pod(bytes(wire.pod))
+    except (*UNREADABLE, WireError) as error:
+        raise ProtocolError(f"not an ExtenderPreemptionArgs: {error}") from error
+    proposed: dict[str, frozenset[str]] = {}
+    for node, whole in (wire.node_name_to_victims or {}).items():
+        proposed[node] = frozenset(it.metadata.uid for it in whole.pods or ())
+    for node, meta in (wire.node_name_to_meta_victims or {}).items():
+        proposed[node] = frozenset(it.uid for it in meta.pods or ())
+    return PreemptionArgs(pod=pod, proposed=proposed)
+
+
+def write_preemption_result(victims: Mapping[str, Victims]) -> bytes:
+    """Answer a preempt request: the nodes where it helps, each with whom to take."""
+    return _encoder.encode(
+        _WirePreemptionResult(
+            node_name_to_meta_victims={
+                node: _MetaVictims(
+                    pods=[_MetaPod(uid=uid) for uid in it.uids], num_pdb_violations=it.violations
+                )
+                for node, it in victims.items()
+            }
+        )
+    )
 
 
 def read_binding_args(body: bytes) -> BindingArgs:

@@ -1,4 +1,4 @@
-"""The extender over HTTP: three questions of kube-scheduler, and the probes."""
+"""The extender over HTTP: four questions of kube-scheduler, and the probes."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -14,6 +14,7 @@ from scheduler.binder import Binder
 from scheduler.extender import Extender
 from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
 from scheduler.patience import PatientFilter
+from scheduler.preemptor import Preemptor
 from scheduler.protocol import FilterResult, ProtocolError
 from scheduler.standing import Standing
 
@@ -28,10 +29,10 @@ class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
 
 
 class ExtenderServer(HttpServer):
-    """``POST /filter /prioritize /bind`` and ``GET /livez /readyz /metrics``.
+    """``POST /filter /prioritize /preempt /bind`` and ``GET /livez /readyz /metrics``.
 
     A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
-    bind carry the reason in their ``Error``; prioritize has none and answers 503.
+    bind carry the reason in their ``Error``; the others have none and answer 503.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -39,6 +40,7 @@ class ExtenderServer(HttpServer):
         *,
         extender: Extender,
         patient: PatientFilter,
+        preemptor: Preemptor,
         binder: Binder,
         standing: Standing,
         metrics: SchedulerMetrics,
@@ -52,6 +54,7 @@ class ExtenderServer(HttpServer):
     ) -> None:
         self._extender = extender
         self._patient = patient
+        self._preemptor = preemptor
         self._binder = binder
         self._standing = standing
         self._metrics = metrics
@@ -59,6 +62,7 @@ class ExtenderServer(HttpServer):
         app = web.Application(client_max_size=body_limit_mib * _MIB)
         app.router.add_post("/filter", self._route(Verb.FILTER, self._filter))
         app.router.add_post("/prioritize", self._route(Verb.PRIORITIZE, self._prioritize))
+        app.router.add_post("/preempt", self._route(Verb.PREEMPT, self._preempt))
         app.router.add_post("/bind", self._route(Verb.BIND, self._bind))
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(app, host=host, port=port, ssl_context=ssl_context)
@@ -75,6 +79,13 @@ class ExtenderServer(HttpServer):
         if why_not:
             raise NotReady(why_not)
         return protocol.write_priorities(args.node_names, self._extender.prioritize(args))
+
+    async def _preempt(self, body: bytes) -> bytes:
+        args = protocol.read_preemption_args(body)
+        why_not = self._standing.why_not()
+        if why_not:
+            raise NotReady(why_not)
+        return protocol.write_preemption_result(self._preemptor.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = protocol.read_binding_args(body)

@@ -11,7 +11,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.follow import ConfigFollower
 from kube.informer import Informer
-from kube.kinds import NODES, PODS
+from kube.kinds import NODES, PDBS, PODS
 from kube.lease import Election
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
@@ -27,6 +27,7 @@ from scheduler.extender import Extender
 from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News, PatientFilter
+from scheduler.preemptor import Preemptor, decode_budget
 from scheduler.roster import Roster
 from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
@@ -75,6 +76,7 @@ def _wire(
     pods = Informer(
         client, PODS, decode=decode_any_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
     )
+    budgets = Informer(client, PDBS, decode=decode_budget)
     config = ConfigFollower(
         client,
         name=settings.config_map,
@@ -95,6 +97,7 @@ def _wire(
     tasks = {
         "nodes": standing.follow("nodes", nodes),
         "pods": standing.follow("pods", pods),
+        "budgets": standing.follow("budgets", budgets),
         "config": standing.follow("config", config),
         "election": standing.run,
     }
@@ -139,6 +142,13 @@ def _wire(
     server = ExtenderServer(
         extender=extender,
         patient=PatientFilter(extender, news, clock, limit_s=settings.patience_s),
+        preemptor=Preemptor(
+            ledger,
+            roster,
+            budgets=lambda: tuple(budgets.items().values()),
+            strategy=lambda: config.value,
+            clock=clock,
+        ),
         binder=binder,
         standing=standing,
         metrics=metrics,

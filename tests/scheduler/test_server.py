@@ -53,6 +53,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
     server = ExtenderServer(
         extender=world.extender,
         patient=PatientFilter(world.extender, world.news, world.clock, limit_s=0.0),
+        preemptor=world.preemptor,
         binder=world.binder,
         standing=standing,
         metrics=world.metrics,

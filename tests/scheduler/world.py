@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from fracgpu.board import Board
+from fracgpu.budgets import Budget
 from fracgpu.card import Card, CardUuid
 from fracgpu.ledger import Ledger
 from fracgpu.request import Strategy
@@ -25,6 +26,7 @@ from scheduler.book import AnyPod, Book, decode_any_pod, waiting
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News
+from scheduler.preemptor import Preemptor
 from scheduler.protocol import BindingArgs, ExtenderArgs
 from scheduler.roster import Roster
 from tests.fakes.clock import VirtualClock
@@ -144,6 +146,14 @@ class World:
             clock=self.clock,
             metrics=self.metrics,
             limit_s=4.0,
+        )
+        self.budgets: list[Budget] = []
+        self.preemptor = Preemptor(
+            self.ledger,
+            self.roster,
+            budgets=lambda: self.budgets,
+            strategy=lambda: self.strategy,
+            clock=self.clock,
         )
         self.survey = Survey(Board(self.ledger))
         self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)

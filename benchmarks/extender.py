@@ -1,0 +1,149 @@
+"""Filter, prioritize and bind of the real extender, beside a bare server with the same bodies.
+
+Calls to both alternate in one run, because the machine is not ours alone: the ratio counts, and of
+several runs the median.
+"""
+
+import asyncio
+import json
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks._canned_api import PENDING, a_pending_pod, node_name
+from benchmarks._http_caller import Caller, request_bytes
+from benchmarks._live_extender import Live, live_extender
+from benchmarks.figure import Figure
+
+_SIZES: Final = (5_000,)
+_PODS_PER_NODE: Final = 20
+_RUNS: Final = 5
+_CALLS: Final = 200
+_WARM_UP: Final = 20
+_BODIES: Final = 25
+_BINDERS: Final = 8
+# kube-scheduler 1.30 to 1.36 by default: numFeasibleNodesToFind of 1,000 nodes.
+_SAMPLE_OF_1000: Final = 420
+
+
+def figures() -> Iterator[Figure]:
+    """Measure; see ``benchmarks.figure.Benchmark``."""
+    yield _figure("load_average", os.getloadavg()[0], "processes", "before measuring; 2 cores")
+    for nodes in _SIZES:
+        yield from asyncio.run(_measured(nodes))
+
+
+async def _measured(nodes: int) -> Sequence[Figure]:
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with live_extender(Path(folder), nodes=nodes, pods_per_node=_PODS_PER_NODE) as live:
+            note = f"{nodes * _PODS_PER_NODE} bound and {PENDING} waiting pods"
+            found += [
+                _figure(f"start_{nodes}_nodes", live.started_s, "s", note),
+                _figure(f"rss_{nodes}_nodes", live.rss_mib, "MiB", note),
+                _figure(f"peak_rss_{nodes}_nodes", live.peak_mib, "MiB", note),
+            ]
+            found += [it async for it in _verbs(live, nodes, named=nodes)]
+            if nodes == _SIZES[0]:
+                found += [it async for it in _verbs(live, nodes, named=_SAMPLE_OF_1000)]
+                found.append(await _bind_rate(live, nodes))
+            found.append(_figure(f"rss_after_{nodes}_nodes", live.rss_mib, "MiB", note))
+    return found
+
+
+async def _verbs(live: Live, nodes: int, *, named: int) -> AsyncIterator[Figure]:
+    bodies = [_body(nodes, named, turn) for turn in range(_BODIES)]
+    label = f"{nodes}_nodes" if named == nodes else f"{named}_of_{nodes}_nodes"
+    for verb in ("filter", "prioritize"):
+        requests = [request_bytes(f"/{verb}", body) for body in bodies]
+        runs = await _side_by_side(live, requests)
+        note = f"keep-alive TLS, names rotated; median of {_RUNS} runs of {_CALLS} calls"
+        for share in (50, 99):
+            ours = statistics.median(_percentile(it, share) for it, _ in runs)
+            bare = statistics.median(_percentile(it, share) for _, it in runs)
+            yield _figure(f"{verb}_{label}_p{share}", ours, "ms", note)
+            yield _figure(f"bare_{verb}_{label}_p{share}", bare, "ms", note)
+        ratio = statistics.median(
+            _percentile(it, 50) / _percentile(other, 50) for it, other in runs
+        )
+        yield _figure(f"{verb}_to_bare_{label}", ratio, "ratio", f"p50 to p50; {note}")
+
+
+async def _side_by_side(
+    live: Live, requests: Sequence[bytes]
+) -> Sequence[tuple[list[float], list[float]]]:
+    runs: list[tuple[list[float], list[float]]] = []
+    async with Caller(live.port, live.trust) as ours, Caller(live.bare_port, live.trust) as bare:
+        for request in requests[:_WARM_UP]:
+            await _timed_ms(ours, request)
+            await _timed_ms(bare, request)
+        for _ in range(_RUNS):
+            mine: list[float] = []
+            theirs: list[float] = []
+            for call in range(_CALLS):
+                request = requests[call % len(requests)]
+                mine.append(await _timed_ms(ours, request))
+                theirs.append(await _timed_ms(bare, request))
+            runs.append((mine, theirs))
+    return runs
+
+
+async def _bind_rate(live: Live, nodes: int) -> Figure:
+    """Bind every waiting pod, some at once, as kube-scheduler does."""
+    numbers = iter(range(PENDING))
+    failed: list[str] = []
+
+    async def bind() -> None:
+        async with Caller(live.port, live.trust) as caller:
+            for number in numbers:
+                pod = a_pending_pod(number)["metadata"]
+                args = {
+                    "PodName": pod["name"],
+                    "PodNamespace": pod["namespace"],
+                    "PodUID": pod["uid"],
+                    "Node": node_name(number % nodes),
+                }
+                _, answer = await caller.post(request_bytes("/bind", json.dumps(args).encode()))
+                if error := json.loads(answer)["Error"]:
+                    failed.append(error)
+
+    began_s = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_BINDERS):
+            group.create_task(bind())
+    took_s = time.perf_counter() - began_s
+    if failed:
+        raise RuntimeError(f"{len(failed)} Bindings failed, the first: {failed[0]}")
+    note = f"{_BINDERS} at once, API server that takes every Binding on the same cores"
+    return _figure("binds", PENDING / took_s, "1/s", note)
+
+
+def _body(nodes: int, named: int, turn: int) -> bytes:
+    """Write what kube-scheduler sends; each pod is another one, and the nodes go round."""
+    start = turn * nodes // _BODIES
+    names = [node_name((start + number) % nodes) for number in range(named)]
+    pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=4_000 + turn % 4)}
+    return json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode()
+
+
+async def _timed_ms(caller: Caller, request: bytes) -> float:
+    began = time.perf_counter()
+    status, _ = await caller.post(request)
+    took_ms = (time.perf_counter() - began) * 1000
+    if status != 200:  # noqa: PLR2004 - HTTP
+        raise RuntimeError(f"the server answered {status}")
+    return took_ms
+
+
+def _percentile(values: Sequence[float], share: int) -> float:
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=f"extender.{name}", value=round(value, 3), unit=unit, note=note)

@@ -1,0 +1,140 @@
+"""Preempt: whom kube-scheduler should take off which node, so that the pod gets a card."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from fracgpu.bookings import BoundPod
+from fracgpu.budgets import Budget, Subject, read_budget
+from fracgpu.card import NO_HOST, Host
+from fracgpu.errors import WireError
+from fracgpu.ledger import Ledger
+from fracgpu.preemption import Occupant, Room, Victims, choose_victims
+from fracgpu.request import PodNeed, Strategy
+from fracgpu.resources import requested
+from fracgpu.snapshot import NodeLoads
+from fracgpu.views import PodView
+from process.clock import Clock
+from scheduler.protocol import PreemptionArgs
+from scheduler.roster import Roster
+
+log = structlog.get_logger()
+
+
+def decode_budget(body: bytes) -> Budget:
+    """Read a disruption budget for an informer.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return read_budget(body)
+    except WireError as error:
+        raise ValueError(str(error)) from error
+
+
+class Preemptor:
+    """Chooses victims over what the books say. It takes nobody itself: kube-scheduler does.
+
+    Args:
+        ledger: who holds what.
+        roster: what those pods are.
+        budgets: gives the disruption budgets now.
+        strategy: gives the cluster's default now.
+        clock: tells which cordons and assumptions still hold.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        roster: Roster,
+        *,
+        budgets: Callable[[], Sequence[Budget]],
+        strategy: Callable[[], Strategy],
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._roster = roster
+        self._budgets = budgets
+        self._strategy = strategy
+        self._clock = clock
+
+    def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
+        """Name, of the nodes asked about, those where it helps, each with its victims."""
+        pod = args.pod
+        if pod.need is None:
+            return {}
+        found: dict[str, Victims] = {}
+        for node, proposed in args.proposed.items():
+            victims = self._on_node(pod, pod.need, node, proposed)
+            if victims is not None:
+                found[node] = victims
+        log.info("victims_chosen", pod=pod.record.key, asked=len(args.proposed), nodes=len(found))
+        return found
+
+    def _on_node(
+        self, pod: PodView, need: PodNeed, node: str, proposed: frozenset[str]
+    ) -> Victims | None:
+        loads = self._ledger.node(node, now=self._clock.now())
+        if loads is None:
+            return None
+        here = self._here(node, proposed)
+        going = [it for it in here if it.terminating]
+        occupants = [
+            _occupant(it) for it in here if it.priority < pod.priority and not it.terminating
+        ]
+        room = Room(
+            loads=_without(loads, going), missing=self._missing(pod, node, loads, going=going)
+        )
+        victims = choose_victims(
+            room,
+            need,
+            occupants,
+            strategy=self._strategy(),
+            budgets=self._budgets(),
+            proposed=proposed,
+        )
+        # kube-scheduler takes a node without victims for a mistake; there it only has to wait.
+        return victims if victims is not None and victims.uids else None
+
+    def _here(self, node: str, proposed: frozenset[str]) -> list[BoundPod]:
+        uids = self._ledger.pods_on(node) | proposed
+        pods = (self._roster.get(uid) for uid in sorted(uids))
+        return [pod for pod in pods if pod is not None and pod.live and pod.node == node]
+
+    def _missing(
+        self, pod: PodView, node: str, loads: NodeLoads, *, going: Sequence[BoundPod]
+    ) -> Host:
+        """Say what the host lacks once the pods that are going have gone."""
+        there, used = loads.node.host, self._roster.used(node)
+        if there == NO_HOST:
+            return NO_HOST
+        wanted = requested(pod.record.containers)
+        return Host(
+            cpu_milli=used.cpu_milli
+            + wanted.cpu_milli
+            - there.cpu_milli
+            - sum(it.host.cpu_milli for it in going),
+            memory_mib=used.memory_mib
+            + wanted.memory_mib
+            - there.memory_mib
+            - sum(it.host.memory_mib for it in going),
+            pods=used.pods + 1 - there.pods - len(going) if there.pods else 0,
+        )
+
+
+def _occupant(pod: BoundPod) -> Occupant:
+    return Occupant(
+        uid=pod.uid,
+        subject=Subject(namespace=pod.namespace, name=pod.name, labels=pod.labels),
+        priority=pod.priority,
+        started=pod.started,
+        host=pod.host,
+        holds=pod.holds.holds,
+    )
+
+
+def _without(loads: NodeLoads, going: Sequence[BoundPod]) -> NodeLoads:
+    for it in going:
+        loads = loads.minus(it.holds.holds, pod_uid=it.uid)
+    return loads
