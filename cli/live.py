@@ -50,7 +50,13 @@ class LiveScreen:
         self._live = live
 
     def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
-        view = dashboard(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step)
+        view = dashboard(
+            picture,
+            elapsed_s=elapsed_s,
+            duration_s=duration_s,
+            step=step,
+            room=self._live.console.size,
+        )
         self._live.update(view, refresh=True)
 
 

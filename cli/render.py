@@ -16,18 +16,69 @@ from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePictu
 from simulator.demo.verdict import Promise
 
 _BAR_CELLS: Final = 32
+_SMALL_BAR_CELLS: Final = 20
+_FULL_COLUMNS: Final = 108
+_HEAD_ROWS: Final = 3
+_FEWEST_NEWS: Final = 3
 _NEWS_LINES: Final = 9
 _COLOURS: Final = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _WARM_RATIO: Final = 0.5
 _HOT_RATIO: Final = 0.8  # only how it is drawn; what counts as hot is the rebalancer's business
 
 
-def dashboard(picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> Group:
-    """Draw the whole screen of the running demo."""
+def dashboard(
+    picture: Picture,
+    *,
+    elapsed_s: float,
+    duration_s: float,
+    step: str,
+    room: tuple[int, int] | None = None,
+) -> Group:
+    """Draw the whole screen of the running demo.
+
+    Where the terminal's *room* (columns, rows) is too small for it, each card is one short line,
+    so that what happened and how hot each card is can still be read in 80 by 24.
+    """
+    tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in picture.nodes) + _NEWS_LINES + 2
+    if room is not None and (room[0] < _FULL_COLUMNS or room[1] <= tall):
+        return _small(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step, rows=room[1])
     return Group(
         _head(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
         *(_node(node, picture) for node in picture.nodes),
         Panel(_news(picture.news), title="what happened", title_align="left", border_style="dim"),
+    )
+
+
+def _small(picture: Picture, *, elapsed_s: float, duration_s: float, step: str, rows: int) -> Group:
+    head = Table.grid(expand=True, padding=(0, 1))
+    head.add_column(ratio=1)
+    head.add_column(justify="right")
+    bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
+    pods = f"{picture.pods_running} of {picture.pods_expected} pods"
+    head.add_row(bar, Text(f"{elapsed_s:.0f} s of {duration_s:.0f} s  {pods}"))
+    cards = Table.grid(padding=(0, 1), expand=True)
+    for width in (13, 14, _SMALL_BAR_CELLS + 2, 4):
+        cards.add_column(width=width, no_wrap=True)
+    cards.add_column(ratio=1, no_wrap=True)
+    colours = palette(picture)
+    for node in picture.nodes:
+        for card in node.cards:
+            aside = Text("set aside  " if card.cordoned else "", style="red")
+            cards.add_row(
+                f"{node.name}/{card.index}",
+                _short_model(card.model),
+                _bar(card, colours, cells=_SMALL_BAR_CELLS),
+                Text(" ?") if card.busy is None else _percent(card.busy, picture.hot_line),
+                aside.append_text(_pods(card, colours)),
+            )
+    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in picture.nodes) - 1
+    title = Text("FracGPU  ", style="bold", no_wrap=True, overflow="ellipsis")
+    return Group(
+        title.append(step, style="italic"),
+        head,
+        _roles(picture.roles),
+        cards,
+        _news(picture.news, lines=max(_FEWEST_NEWS, left)),
     )
 
 
@@ -161,26 +212,31 @@ def _node(node: NodePicture, picture: Picture) -> Panel:
     return Panel(table, title=node.name, title_align="left", border_style="dim")
 
 
-def _bar(card: CardPicture, colours: Mapping[str, str]) -> Text:
+def _bar(card: CardPicture, colours: Mapping[str, str], *, cells: int = _BAR_CELLS) -> Text:
     bar = Text().append("▕", style="dim")
     filled = 0
     held = 0
     for part in card.slices:
         held += part.mib
-        upto = min(_BAR_CELLS, round(_BAR_CELLS * held / max(1, card.capacity_mib)))
-        cells = max(upto - filled, 1 if filled < _BAR_CELLS else 0)
-        bar.append("█" * (cells - 1) + "▉" if cells else "", style=colours[owner(part.pod)])
-        filled += cells
-    bar.append("·" * (_BAR_CELLS - filled), style="dim")
+        upto = min(cells, round(cells * held / max(1, card.capacity_mib)))
+        mine = max(upto - filled, 1 if filled < cells else 0)
+        bar.append("█" * (mine - 1) + "▉" if mine else "", style=colours[owner(part.pod)])
+        filled += mine
+    bar.append("·" * (cells - filled), style="dim")
     return bar.append("▏", style="dim")
 
 
 def _heat(busy: float | None, *, hot_line: float) -> Text:
     if busy is None:
         return Text("heat unknown", style="dim")
-    style = "bold red" if busy >= hot_line else "yellow" if busy >= _WARM_RATIO else "green"
     cells = round(8 * min(1.0, busy))
-    return Text(f"{'▮' * cells}{'▯' * (8 - cells)} {busy:4.0%}", style=style)
+    percent = _percent(busy, hot_line)
+    return Text(f"{'▮' * cells}{'▯' * (8 - cells)} ", style=percent.style).append_text(percent)
+
+
+def _percent(busy: float, hot_line: float) -> Text:
+    style = "bold red" if busy >= hot_line else "yellow" if busy >= _WARM_RATIO else "green"
+    return Text(f"{busy:4.0%}", style=style)
 
 
 def _pods(card: CardPicture, colours: Mapping[str, str]) -> Text:
@@ -191,9 +247,9 @@ def _pods(card: CardPicture, colours: Mapping[str, str]) -> Text:
     return text
 
 
-def _news(news: Sequence[str]) -> Text:
-    lines = [line.replace("\n", " ") for line in news[-_NEWS_LINES:]]
-    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+def _news(news: Sequence[str], *, lines: int = _NEWS_LINES) -> Text:
+    last = [line.replace("\n", " ") for line in news[-lines:]]
+    return Text("\n".join(last), no_wrap=True, overflow="ellipsis")
 
 
 def _short_model(model: str) -> str:

@@ -86,6 +86,30 @@ def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
         assert words in shown
 
 
+def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_news() -> None:
+    cards = tuple(replace(a_card(busy=0.93), index=index, uuid=str(index)) for index in range(4))
+    picture = Picture(
+        nodes=tuple(NodePicture(name=f"gpu-node-{n}", cards=cards) for n in range(4)),
+        pods_running=13,
+        pods_expected=13,
+        roles=(("webhook", True), ("certs", False)),
+        hot_line=0.8,
+        news=tuple(f"{n}.0s  Scheduled: {'a pod on a node ' * 9}" for n in range(20)),
+    )
+    console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
+    console.print(
+        dashboard(picture, elapsed_s=30, duration_s=90, step="watching " * 9, room=console.size)
+    )
+    out = console.file
+    assert isinstance(out, io.StringIO)
+    rows = Text.from_ansi(out.getvalue()).plain.rstrip("\n").split("\n")
+
+    assert len(rows) <= 24
+    assert all(len(row) <= 80 for row in rows)
+    assert sum("93%" in row for row in rows) == 16
+    assert rows[-1].startswith("19.0s")
+
+
 def test_a_broken_promise_stands_out_with_its_figures() -> None:
     shown = text(promises([Promise(name="no pod was lost", held=False, detail="12 of 13")]))
 
