@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from kubernetes_asyncio import config
-from kubernetes_asyncio.client import ApiClient, Configuration
-from kubernetes_asyncio.config.kube_config import KubeConfigLoader
-
 from kube.client import KubeClient
 from kube.errors import AccessError
+from kube.lean import ApiClient, Configuration, KubeConfigLoader, config
 from kube.transport import ApiTransport
 
 
