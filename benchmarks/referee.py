@@ -21,11 +21,16 @@ from fracgpu.policies.workload_mix import Want, WorkloadMix
 class Pod(Protocol):
     """The referee's pod: CPU in thousandths, memory in MiB, thousandths of each card."""
 
-    cpu: int
-    mem: int
-    cards: int
-    milli: int
-    models: frozenset[str] | None
+    @property
+    def cpu(self) -> int: ...
+    @property
+    def mem(self) -> int: ...
+    @property
+    def cards(self) -> int: ...
+    @property
+    def milli(self) -> int: ...
+    @property
+    def models(self) -> frozenset[str] | None: ...
 
 
 class Cluster(Protocol):

@@ -1,0 +1,55 @@
+"""A small cluster of the referee's form, for the tests of its adapters."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+WHOLE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A request as the referee words it."""
+
+    cpu: int = 1000
+    mem: int = 100
+    cards: int = 0
+    milli: int = 0
+    models: frozenset[str] | None = None
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Free resources as the referee holds them: all nodes alike, of two models by turns."""
+
+    n: int
+    model_names: list[str] = field(default_factory=lambda: ["A", "B"])
+    touched: list[int] = field(default_factory=list)
+    model: NDArray[np.int64] = field(init=False)
+    cards: NDArray[np.int64] = field(init=False)
+    cpu_free: NDArray[np.int64] = field(init=False)
+    mem_free: NDArray[np.int64] = field(init=False)
+    card_free: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model = np.arange(self.n) % 2
+        self.cards = np.full(self.n, 2)
+        self.cpu_free = np.full(self.n, 16_000)
+        self.mem_free = np.full(self.n, 100_000)
+        self.card_free = np.zeros((self.n, 8), np.int64)
+        self.card_free[:, :2] = WHOLE
+
+    def place(self, pod: Pod, node: int, cards: tuple[int, ...]) -> None:
+        self.cpu_free[node] -= pod.cpu
+        self.mem_free[node] -= pod.mem
+        for card in cards:
+            self.card_free[node, card] -= pod.milli
+        self.touched.append(node)
+
+
+HALF = Pod(cards=1, milli=500)
+PAIR = Pod(cards=2, milli=WHOLE)
+NAMED = Pod(cards=1, milli=WHOLE, models=frozenset({"B"}))
+PROCESSOR = Pod(cpu=4000)
+HISTORY = (HALF, HALF, PAIR, NAMED, PROCESSOR)

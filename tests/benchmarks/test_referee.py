@@ -1,0 +1,39 @@
+"""The adapter passes on what the referee says, and what the policy answers."""
+
+import numpy as np
+import pytest
+
+from benchmarks.referee import Policy, want_of
+from tests.benchmarks.referee_world import HALF, HISTORY, NAMED, PAIR, PROCESSOR, Cluster, Pod
+
+RNG = np.random.default_rng(1)
+
+
+def test_what_the_policy_did_is_told_to_it_with_the_next_pod() -> None:
+    cluster, policy = Cluster(4), Policy()
+    policy.start(cluster, HISTORY, RNG)
+    first = policy.place(HALF, cluster)
+    assert first is not None
+    cluster.place(HALF, first[0], tuple(first[1]))
+
+    assert policy.place(HALF, cluster) == first
+
+
+@pytest.mark.parametrize("pod", [HALF, PAIR, NAMED, PROCESSOR])
+def test_every_pod_that_fits_is_placed_until_none_does(pod: Pod) -> None:
+    cluster, policy = Cluster(3), Policy()
+    policy.start(cluster, HISTORY, RNG)
+    count = 0
+    while (answer := policy.place(pod, cluster)) is not None:
+        node, cards = answer
+        assert len(cards) == pod.cards
+        cluster.place(pod, node, tuple(cards))
+        count += 1
+
+    assert cluster.card_free.min() >= 0
+    assert cluster.cpu_free.min() >= 0
+    assert count == {HALF: 12, PAIR: 3, NAMED: 2, PROCESSOR: 12}[pod]
+
+
+def test_a_pod_without_cards_asks_for_no_share() -> None:
+    assert want_of(Pod(milli=1000)).share_milli == 0
