@@ -33,14 +33,14 @@ FACTS = Facts(
 REPORT = Report(
     rows=[
         Row(
-            secret="hook-tls",  # noqa: S106 - the Secret's name
+            secret="hook-tls",
             role=Role.SERVER,
             facts=FACTS,
             signed_by="older",
             problem=None,
         ),
         Row(
-            secret="caller-client",  # noqa: S106
+            secret="caller-client",
             role=Role.CLIENT,
             facts=None,
             signed_by="-",
