@@ -18,7 +18,7 @@ from cli.live import open_console, open_progress, show_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.words import Line, outcome_lines
 from kube.client import KubeClient
-from simulator.replay.policies import COMPARED, POLICIES
+from simulator.replay.policies import COMPARED, POLICIES, CpuPods
 from simulator.replay.run import FULL_LOAD, Outcome, mean_curve, replay
 from simulator.replay.workload import Workload, WorkloadError, of_cluster, read_trace
 
@@ -78,7 +78,10 @@ def _compare(workload: Workload, options: argparse.Namespace) -> int:
         for policy, found in outcomes.items():
             for number, seed in enumerate(seeds):
                 tell = _scaled(progress, policy, number, len(seeds))
-                found.append(replay(workload, policy, seed=seed, tell=tell))
+                outcome = replay(
+                    workload, policy, seed=seed, cpu_pods=CpuPods(options.cpu_pods), tell=tell
+                )
+                found.append(outcome)
     curves = {policy: mean_curve(found) for policy, found in outcomes.items()}
     if options.plot is not None:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
@@ -185,6 +188,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--seeds", type=_count, default=1, help="orders of arrival to average (default 1)"
+    )
+    parser.add_argument(
+        "--cpu-pods",
+        choices=[it.value for it in CpuPods],
+        default=CpuPods.KUBE_SCHEDULER.value,
+        help="who places pods without cards: kube-scheduler by its own default, as in a cluster, "
+        "or the policy, as the literature has it (default kube-scheduler)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
     add_cluster_flags(parser)

@@ -278,7 +278,7 @@ def _card(
         reason = _words(why, load, need, cordon)
         until = cordon.until if why is Reason.CORDONED and cordon else None
     elif whole:
-        reason = "would do, but not by itself"
+        reason = "would do by itself"
     return CardAnswer(
         uuid=uuid,
         index=load.card.index,
@@ -316,7 +316,7 @@ def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) ->
     match why:
         case Reason.TOO_LITTLE_FREE:
             foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
-            return f"{why.value}: {load.free_mib} MiB free, {most_mib} MiB asked{foreign}"
+            return f"{why.value} for {most_mib} MiB{foreign}"
         case Reason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
             return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"

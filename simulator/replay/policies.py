@@ -1,6 +1,7 @@
 """The policies that can be compared: the product's own, and first fit to measure them by."""
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
 from typing import Final, Protocol
 
@@ -18,6 +19,13 @@ from simulator.replay.state import FleetState
 from simulator.replay.workload import ReplayPod, Workload
 
 
+class CpuPods(Enum):
+    """Who chooses the node of a pod that asks for no card."""
+
+    KUBE_SCHEDULER = "kube-scheduler"  # by its own default; such pods never reach the extender
+    POLICY = "policy"  # the policy, where it has an opinion: what the literature assumes
+
+
 class Policy(Protocol):
     """What chooses a node and its cards."""
 
@@ -33,13 +41,16 @@ class Policy(Protocol):
 class FirstFit:
     """The first node that fits, the tightest cards on it: what every other policy has to beat."""
 
-    def __init__(self, state: FleetState) -> None:
+    def __init__(self, state: FleetState, cpu_pods: CpuPods) -> None:
         self._state = state
+        self._cpu_pods = cpu_pods
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         places = self._state.feasible(pod, strategy=Strategy.PACK)
         if not len(places):
             return None
+        if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
+            return most_cpu_left(self._state, places.tolist()), {}
         first = int(places[0])
         return first, _cards(self._state.loads(first), pod, Strategy.PACK)
 
@@ -50,8 +61,7 @@ class FirstFit:
 class ByScore:
     """A strategy that judges card by card: the node with the highest score, as the extender does.
 
-    Pods without cards never reach the extender; they go where kube-scheduler's own default sends
-    them, to the node that has most of its CPU left.
+    It has nothing to say about pods without cards.
     """
 
     def __init__(self, state: FleetState, strategy: Strategy) -> None:
@@ -64,7 +74,7 @@ class ByScore:
         if not len(places):
             return None
         if pod.need is None:
-            return _most_cpu_left(state, places.tolist()), {}
+            return most_cpu_left(state, places.tolist()), {}
         score = state.ask(pod.need, strategy=self._strategy).score[state.rows[places]]
         best = int(places[int(score.argmax())])
         return best, _cards(state.loads(best), pod, self._strategy)
@@ -76,8 +86,9 @@ class ByScore:
 class ByWaste:
     """``least-waste``: where the fleet is expected to lose least; it knows the workload's mix."""
 
-    def __init__(self, state: FleetState, workload: Workload) -> None:
+    def __init__(self, state: FleetState, workload: Workload, cpu_pods: CpuPods) -> None:
         self._state = state
+        self._cpu_pods = cpu_pods
         models = sorted({_model(state.loads(at)) for at in range(len(state.names))})
         mix = WorkloadMix.fold(pod.want for pod in workload.pods)
         self._policy = LeastWaste(mix.classes(), models)
@@ -89,14 +100,16 @@ class ByWaste:
         places = state.feasible(pod, strategy=Strategy.LEAST_WASTE)
         if not len(places):
             return None
-        if pod.need is None:
-            return _most_cpu_left(state, places.tolist()), {}
+        if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
+            return most_cpu_left(state, places.tolist()), {}
         ranking = self._policy.rank(pod.want, among=places)
         best = ranking.best
         if best is None:  # thousandths are coarser than MiB: a card may fit that looks too small
             best_place = int(places[0])
             return best_place, _cards(state.loads(best_place), pod, Strategy.LEAST_WASTE)
         chosen = int(ranking.rows[best])
+        if pod.need is None:
+            return chosen, {}
         loads = state.loads(chosen)
         named = self._policy.cards(ranking, best, pod.want)
         return chosen, _named_cards(loads, pod, named) or _cards(loads, pod, Strategy.LEAST_WASTE)
@@ -113,7 +126,8 @@ class ByWaste:
         self._policy.put(self._state.names[place], free)
 
 
-def _most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
+def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
+    """Choose as kube-scheduler does by default: the node that has most of its CPU left."""
     left = state.cpu_milli[places] / np.maximum(state.cpu_capacity[places], 1)
     return places[int(left.argmax())]
 
@@ -149,15 +163,15 @@ def _named_cards(loads: NodeLoads, pod: ReplayPod, indexes: Sequence[int]) -> As
     }
 
 
-Maker = Callable[[FleetState, Workload], Policy]
+Maker = Callable[[FleetState, Workload, CpuPods], Policy]
 
 
-def _by_score(state: FleetState, _: Workload, *, strategy: Strategy) -> Policy:
+def _by_score(state: FleetState, _: Workload, __: CpuPods, *, strategy: Strategy) -> Policy:
     return ByScore(state, strategy)
 
 
-def _first_fit(state: FleetState, _: Workload) -> Policy:
-    return FirstFit(state)
+def _first_fit(state: FleetState, _: Workload, cpu_pods: CpuPods) -> Policy:
+    return FirstFit(state, cpu_pods)
 
 
 POLICIES: Final[Mapping[str, Maker]] = {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.replay.policies import POLICIES
+from simulator.replay.policies import POLICIES, CpuPods
 from simulator.replay.state import FleetState
 from simulator.replay.workload import Workload, arrivals, node_order
 
@@ -43,6 +43,7 @@ def replay(
     *,
     seed: int,
     load_ratio: float = LOAD_RATIO,
+    cpu_pods: CpuPods = CpuPods.KUBE_SCHEDULER,
     tell: Callable[[float], None] = lambda _: None,
 ) -> Outcome:
     """Replay a workload once; the same arguments always give the same outcome.
@@ -52,11 +53,12 @@ def replay(
         policy: one of ``simulator.replay.policies.POLICIES``.
         seed: of the order of arrivals and of nodes.
         load_ratio: when to stop, in demand over capacity.
+        cpu_pods: who places the pods that ask for no card.
         tell: hears now and then how far it is, 0..1.
     """
     pods = arrivals(workload, load_ratio=load_ratio, seed=seed)
     state = FleetState(node_order(workload, seed=seed))
-    chooser = POLICIES[policy](state, workload)
+    chooser = POLICIES[policy](state, workload, cpu_pods)
     capacity = workload.capacity_mib
     curve = [0.0]
     asked = refused = 0

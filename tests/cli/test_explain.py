@@ -63,7 +63,7 @@ async def test_json_says_it_card_by_card(
     assert (answer["fits"], answer["verdict"]) == (False, "does not fit")
     cards = answer["nodes"][0]["cards"]
     assert [card["freeMib"] for card in cards] == [24_000, 24_000]
-    assert all("30000 MiB asked" in card["reason"] for card in cards)
+    assert all("for 30000 MiB" in card["reason"] for card in cards)
 
 
 async def test_a_running_pod_is_exit_code_zero_and_names_its_card(

@@ -29,8 +29,8 @@ def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof
         "gpu-1: 1 of 1 cards: too little free memory"
     )
     assert lines[-1] == (
-        "  card 0 NVIDIA A30: 15000 of 24000 MiB free; too little free memory: 15000 MiB free, "
-        "20000 MiB asked; held by default/chat 9000 MiB"
+        "  card 0 NVIDIA A30: 15000 of 24000 MiB free; too little free memory for 20000 MiB; "
+        "held by default/chat 9000 MiB"
     )
 
 

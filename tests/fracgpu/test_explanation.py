@@ -55,7 +55,8 @@ def test_a_full_card_says_how_much_is_free_and_who_holds_it() -> None:
 
     card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
 
-    assert card.reason == "too little free memory: 500 MiB free, 1024 MiB asked"
+    assert card.reason == "too little free memory for 1024 MiB"
+    assert card.free_mib == 500
     assert [(it.pod, it.mib) for it in card.holders] == [
         ("default/large", 20_500),
         ("default/small", 3_000),
@@ -102,8 +103,8 @@ def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
     node = only_node(explain(a_waiting_pod(a_pod_need(a_need(1000, cards=2))), world))
 
     assert node.reason.startswith("too few cards")
-    assert [card.reason.partition(":")[0] for card in node.cards] == [
-        "would do, but not by itself",
+    assert [card.reason.partition(" for ")[0] for card in node.cards] == [
+        "would do by itself",
         "too little free memory",
     ]
 
@@ -316,4 +317,4 @@ def test_memory_that_nobody_known_uses_is_named() -> None:
 
     card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
 
-    assert card.reason.endswith("100 MiB free, 1024 MiB asked (23900 MiB used by nobody known)")
+    assert card.reason.endswith("for 1024 MiB (23900 MiB used by nobody known)")

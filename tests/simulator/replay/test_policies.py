@@ -3,7 +3,7 @@
 import pytest
 
 from fracgpu.request import Strategy
-from simulator.replay.policies import COMPARED, POLICIES, Policy
+from simulator.replay.policies import COMPARED, POLICIES, CpuPods, Policy
 from simulator.replay.state import FleetState
 from simulator.replay.workload import ReplayPod, Workload
 from tests.simulator.replay.trace import a_trace
@@ -12,9 +12,14 @@ TRACE = a_trace()
 PODS = {pod.name: pod for pod in TRACE.pods}
 
 
-def a_policy(name: str, workload: Workload = TRACE) -> tuple[FleetState, Policy]:
+def a_policy(
+    name: str,
+    workload: Workload = TRACE,
+    *,
+    cpu_pods: CpuPods = CpuPods.KUBE_SCHEDULER,
+) -> tuple[FleetState, Policy]:
     state = FleetState(workload.nodes)
-    return state, POLICIES[name](state, workload)
+    return state, POLICIES[name](state, workload, cpu_pods)
 
 
 def put(state: FleetState, policy: Policy, pod: ReplayPod) -> tuple[int, set[str]]:
@@ -66,7 +71,7 @@ def test_a_pod_is_placed_as_long_as_it_fits_somewhere_and_never_afterwards(name:
     assert len(put(state, policy, PODS["pair"])[1]) == 2
 
 
-@pytest.mark.parametrize("name", [it for it in POLICIES if it != "first-fit"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_pods_without_cards_go_where_most_cpu_is_left(name: str) -> None:
     state, policy = a_policy(name)
     state.cpu_milli[3] = 0
@@ -75,6 +80,16 @@ def test_pods_without_cards_go_where_most_cpu_is_left(name: str) -> None:
     place, cards = put(state, policy, PODS["cpu"])
 
     assert (place, cards) == (0, set())
+
+
+def test_a_policy_may_place_pods_without_cards_itself() -> None:
+    first_fit, first = a_policy("first-fit", cpu_pods=CpuPods.POLICY)
+    waste, least = a_policy("least-waste", cpu_pods=CpuPods.POLICY)
+    first_fit.cpu_milli[0] = 3_000
+
+    assert put(first_fit, first, PODS["cpu"]) == (0, set())
+    place, _ = put(waste, least, PODS["cpu"])
+    assert waste.names[place] == "cpu-0"  # where no card loses its CPU
 
 
 def test_a_node_of_odd_sizes_is_not_refused_for_the_sake_of_thousandths() -> None:
