@@ -24,6 +24,9 @@ from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.demo.ports import free_ports
 
+POLYGLOT: Final = "polyglot"
+"""A namespace where every dialect is on."""
+
 _READY_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.1
 _SECRET: Final = "fracgpu-webhook-tls"  # noqa: S105 - the name of a Secret, nothing secret
@@ -87,6 +90,8 @@ async def _prepare(client: KubeClient, leaf: Pair) -> None:
     }
     await client.create(SECRETS, {"metadata": {"name": _SECRET}, "data": data}, namespace=space)
     await client.create(NODES, _node())
+    labels = {names.DIALECTS_LABEL: "all"}
+    await client.create(NAMESPACES, {"metadata": {"name": POLYGLOT, "labels": labels}})
 
 
 def _node() -> dict[str, Any]:

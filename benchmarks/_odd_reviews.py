@@ -9,6 +9,7 @@ from typing import Any, Final
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from benchmarks._live_webhook import POLYGLOT
 from benchmarks.webhook import a_review
 
 Json = Any
@@ -118,6 +119,7 @@ def _base(rng: random.Random) -> Json:
     """A review as real ones are, about a pod or a workload, that asks in some way."""
     review = a_review()
     request = review["request"]
+    request["namespace"] = rng.choice((POLYGLOT, POLYGLOT, "default", "none-such"))
     _ask(rng, request["object"])
     group, kind = rng.choice(KINDS) if _chance(rng, 30) else ("", "Pod")
     request["kind"] = {"group": group, "version": "v1", "kind": kind}

@@ -26,8 +26,11 @@ _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REB
 # Between the words of a grant and where its request came from.
 _FROM: Final = "; in other words: "
 
-# Reading a request compares containers with each other; no pod that anybody runs has as many.
+# Reading a request compares things with each other, so there are bounds. No pod that anybody runs
+# comes near, and the API server itself refuses larger annotations, but only after admission.
 _MOST_CONTAINERS: Final = 500
+_MOST_RESOURCES: Final = 100  # in one container's limits or requests
+_MOST_ANNOTATION_CHARS: Final = 256 * 1024
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -55,8 +58,9 @@ def judge_new(
         rules: the administrator's.
         namespace_labels: of the pod's namespace; they turn dialects on.
     """
-    if _beyond_measure(pod):
-        return _too_many_containers(pod) if _asks_us(pod) else Untouched()
+    fault = _fault_of(pod)
+    if fault:
+        return Refusal(message=fault) if _asks_us(pod) else Untouched()
     try:
         _refuse_reserved_keys(pod)
         understood = _understood(pod, rules, namespace_labels)
@@ -162,16 +166,36 @@ def _asks_us(pod: Pod) -> bool:
     )
 
 
-def _beyond_measure(pod: Pod) -> bool:
-    return len(pod.spec.containers) + len(pod.spec.init_containers or ()) > _MOST_CONTAINERS
+def _fault_of(pod: Pod) -> str:
+    """Say what keeps a pod from being read at all; empty when nothing does.
 
-
-def _too_many_containers(pod: Pod) -> Refusal:
-    count = len(pod.spec.containers) + len(pod.spec.init_containers or ())
-    return Refusal(
-        message=f"the pod has {count} containers; want at most {_MOST_CONTAINERS} in a pod that "
-        "asks for a share of a card"
-    )
+    Names that stand twice are refused by the API server as well, but only after admission.
+    """
+    found = [it for _, containers in places(pod) for it in containers]
+    if len(found) > _MOST_CONTAINERS:
+        return (
+            f"the pod has {len(found)} containers; want at most {_MOST_CONTAINERS} in a pod that "
+            "asks for a share of a card"
+        )
+    if sum(len(key) + len(text) for key, text in pod.annotations.items()) > _MOST_ANNOTATION_CHARS:
+        return (
+            f"the pod's annotations are too long; want at most {_MOST_ANNOTATION_CHARS} characters "
+            "together"
+        )
+    for it in found:
+        held = it.resources and max(
+            len(it.resources.limits or ()), len(it.resources.requests or ())
+        )
+        if held and held > _MOST_RESOURCES:
+            return (
+                f"container '{it.name[:80]}' has more than {_MOST_RESOURCES} resources; want fewer "
+                "in a pod that asks for a share of a card"
+            )
+    names_ = [it.name for it in found]
+    if len(set(names_)) == len(names_):
+        return ""
+    twice = next(name for name in names_ if names_.count(name) > 1)
+    return f"the pod has two containers with the name '{twice[:80]}'; want a name for each"
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:

@@ -1,13 +1,20 @@
 """The labels of namespaces, followed: they turn dialects on, and a review does not carry them."""
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from kube.client import KubeClient
+from kube.errors import KubeError
 from kube.informer import Informer
 from kube.kinds import NAMESPACES
+
+log = structlog.get_logger()
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class _Meta(msgspec.Struct):
@@ -25,6 +32,7 @@ class NamespaceLabels:
     """What each namespace is labelled."""
 
     def __init__(self, client: KubeClient) -> None:
+        self._client = client
         self._informer = Informer(client, NAMESPACES, decode=_labels)
 
     @property
@@ -36,9 +44,22 @@ class NamespaceLabels:
         """Say why the labels are not known yet, or None."""
         return None if self._informer.synced else "the API server has not listed namespaces yet"
 
-    def of(self, namespace: str) -> Mapping[str, str]:
-        """Give a namespace's labels; one that we have not seen yet has none."""
-        return self._informer.get("", namespace) or {}
+    def of(self, namespace: str) -> Mapping[str, str] | None:
+        """Give a namespace's labels; None for one that we have not seen."""
+        return self._informer.get("", namespace)
+
+    async def ask(self, namespace: str) -> Mapping[str, str]:
+        """Ask for the labels of a namespace that is too young for our copy; none if nobody knows.
+
+        A pod may be created a moment after its namespace, by one ``kubectl apply``.
+        """
+        if not _NAME.fullmatch(namespace):
+            return {}
+        try:
+            return _labels(await self._client.get(NAMESPACES, namespace))
+        except (KubeError, ValueError) as error:
+            log.warning("namespace_unknown", namespace=namespace, error=str(error))
+            return {}
 
 
 def _labels(body: bytes) -> Mapping[str, str]:

@@ -1,7 +1,7 @@
 """The HTTPS routes of the webhook: bytes in, one judgement, bytes out."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,7 @@ from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.mutation import NO_LABELS, judge_change, judge_new
+from webhook.mutation import judge_change, judge_new
 from webhook.pod import MalformedReviewError
 from webhook.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
@@ -35,12 +35,14 @@ class Knowledge:
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
         rules: the administrator's.
-        namespace_labels: of a namespace by its name.
+        namespace_labels: of a namespace by its name; None for one that is not known yet.
+        ask_labels: the same of the API server, for a namespace that is not known yet.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
     rules: Callable[[], Rules]
-    namespace_labels: Callable[[str], Mapping[str, str]] = lambda _: NO_LABELS
+    namespace_labels: Callable[[str], Mapping[str, str] | None]
+    ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
 
 
 class Reviewer:
@@ -62,7 +64,7 @@ class Reviewer:
         return await self._handle(request, self._judge_workload)
 
     async def _handle(
-        self, request: web.Request, judge: Callable[[Review], Outcome]
+        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], Outcome]
     ) -> web.Response:
         try:
             body = await request.read()
@@ -73,7 +75,10 @@ class Reviewer:
         began_s = self._clock.monotonic()
         try:
             review = read_review(body)
-            outcome = judge(review)
+            labels = self._known.namespace_labels(review.namespace)
+            if labels is None:
+                labels = await self._known.ask_labels(review.namespace)
+            outcome = judge(review, labels)
         except MalformedReviewError as error:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
@@ -85,7 +90,7 @@ class Reviewer:
         asyncio.get_running_loop().call_soon(self._log_access, review, outcome, took_s)
         return web.Response(body=answer, content_type="application/json")
 
-    def _judge_pod(self, review: Review) -> Outcome:
+    def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> Outcome:
         pod, old = read_pods(review)
         rules = self._known.rules()
         if old is not None:
@@ -96,10 +101,10 @@ class Reviewer:
             pod,
             self._known.classes(),
             rules=rules,
-            namespace_labels=self._known.namespace_labels(review.namespace),
+            namespace_labels=labels,
         )
 
-    def _judge_workload(self, review: Review) -> Outcome:
+    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> Outcome:
         rules = self._known.rules()
         if review.namespace in rules.excluded_namespaces:
             return _excluded(review)
@@ -107,7 +112,7 @@ class Reviewer:
             review,
             self._known.classes(),
             rules=rules,
-            namespace_labels=self._known.namespace_labels(review.namespace),
+            namespace_labels=labels,
         )
 
     def _log_access(self, review: Review, outcome: Outcome, took_s: float) -> None:

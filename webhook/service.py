@@ -67,6 +67,7 @@ def build(settings: WebhookSettings) -> Service:
                 classes=inventory.classes,
                 rules=lambda: rules.current,
                 namespace_labels=namespaces.of,
+                ask_labels=namespaces.ask,
             )
             server = WebhookServer(
                 settings,

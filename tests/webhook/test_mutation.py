@@ -496,6 +496,19 @@ REFUSED = {
         a_pod(*(a_container(f"c{n}") for n in range(501)), fraction="c0=0.5"),
         "the pod has 501 containers; want at most 500 in a pod that asks for a share of a card",
     ),
+    "annotations that no API server stores": (
+        a_pod(fraction="0.5", model="x" * 262_144),
+        "the pod's annotations are too long; want at most 262144 characters together",
+    ),
+    "resources without end": (
+        a_pod(a_container(resources={"limits": {f"x.y/{n}": "1" for n in range(101)}}), cards="1"),
+        "container 'train' has more than 100 resources; want fewer in a pod that asks for a share "
+        "of a card",
+    ),
+    "two containers of one name": (
+        a_pod(a_container("a"), init=[a_container("a")], fraction="a=0.5"),
+        "the pod has two containers with the name 'a'; want a name for each",
+    ),
     "two languages that disagree on one container": (
         a_pod(fraction="0.5", memory="8Gi"),
         "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'train', "
@@ -512,6 +525,10 @@ REFUSED = {
 @pytest.mark.parametrize(("pod", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_pod_that_makes_no_sense_is_refused_in_these_words(pod: Json, message: str) -> None:
     assert judged(pod) == Refusal(message=message, code=422, reason="Invalid")
+
+
+def test_a_pod_that_the_api_server_will_refuse_and_that_asks_us_nothing_is_not_ours() -> None:
+    assert judged(a_pod(a_container("a"), a_container("a"))) == Untouched()
 
 
 def test_without_any_card_the_refusal_says_what_is_missing() -> None:

@@ -190,8 +190,10 @@ async def test_an_excluded_namespace_is_left_alone_with_a_warning(world: World) 
     assert workload.response == pod.response
 
 
-async def test_a_namespaces_label_turns_a_dialect_on(world: World) -> None:
+@pytest.mark.parametrize("young", [False, True])
+async def test_a_namespaces_label_turns_a_dialect_on(world: World, *, young: bool) -> None:
     world.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
+    world.young = {"ml"} if young else set()
     pod = a_pod(a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}}))
 
     await world.post(a_review(pod))
