@@ -155,6 +155,7 @@ class Picture:
         pods: by UID, every live pod that holds or asks for a share of a card.
         taints: by node name.
         past: moves of the last day, those under way included.
+        strategy: the cluster's: how a replacement will be placed unless its pod names another.
         leading_since: when this process became the leader.
     """
 

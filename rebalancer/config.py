@@ -1,13 +1,15 @@
-"""The ``rebalancer`` key of the ConfigMap: a YAML mapping in camelCase, read strictly."""
+"""What the rebalancer takes from the ConfigMap: its own key, and the scheduler's ``placement``."""
 
 import difflib
 import hashlib
 from typing import Any, Final
 
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 from kube.follow import strict_mapping
 
 KEY: Final = "rebalancer"
+PLACEMENT_KEY: Final = "placement"
 _MODE: Final = "mode"
 
 
@@ -37,6 +39,17 @@ def parse_policy(text: str) -> Policy:
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return Policy(**values)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """Read by which strategy the scheduler will place a replacement.
+
+    The key is the scheduler's, which tells its administrator about mistakes in it.
+
+    Raises:
+        ValueError: it names no strategy.
+    """
+    return Strategy(strict_mapping(text).get("strategy", Strategy.PACK.value))
 
 
 def policy_hash(policy: Policy) -> str:

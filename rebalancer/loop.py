@@ -11,6 +11,7 @@ import structlog
 from fracgpu.card import CardUuid
 from fracgpu.picture import Move, Picture, Plan
 from fracgpu.rebalancing import advance_all, cards_to_repel, plan_moves
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy
 from fracgpu.usage import CardHeat, Heat, blindness
 from kube.errors import KubeError
@@ -44,6 +45,13 @@ class PolicySource(Protocol):
     def problem(self) -> str: ...
 
 
+class StrategySource(Protocol):
+    """The cluster's placement strategy, as :class:`kube.follow.ConfigFollower` keeps it."""
+
+    @property
+    def value(self) -> Strategy: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What the loop works with; *changed* is set when the policy was edited, well or badly."""
@@ -51,6 +59,7 @@ class Parts:
     world: World
     usage: UsageSource
     config: PolicySource
+    placement: StrategySource
     changed: asyncio.Event
     book: MoveBook
     conductor: Conductor
@@ -153,6 +162,7 @@ class Rebalancer:
             pods=parts.world.occupants,
             past=[it.past() for it in parts.book.records],
             taints=parts.world.taints,
+            strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
             leading_since=self._leading_since or now,
         )

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from fracgpu import names
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Policy
 from kube.access import connect
 from kube.client import KubeClient
@@ -18,7 +19,7 @@ from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.book import MoveBook
 from rebalancer.conductor import Conductor
-from rebalancer.config import KEY, parse_policy
+from rebalancer.config import KEY, PLACEMENT_KEY, parse_policy, parse_strategy
 from rebalancer.cordons import Cordons
 from rebalancer.evictor import Evictor
 from rebalancer.journal import Journal
@@ -97,6 +98,14 @@ def running(
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
     )
+    placement: ConfigFollower[Strategy] = ConfigFollower(
+        client,
+        name=names.CONFIG_MAP,
+        namespace=settings.namespace,
+        key=PLACEMENT_KEY,
+        parse=parse_strategy,
+        default=Strategy.PACK,
+    )
     book = MoveBook(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
     journal = Journal(events, metrics, namespace=settings.namespace)
@@ -109,6 +118,7 @@ def running(
             world=world,
             usage=MeasuredUsage(prometheus, on_trouble=tally.no_answer),
             config=config,
+            placement=placement,
             changed=changed,
             book=book,
             conductor=Conductor(Evictor(client, guard=guard), journal, persist),
@@ -129,6 +139,7 @@ def running(
     async def rebalance() -> None:
         await world.wait_synced()
         await config.wait_synced()
+        await placement.wait_synced()
         await election.wait_leading()
         tally.leading()
         await rebalancer.run()
@@ -136,5 +147,11 @@ def running(
     gate.add("cluster", lambda: None if world.synced else "pods and nodes not listed yet")
     gate.add("rebalancing", rebalancer.trouble)
     return Running(
-        tasks={**world.tasks(), "config": config.run, "lease": lead, "rebalance": rebalance}
+        tasks={
+            **world.tasks(),
+            "config": config.run,
+            "placement": placement.run,
+            "lease": lead,
+            "rebalance": rebalance,
+        }
     )

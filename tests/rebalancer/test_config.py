@@ -9,8 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy, tunables
-from rebalancer.config import camel, parse_policy, policy_hash, reference
+from rebalancer.config import camel, parse_policy, parse_strategy, policy_hash, reference
 
 
 def test_nothing_written_is_the_default() -> None:
@@ -95,3 +96,11 @@ def test_the_documentation_holds_the_reference_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rebalancer.md").read_text()
 
     assert page.endswith(reference()), "write rebalancer.config.reference() at the end of the page"
+
+
+def test_the_strategy_is_the_schedulers_and_what_names_none_is_refused() -> None:
+    assert parse_strategy("strategy: least-waste") is Strategy.LEAST_WASTE
+    assert parse_strategy("") is Strategy.PACK
+    for text in ("strategy: sideways", "strategy: [pack]", "pack"):
+        with pytest.raises(ValueError, match=r"."):
+            parse_strategy(text)

@@ -9,16 +9,20 @@ import structlog
 
 from fracgpu import names
 from fracgpu.card import CardUuid
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.moves import Ending, MovePhase
 from rebalancer.observe import Measured
 from simulator.apiserver import ApiServer
+from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
     NAMESPACE,
     Usage,
+    a_card,
     a_rig,
+    add_pod,
     cordons_of,
     events,
     hot_usage,
@@ -186,6 +190,27 @@ async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
         }
         assert rig.figure("decisions_total", outcome="held", reason="no_target") > 0
         assert HOT_CARD not in await cordons_of(kube, "n1")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "target"), [(Strategy.PACK, "GPU-half"), (Strategy.SPREAD, COOL_CARD)]
+)
+async def test_the_target_is_what_the_clusters_strategy_would_choose(
+    kube: KubeClient, strategy: Strategy, target: CardUuid
+) -> None:
+    await make_cluster(kube)
+    half = CardUuid("GPU-half")
+    cards = [a_card(COOL_CARD), a_card(half, index=1)]
+    await kube.delete(NODES, "n2")
+    await register(kube, a_sharing_node("n2", cards=cards))
+    await add_pod(kube, "pod-c", card=half, node="n2")
+    async with a_rig(kube) as rig:
+        rig.placement.value = strategy
+        rig.usage.readings[half] = a_reading(0.05)
+
+        record = await rig.tick_until_planned()
+
+    assert record.move.target == target
 
 
 async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: KubeClient) -> None:

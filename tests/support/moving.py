@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from fracgpu import names
 from fracgpu.allocation import Slice
 from fracgpu.card import Card, CardUuid, NodeCards
+from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy
 from fracgpu.units import Mib
 from fracgpu.usage import Reading
@@ -161,6 +162,11 @@ class Config:
     problem: str = ""
 
 
+@dataclass
+class Placement:
+    value: Strategy = Strategy.PACK
+
+
 class Rig:
     """One rebalancer process, as far as a crash is concerned: all but the API server is in here."""
 
@@ -176,6 +182,7 @@ class Rig:
         self.registry = CollectorRegistry()
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
+        self.placement = Placement()
         self.world = World(kube)
         self.book = MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
         self.evictor = evictor(kube, guard=self._guard)
@@ -188,6 +195,7 @@ class Rig:
                 world=self.world,
                 usage=usage,
                 config=config,
+                placement=self.placement,
                 changed=self.changed,
                 book=self.book,
                 conductor=self.conductor,
