@@ -160,7 +160,8 @@ async def refusal(request: Any) -> str:
 async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -> None:
     """With no webhook at all: the policies stand by themselves."""
     kubectl, admin = world.kubectl, world.admin
-    await admin.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        await admin.delete(kind, "fracgpu-webhook")
     await admin.delete(VALIDATING_WEBHOOKS, "fracgpu-webhook")
     for key in (names.ASSIGNMENT, names.WIRED):
         said = await kubectl.refused("create", "-f-", stdin=a_pod("x", notes={key: FORGED}))
