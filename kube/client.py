@@ -150,8 +150,34 @@ class KubeClient:
                 continue
         return await self._all_pages(path, query)
 
+    async def pages(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AsyncGenerator[ObjectList, None]:
+        """Yield a list page by page, so that a long one is never in memory as a whole.
+
+        Raises:
+            Gone: the rest of the pages expired on the server; begin anew.
+        """
+        path = kind.path(namespace=namespace)
+        query = selection(label_selector=label_selector, field_selector=field_selector)
+        async for page in self._pages(path, query):
+            yield page
+
     async def _all_pages(self, path: str, query: Mapping[str, str]) -> ObjectList:
         items: list[Raw] = []
+        version = ""
+        async for page in self._pages(path, query):
+            items += page.items
+            version = page.resource_version
+        # The last page repeats the version of the first, and not every server fills both.
+        return ObjectList(resource_version=version, items=items)
+
+    async def _pages(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[ObjectList, None]:
         token = ""
         while True:
             paged = {**query, "limit": str(_PAGE_SIZE)} | ({"continue": token} if token else {})
@@ -160,11 +186,12 @@ class KubeClient:
                 page = decode(body, RawList)
             except ValueError as error:
                 raise _undecodable("GET", path, error) from error
-            items += page.items or ()
+            yield ObjectList(
+                resource_version=page.metadata.resource_version, items=list(page.items or ())
+            )
             token = page.metadata.continue_
             if not token:
-                # The last page repeats the version of the first, and not every server fills both.
-                return ObjectList(resource_version=page.metadata.resource_version, items=items)
+                return
 
     async def _read(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         for failures in range(1, self._retry.attempts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -176,15 +176,32 @@ class Informer(Generic[T]):
 
     async def _relist(self) -> str:
         selected = self._selected
-        listing = await self._client.list(
+        seen: set[ObjectKey] = set()
+        version = ""
+        pages = self._client.pages(
             selected.kind,
             namespace=selected.namespace,
             label_selector=selected.label_selector,
             field_selector=selected.field_selector,
         )
-        self._contact_at = self._monotonic()
-        seen: set[ObjectKey] = set()
-        for raw in listing.items:
+        # Page by page, with others' turns in between: reading 100,000 pods in one go would hold up
+        # every other task of the process, the renewal of a lease among them.
+        async with aclosing(pages) as listing:
+            async for page in listing:
+                self._contact_at = self._monotonic()
+                self._read_page(page.items, seen)
+                version = page.resource_version
+                await asyncio.sleep(0)
+        for key in [key for key in self._held if key not in seen]:
+            self._remove(key)
+        self._version = version
+        if not self._synced.is_set():
+            self._synced.set()
+            _log.info("informer_synced", kind=selected.kind.plural, objects=len(self._held))
+        return version
+
+    def _read_page(self, items: Sequence[Raw], seen: set[ObjectKey]) -> None:
+        for raw in items:
             try:
                 metadata = identity(raw)
             except ValueError as error:
@@ -192,13 +209,6 @@ class Informer(Generic[T]):
                 continue
             seen.add(metadata.key)
             self._set(metadata, raw)
-        for key in [key for key in self._held if key not in seen]:
-            self._remove(key)
-        self._version = listing.resource_version
-        if not self._synced.is_set():
-            self._synced.set()
-            _log.info("informer_synced", kind=selected.kind.plural, objects=len(self._held))
-        return listing.resource_version
 
     def _take(self, event: WatchEvent) -> None:
         if event.metadata is None:
