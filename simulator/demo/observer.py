@@ -224,7 +224,15 @@ class Observer:
         event = change.object
         warned = event.type == "Warning" or event.reason in _HOT_NEWS
         if change.type is ChangeType.ADDED and (warned or event.reason == "Scheduled"):
-            self.tell(f"{event.reason}: {event.message}")
+            self.tell(f"{event.reason}: {self._in_words(event.message)}")
+
+    def _in_words(self, text: str) -> str:
+        """Name cards as the screen does, by node and index, instead of by UUID."""
+        for node in self.nodes:
+            for card in node.cards:
+                text = text.replace(f"{card.uuid} on {node.node}", f"{node.node}/{card.index}")
+                text = text.replace(card.uuid, f"{node.node}/{card.index}")
+        return text
 
     async def _poll_busy(self) -> None:
         while True:

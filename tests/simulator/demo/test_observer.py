@@ -11,7 +11,7 @@ from fracgpu.card import Card, CardUuid
 from fracgpu.units import Mib
 from fracgpu.wire import write_assignment, write_cards
 from kube.client import KubeClient
-from kube.kinds import NAMESPACES, NODES, PODS
+from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
 from process.clock import SystemClock
 from simulator.demo.observer import Observer
 from tests.support.waiting import until_true
@@ -142,3 +142,20 @@ async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
         observer.tell("second")
 
         assert [line.partition("s  ")[2] for line in observer.news] == ["first", "second"]
+
+
+async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
+    event = {
+        "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod", "namespace": "demo", "name": "burner-1"},
+        "reason": "MovePlanned",
+        "message": f"will move it off card {A}; card {A} on n1 has room",
+        "type": "Normal",
+    }
+    async with observing(kube, Thermometer()) as observer:
+        await kube.create(EVENTS, event, namespace="demo")
+        await until_true(lambda: bool(observer.news), what="the event was seen")
+
+        assert observer.news[-1].endswith(
+            "MovePlanned: will move it off card n1/0; card n1/0 has room"
+        )
