@@ -19,7 +19,7 @@ _BRACKET: Final = np.arange(2)
 _NEIGHBOURS: Final = np.arange(-2, 4)
 _FEW: Final = 8
 _BATCH: Final = 64  # keeps an evaluation inside the processor's cache
-MAX_STATES: Final = 16_384  # about 17 MB
+MAX_STATES: Final = 32_768  # about 36 MB
 
 
 class CardStates:

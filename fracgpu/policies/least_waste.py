@@ -5,7 +5,7 @@ The cost of a node's state is the idle card share expected to be left once the n
 goes where that cost rises least, over nodes and, for a share, over cards.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,8 @@ from fracgpu.policies.workload_mix import PodClass, Want
 
 # Prices move slowly: they are set anew after so many changes of nodes.
 _REFRESH_EVERY: Final = 16
+# A step of warming takes some ten milliseconds at most.
+_WARMED_AT_ONCE: Final = 64
 # Where nothing else tells nodes apart, fill up the fuller one: a ten-thousandth of what is idle on
 # it. With ample CPU and a friendly mix, every card can be filled in the end, in any order.
 _TIE_WEIGHT: Final = 1e-4
@@ -84,7 +86,7 @@ class LeastWaste:
         """Judge by another mix from now on.
 
         What was remembered is void, and the next rankings work it out again. A server that must not
-        stall builds a second policy, warms it (`warm`), and then swaps the two.
+        stall builds a second policy, warms it step by step (`warming`), and then swaps the two.
         """
         self._classes = tuple(classes)
         self._learnt()
@@ -108,7 +110,7 @@ class LeastWaste:
     def reprice(self) -> None:
         """Set prices from the nodes as they are now, rather than a few changes later."""
         self._priced = -_REFRESH_EVERY
-        self._seen = -1
+        self._costed = -1
 
     def rank(self, want: Want, *, among: Index | None = None) -> Ranking:
         """Judge the nodes on which a pod fits.
@@ -155,18 +157,30 @@ class LeastWaste:
             return (int(ranking.card[position]),)
         return self._nodes.cards(int(ranking.rows[position]), want)
 
-    def warm(self, wants: Sequence[Want], *, most: int) -> bool:
-        """Work out beforehand what rankings of *wants* will need, about *most* states of it.
+    def warming(self, wants: Sequence[Want]) -> Iterator[int]:
+        """Work out beforehand what rankings of *wants* will need, in steps of some milliseconds.
 
-        Returns:
-            Whether nothing is left to do.
+        Nodes may change between two steps, and rankings may be asked for; what is not worked out by
+        then is worked out by whoever needs it.
+
+        Yields:
+            After each step, how many states are worked out.
         """
-        enough = self._states.evaluated + most
+        for part in self._parts():
+            self._number()
+            self._states.waste_milli(self._state[part], self._cpu_milli(part))
+            yield self.evaluated
         for want in wants:
-            self.rank(want)
-            if self._states.evaluated >= enough:
-                return False
-        return True
+            for part in self._parts():
+                self.rank(want, among=part)
+                yield self.evaluated
+
+    def _parts(self) -> Iterator[Index]:
+        start = 0
+        while start < self._nodes.size:  # it may grow on the way
+            end = min(start + _WARMED_AT_ONCE, self._nodes.size)
+            yield np.arange(start, end)
+            start = end
 
     def _learnt(self) -> None:
         self._sequences = FillSequences(self._classes, self._nodes.models)
@@ -180,43 +194,57 @@ class LeastWaste:
         self._lost = np.zeros(0, np.float32)
         self._idle_milli = np.zeros(0, np.int64)
         self._cost_now = np.zeros(0, np.float64)
-        self._seen = 0
+        self._numbered = self._costed = -1
         self._priced = -_REFRESH_EVERY
 
-    def _keep_up(self) -> None:
-        """Bring what is remembered of each node up to date with the table."""
+    def _number(self) -> None:
+        """Find the state of each node that changed."""
         if len(self._states) > MAX_STATES:
             self._forget()
         nodes = self._nodes
-        if nodes.now == self._seen and len(self._state) == nodes.size:
-            return
         missing = nodes.size - len(self._state)
         if missing:
             self._state = np.concatenate((self._state, np.zeros(missing, np.int64)))
             self._lost = np.concatenate((self._lost, np.zeros(missing, np.float32)))
             self._idle_milli = np.concatenate((self._idle_milli, np.zeros(missing, np.int64)))
             self._cost_now = np.concatenate((self._cost_now, np.zeros(missing)))
-        rows = nodes.changed_since(self._seen)
+        if nodes.now == self._numbered:
+            return
+        rows = nodes.changed_since(self._numbered)
+        self._numbered = nodes.now
         levels = nodes.levels[rows, : nodes.width]
         self._state[rows], self._lost[rows] = self._states.rows(nodes.model[rows], levels)
         self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
-        self._seen = nodes.now
+
+    def _keep_up(self) -> None:
+        """Bring what is remembered of each node up to date with the table."""
+        self._number()
+        nodes = self._nodes
+        if nodes.now == self._costed:
+            return
+        rows = nodes.changed_since(self._costed)
+        self._costed = nodes.now
         if nodes.now - self._priced >= _REFRESH_EVERY:
             self._priced = nodes.now
-            every = np.arange(nodes.size)
-            idle = self._states.idle_cards[self._state]
+            rows = np.arange(nodes.size)
             self._scarcity.refresh(
-                model=nodes.model[every], cpu_milli=nodes.cpu_milli[every], idle_cards=idle
+                model=nodes.model[rows],
+                cpu_milli=nodes.cpu_milli[rows],
+                idle_cards=self._states.idle_cards[self._state],
             )
-            rows = every
         self._cost_now[rows] = self._cost(rows)
 
+    def _cpu_milli(self, rows: Index) -> Index:
+        # Nodes can be overcommitted, and rows without a node have less than nothing.
+        return np.maximum(self._nodes.cpu_milli[rows], 0)
+
     def _cost(self, rows: Index) -> NDArray[np.float64]:
-        nodes, state = self._nodes, self._state[rows]
-        cpu = np.maximum(nodes.cpu_milli[rows], 0)
+        state, cpu = self._state[rows], self._cpu_milli(rows)
         waste = self._states.waste_milli(state, cpu) + self._lost[rows]
         return waste - self._scarcity.worth_milli(
-            model=nodes.model[rows], cpu_milli=cpu, idle_cards=self._states.idle_cards[state]
+            model=self._nodes.model[rows],
+            cpu_milli=cpu,
+            idle_cards=self._states.idle_cards[state],
         )
 
     def _outcome(self, want: Want) -> Outcomes:

@@ -147,17 +147,25 @@ def test_another_mix_changes_the_answer() -> None:
     assert as_lists(after.rank(HALF)) != as_lists(before.rank(HALF))
 
 
-def test_warming_stops_at_its_measure_and_then_leaves_nothing_to_evaluate() -> None:
-    policy = told(*[node(*[1000] * it, cores=10 * it) for it in range(1, 9)])
-    rounds = 1
-    while not policy.warm(EVERY, most=10):
-        rounds += 1
-    known = policy.evaluated
+def test_warming_goes_in_steps_and_then_leaves_nothing_to_evaluate() -> None:
+    policy = told(*[node(*[1000] * (it % 8 + 1), cores=it) for it in range(300)])
+    steps = list(policy.warming(EVERY))
     for want in EVERY:
         policy.rank(want)
 
-    assert rounds > 1
-    assert policy.evaluated == known > 0
+    assert len(steps) == 5 * (1 + len(EVERY))
+    assert policy.evaluated == steps[-1] > steps[0] > 0
+
+
+def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
+    nodes = [node(*[1000] * (it % 4), 500, cores=it) for it in range(200)]
+    warm = told(*nodes)
+    for step in warm.warming([HALF]):
+        if step:
+            warm.put("node-7", nodes[7])
+
+    assert warm.rank(HALF).rows.tolist() == told(*nodes).rank(HALF).rows.tolist()
+    assert chosen(warm, HALF) == chosen(told(*nodes), HALF)
 
 
 @settings(max_examples=40, deadline=None)
