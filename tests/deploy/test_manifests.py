@@ -17,7 +17,7 @@ from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
-from simulator.scheduler_profile import scheduler_configuration
+from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
 from webhook.config import KEY as ADMISSION_KEY
 from webhook.config import parse_admission
 from webhook.rules import Rules
@@ -97,12 +97,29 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
 def test_the_scheduler_profile_is_the_one_the_real_kube_scheduler_was_tried_with() -> None:
     shipped = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
     proven = scheduler_configuration(
-        extender_url="http://127.0.0.1:9404", kubeconfig=Path("/nowhere")
+        extender_url="https://fracgpu-scheduler.fracgpu-system.svc:9404",
+        kubeconfig=Path("/nowhere"),
+        tls=ExtenderTls(
+            ca_file="/etc/fracgpu-client/ca.crt",
+            cert_file="/etc/fracgpu-client/tls.crt",
+            key_file="/etc/fracgpu-client/tls.key",
+        ),
     )
 
     # In a pod it has the pod's credentials, and elects a leader.
     del proven["clientConnection"], proven["leaderElection"], shipped["leaderElection"]
     assert shipped == proven
+
+
+def test_the_clusters_own_kube_scheduler_gets_the_same_extender() -> None:
+    ours, fragment = (
+        yaml.safe_load((DEPLOY / name).read_text())["extenders"][0]
+        for name in ("scheduler-profile.yaml", "kube-scheduler-extender.yaml")
+    )
+
+    # A static pod resolves no Service names: it is given the address, and checks the name.
+    del ours["urlPrefix"], fragment["urlPrefix"], fragment["tlsConfig"]["serverName"]
+    assert fragment == ours
 
 
 def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
