@@ -51,7 +51,7 @@ lock: .venv/ready ## pin the newest allowed versions anew
 
 proto: setup ## generate deviceplugin/proto from our .proto files
 	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-		deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
+		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
 
 clean: ## remove what the other targets made
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

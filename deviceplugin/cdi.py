@@ -28,23 +28,62 @@ class CdiError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of the host that a container sees as *path*."""
+
+    host_path: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSpec:
-    """What a container gets that names the CDI device *name*."""
+    """What a container gets that names the CDI device *name*.
+
+    Attributes:
+        version: of the specification.
+        foreign_env: variables of the driver's own spec, ``NAME=value``; ours win over them.
+        foreign_nodes: device files of the driver's own spec, as it has them.
+        foreign_mounts: its libraries and programs.
+        hooks: what it wants to be run.
+    """
 
     name: str
     env: Mapping[str, str] = field(default_factory=dict)
     device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    version: str = CDI_VERSION
+    foreign_env: tuple[str, ...] = ()
+    foreign_nodes: tuple[Mapping[str, Any], ...] = ()
+    foreign_mounts: tuple[Mapping[str, Any], ...] = ()
+    hooks: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Write it as the CDI specification wants it."""
-        edits: dict[str, Any] = {"env": [f"{key}={self.env[key]}" for key in sorted(self.env)]}
-        if self.device_nodes:
-            edits["deviceNodes"] = [_node(it) for it in self.device_nodes]
+        foreign = dict(it.partition("=")[::2] for it in self.foreign_env)
+        env = {**foreign, **self.env}
+        own = {it.path for it in self.device_nodes}
+        nodes = [_node(it) for it in self.device_nodes]
+        nodes += [dict(it) for it in self.foreign_nodes if it.get("path") not in own]
+        mounts = [_mount(it) for it in self.mounts] + [dict(it) for it in self.foreign_mounts]
+        edits: dict[str, Any] = {"env": [f"{key}={env[key]}" for key in sorted(env)]}
+        for key, parts in (("deviceNodes", nodes), ("mounts", mounts), ("hooks", self.hooks)):
+            if parts:
+                edits[key] = list(parts)
         return {
-            "cdiVersion": CDI_VERSION,
+            "cdiVersion": self.version,
             "kind": names.CDI_KIND,
             "devices": [{"name": self.name, "containerEdits": edits}],
         }
+
+
+def newest(*versions: str) -> str:
+    """Give the highest of the versions, such as ``0.5.0``; what is none counts as the lowest."""
+    return max(versions, key=_version_key)
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    parts = version.split(".")
+    return tuple(map(int, parts)) if all(it.isdecimal() for it in parts) else ()
 
 
 def device_name(slot_ids: Iterable[str]) -> str:
@@ -119,6 +158,14 @@ class CdiFolder:
             if name.startswith(_FILE_PREFIX) and name.endswith(_FILE_SUFFIX)
         )
 
+    def environments(self) -> Mapping[str, Mapping[str, str]]:
+        """Read back the environment that each spec of ours gives; what is no spec gives none.
+
+        Raises:
+            CdiError: the folder cannot be read.
+        """
+        return {name: _environment(self._file(name)) for name in self.names()}
+
     def remove(self, name: str) -> None:
         """Remove the spec of one device, if it is there.
 
@@ -140,3 +187,20 @@ def _node(node: DeviceNode) -> dict[str, str]:
     if node.host_path and node.host_path != node.path:
         written["hostPath"] = node.host_path
     return written
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.path,
+        "options": ["rw", "nosuid", "nodev", "rbind"],
+    }
+
+
+def _environment(file: Path) -> dict[str, str]:
+    try:
+        document = json.loads(file.read_text())
+        (device,) = document["devices"]
+        return dict(it.partition("=")[::2] for it in device["containerEdits"]["env"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

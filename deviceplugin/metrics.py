@@ -59,6 +59,23 @@ class DevicePluginMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._disagreements = Counter(
+            "fracgpu_audit_disagreements_total",
+            "Disagreements found between assignment, kubelet, CDI spec and processes, by kind.",
+            ["kind"],
+            registry=registry,
+        )
+        self._disagreeing = Gauge(
+            "fracgpu_audit_disagreements_now",
+            "Disagreements that stand at the last audit, by kind.",
+            ["kind"],
+            registry=registry,
+        )
+        self._last_audit = Gauge(
+            "fracgpu_last_audit_success",
+            "1 if the last audit could ask everybody, else 0.",
+            registry=registry,
+        )
         self._last_collect = Gauge(
             "fracgpu_last_collect_success",
             "1 if the last reading of the cards succeeded, else 0.",
@@ -77,6 +94,17 @@ class DevicePluginMetrics:
 
     def node_written(self, outcome: str) -> None:
         self._node_writes.labels(outcome).inc()
+
+    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
+        """Tell what the last audit found: what stands, and what of it is new, by kind."""
+        self._last_audit.set(1)
+        for kind, count in now.items():
+            self._disagreeing.labels(kind).set(count)
+        for kind, count in new.items():
+            self._disagreements.labels(kind).inc(count)
+
+    def audit_failed(self) -> None:
+        self._last_audit.set(0)
 
     def collected(self, *, success: bool) -> None:
         self._last_collect.set(1 if success else 0)

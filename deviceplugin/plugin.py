@@ -15,9 +15,11 @@ import structlog
 from deviceplugin.cdi import device_name, qualified_name
 from deviceplugin.claims import Claim
 from deviceplugin.inventory import CardBoard, Slot
+from deviceplugin.links import ENV_DIR, LinkFolder
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.wiring import NotWiredError
+from fracgpu import names
 
 log = structlog.get_logger()
 
@@ -59,11 +61,13 @@ class DevicePlugin(services.DevicePluginServicer):
     Args:
         board: the cards, for the slots that kubelet counts.
         starter: decides about container starts.
+        links: the folders of device files, where the runtime does not know CDI.
     """
 
-    def __init__(self, board: CardBoard, starter: Starter) -> None:
+    def __init__(self, board: CardBoard, starter: Starter, links: LinkFolder | None = None) -> None:
         self._board = board
         self._starter = starter
+        self._links = links
         self._watchers = 0
         self._ending = False
 
@@ -125,13 +129,34 @@ class DevicePlugin(services.DevicePluginServicer):
             log.debug("slots_allocated", slots=sorted(asked.devices_ids))
         return messages.AllocateResponse(
             container_responses=[
-                messages.ContainerAllocateResponse(
-                    cdi_devices=[
-                        messages.CDIDevice(name=qualified_name(device_name(asked.devices_ids)))
-                    ]
-                )
+                self._allocated(device_name(asked.devices_ids))
                 for asked in request.container_requests
             ]
+        )
+
+    def _allocated(self, name: str) -> messages.ContainerAllocateResponse:
+        if self._links is None:
+            return messages.ContainerAllocateResponse(
+                cdi_devices=[messages.CDIDevice(name=qualified_name(name))]
+            )
+        return messages.ContainerAllocateResponse(
+            # A folder as a device: every device file that is in it when the container is created.
+            devices=[
+                messages.DeviceSpec(
+                    host_path=str(self._links.devices(name)),
+                    container_path="/dev",
+                    permissions="rw",
+                )
+            ],
+            mounts=[
+                messages.Mount(
+                    host_path=str(self._links.environment(name)),
+                    container_path=ENV_DIR,
+                    read_only=True,
+                )
+            ],
+            # NVIDIA's runtime then adds the driver's libraries and no card of its own choice.
+            envs={names.ENV_VISIBLE_DEVICES: "none"},
         )
 
     async def PreStartContainer(

@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
+
+import structlog
 
 from deviceplugin.acknowledge import WiredNotes
 from deviceplugin.attribution import Attribution
+from deviceplugin.audit import Audit
 from deviceplugin.capacity import NodeState, read_node_state
-from deviceplugin.cards import Cards
+from deviceplugin.cards import Cards, ReadingRound
 from deviceplugin.cdi import CdiFolder
 from deviceplugin.claims import PodKey
 from deviceplugin.exporter import Exporter
@@ -15,12 +19,17 @@ from deviceplugin.families import Dialect
 from deviceplugin.health import HealthWatch, out_of_service
 from deviceplugin.health_events import HealthEvents
 from deviceplugin.inventory import CardBoard
+from deviceplugin.links import LinkFolder
 from deviceplugin.metrics import CardCollector, DevicePluginMetrics
+from deviceplugin.mps import MpsDaemons
+from deviceplugin.outfit import MPS, Enforcer, Outfitter
 from deviceplugin.plugin import DevicePlugin, PluginServer
 from deviceplugin.podresources import PodResourcesClient
 from deviceplugin.registration import PLUGIN_SOCKET, Registration
 from deviceplugin.report import NodeReport
+from deviceplugin.runtime import RuntimeUnknownError, knows_cdi
 from deviceplugin.settings import DevicePluginSettings
+from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import Wiring
 from fracgpu import names
 from fracgpu.units import Mib
@@ -34,6 +43,8 @@ from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 
+log = structlog.get_logger()
+
 _NAME: Final = "deviceplugin"
 
 
@@ -44,8 +55,11 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
+            links = LinkFolder(settings.links_dir) if await _needs_links(settings) else None
             try:
-                yield _parts(settings, cards, client, clock=clock, gate=gate, registry=registry)
+                yield _parts(
+                    settings, cards, client, links=links, clock=clock, gate=gate, registry=registry
+                )
             finally:
                 await cards.close()
 
@@ -61,11 +75,25 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     )
 
 
-def _parts(
+async def _needs_links(settings: DevicePluginSettings) -> bool:
+    """Find out whether the runtime lacks CDI; one that does not say is taken to know it."""
+    if settings.injection != "auto":
+        return settings.injection == "links"
+    try:
+        known = await knows_cdi(settings.cri_socket)
+    except RuntimeUnknownError as error:
+        log.warning("runtime_not_asked", reason=str(error), assumed="cdi")
+        return False
+    log.info("runtime_asked", cdi=known)
+    return known is False
+
+
+def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     settings: DevicePluginSettings,
     cards: Cards,
     client: KubeClient,
     *,
+    links: LinkFolder | None,
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
@@ -83,21 +111,30 @@ def _parts(
     )
     pods = Informer(client, PODS, decode=read_pod, field_selector=f"spec.nodeName={node}")
     notes = WiredNotes(client)
+    pod_resources = PodResourcesClient(
+        settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
+    )
+    specs = CdiFolder(settings.cdi_dir)
+    mps = _mps(settings, clock)
     wiring = Wiring(
         node=node,
         board=board,
-        pod_resources=PodResourcesClient(
-            settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
-        ),
+        pod_resources=pod_resources,
         reader=client,
         pods=lambda: _by_key(pods),
-        folder=CdiFolder(settings.cdi_dir),
+        outfitter=Outfitter(
+            VendorSpecs([Path(it) for it in settings.vendor_cdi_dirs]),
+            enforcer=Enforcer(settings.enforcer),
+            mps=mps,
+        ),
+        # With links as well, a container that was handed out with a CDI name can start again.
+        folders=(specs, links) if links is not None else (specs,),
         clock=clock,
         pod_lookup_timeout_s=settings.pod_lookup_timeout_s,
         metrics=metrics,
         on_wired=notes.note,
     )
-    plugin = DevicePlugin(board, wiring)
+    plugin = DevicePlugin(board, wiring, links)
     nodes, report = _node_report(
         client, node, board=board, health=health, clock=clock, metrics=metrics
     )
@@ -111,6 +148,20 @@ def _parts(
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
     )
+    audit = Audit(
+        pods=lambda: _by_key(pods),
+        pod_resources=pod_resources,
+        specs=specs,
+        attribution=Attribution(settings.proc_root),
+        clock=clock,
+        period_s=settings.audit_period_s,
+        metrics=metrics,
+    )
+
+    def on_round(round_: ReadingRound) -> None:
+        health.observe(round_, now_s=clock.monotonic())
+        audit.observe(round_.readings)
+
     exporter = Exporter(
         cards=cards,
         board=board,
@@ -119,7 +170,7 @@ def _parts(
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
-        on_round=lambda round_: health.observe(round_, now_s=clock.monotonic()),
+        on_round=on_round,
     )
     health_events = HealthEvents(
         node=node,
@@ -154,10 +205,18 @@ def _parts(
             "collect": exporter.run,
             "notes": notes.run,
             "health": health_events.run,
+            "audit": audit.run,
+            **({"mps": mps.run} if mps is not None else {}),
             "register": registration.run,
         },
         servers=(server,),
     )
+
+
+def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:
+    if settings.isolation != MPS:
+        return None
+    return MpsDaemons(settings.mps_dir, program=settings.mps_program, clock=clock)
 
 
 def _node_report(

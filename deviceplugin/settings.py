@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deviceplugin.families import DIALECTS, Dialect
+from deviceplugin.outfit import MPS, Enforcer
 from process.settings import REQUIRED, ProcessSettings, setting
 
 
@@ -23,6 +24,34 @@ class DevicePluginSettings(ProcessSettings):
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"), "kubelet's PodResources socket"
     )
     cdi_dir: Path = setting(Path("/var/run/cdi"), "folder where the runtime looks for CDI specs")
+    vendor_cdi_dirs: tuple[str, ...] = setting(
+        ("/etc/cdi", "/var/run/cdi"), "folders with the CDI spec that nvidia-ctk generates"
+    )
+    injection: str = setting(
+        "auto",
+        "how a container gets its card: by CDI, by device files, or as the runtime is found to be",
+        choices=("auto", "cdi", "links"),
+    )
+    cri_socket: Path = setting(
+        Path("/run/containerd/containerd.sock"), "the runtime's socket, asked whether it knows CDI"
+    )
+    links_dir: Path = setting(
+        Path("/var/lib/fracgpu/links"), "folder of device files for runtimes without CDI"
+    )
+    enforcer: str = setting(
+        Enforcer.NONE.value,
+        "library in the containers that enforces their share, by the variables it reads",
+        choices=tuple(it.value for it in Enforcer),
+    )
+    isolation: str = setting(
+        "none",
+        "what this node's cards enforce: mps runs a control daemon for each card",
+        choices=("none", MPS),
+    )
+    mps_dir: Path = setting(
+        Path("/run/fracgpu/mps"), "folder for MPS pipes and logs, the same on the host"
+    )
+    mps_program: str = setting("nvidia-cuda-mps-control", "the MPS control daemon's program")
     proc_root: Path = setting(Path("/proc"), "the host's /proc, to tell whose a process is")
     slots_per_card: int = setting(
         32, "most containers that share one card at a time", low=1, high=1024
@@ -43,6 +72,12 @@ class DevicePluginSettings(ProcessSettings):
     )
     health_hold_s: float = setting(
         600.0, "how long an XID or memory error speaks against its card", low=1, high=86_400
+    )
+    audit_period_s: float = setting(
+        60.0,
+        "time between two comparisons of assignment, kubelet, CDI and processes",
+        low=0.2,
+        high=3600,
     )
     kubelet_poll_s: float = setting(
         1.0, "time between two looks at kubelet's socket", low=0.1, high=60

@@ -1,15 +1,16 @@
 """One container start: who holds these slots, may it start, and the CDI spec that lets it."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.cdi import CdiError, CdiFolder, device_name, spec_for
+from deviceplugin.cdi import CdiError, CdiSpec, device_name
 from deviceplugin.claims import Claim, NoClaim, NodePicture, PodKey, SlotHolder, resolve
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.outfit import OutfitError, Outfitter
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.slot_memory import SlotMemory
 from fracgpu.errors import WireError
@@ -23,6 +24,7 @@ log = structlog.get_logger()
 # Kubelet may take this long from PreStart to the runtime's CreateContainer; until then a spec may
 # belong to an init container, which PodResources does not list.
 _FRESH_S: Final = 120.0
+_HANDED_ON: Final = "kubelet has handed the slots to another container meanwhile"
 
 
 class NotWiredError(Exception):
@@ -33,6 +35,14 @@ class PodReader(Protocol):
     """The part of a kube client that a start needs."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
+
+
+class SpecStore(Protocol):
+    """Where the runtime finds what a container gets; every method may raise ``CdiError``."""
+
+    def write(self, spec: CdiSpec) -> None: ...
+    def names(self) -> frozenset[str]: ...
+    def remove(self, name: str) -> None: ...
 
 
 NodePods = Callable[[], Mapping[PodKey, PodView] | None]
@@ -48,7 +58,8 @@ class Wiring:
         pod_resources: kubelet's list of holders.
         reader: reads one pod from the API server.
         pods: the informer's pods of this node.
-        folder: where the specs go.
+        outfitter: says what a container gets.
+        folders: where that goes.
         clock: for durations.
         pod_lookup_timeout_s: longest wait for the API server; kubelet gives up after 30 s.
         metrics: counts starts by outcome.
@@ -63,7 +74,8 @@ class Wiring:
         pod_resources: PodResources,
         reader: PodReader,
         pods: NodePods,
-        folder: CdiFolder,
+        outfitter: Outfitter,
+        folders: Sequence[SpecStore],
         clock: Clock,
         pod_lookup_timeout_s: float,
         metrics: DevicePluginMetrics,
@@ -74,7 +86,8 @@ class Wiring:
         self._pod_resources = pod_resources
         self._reader = reader
         self._pods = pods
-        self._folder = folder
+        self._outfitter = outfitter
+        self._folders = folders
         self._clock = clock
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
@@ -132,19 +145,22 @@ class Wiring:
         if isinstance(answer, NoClaim):
             token = f"[{self._memory.ask(slot_ids)}] " if answer.askable else ""
             raise self._refusal(answer.doubt.value, token + answer.text)
-        if self._memory.turn(slot_ids) != turn:
-            text = "kubelet has handed the slots to another container meanwhile"
-            raise self._refusal("handed_on", text)
-        self._memory.verified(slot_ids, pod_uid=answer.pod.record.uid)
         name = device_name(slot_ids)
-        nodes = stock.device_nodes(answer.cards)
-        spec = spec_for(name, answer.slices, answer.cards, nodes)
+        try:
+            spec = await self._outfitter.outfit(name, answer, stock)
+        except OutfitError as error:
+            raise self._refusal("no_outfit", str(error)) from error
         try:
             self._remove_stale(holders, keep=name)
-            # A folder on a slow disk must not hold up the other starts.
-            await asyncio.to_thread(self._folder.write, spec)
+            for folder in self._folders:
+                # A folder on a slow disk must not hold up the other starts.
+                await asyncio.to_thread(folder.write, spec)
         except CdiError as error:
             raise self._refusal("cdi_folder", str(error)) from error
+        # What was just written for the old holder is overwritten before the new one's start.
+        if self._memory.turn(slot_ids) != turn:
+            raise self._refusal("handed_on", _HANDED_ON)
+        self._memory.verified(slot_ids, pod_uid=answer.pod.record.uid)
         self._written_at_s[name] = self._clock.monotonic()
         return answer
 
@@ -160,10 +176,11 @@ class Wiring:
         now_s = self._clock.monotonic()
         fresh = {it for it, at_s in self._written_at_s.items() if now_s - at_s < _FRESH_S}
         held = {device_name(it.slot_ids) for it in holders}
-        for name in sorted(self._folder.names() - held - fresh - {keep}):
-            self._folder.remove(name)
-            self._written_at_s.pop(name, None)
-            log.info("stale_spec_removed", device=name)
+        for folder in self._folders:
+            for name in sorted(folder.names() - held - fresh - {keep}):
+                folder.remove(name)
+                self._written_at_s.pop(name, None)
+                log.info("stale_spec_removed", device=name)
 
     async def _pods_of(
         self, slot_ids: frozenset[str], holders: Iterable[SlotHolder]

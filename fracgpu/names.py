@@ -71,6 +71,11 @@ CDI_KIND: Final = "fracgpu.io/slot"
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
+# What programs written for older systems read: gpushare, and HAMi's library.
+ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
+ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
+ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"
+ENV_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 
 SYSTEM_NAMESPACE: Final = "fracgpu-system"
 CONFIG_MAP: Final = "fracgpu-config"

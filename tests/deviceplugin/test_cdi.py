@@ -12,6 +12,7 @@ from deviceplugin.cdi import (
     CdiFolder,
     CdiSpec,
     device_name,
+    newest,
     qualified_name,
     spec_for,
 )
@@ -117,3 +118,20 @@ def test_a_failed_write_leaves_the_old_spec_and_no_leftover(tmp_path: Path) -> N
 
     assert [it.name for it in tmp_path.iterdir()] == [target.name]
     assert stat.S_ISDIR(target.stat().st_mode)
+
+
+def test_what_a_spec_gives_can_be_read_back_and_a_spoilt_one_gives_nothing(
+    tmp_path: Path,
+) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(CdiSpec(name="good", env={"A": "1=2"}))
+    folder.write(CdiSpec(name="bad"))
+    bad = next(it for it in tmp_path.iterdir() if "bad" in it.name)
+    bad.write_text('{"devices": 7}')
+
+    assert folder.environments() == {"good": {"A": "1=2"}, "bad": {}}
+
+
+def test_the_newest_version_is_found_by_its_numbers() -> None:
+    assert newest("0.5.0", "0.10.0", "0.8.0") == "0.10.0"
+    assert newest("0.5.0", "", "x.y") == "0.5.0"

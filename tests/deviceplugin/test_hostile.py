@@ -14,11 +14,13 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cdi import CdiFolder, device_name
 from deviceplugin.claims import PodKey
 from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.outfit import Outfitter
 from deviceplugin.plugin import DevicePlugin, PluginServer
 from deviceplugin.podresources import PodResourcesClient
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.proto import podresources_pb2 as listed
+from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import Wiring
 from fracgpu import names
 from fracgpu.views import PodView, read_pod
@@ -157,7 +159,8 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=0.3),
                 reader=client,
                 pods=lambda: pods,
-                folder=CdiFolder(root / "cdi"),
+                outfitter=Outfitter(VendorSpecs([])),
+                folders=[CdiFolder(root / "cdi")],
                 clock=SystemClock(),
                 pod_lookup_timeout_s=1.0,
                 metrics=DevicePluginMetrics(CollectorRegistry()),

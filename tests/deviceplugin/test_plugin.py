@@ -10,6 +10,7 @@ import pytest
 
 from deviceplugin.cdi import device_name
 from deviceplugin.claims import Claim
+from deviceplugin.links import LinkFolder
 from deviceplugin.plugin import (
     DevicePlugin,
     PluginServer,
@@ -54,11 +55,14 @@ async def dialled(socket: Path) -> AsyncIterator[services.DevicePluginStub]:
 
 @asynccontextmanager
 async def a_plugin(
-    cards: FakeCards, starter: FakeStarter, clock: VirtualClock
+    cards: FakeCards,
+    starter: FakeStarter,
+    clock: VirtualClock,
+    links: LinkFolder | None = None,
 ) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
     board = a_board(cards, clock)
     await board.survey()
-    plugin = DevicePlugin(board, starter)
+    plugin = DevicePlugin(board, starter, links)
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
         await server.start()
@@ -211,3 +215,23 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
 
     with pytest.raises(SocketError, match="has 108 bytes; want at most 107"):
         check_socket_path(Path("/" + "a" * 107))
+
+
+async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -> None:
+    request = messages.AllocateRequest(
+        container_requests=[messages.ContainerAllocateRequest(devices_ids=["s1"])]
+    )
+    links, starter = LinkFolder(tmp_path), FakeStarter()
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock(), links) as (stub, _):
+        answer: messages.AllocateResponse = await stub.Allocate(request)
+
+    (part,) = answer.container_responses
+    name = device_name(["s1"])
+    assert not part.cdi_devices
+    assert [(it.host_path, it.container_path) for it in part.devices] == [
+        (str(links.devices(name)), "/dev")
+    ]
+    assert [(it.host_path, it.read_only) for it in part.mounts] == [
+        (str(links.environment(name)), True)
+    ]
+    assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "none"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.audit import Disagreement
 from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.card import Health
@@ -38,6 +39,8 @@ async def test_a_pod_gets_exactly_the_card_its_assignment_names(node: Node) -> N
         names.ENV_VISIBLE_DEVICES: node.uuid(2),
         names.ENV_MEM_MIB: "3000",
         names.ENV_CARD_MIB: "24000",
+        names.ENV_ALIYUN_CONTAINER: "3000",
+        names.ENV_ALIYUN_DEV: "24000",
     }
 
 
@@ -344,3 +347,35 @@ async def test_a_card_that_an_operator_takes_out_of_service_stops_taking_slices_
     await annotate(None)
     await node.wait_phase(late, "Running")
     await until(lambda: memory(4 * 24_000), what="all memory is offered again")
+
+
+async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_once(
+    node: Node,
+) -> None:
+    pod = await node.run_pod("one", card=2)
+    await node.wait_phase(pod, "Running")
+    kind = Disagreement.SPEC_DIFFERS.value
+
+    async def standing() -> dict[str, float]:
+        _, text = await node.scrape()
+        found = {}
+        for line in text.splitlines():
+            if line.startswith("fracgpu_audit_disagreements_now{"):
+                found[line.split('"')[1]] = float(line.rpartition(" ")[2])
+        return found
+
+    async def all_asked() -> bool:
+        return set(await standing()) == {it.value for it in Disagreement}
+
+    await until(all_asked, what="an audit was done")
+    assert set((await standing()).values()) == {0.0}
+
+    (spec,) = node.folders.cdi.glob("*.json")
+    spec.write_text(spec.read_text().replace(node.uuid(2), node.uuid(1)))
+
+    async def found() -> bool:
+        return (await standing())[kind] == 1
+
+    await until(found, what="the audit finds the forged spec")
+    _, text = await node.scrape()
+    assert f'fracgpu_audit_disagreements_total{{kind="{kind}"}} 1.0' in text

@@ -11,7 +11,9 @@ from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.claims import Claim, PodKey, SlotHolder
 from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.outfit import Outfitter
 from deviceplugin.podresources import PodResources, PodResourcesError
+from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import NotWiredError, Wiring
 from fracgpu.views import PodView, read_pod
 from kube.errors import KubeError, NotFound, Unavailable
@@ -109,7 +111,8 @@ async def a_rig(
         pod_resources=kubelet,
         reader=api,
         pods=lambda: memory,
-        folder=cdi,
+        outfitter=Outfitter(VendorSpecs([])),
+        folders=[cdi],
         clock=clock,
         pod_lookup_timeout_s=1.0,
         metrics=DevicePluginMetrics(registry),
@@ -193,7 +196,7 @@ async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> No
     with pytest.raises(NotWiredError, match="handed the slots to another container"):
         await rig.wiring.wire(S1)
 
-    assert specs(tmp_path) == []
+    assert rig.noted == []
 
 
 async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_start_it_is(

@@ -16,18 +16,25 @@ MARK: Final = "/dev/fake-card"
 _TELL: Final = (
     'trap "exit 0" TERM; f=/seen/$POD_UID.$NAME.$$.$(cat /proc/uptime | tr -c "0-9" "_"); '
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
-    'for v in $(env); do echo "env $v"; done; } >$f.new 2>&1; mv $f.new $f.seen; '
+    'for v in $(env); do echo "env $v"; done; '
+    'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; } >$f.new 2>&1; mv $f.new $f.seen; '
 )
 _STAY: Final = "sleep 3600 & wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What one start of a container saw of cards: device numbers by path, and its environment."""
+    """What one start of a container saw of cards.
+
+    Attributes:
+        devices: device numbers by path.
+        told: the lines of the file that stands for variables where the runtime knows no CDI.
+    """
 
     container: str
     devices: Mapping[str, str]
     env: Mapping[str, str]
+    told: tuple[str, ...] = ()
 
 
 def state_of(pod: Json | None) -> str:
@@ -46,7 +53,7 @@ def state_of(pod: Json | None) -> str:
 
 def read_sight(file: Path) -> Sight:
     """Read what a container wrote about itself."""
-    devices, env = {}, {}
+    devices, env, told = {}, {}, []
     for line in file.read_text(errors="replace").splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "device":
@@ -55,7 +62,9 @@ def read_sight(file: Path) -> Sight:
         elif kind == "env":
             key, _, value = rest.partition("=")
             env[key] = value
-    return Sight(container=file.name.split(".")[1], devices=devices, env=env)
+        elif kind == "told":
+            told.append(rest)
+    return Sight(container=file.name.split(".")[1], devices=devices, env=env, told=tuple(told))
 
 
 _names: Final = itertools.count(1)
