@@ -75,9 +75,6 @@ STATEFULSETS: Final = Kind("apps/v1", "statefulsets", "StatefulSet", namespaced=
 DAEMONSETS: Final = Kind("apps/v1", "daemonsets", "DaemonSet", namespaced=True)
 JOBS: Final = Kind("batch/v1", "jobs", "Job", namespaced=True)
 PDBS: Final = Kind("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget", namespaced=True)
-PRIORITY_CLASSES: Final = Kind(
-    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
-)
 MUTATING_WEBHOOKS: Final = Kind(
     "admissionregistration.k8s.io/v1",
     "mutatingwebhookconfigurations",

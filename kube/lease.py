@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -260,40 +258,6 @@ class Election:
         self._renewed_at = None
         _log.error("lease_lost", lease=self._name, identity=self.identity, why=why)
         return LeaseLost(f"lease {self._namespace}/{self._name} of {self.identity!r} lost: {why}")
-
-
-@asynccontextmanager
-async def hold_lease(
-    client: KubeClient,
-    clock: Clock,
-    *,
-    name: str,
-    namespace: str,
-    identity: str,
-    times: LeaseTimes | None = None,
-) -> AsyncIterator[Election]:
-    """Wait for the lease, then run the body as its holder; give it back afterwards.
-
-    For work that exists only on the leader. A process that must also serve while it is not the
-    leader runs :meth:`Election.run` as a task of its own.
-
-    Raises:
-        LeaseLost: the lease was lost; the body was cancelled.
-    """
-    election = Election(
-        client, clock, name=name, namespace=namespace, identity=identity, times=times
-    )
-    await election.acquire()
-    try:
-        async with asyncio.TaskGroup() as group:
-            renewal = group.create_task(election.renew_until_lost(), name=f"renew-{name}")
-            yield election
-            renewal.cancel()
-    except BaseExceptionGroup as several:
-        # The group is ours; whoever wrote the body expects the error itself.
-        raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None
-    finally:
-        await election.release()
 
 
 def micro_time(at: datetime) -> str:

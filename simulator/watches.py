@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from simulator import views
 from simulator.objects import Json, encode
 from simulator.requests import Selection
-from simulator.status import ApiError, expired
+from simulator.status import expired
 from simulator.store import CompactedError
 
 if TYPE_CHECKING:
@@ -125,8 +125,3 @@ def _bookmark(
     if annotations:
         meta["annotations"] = annotations
     return _line("BOOKMARK", views.encoded_value(resource, {"metadata": meta}))
-
-
-def error_line(error: ApiError) -> bytes:
-    """Write an error as a watch event."""
-    return _line("ERROR", encode(error.body()))

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -7,7 +7,7 @@ import pytest
 
 from kube.client import KubeClient, RetryPolicy
 from kube.kinds import LEASES
-from kube.lease import Election, LeaseLost, LeaseTimes, hold_lease, micro_time
+from kube.lease import Election, LeaseLost, LeaseTimes, micro_time
 from tests.fakes.clock import VirtualClock
 from tests.fakes.leases import Fault, Leases, LeaseTransport
 
@@ -334,51 +334,6 @@ async def test_giving_back_never_raises(leases: Leases, clock: VirtualClock) -> 
 
     assert not one.election.still_leader()
     assert leases.holder(PATH) == "one"
-
-
-async def test_a_body_under_a_lease_runs_as_its_holder(leases: Leases, clock: VirtualClock) -> None:
-    client = KubeClient(LeaseTransport(leases))
-
-    async with hold_lease(client, clock, name="leader", namespace="ml", identity="one") as election:
-        assert election.still_leader()
-        assert leases.holder(PATH) == "one"
-
-    assert leases.holder(PATH) == ""
-
-
-async def test_a_body_under_a_lease_is_cancelled_when_it_is_lost(
-    leases: Leases, clock: VirtualClock
-) -> None:
-    one = Candidate(leases, clock, "one")
-
-    async def work() -> None:
-        async with hold_lease(one.client, clock, name="leader", namespace="ml", identity="one"):
-            one.transport.fault = Fault.REFUSED
-            await asyncio.Event().wait()
-
-    async with asyncio.TaskGroup() as group:
-        working = group.create_task(_raises_lease_lost(work()))
-        while not working.done():
-            await clock.advance(0.5)
-
-    assert leases.holder(PATH) == "one"
-
-
-async def _raises_lease_lost(work: Coroutine[None, None, None]) -> None:
-    with pytest.raises(LeaseLost):
-        await work
-
-
-async def test_an_error_in_the_body_comes_out_as_itself(
-    leases: Leases, clock: VirtualClock
-) -> None:
-    client = KubeClient(LeaseTransport(leases))
-
-    with pytest.raises(LookupError):
-        async with hold_lease(client, clock, name="leader", namespace="ml", identity="one"):
-            raise LookupError("a mistake of the body")
-
-    assert leases.holder(PATH) == ""
 
 
 @pytest.mark.parametrize(
