@@ -162,7 +162,6 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -
     kubectl, admin = world.kubectl, world.admin
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(kind, "fracgpu-webhook")
-    await admin.delete(VALIDATING_WEBHOOKS, "fracgpu-webhook")
     for key in (names.ASSIGNMENT, names.WIRED):
         said = await kubectl.refused("create", "-f-", stdin=a_pod("x", notes={key: FORGED}))
         assert f"The annotation {key}" in said
