@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from cli.fleet import Fleet
-from cli.render import coloured, dashboard, fleet_view, promises
+from cli.render import coloured, dashboard, elapsed, fleet_view, promises
 from cli.words import Line, fleet_lines
 from simulator.demo.picture import Picture
 from simulator.demo.verdict import Promise
@@ -37,7 +37,7 @@ class PlainScreen:
     def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
         if step != self._step:
             self._step = step
-            self._write(f"[{elapsed_s:3.0f}/{duration_s:.0f} s] {step}")
+            self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
         for line in _unseen(self._shown, picture.news):
             self._write(f"  {line}")
         self._shown = list(picture.news)

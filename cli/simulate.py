@@ -125,7 +125,8 @@ def _scaled(
 
 
 def _what(workload: Workload, seeds: int) -> str:
-    nodes = f"{len(workload.nodes)} nodes with {workload.cards} cards"
+    count = len(workload.nodes)
+    nodes = f"{count} node{'s' if count != 1 else ''} with {workload.cards} cards"
     return f"{nodes}, a workload of {len(workload.pods)} pods, {_seeds(seeds)}"
 
 

@@ -32,9 +32,15 @@ def test_each_piece_of_news_is_written_once_and_in_order() -> None:
 
     screen.show(a_picture("one"), elapsed_s=1, duration_s=90, step="starting")
     screen.show(a_picture("one", "two"), elapsed_s=2, duration_s=90, step="starting")
-    screen.show(a_picture("two", "three"), elapsed_s=3, duration_s=90, step="watching")
+    screen.show(a_picture("two", "three"), elapsed_s=91, duration_s=90, step="watching")
 
-    assert lines == ["[  1/90 s] starting", "  one", "  two", "[  3/90 s] watching", "  three"]
+    assert lines == [
+        "[1 s of 90 s] starting",
+        "  one",
+        "  two",
+        "[91 s, longer than planned] watching",
+        "  three",
+    ]
 
 
 def test_news_that_came_all_at_once_is_not_lost_with_the_window() -> None:
@@ -91,7 +97,7 @@ def test_a_terminal_gets_the_cards_drawn() -> None:
     show_fleet(Console(file=out, width=150, force_terminal=True), a_fleet(held_mib=12_000))
 
     assert "\x1b[" in out.getvalue()
-    assert "1 cards, 12 of 23 GiB held (50%)" in out.getvalue()
+    assert "1 card, 12 of 23 GiB held (50%)" in out.getvalue()
 
 
 def test_following_in_a_pipe_does_not_repeat_what_did_not_change() -> None:

@@ -69,7 +69,7 @@ async def test_a_live_cluster_is_replayed_with_its_own_pods(
 
     assert await call(main, api, tmp_path, "--live", "--policy", "pack") == DONE
 
-    assert "1 nodes with 2 cards, a workload of 3 pods" in capsys.readouterr().out
+    assert "1 node with 2 cards, a workload of 3 pods" in capsys.readouterr().out
 
 
 async def test_a_live_cluster_without_pods_has_nothing_to_replay(
