@@ -33,6 +33,9 @@ from simulator.realapi import ASSETS_ENV, RealApiError, find_assets
 _FRAME_S: Final = 0.5
 # Of each model: what the steady workloads need, with room to pack them in any order.
 _FEWEST_CARDS: Final = 6
+# A closed terminal is among them, or every role would outlive the demo.
+_LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
+_STOPPED: Final = "stopped; everything that was started has ended"
 # A slow machine may need longer than the planned duration; past this the demo has failed.
 _GRACE_S: Final = 90.0
 
@@ -76,16 +79,15 @@ def main(argv: Sequence[str]) -> int:
             _log_to(Path(folder) / "demo.log")
             return asyncio.run(_show(settings, options, Path(folder)))
     except KeyboardInterrupt:
-        return _complain(FAILED, "stopped; everything that was started has ended")
+        return _complain(FAILED, _STOPPED)
     except (RigFailed, RealApiError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
     loop = asyncio.get_running_loop()
-    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation; a closed terminal
-    # takes it too, or every role would outlive the demo.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation.
+    for number in _LIKE_CTRL_C:
         loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
     console = open_console()
     say = partial(print_plain, console)
@@ -104,8 +106,18 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             say(f"the logs of every role are in {kept}")
         if options.keep:
             _print_addresses(rig, say)
-            await asyncio.Event().wait()
+            await _told_to_stop()
+    if options.keep:
+        say(_STOPPED)
     return DONE if outcome.kept else FAILED
+
+
+async def _told_to_stop() -> None:
+    """Wait for Ctrl-C or its like; the verdict has been given, and stays the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, *_LIKE_CTRL_C):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
 async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcome:

@@ -116,13 +116,21 @@ async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: sign
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_without_a_terminal_it_prints_plain_lines_and_a_report(tmp_path: Path) -> None:
-    demo = await _started(tmp_path, "--duration", "30", "--nodes", "2", "--cards", "6")
-    output, _ = await demo.communicate()
-    text = output.decode()
+async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_up_if_asked(
+    tmp_path: Path,
+) -> None:
+    demo = await _started(tmp_path, "--duration", "30", "--nodes", "2", "--cards", "6", "--keep")
+    assert demo.stdout is not None
+    text = ""
+    async for line in demo.stdout:
+        text += line.decode()
+        if b"Ctrl-C stops everything" in line:
+            demo.send_signal(signal.SIGINT)  # the verdict has been given, and stays
+    await demo.wait()
     report = json.loads((tmp_path / "report.json").read_text())
 
     assert demo.returncode == 0, text
+    assert text.endswith("stopped; everything that was started has ended\n")
     assert "\x1b[" not in text
     assert text.count("kept   ") == len(report["promises"]) == 6
     assert report["kept"] is True
