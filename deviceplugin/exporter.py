@@ -28,6 +28,7 @@ class Exporter:
         period_s: between two readings.
         metrics: counts the readings.
         on_round: told of every round of readings.
+        on_picture: called in a thread after each picture.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -41,6 +42,7 @@ class Exporter:
         period_s: float,
         metrics: DevicePluginMetrics,
         on_round: Callable[[ReadingRound], None] = lambda _: None,
+        on_picture: Callable[[], None] = lambda: None,
     ) -> None:
         self._cards = cards
         self._board = board
@@ -50,6 +52,7 @@ class Exporter:
         self._period_s = period_s
         self._metrics = metrics
         self._on_round = on_round
+        self._on_picture = on_picture
         self._picture: UsagePicture | None = None
         self._problem: str | None = None
 
@@ -82,6 +85,7 @@ class Exporter:
             owners=owners,
             pods=self._pods(),
         )
+        await asyncio.to_thread(self._on_picture)
         self._metrics.collected(success=not readings.troubles)
         self._note(_troubles(readings))
 

@@ -127,6 +127,37 @@ class _PlainCounter(str):
     __hash__ = str.__hash__
 
 
+class AgeCollector(Collector):
+    """Serves when the cards were last read. That stays, however old: alerts go by it.
+
+    Args:
+        picture: the last picture, or None before the first.
+        now_s: seconds since the epoch.
+    """
+
+    def __init__(
+        self, *, picture: Callable[[], UsagePicture | None], now_s: Callable[[], float]
+    ) -> None:
+        self._picture = picture
+        self._now_s = now_s
+
+    def collect(self) -> Iterator[Metric]:
+        """Write the time and the age of the last picture."""
+        picture = self._picture()
+        if picture is None:
+            return
+        yield GaugeMetricFamily(
+            "fracgpu_collect_timestamp_seconds",
+            "When the cards were last read, in seconds since the epoch.",
+            value=picture.taken_at_s,
+        )
+        yield GaugeMetricFamily(
+            "fracgpu_collect_age_seconds",
+            "Age of the figures of the cards.",
+            value=self._now_s() - picture.taken_at_s,
+        )
+
+
 class CardCollector(Collector):
     """Serves the last picture of cards and pods, and nothing once it is too old to be true.
 
@@ -157,26 +188,25 @@ class CardCollector(Collector):
         """Name nothing in advance: which families there are depends on the cards."""
         return ()
 
+    def holds(self) -> Callable[[], bool]:
+        """Give a question: would :meth:`collect` write later on what it writes now?"""
+        picture = self._fresh()
+        return lambda: self._fresh() is picture
+
     def collect(self) -> Iterator[Metric]:
         """Write every family that has a value."""
+        picture = self._fresh()
+        if picture is not None:
+            yield from self._nvidia_families(picture)
+            yield from self._card_families(picture)
+            yield from self._pod_families(picture)
+
+    def _fresh(self) -> UsagePicture | None:
         picture = self._picture()
         if picture is None:
-            return
-        # The time stays, however old: alerts tell a stale exporter by it.
-        yield GaugeMetricFamily(
-            "fracgpu_collect_timestamp_seconds",
-            "When the cards were last read, in seconds since the epoch.",
-            value=picture.taken_at_s,
-        )
+            return None
         age_s = self._now_s() - picture.taken_at_s
-        yield GaugeMetricFamily(
-            "fracgpu_collect_age_seconds", "Age of the figures of the cards.", value=age_s
-        )
-        if age_s > _PERIODS_UNTIL_STALE * self._period_s:
-            return
-        yield from self._nvidia_families(picture)
-        yield from self._card_families(picture)
-        yield from self._pod_families(picture)
+        return picture if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
     def _nvidia_families(self, picture: UsagePicture) -> Iterator[Metric]:
         labels = {use.facts.card.uuid: self._card_labels(use, picture) for use in picture.cards}

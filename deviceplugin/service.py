@@ -20,7 +20,7 @@ from deviceplugin.health import HealthWatch, out_of_service
 from deviceplugin.health_events import HealthEvents
 from deviceplugin.inventory import CardBoard
 from deviceplugin.links import LinkFolder
-from deviceplugin.metrics import CardCollector, DevicePluginMetrics
+from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
 from deviceplugin.mps import MpsDaemons
 from deviceplugin.outfit import MPS, Enforcer, Outfitter
 from deviceplugin.plugin import DevicePlugin, PluginServer
@@ -41,7 +41,8 @@ from kube.informer import Change, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
-from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
+from process.memory import share_one_heap
+from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, new_registry
 
 log = structlog.get_logger()
 
@@ -50,7 +51,9 @@ _NAME: Final = "deviceplugin"
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     """Put the agent together around *cards*."""
+    share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
+    prepared = Prepared()
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
@@ -58,7 +61,14 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             links = LinkFolder(settings.links_dir) if await _needs_links(settings) else None
             try:
                 yield _parts(
-                    settings, cards, client, links=links, clock=clock, gate=gate, registry=registry
+                    settings,
+                    cards,
+                    client,
+                    links=links,
+                    clock=clock,
+                    gate=gate,
+                    registry=registry,
+                    prepared=prepared,
                 )
             finally:
                 await cards.close()
@@ -68,7 +78,11 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
         open=parts,
         gate=gate,
         telemetry=TelemetryServer(
-            registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
+            registry,
+            settings.telemetry_host,
+            settings.telemetry_port,
+            gate.readiness,
+            prepared=[prepared],
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_limit_s=settings.drain_limit_s,
@@ -97,6 +111,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
+    prepared: Prepared,
 ) -> Running:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
@@ -171,6 +186,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         period_s=settings.collect_period_s,
         metrics=metrics,
         on_round=on_round,
+        on_picture=lambda: prepared.prepare(collector.holds()),
     )
     health_events = HealthEvents(
         node=node,
@@ -178,15 +194,15 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pods=lambda: _values(pods),
         recorder=EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node),
     )
-    registry.register(
-        CardCollector(
-            node=node,
-            picture=exporter.picture,
-            now_s=lambda: clock.now().timestamp(),
-            period_s=settings.collect_period_s,
-            dialect=Dialect(settings.metrics_dialect),
-        )
+    collector = CardCollector(
+        node=node,
+        picture=exporter.picture,
+        now_s=lambda: clock.now().timestamp(),
+        period_s=settings.collect_period_s,
+        dialect=Dialect(settings.metrics_dialect),
     )
+    prepared.registry.register(collector)
+    registry.register(AgeCollector(picture=exporter.picture, now_s=lambda: clock.now().timestamp()))
     gate.add("cards", lambda: board.problem)
     gate.add("pods", lambda: None if pods.synced else "this node's pods are not listed yet")
     gate.add("node", lambda: report.problem)

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,9 @@ Registry = CollectorRegistry
 
 _STARTING: Final = "still starting"
 _STOPPING: Final = "stopping"
+_PLAIN_TEXT: Final = ""  # what is served to somebody who accepts anything
+_OPEN_METRICS_END: Final = b"# EOF\n"
+_FORMS_PREPARED: Final = 4  # Prometheus asks in one or two; a stranger may not fill our memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +65,52 @@ def new_registry() -> Registry:
     return registry
 
 
+class Prepared:
+    """Many metrics that change all at once, written down in advance: a scrape need not wait.
+
+    They may not be in the registry that is served as well.
+    """
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry()
+        self._asked = {_PLAIN_TEXT}
+        self._texts: Mapping[str, bytes] = {}
+        self._valid: Callable[[], bool] = lambda: False
+
+    def prepare(self, valid: Callable[[], bool]) -> None:
+        """Write them down, in every form that somebody has asked for; best called in a thread.
+
+        Args:
+            valid: whether what is written now still holds; asked at each scrape.
+        """
+        texts = {accept: choose_encoder(accept)[0](self.registry) for accept in tuple(self._asked)}
+        self._texts, self._valid = texts, valid
+
+    def text(self, accept: str) -> bytes:
+        """Give what was written down, if it still holds, else write it now."""
+        prepared = self._texts.get(accept) if self._valid() else None
+        if prepared is not None:
+            return prepared
+        if len(self._asked) < _FORMS_PREPARED:
+            self._asked.add(accept)
+        return choose_encoder(accept)[0](self.registry)
+
+
 def add_telemetry_routes(
-    app: web.Application, *, registry: Registry, readiness: Callable[[], Readiness]
+    app: web.Application,
+    *,
+    registry: Registry,
+    readiness: Callable[[], Readiness],
+    prepared: Sequence[Prepared] = (),
 ) -> None:
     """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to an application a role already has."""
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        response = web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        accept = request.headers.get("Accept", "")
+        encode, content_type = choose_encoder(accept)
+        parts = [it.text(accept).removesuffix(_OPEN_METRICS_END) for it in prepared]
+        body = b"".join((*parts, encode(registry)))
+        response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()
         return response
 
@@ -140,8 +181,14 @@ class TelemetryServer(HttpServer):
     """``/metrics``, ``/livez`` and ``/readyz`` on a port of their own."""
 
     def __init__(
-        self, registry: Registry, host: str, port: int, readiness: Callable[[], Readiness]
+        self,
+        registry: Registry,
+        host: str,
+        port: int,
+        readiness: Callable[[], Readiness],
+        *,
+        prepared: Sequence[Prepared] = (),
     ) -> None:
         app = web.Application()
-        add_telemetry_routes(app, registry=registry, readiness=readiness)
+        add_telemetry_routes(app, registry=registry, readiness=readiness, prepared=prepared)
         super().__init__(app, host=host, port=port)

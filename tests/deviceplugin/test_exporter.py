@@ -79,3 +79,27 @@ async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path)
     assert picture is not None
     assert [use.reading is not None for use in picture.cards] == [True, False]
     assert registry.get_sample_value("fracgpu_last_collect_success") == 0
+
+
+async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None:
+    cards, clock, seen = FakeCards(a_card("GPU-a")), VirtualClock(), []
+    cards.readings = {A: Reading()}
+    board = a_board(cards, clock)
+    await board.survey()
+    exporter = Exporter(
+        cards=cards,
+        board=board,
+        attribution=Attribution(tmp_path),
+        pods=list,
+        clock=clock,
+        period_s=5.0,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+        on_picture=lambda: seen.append(exporter.picture()),
+    )
+
+    await exporter.collect()
+    cards.readings = CardsUnavailableError("gone")
+    await exporter.collect()
+
+    assert seen == [exporter.picture()]
+    assert seen[0] is not None

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.attribution import Owner
 from deviceplugin.cards import CardProcess, Figures, Reading, ReadingRound
-from deviceplugin.metrics import CardCollector, DevicePluginMetrics
+from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
 from deviceplugin.usage import UsagePicture, picture_usage
 from fracgpu.card import CardUuid
 from fracgpu.units import Mib
@@ -86,6 +86,7 @@ def exposition(picture: UsagePicture | None, *, age_s: float = 1.0) -> str:
             node=NODE, picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s, period_s=5.0
         )
     )
+    registry.register(AgeCollector(picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s))
     return generate_latest(registry).decode()
 
 
@@ -214,6 +215,19 @@ def test_an_old_picture_is_not_served_as_fresh_but_its_time_is_told() -> None:
     assert "fracgpu_pod_card_info" not in stale
     assert one(stale, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
     assert one(stale, "fracgpu_collect_age_seconds") == pytest.approx(15.1)
+
+
+def test_what_was_written_holds_until_there_is_another_picture_or_it_is_too_old() -> None:
+    picture, now_s = a_picture(), TAKEN_AT_S
+    collector = CardCollector(node=NODE, picture=lambda: picture, now_s=lambda: now_s, period_s=5.0)
+    first = collector.holds()
+    seen = [first()]
+    now_s += 15.1
+    seen += [first(), collector.holds()()]
+    picture, now_s = a_picture(), TAKEN_AT_S
+    seen += [first(), collector.holds()()]
+
+    assert seen == [True, False, True, False, True]
 
 
 def test_before_the_first_reading_there_is_nothing() -> None:

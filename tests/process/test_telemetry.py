@@ -3,14 +3,16 @@ import gzip
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
 from process.telemetry import (
     HttpServer,
+    Prepared,
     Readiness,
     ReadyGate,
     TelemetryServer,
@@ -188,3 +190,66 @@ async def until_refused(url: str) -> None:
                 await get(f"{url}/other")
             except aiohttp.ClientConnectorError:
                 return
+
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@asynccontextmanager
+async def telemetry_with(prepared: Prepared) -> AsyncIterator[str]:
+    registry = new_registry()
+    Counter("fracgpu_test_turns_total", "Turns.", registry=registry).inc(3)
+    server = TelemetryServer(registry, "127.0.0.1", 0, ReadyGate().readiness, prepared=[prepared])
+    async with serving(server) as url:
+        yield url
+
+
+async def test_prepared_metrics_are_served_as_they_were_written_while_they_hold() -> None:
+    prepared, holds = Prepared(), True
+    gauge = Gauge("fracgpu_test_cards", "Cards.", registry=prepared.registry)
+    gauge.set(1)
+    async with telemetry_with(prepared) as url:
+        seen = []
+        _, _, text = await get(f"{url}/metrics")
+        seen.append("fracgpu_test_cards 1.0" in text)
+        prepared.prepare(lambda: holds)
+        gauge.set(2)
+        _, _, text = await get(f"{url}/metrics")
+        seen.append("fracgpu_test_cards 1.0" in text)
+        holds = False
+        _, _, text = await get(f"{url}/metrics")
+        seen.append("fracgpu_test_cards 2.0" in text)
+        assert "fracgpu_test_turns_total 3.0" in text
+
+    assert seen == [True, True, True]
+
+
+async def test_prepared_metrics_and_the_others_are_one_open_metrics_text() -> None:
+    prepared = Prepared()
+    Gauge("fracgpu_test_cards", "Cards.", registry=prepared.registry).set(1)
+    async with telemetry_with(prepared) as url:
+        for _ in range(2):  # the second time in a form that was asked for before
+            _, _, text = await get(f"{url}/metrics", Accept=OPEN_METRICS)
+            prepared.prepare(lambda: True)
+
+            assert text.count("# EOF") == 1
+            assert text.endswith("# EOF\n")
+            assert "fracgpu_test_cards 1.0" in text
+
+
+def test_a_stranger_cannot_make_us_prepare_ever_more_forms() -> None:
+    prepared = Prepared()
+    for number in range(100):
+        prepared.text(f"text/plain; q=0.{number}")
+    counted: list[str] = []
+
+    class Counting:
+        def collect(self) -> list[Any]:
+            counted.append("collected")
+            return []
+
+    prepared.registry.register(Counting())
+    counted.clear()
+    prepared.prepare(lambda: True)
+
+    assert len(counted) <= 4
