@@ -1,0 +1,145 @@
+"""Many pods, a leader killed, a node that starts to share, preemption: on a real kube-scheduler."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from kube.kinds import DEPLOYMENTS, NODES, PODS, Kind
+from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.real_scheduler import World, assert_cards_hold, real_scheduler
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+CARD_MIB = 24_000
+PRIORITY_CLASSES = Kind(
+    "scheduling.k8s.io/v1", "priorityclasses", "PriorityClass", namespaced=False
+)
+
+
+def some_nodes(count: int, *, cards: int = 4) -> list[dict[str, Any]]:
+    names_ = [f"gpu-{number}" for number in range(count)]
+    return [
+        a_sharing_node(name, cards=some_cards(name, count=cards, mib=CARD_MIB)) for name in names_
+    ]
+
+
+async def until_bound(world: World, count: int, *, limit_s: float = 200) -> None:
+    async def all_bound() -> bool:
+        return len(await world.bound()) == count
+
+    await until(all_bound, what=f"{count} pods bound", limit_s=limit_s)
+
+
+async def assert_no_drift(world: World) -> None:
+    """The books are audited twice more, and agree with a fold from scratch."""
+    before = await world.metric("fracgpu_scheduler_audits_total")
+
+    async def audited() -> bool:
+        return await world.metric("fracgpu_scheduler_audits_total") >= before + 2
+
+    await until(audited, what="two audits", limit_s=30)
+    assert await world.metric("fracgpu_scheduler_ledger_drift") == 0
+
+
+async def test_five_hundred_pods_on_fifty_nodes_although_the_leader_is_killed(
+    tmp_path: Path,
+) -> None:
+    async with real_scheduler(tmp_path, some_nodes(50)) as world:
+        wanted = {f"p{n}": ((7_900, 5_000, 2_900)[n % 3], 1 + (n % 10 == 9)) for n in range(500)}
+        for number, (name, (mib, cards)) in enumerate(wanted.items()):
+            await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+            if number == 250:
+                world.roles.kill("scheduler")
+
+        await until_bound(world, len(wanted))
+
+        assert_cards_hold(await world.bound(), wanted, card_mib=CARD_MIB)
+        assert world.roles.starts("scheduler") == 2
+        await assert_no_drift(world)
+
+
+@pytest.mark.parametrize("whole_nodes", [False, True], ids=["names", "nodes"])
+async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
+    tmp_path: Path, whole_nodes: bool
+) -> None:
+    async with real_scheduler(tmp_path, some_nodes(1), whole_nodes=whole_nodes) as world:
+        for name, value in (("low", 1), ("high", 1000)):
+            await world.client.create(
+                PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}
+            )
+        # Three to a card, so that any two on different cards free nothing that helps.
+        small = [f"small-{n}" for n in range(12)]
+        for name in small:
+            pod = a_gpu_pod(
+                name, mib=8_000, priorityClassName="low", terminationGracePeriodSeconds=0
+            )
+            await world.client.create(PODS, pod)
+        await until_bound(world, len(small))
+        before = await world.bound()
+
+        await world.client.create(PODS, a_gpu_pod("big", mib=15_000, priorityClassName="high"))
+
+        async def placed() -> bool:
+            return "big" in await world.bound()
+
+        await until(placed, what="the important pod has a card", limit_s=60)
+        after = await world.bound()
+        taken = [name for name in small if name not in after]
+        assert len(taken) == 2
+        (slice_,) = (after["big"].record.assignment or {})["train"]
+        for name in taken:
+            assert [it.card for it in (before[name].record.assignment or {})["train"]] == [
+                slice_.card
+            ]
+        await assert_no_drift(world)
+
+
+async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_share(
+    tmp_path: Path,
+) -> None:
+    (node,) = some_nodes(1)
+    del node["metadata"]["labels"][names.SHARE_LABEL]
+    sizes = {"large": 9_000, "small": 2_500}
+    async with real_scheduler(tmp_path, [node], controllers=True) as world:
+        for name, mib in sizes.items():
+            await world.client.create(DEPLOYMENTS, a_deployment(name, mib=mib, replicas=8))
+
+        async def all_wait() -> bool:
+            pods = await world.pods()
+            waits = [await world.failures_of(name) for name in pods]
+            return len(pods) == 16 and all(waits)
+
+        await until(all_wait, what="16 pods refused", limit_s=90)
+        assert not await world.bound()
+
+        label = {"metadata": {"labels": {names.SHARE_LABEL: "true"}}}
+        await world.client.patch(NODES, "gpu-0", label)
+        await until_bound(world, 16, limit_s=90)
+
+        bound = await world.bound()
+        wanted = {name: (sizes[name.split("-")[0]], 1) for name in bound}
+        assert_cards_hold(bound, wanted, card_mib=CARD_MIB)
+        assert Counter(name.split("-")[0] for name in bound) == {"large": 8, "small": 8}
+        await assert_no_drift(world)
+
+
+def a_deployment(name: str, *, mib: int, replicas: int) -> dict[str, Any]:
+    pod = a_gpu_pod(name, mib=mib)
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels, "annotations": pod["metadata"]["annotations"]},
+                "spec": pod["spec"],
+            },
+        },
+    }

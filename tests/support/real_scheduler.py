@@ -1,0 +1,138 @@
+"""A real control plane whose kube-scheduler asks our extender, which is a process of its own."""
+
+import asyncio
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fracgpu import names
+from fracgpu.views import PodView, read_pod
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.kinds import EVENTS, NAMESPACES, PODS
+from kube.objects import decode_object
+from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.realapi import RealApiServer, free_ports
+from simulator.scheduler_profile import scheduler_configuration
+from tests.support.gpu import Json, register
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A real control plane with our extender beside its scheduler."""
+
+    api: RealApiServer
+    client: KubeClient
+    roles: Supervisor
+    telemetry_port: int
+
+    async def pods(self) -> dict[str, PodView]:
+        listing = await self.client.list(PODS)
+        views = [read_pod(bytes(raw)) for raw in listing.items]
+        return {view.record.name: view for view in views}
+
+    async def bound(self) -> dict[str, PodView]:
+        return {name: pod for name, pod in (await self.pods()).items() if pod.record.node}
+
+    async def failures_of(self, pod: str) -> list[str]:
+        listing = await self.client.list(EVENTS, namespace="default")
+        events: list[dict[str, Any]] = [decode_object(raw) for raw in listing.items]
+        return [
+            event["message"]
+            for event in events
+            if event["involvedObject"].get("name") == pod and event["reason"] == "FailedScheduling"
+        ]
+
+    async def metric(self, name: str) -> float:
+        """Read one figure of the extender's metrics."""
+
+        def read() -> str:
+            url = f"http://127.0.0.1:{self.telemetry_port}/metrics"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return str(answer.read().decode())
+
+        for line in (await asyncio.to_thread(read)).splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
+
+@asynccontextmanager
+async def real_scheduler(
+    workdir: Path, nodes: Sequence[Json], *, whole_nodes: bool = False, controllers: bool = False
+) -> AsyncIterator[World]:
+    """Start it all over *nodes*, or skip the test where there are no binaries."""
+    async with (
+        real_api_server(workdir) as api,
+        connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
+    ):
+        await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+        for node in nodes:
+            await register(client, node)
+        if controllers:
+            await api.start_controller_manager()
+        listen, telemetry = free_ports(2)
+        kubeconfig = api.kubeconfig(workdir / "admin.kubeconfig")
+        flags = {
+            "--kubeconfig": str(kubeconfig),
+            "--listen-port": str(listen),
+            "--telemetry-port": str(telemetry),
+            "--drain-wait-s": "0",
+            "--audit-s": "1",
+        }
+        argv = [sys.executable, "-m", "cli", "run", "scheduler"]
+        argv += [word for flag in flags.items() for word in flag]
+        spec = ProcessSpec(name="scheduler", argv=argv, env=dict(os.environ))
+        roles = Supervisor([spec], log_dir=workdir)
+        config = workdir / "kube-scheduler.json"
+        url = f"http://127.0.0.1:{listen}"
+        written = scheduler_configuration(
+            extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes
+        )
+        config.write_text(json.dumps(written))
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(roles.run(), name="roles")
+            try:
+                await until(lambda: is_ready(telemetry), what="the extender is ready", limit_s=60)
+                await api.start_scheduler(config)
+                yield World(api=api, client=client, roles=roles, telemetry_port=telemetry)
+            finally:
+                running.cancel()
+
+
+async def is_ready(port: int) -> bool:
+    def ask() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    return await asyncio.to_thread(ask)
+
+
+def assert_cards_hold(
+    pods: dict[str, PodView], wanted: dict[str, tuple[int, int]], *, card_mib: int
+) -> None:
+    """Every pod has exactly what it asked on cards of its own node, and no card is over-full."""
+    held: dict[str, int] = {}
+    for name, pod in pods.items():
+        mib, cards = wanted[name]
+        assignment = pod.record.assignment
+        assert assignment is not None, f"{name} is bound without an assignment"
+        (slices,) = assignment.values()
+        assert [it.mib for it in slices] == [mib] * cards, name
+        assert len({it.card for it in slices}) == cards, name
+        assert all(it.card.startswith(f"GPU-{pod.record.node}-") for it in slices), name
+        for it in slices:
+            held[it.card] = held.get(it.card, 0) + it.mib
+    assert max(held.values()) <= card_mib
