@@ -7,6 +7,7 @@ again and judged again; a write without an answer is left to :mod:`scheduler.ass
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import structlog
@@ -37,6 +38,16 @@ class PodBinder(PodReader, Protocol):
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None: ...
 
 
+class CardChooser(Protocol):
+    """A policy that knows more of cards than each one's score."""
+
+    def assign(self, pod: PodView, need: PodNeed, node: str) -> Assignment | None:
+        """Choose cards on a node where the pod fits now; None where it has nothing to say."""
+
+
+_NO_CHOOSERS: Final[Mapping[Strategy, CardChooser]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a pod was not bound: for kube-scheduler's event, and for counting."""
@@ -62,6 +73,7 @@ class Binder:
         clock: tells which cordons and assumptions still hold.
         metrics: count the outcomes.
         limit_s: of one request to the API server.
+        choosers: strategies that choose cards themselves.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -76,7 +88,9 @@ class Binder:
         clock: Clock,
         metrics: SchedulerMetrics,
         limit_s: float,
+        choosers: Mapping[Strategy, CardChooser] = _NO_CHOOSERS,
     ) -> None:
+        self._choosers = choosers
         self._api = api
         self._ledger = ledger
         self._assumptions = assumptions
@@ -154,7 +168,7 @@ class Binder:
     async def _try(self, pod: PodView, args: BindingArgs) -> Refusal | _Conflicted | None:
         assignment: Assignment | None = None
         if pod.need is not None:
-            choice = self._choose(pod.need, args)
+            choice = self._choose(pod, pod.need, args)
             if isinstance(choice, Refusal):
                 return choice
             assignment = choice
@@ -165,11 +179,16 @@ class Binder:
             return Refusal(reason="this replica no longer leads")
         return await self._write(pod, args, assignment)
 
-    def _choose(self, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
+    def _choose(self, pod: PodView, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
         loads = self._ledger.node(args.node, now=self._clock.now())
         if loads is None:
             return Refusal(reason=f"node {args.node} is not known to the extender")
-        answer = place(loads, need, strategy=self._strategy())
+        strategy = self._strategy()
+        chooser = self._choosers.get(need.strategy or strategy)
+        chosen = None if chooser is None else chooser.assign(pod, need, args.node)
+        if chosen is not None:
+            return chosen
+        answer = place(loads, need, strategy=strategy)
         if isinstance(answer, NoPlacement):
             return Refusal(reason=f"no room on node {args.node} any more: {answer.text}")
         return answer.assignment

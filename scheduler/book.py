@@ -62,12 +62,27 @@ def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], P
 
 
 class Book:
-    """Writes each change into the ledger and the roster, and then says that there is news."""
+    """Writes each change into the ledger and the roster, and then says that there is news.
 
-    def __init__(self, ledger: Ledger, news: News, roster: Roster) -> None:
+    Args:
+        ledger: is told what cards are held.
+        news: is told that something changed.
+        roster: is told of bound pods.
+        on_new: told of each pod that is seen bound for the first time.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        news: News,
+        roster: Roster,
+        *,
+        on_new: Callable[[BoundPod], None] = lambda _: None,
+    ) -> None:
         self._ledger = ledger
         self._news = news
         self._roster = roster
+        self._on_new = on_new
 
     def pod_changed(self, change: Change[AnyPod]) -> None:
         pod = change.object
@@ -76,7 +91,8 @@ class Book:
             self._roster.remove(change.uid)
         elif isinstance(pod, BoundPod):
             self._ledger.observe(pod.holds)
-            self._roster.put(pod)
+            if self._roster.put(pod):
+                self._on_new(pod)
         else:
             self._ledger.set_pod(pod.record)
         self._news.heard(change.uid)

@@ -97,9 +97,9 @@ class Extender:
         if quality is None:
             quality = answers.score[fit_rows]
         scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)
-        ties = fitting[quality == quality.max()].tolist()
-        best = ties[0] if len(ties) == 1 else min(ties, key=names.__getitem__)
-        scores[best] = MAX_SCORE
+        # Among equals the one known longest, in whatever order they are named.
+        ties = np.flatnonzero(quality == quality.max())
+        scores[fitting[ties[fit_rows[ties].argmin()]]] = MAX_SCORE
         return _listed(scores)
 
 

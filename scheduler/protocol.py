@@ -8,11 +8,13 @@ strictly; a field we do not know is skipped, because a newer kube-scheduler may 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import add
 from typing import Final
 
 import msgspec
 
 from fracgpu.errors import WireError
+from fracgpu.placement import MAX_SCORE
 from fracgpu.preemption import Victims
 from fracgpu.views import PodView, read_pod
 from fracgpu.wire import UNREADABLE
@@ -107,9 +109,15 @@ class _WireResult(msgspec.Struct, rename="pascal"):
     error: str
 
 
-class _WirePriority(msgspec.Struct, rename="pascal", gc=False):
-    host: str
-    score: int
+class _Hosts(dict[str, bytes]):
+    """The part of an answer that names a host, by its name; written once for each."""
+
+    def __missing__(self, name: str) -> bytes:
+        if len(self) >= _HOSTS_REMEMBERED:
+            self.clear()
+        written = b'{"Host":' + _encoder.encode(name) + b',"Score":'
+        self[name] = written
+        return written
 
 
 class _MetaPod(msgspec.Struct):
@@ -155,6 +163,9 @@ class _WireBindingResult(msgspec.Struct, rename="pascal"):
 
 
 _PODS_REMEMBERED: Final = 128
+_HOSTS_REMEMBERED: Final = 50_000
+_SCORES: Final = tuple(b"%d}" % score for score in range(MAX_SCORE + 1))
+_hosts: Final = _Hosts()
 
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
 _preemption_decoder: Final = msgspec.json.Decoder(_WirePreemptionArgs)
@@ -212,7 +223,8 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 
 def write_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """Answer a prioritize request: a HostPriorityList, one score for each node."""
-    return _encoder.encode(list(map(_WirePriority, names, scores)))
+    written = map(_hosts.__getitem__, names)
+    return b"[" + b",".join(map(add, written, map(_SCORES.__getitem__, scores))) + b"]"
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:

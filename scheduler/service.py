@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from fracgpu.board import Board
 from fracgpu.ledger import Ledger
+from fracgpu.request import Strategy
 from fracgpu.survey import Survey
 from kube.access import connect
 from kube.client import KubeClient
@@ -32,6 +33,9 @@ from scheduler.roster import Roster
 from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
 from scheduler.standing import Standing
+from scheduler.waste import WasteOrder
+
+_LEARN_S = 60.0  # between two looks at whether the workload is another one by now
 
 # Ended pods hold nothing, and in a cluster with jobs they are most of all pods.
 _LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
@@ -71,7 +75,9 @@ def _wire(
     ledger = Ledger()
     news = News()
     roster = Roster()
-    book = Book(ledger, news, roster)
+    board = Board(ledger)
+    waste = WasteOrder(board, roster, clock, every_s=_LEARN_S)
+    book = Book(ledger, news, roster, on_new=waste.saw)
     nodes = Informer(client, NODES, decode=decode_node, on_change=book.node_changed)
     pods = Informer(
         client, PODS, decode=decode_any_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
@@ -126,8 +132,8 @@ def _wire(
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_limit_s,
+        choosers={Strategy.LEAST_WASTE: waste},
     )
-    board = Board(ledger)
     survey = Survey(board)
     audit = Audit(
         ledger,
@@ -138,7 +144,12 @@ def _wire(
         on_drift=metrics.audited,
         every_s=settings.audit_s,
     )
-    extender = Extender(survey, strategy=lambda: config.value, clock=clock)
+    extender = Extender(
+        survey,
+        strategy=lambda: config.value,
+        clock=clock,
+        orders={Strategy.LEAST_WASTE: waste},
+    )
     server = ExtenderServer(
         extender=extender,
         patient=PatientFilter(extender, news, clock, limit_s=settings.patience_s),
@@ -170,6 +181,7 @@ def _wire(
             **tasks,
             "assumptions": assumptions.look_after,
             "audit": standing.once_listed(audit.run),
+            "learn the mix": standing.once_listed(waste.learn),
             "settle memory": standing.once_listed(settle_memory),
         },
         servers=(server,),

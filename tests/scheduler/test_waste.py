@@ -1,0 +1,139 @@
+"""The strategy least-waste in the extender."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from fracgpu.bookings import read_bound
+from fracgpu.names import ASSIGNMENT
+from fracgpu.request import Strategy
+from fracgpu.views import PodView, read_pod
+from scheduler.extender import Extender
+from scheduler.protocol import ExtenderArgs
+from scheduler.waste import WasteOrder
+from tests.scheduler.world import World
+from tests.support.core import on
+from tests.support.gpu import a_gpu_pod
+
+
+def bound(world: World, name: str, *, node: str, card: int, mib: int) -> None:
+    slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
+    pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices})
+    pod["spec"]["nodeName"] = node
+    world.api.put(pod)
+    world.see(name)
+
+
+def pending(**wanted: Any) -> PodView:
+    return read_pod(json.dumps(a_gpu_pod("p", **wanted)).encode())
+
+
+class Wasting:
+    """A world of four nodes with pods of half a card and of a whole one."""
+
+    def __init__(self) -> None:
+        self.world = World("a", "b", "c", "d", cards=2)
+        bound(self.world, "half", node="b", card=1, mib=12_000)
+        bound(self.world, "whole", node="c", card=0, mib=24_000)
+        self.board = self.world.survey.board
+        self.order = WasteOrder(self.board, self.world.roster, self.world.clock, every_s=60)
+        self.world.strategy = Strategy.LEAST_WASTE
+        self.extender = Extender(
+            self.world.survey,
+            strategy=lambda: Strategy.LEAST_WASTE,
+            clock=self.world.clock,
+            orders={Strategy.LEAST_WASTE: self.order},
+        )
+        self.board.refresh(now=self.world.clock.now())
+
+    def scores(self, pod: PodView) -> dict[str, int]:
+        nodes = ("a", "b", "c", "d")
+        asked = ExtenderArgs(pod=pod, node_names=nodes)
+        return dict(zip(nodes, self.extender.prioritize(asked), strict=True))
+
+    def quality(self, pod: PodView, *nodes: str) -> list[float] | None:
+        assert pod.need is not None
+        found = self.order.quality(pod, pod.need, self.board.rows_of(nodes))
+        return None if found is None else found.tolist()
+
+
+async def test_before_it_has_learnt_the_cards_own_scores_decide() -> None:
+    wasting = Wasting()
+    pod = pending(mib=12_000)
+
+    assert wasting.quality(pod, "a", "b") is None
+    assert pod.need is not None
+    assert wasting.order.assign(pod, pod.need, "b") is None
+    assert not wasting.order.learnt
+
+
+async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> None:
+    wasting = Wasting()
+    assert await wasting.order.learn_once()
+    pod = pending(mib=12_000)
+
+    found = wasting.quality(pod, "a", "b", "d")
+
+    assert found is not None
+    assert int(np.argmax(found)) == 1
+    assert pod.need is not None
+    assert wasting.order.assign(pod, pod.need, "b") == on("GPU-b-1", 12_000, container="train")
+
+
+async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
+    wasting = Wasting()
+
+    assert await wasting.order.learn_once()
+    assert not await wasting.order.learn_once()
+    for n in range(3):
+        pod = a_gpu_pod(f"n{n}", mib=3_000, annotations={
+            ASSIGNMENT: '{"train":[{"card":"GPU-d-0","mib":3000}]}'
+        })  # fmt: skip
+        pod["spec"]["nodeName"] = "d"
+        pod["metadata"]["uid"] = f"new-{n}"
+        seen = read_bound(json.dumps(pod).encode())
+        assert seen is not None
+        wasting.order.saw(seen)
+    assert await wasting.order.learn_once()
+
+
+async def test_exactly_one_node_has_the_ten_points() -> None:
+    wasting = Wasting()
+    await wasting.order.learn_once()
+
+    found = sorted(wasting.scores(pending(mib=12_000)).values())
+
+    assert found[-1] == 10
+    assert found[-2] <= 7
+
+
+async def test_what_is_full_or_gone_is_told_at_once() -> None:
+    wasting = Wasting()
+    await wasting.order.learn_once()
+    pod = pending(mib=24_000)
+    before = wasting.quality(pod, "a", "d")
+    bound(wasting.world, "p0", node="a", card=0, mib=24_000)
+    bound(wasting.world, "p1", node="a", card=1, mib=24_000)
+    wasting.board.refresh(now=wasting.world.clock.now())
+
+    after = wasting.quality(pod, "a", "d")
+
+    assert before is not None
+    assert after is not None
+    assert before[0] > 0
+    assert after == [0.0, 1.0]
+    wasting.world.ledger.remove_node("a")
+    wasting.board.refresh(now=wasting.world.clock.now())
+    assert wasting.quality(pod, "d") == [1.0]
+
+
+async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None:
+    wasting = Wasting()
+    await wasting.order.learn_once()
+    pod = pending(mib=1000)
+    assert pod.need is not None
+    two = type(pod.need)(containers=pod.need.containers * 2)
+
+    assert wasting.order.quality(pod, two, wasting.board.rows_of(["a"])) is None
+    assert wasting.order.assign(pod, two, "a") is None
