@@ -14,7 +14,7 @@ from fracgpu.request import PodRequest, read_request
 from webhook.affinity import node_edits, requirements
 from webhook.environment import places, refuse_chosen_cards, void_edits
 from webhook.patch import Edit, escape
-from webhook.pod import Pod, amounts, specs
+from webhook.pod import NO_META, Pod, amounts, specs
 from webhook.resources import resource_edits
 from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rules, Untouched
 
@@ -259,6 +259,8 @@ def _ours(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
+    if pod.metadata is NO_META:
+        return [Edit(path="/metadata", value={"annotations": written})]
     if pod.metadata.annotations is None:
         return [Edit(path="/metadata/annotations", value=dict(written))]
     return [

@@ -93,11 +93,14 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     affinity: Affinity | None = None
 
 
+NO_META: Final = PodMeta()
+
+
 class Pod(msgspec.Struct, frozen=True):
-    """A pod as the API server is about to store it."""
+    """A pod as the API server is about to store it; templates may lack ``metadata``."""
 
     spec: PodSpec
-    metadata: PodMeta = PodMeta()
+    metadata: PodMeta = NO_META
 
     @property
     def annotations(self) -> Mapping[str, str]:

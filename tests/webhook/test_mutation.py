@@ -279,6 +279,14 @@ def test_null_where_a_map_could_stand_is_as_good_as_nothing() -> None:
     assert result["spec"]["affinity"] == affinity([SHARED, more("card-memory", 511)])
 
 
+def test_a_pod_without_any_metadata_gets_some() -> None:
+    pod = a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "512"}}))
+    del pod["metadata"]
+
+    granted = {"fracgpu.io/granted": "train: 512 MiB on 1 card"}
+    assert stored(pod, judged(pod))["metadata"] == {"annotations": granted}
+
+
 # -- affinity ----------------------------------------------------------------------------------
 
 
