@@ -3,7 +3,8 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 RUN python -m venv /opt/fracgpu
 COPY requirements.lock pyproject.toml README.md LICENSE ./
-RUN /opt/fracgpu/bin/pip install --no-cache-dir --requirement requirements.lock
+# The lock also pins what only developers need: as constraints it pins, and installs none of that.
+RUN /opt/fracgpu/bin/pip install --no-cache-dir --constraint requirements.lock setuptools
 COPY fracgpu fracgpu
 COPY kube kube
 COPY process process
@@ -14,7 +15,8 @@ COPY deviceplugin deviceplugin
 COPY rebalancer rebalancer
 COPY simulator simulator
 COPY cli cli
-RUN /opt/fracgpu/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+RUN /opt/fracgpu/bin/pip install --no-cache-dir --no-build-isolation \
+    --constraint requirements.lock ".[all]"
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/fracgpu /opt/fracgpu

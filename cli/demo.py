@@ -24,6 +24,7 @@ from cli.live import (
 from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
+from simulator.demo.accounts import DEPLOY
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.verdict import Facts, Promise, judge
@@ -61,6 +62,8 @@ def main(argv: Sequence[str]) -> int:
         options = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
+    if not DEPLOY.is_dir():
+        return _complain(FAILED, f"the demo runs from a checkout only: {DEPLOY} is not there")
     try:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
     except RealApiError as error:
