@@ -100,6 +100,8 @@ def _plugin(node: str, place: NodePlace) -> Sequence[str]:
         *("--device-plugins-dir", str(folders.device_plugins)),
         *("--pod-resources-socket", str(folders.pod_resources_socket)),
         *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),
+        # This machine's own runtime is not asked: the simulated one knows CDI.
+        *("--injection", "cdi", "--vendor-cdi-dirs", str(folders.cdi)),
         *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
     )
 
