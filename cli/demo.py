@@ -62,20 +62,10 @@ def main(argv: Sequence[str]) -> int:
         options = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
-    if not DEPLOY.is_dir():
-        return _complain(FAILED, f"the demo runs from a checkout only: {DEPLOY} is not there")
     try:
-        assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
-    except RealApiError as error:
+        settings = _settings(options)
+    except _CannotStartError as error:
         return _complain(CALLED_WRONG, str(error))
-    if options.nodes // 2 * options.cards < _FEWEST_CARDS:
-        few = f"{options.nodes} nodes with {options.cards} cards are too few for the demo's pods"
-        want = f"want at least {_FEWEST_CARDS} cards on each half of the nodes"
-        return _complain(CALLED_WRONG, f"{few}; {want}, such as --nodes 4 --cards 3")
-    for path in (options.report, options.picture):
-        if path is not None and (why := _why_not_writable(path)):
-            return _complain(CALLED_WRONG, f"cannot write {path}, name another file: {why}")
-    settings = RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
     try:
         # Sockets lie below it, and a socket's path has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="fracgpu-", dir="/tmp") as folder:
@@ -85,6 +75,27 @@ def main(argv: Sequence[str]) -> int:
         return _complain(FAILED, _STOPPED)
     except (RigFailed, RealApiError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
+
+
+class _CannotStartError(Exception):
+    """What was asked for cannot be; the message says what is wanted."""
+
+
+def _settings(options: argparse.Namespace) -> RigSettings:
+    if not DEPLOY.is_dir():
+        raise _CannotStartError(f"the demo runs from a checkout only: {DEPLOY} is not there")
+    if options.nodes // 2 * options.cards < _FEWEST_CARDS:
+        few = f"{options.nodes} nodes with {options.cards} cards are too few for the demo's pods"
+        want = f"want at least {_FEWEST_CARDS} cards on each half of the nodes"
+        raise _CannotStartError(f"{few}; {want}, such as --nodes 4 --cards 3")
+    for path in (options.report, options.picture):
+        if path is not None and (why := _why_not_writable(path)):
+            raise _CannotStartError(f"cannot write {path}, name another file: {why}")
+    try:
+        assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
+    except RealApiError as error:
+        raise _CannotStartError(str(error)) from error
+    return RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
 
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
