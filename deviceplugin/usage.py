@@ -1,6 +1,6 @@
 """One picture of what cards and pods use, put together from readings, owners and assignments."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.attribution import Owner
@@ -10,6 +10,8 @@ from fracgpu.card import CardUuid
 from fracgpu.views import PodView
 
 _FULL_PERCENT = 100.0
+
+_Holder = tuple[str, str]  # uid of a pod, name of its container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,7 @@ def _card_use(
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodView],
 ) -> CardUse:
-    here = _holders(facts.card.uuid, pods)
+    here, containers = _holders(facts.card.uuid, pods)
     allocated_mib = sum(use.limit_mib for use in here)
     if reading is None or not reading.processes_known:
         return CardUse(
@@ -96,43 +98,56 @@ def _card_use(
             pods=tuple(here),
             degraded=reading is not None and bool(reading.figures.gpu_percent),
         )
-    by_pod: dict[str, list[CardProcess]] = {use.pod_uid: [] for use in here}
+    processes: dict[_Holder, list[CardProcess]] = {_holder(use): [] for use in here}
+    # Of a process whose container is not known yet, or was promised nothing here, the pod is: the
+    # first of its containers on this card shows the use.
+    first = {use.pod_uid: _holder(use) for use in reversed(here)}
     strangers = []
     for process in reading.processes:
         owner = owners.get(process.pid)
-        if owner is not None and owner.pod_uid in by_pod:
-            by_pod[owner.pod_uid].append(process)
-        else:
+        if owner is None or owner.pod_uid not in first:
             strangers.append(process)
+            continue
+        holder = (owner.pod_uid, containers.get(owner.container_id, ""))
+        processes[holder if holder in processes else first[owner.pod_uid]].append(process)
     shares = _sm_shares(reading)
     return CardUse(
         facts=facts,
         reading=reading,
         allocated_mib=allocated_mib,
-        pods=tuple(_measured(use, by_pod, here, shares) for use in here),
+        pods=tuple(_measured(use, processes[_holder(use)], shares) for use in here),
         unattributed_processes=len(strangers),
         unattributed_mib=sum(it.used_mib or 0 for it in strangers),
         degraded=shares is None,
     )
 
 
-def _holders(card: CardUuid, pods: Iterable[PodView]) -> list[PodUse]:
-    found = []
+def _holder(use: PodUse) -> _Holder:
+    return use.pod_uid, use.container
+
+
+def _holders(card: CardUuid, pods: Iterable[PodView]) -> tuple[Sequence[PodUse], Mapping[str, str]]:
+    """Give the containers with a slice of *card*, and the names of containers by runtime id."""
+    found: list[PodUse] = []
+    containers: dict[str, str] = {}
     for pod in pods:
         record = pod.record
-        for container, slices in (record.assignment or {}).items():
-            found += [
-                PodUse(
-                    namespace=record.namespace,
-                    pod=record.name,
-                    pod_uid=record.uid,
-                    container=container,
-                    limit_mib=part.mib,
-                )
-                for part in slices
-                if part.card == card
-            ]
-    return sorted(found, key=lambda use: (use.namespace, use.pod, use.container))
+        held = [
+            PodUse(
+                namespace=record.namespace,
+                pod=record.name,
+                pod_uid=record.uid,
+                container=container,
+                limit_mib=part.mib,
+            )
+            for container, slices in (record.assignment or {}).items()
+            for part in slices
+            if part.card == card
+        ]
+        if held:
+            found += held
+            containers |= {identity: name for name, identity in pod.container_ids.items()}
+    return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
 
 
 def _sm_shares(reading: Reading) -> Mapping[int, float] | None:
@@ -150,16 +165,8 @@ def _sm_shares(reading: Reading) -> Mapping[int, float] | None:
 
 
 def _measured(
-    use: PodUse,
-    by_pod: Mapping[str, list[CardProcess]],
-    here: Iterable[PodUse],
-    shares: Mapping[int, float] | None,
+    use: PodUse, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
 ) -> PodUse:
-    processes = by_pod[use.pod_uid]
-    # Two containers of one pod on one card: cgroups tell the pod, so the first one shows the use.
-    first = next(other for other in here if other.pod_uid == use.pod_uid)
-    if use is not first:
-        return replace(use, used_mib=0.0, sm_percent=0.0)
     known = [it.used_mib for it in processes if it.used_mib is not None]
     return replace(
         use,

@@ -40,6 +40,7 @@ class PodView:
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
         constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
         waiting: container → what kubelet says why it has not started it, where it says something.
+        container_ids: container → the runtime's id of it, without the runtime's name.
     """
 
     record: PodRecord
@@ -57,6 +58,7 @@ class PodView:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     constraints: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
+    container_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 # What we read of Kubernetes objects; unknown fields are skipped unread.
@@ -116,6 +118,7 @@ class _State(msgspec.Struct):
 class _ContainerStatus(msgspec.Struct):
     name: str = ""
     state: _State | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
 
 
 class _PodStatus(msgspec.Struct, rename="camel"):
@@ -195,6 +198,7 @@ def read_pod(body: bytes) -> PodView:
         node_selector=spec.node_selector or {},
         constraints=_constraints(spec),
         waiting=_waiting(status),
+        container_ids=_container_ids(status),
     )
 
 
@@ -304,6 +308,11 @@ def _need_of(
         return admitted_need(request), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
+
+
+def _container_ids(status: _PodStatus) -> dict[str, str]:
+    every = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    return {it.name: it.container_id.rpartition("/")[2] for it in every if it.container_id}
 
 
 def _waiting(status: _PodStatus) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Who uses what of a card: limits from assignments, use from processes, the rest a stranger's."""
 
+from dataclasses import replace
+
 import pytest
 
 from deviceplugin.attribution import Owner
@@ -175,3 +177,29 @@ def test_a_busy_card_whose_processes_are_all_idle_or_unknown_is_degraded() -> No
 
     found = [it.degraded for it in (nobody_admits_it, nobody_lists_them, idle, clear)]
     assert found == [True, True, False, False]
+
+
+def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> None:
+    pod = a_pod(
+        "one",
+        promised={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
+        containers=[a_container("eval", mib=500), a_container("train", mib=1000)],
+    )
+    ids = {"eval": "e" * 64, "train": "c" * 64, "logs": "d" * 64}
+    owned = {1: ids["eval"], 2: ids["train"], 3: ids["train"], 4: ids["logs"], 5: "unknown"}
+    processes = tuple(a_process(pid, mib=100 * pid, sm=10) for pid in owned)
+    picture = picture_usage(
+        taken_at_s=1.0,
+        stock=a_stock(a_card("GPU-a")),
+        readings=ReadingRound(
+            readings={A: Reading(figures=Figures(gpu_percent=50), processes=processes)}
+        ),
+        owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},
+        pods=[replace(pod, container_ids=ids)],
+    )
+
+    (use,) = picture.cards
+    seen = [(it.container, it.used_mib, it.sm_percent) for it in use.pods]
+    # What was promised nothing, or has no status yet, is the pod's: its first container shows it.
+    assert seen == [("eval", 100 + 400 + 500, 30.0), ("train", 200 + 300, 20.0)]
+    assert use.unattributed_processes == 0

@@ -246,3 +246,23 @@ def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> N
     for reader in (read_pod, read_node):
         with contextlib.suppress(WireError):
             reader(body)
+
+
+def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> None:
+    statuses = [
+        {"name": "train", "containerID": f"containerd://{'c' * 64}"},
+        {"name": "waits", "containerID": ""},
+        {"name": "new"},
+    ]
+    body = {
+        "metadata": {"name": "one", "namespace": "ml", "uid": "u"},
+        "status": {
+            "initContainerStatuses": [{"name": "prepare", "containerID": "cri-o://0123"}],
+            "containerStatuses": statuses,
+        },
+    }
+
+    assert read_pod(json.dumps(body).encode()).container_ids == {
+        "prepare": "0123",
+        "train": "c" * 64,
+    }
