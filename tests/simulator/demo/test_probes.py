@@ -1,5 +1,7 @@
 """A role is ready, or says why not; both are heard."""
 
+import asyncio
+
 from aiohttp import web
 
 from simulator.demo.ports import free_ports
@@ -38,3 +40,15 @@ async def test_a_role_that_does_not_answer_is_not_ready() -> None:
     (port,) = free_ports(1)
 
     assert "refused" in (await why_not_ready(f"127.0.0.1:{port}") or "")
+
+
+async def test_a_role_that_answers_nonsense_is_not_ready() -> None:
+    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"no HTTP\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(babble, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+
+        assert (await why_not_ready(f"127.0.0.1:{port}") or "").startswith("BadStatusLine")

@@ -1,8 +1,15 @@
-"""Pods are told apart by the workload they belong to."""
+"""Pods are told apart by the workload they belong to, and trouble ends the demo in words."""
+
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from simulator.demo.script import owner_of
+from kube.errors import Unavailable
+from process.clock import SystemClock
+from simulator.demo.rig import Rig
+from simulator.demo.script import Progress, Script, owner_of, play_within
+from simulator.demo.verdict import HeatFact, judge
 
 OWNERS = {"chat": 3, "chatter": 1, "notebook": 1}
 
@@ -19,3 +26,36 @@ OWNERS = {"chat": 3, "chatter": 1, "notebook": 1}
 )
 def test_a_pod_belongs_to_the_workload_whose_name_it_carries(pod: str, owner: str) -> None:
     assert owner_of(pod, OWNERS) == owner
+
+
+class Refused(Script):
+    """Breaks off where a webhook does not answer."""
+
+    async def play(self) -> None:
+        self.progress.step = "submitting pods"
+        raise Unavailable(
+            verb="POST", path="/pods", status=500, reason="InternalError", message="no webhook"
+        )
+
+
+class SilentPrometheus:
+    async def targets_up(self) -> dict[str, bool]:
+        raise ConnectionRefusedError
+
+
+def a_rig() -> Rig:
+    """Give what a script asks for at the end, of a cluster without pods."""
+    observer = SimpleNamespace(pods=(), peaks=(), heat=HeatFact())
+    return cast("Rig", SimpleNamespace(prometheus=SilentPrometheus(), observer=observer))
+
+
+async def test_an_api_server_that_refuses_is_the_demos_trouble_not_a_traceback() -> None:
+    trouble = await play_within(Refused(a_rig(), SystemClock(), Progress()), 10)
+
+    assert trouble.startswith("broke off at: submitting pods: kube-apiserver answered 500")
+
+
+async def test_a_prometheus_that_does_not_answer_breaks_its_promise_and_nothing_else() -> None:
+    facts = await Script(a_rig(), SystemClock(), Progress()).facts()
+
+    assert [it.held for it in judge(facts) if it.name == "Prometheus scrapes every role"] == [False]
