@@ -7,15 +7,14 @@ outcome is unknown is the caller's to judge.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
 from kube.errors import Gone, KubeDecodeError, KubeError, TooManyRequests, Unavailable
-from kube.kinds import PODS, SERVICE_ACCOUNTS, Kind
+from kube.kinds import PODS, Kind
 from kube.objects import ObjectList, Raw, RawList, decode, decode_object
+from kube.retry import RetryPolicy
 
 _T = TypeVar("_T")
 _PAGE_SIZE: Final = 500  # objects; what kubectl and client-go ask for
@@ -37,21 +36,6 @@ class Propagation(Enum):
     BACKGROUND = "Background"
     FOREGROUND = "Foreground"
     ORPHAN = "Orphan"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How often and how fast a read is repeated: a doubling, capped, jittered pause."""
-
-    attempts: int = 4
-    first_pause_s: float = 0.2
-    longest_pause_s: float = 3.0
-
-    def pause_s(self, failures: int) -> float:
-        """Return how long to wait after that many failures in a row (1 for the first)."""
-        ceiling = min(self.longest_pause_s, self.first_pause_s * 2.0 ** min(failures - 1, 30))
-        # Half is fixed, so that a pause is never nothing; the other half spreads the crowd.
-        return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not secrecy
 
 
 class Transport(Protocol):
@@ -368,35 +352,6 @@ class KubeClient:
         }
         path = PODS.path(namespace=namespace, name=name, subresource="eviction")
         await self._write("POST", path, body, query=_dry_run(dry_run=dry_run))
-
-    async def issue_token(
-        self,
-        *,
-        namespace: str,
-        account: str,
-        bound_to: Mapping[str, str] | None = None,
-        lifetime_s: int = 3600,
-    ) -> str:
-        """Ask for a service account's token (``TokenRequest``).
-
-        Args:
-            namespace: of the service account.
-            account: its name.
-            bound_to: ``apiVersion``, ``kind``, ``name`` and ``uid`` of the Pod, Node or Secret with
-                which the token ends; one bound to a Pod or Node carries the node's name.
-            lifetime_s: how long it is good for, in seconds; at least 600.
-
-        Raises:
-            NotFound: no such account.
-        """
-        spec: dict[str, Any] = {"audiences": [], "expirationSeconds": lifetime_s}
-        if bound_to is not None:
-            spec["boundObjectRef"] = dict(bound_to)
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = SERVICE_ACCOUNTS.path(namespace=namespace, name=account, subresource="token")
-        answer = await self._write("POST", path, body)
-        token: str = answer["status"]["token"]
-        return token
 
     async def _write(
         self,

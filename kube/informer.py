@@ -14,10 +14,11 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.errors import Gone, KubeDecodeError, KubeError
 from kube.kinds import Kind
 from kube.objects import ObjectKey, ObjectMeta, Raw, identity
+from kube.retry import RetryPolicy
 from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
 
 T = TypeVar("T")

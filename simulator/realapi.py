@@ -18,8 +18,8 @@ from typing import Final
 import structlog
 
 from kube.access import connect_to
-from kube.client import RetryPolicy
 from kube.errors import KubeError
+from kube.retry import RetryPolicy
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s

@@ -17,6 +17,7 @@ from kube.kinds import (
     VALIDATING_POLICY_BINDINGS,
     Kind,
 )
+from kube.tokens import issue_token
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
@@ -76,8 +77,8 @@ async def token_of(kube: KubeClient, role: str, *, node: str | None = None) -> s
     if node is not None:
         metadata = (await kube.get_object(NODES, node))["metadata"]
         bound_to = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": metadata["uid"]}
-    return await kube.issue_token(
-        namespace=names.SYSTEM_NAMESPACE, account=account_of(role), bound_to=bound_to
+    return await issue_token(
+        kube, namespace=names.SYSTEM_NAMESPACE, account=account_of(role), bound_to=bound_to
     )
 
 

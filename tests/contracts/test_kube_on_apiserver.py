@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import EVENTS, LEASES, NODES, PODS
 from kube.lease import Election, LeaseTimes
 from kube.objects import decode_object
+from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from tests.support.objects import a_node, a_pod
 from tests.support.waiting import until_true

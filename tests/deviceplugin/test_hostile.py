@@ -25,8 +25,9 @@ from deviceplugin.wiring import Wiring
 from fracgpu import names
 from fracgpu.views import PodView, read_pod
 from kube.access import connect_to
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.kinds import PODS
+from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card

@@ -7,9 +7,10 @@ import pytest
 from aiohttp import web
 
 from kube.access import connect_to
-from kube.client import KubeClient, PatchType, Propagation, RetryPolicy
+from kube.client import KubeClient, PatchType, Propagation
 from kube.errors import Gone, Invalid, KubeDecodeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import CONFIGMAPS, NODES, PODS
+from kube.retry import RetryPolicy
 from tests.support.scripted import (
     Handler,
     ScriptedServer,
@@ -200,26 +201,6 @@ async def test_an_apply_names_its_field_manager() -> None:
     (heard,) = server.heard
     assert heard.headers["Content-Type"] == "application/apply-patch+yaml"
     assert heard.query == {"fieldManager": "me", "force": "true", "dryRun": "All"}
-
-
-async def test_a_token_is_asked_for_with_what_it_ends_with() -> None:
-    node = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u-1"}
-    async with talking_to(answering(web.json_response({"status": {"token": "t0k3n"}}))) as (
-        client,
-        server,
-    ):
-        token = await client.issue_token(
-            namespace="ml", account="agent", bound_to=node, lifetime_s=600
-        )
-
-    (heard,) = server.heard
-    assert token == "t0k3n"  # noqa: S105 - no secret
-    assert heard.path == "/api/v1/namespaces/ml/serviceaccounts/agent/token"
-    assert json.loads(heard.body)["spec"] == {
-        "audiences": [],
-        "expirationSeconds": 600,
-        "boundObjectRef": node,
-    }
 
 
 async def test_a_delete_carries_its_conditions() -> None:

@@ -9,10 +9,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from kube.access import connect_to
-from kube.client import RetryPolicy
 from kube.errors import KubeDecodeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS
+from kube.retry import RetryPolicy
 from kube.watch import WatchLimits
 from tests.fakes.collection import Collection, HowGone, a_collection
 from tests.support.waiting import until_true

@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.kinds import LEASES
 from kube.lease import Election, LeaseLost, LeaseTimes, micro_time
+from kube.retry import RetryPolicy
 from tests.fakes.clock import VirtualClock
 from tests.fakes.leases import Fault, Leases, LeaseTransport
 

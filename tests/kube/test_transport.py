@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.access import connect_to
-from kube.client import RetryPolicy
 from kube.errors import Conflict, Forbidden, KubeError, TooManyRequests, Unavailable
 from kube.kinds import PODS
+from kube.retry import RetryPolicy
 from kube.transport import split_lines
 from tests.support.scripted import (
     a_raw_server,
@@ -145,7 +145,7 @@ async def test_a_busy_server_says_how_long_to_wait(
 async def test_a_request_says_who_asks() -> None:
     async with (
         a_server(answering(json_answer({}))) as server,
-        connect_to(server.url, token="s3cret", user_agent="fracgpu/test") as client,  # noqa: S106
+        connect_to(server.url, token="s3cret", user_agent="fracgpu/test") as client,
     ):
         await client.transport.request("GET", "/x", query={"a": "b c&d"}, timeout_s=5)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from kube.access import connect
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, PODS
+from kube.retry import RetryPolicy
 from simulator.realapi import RealApiError, RealApiServer, find_assets, free_ports
 from tests.support.objects import a_config, a_pod
 from tests.support.real_apiserver import real_api_server

@@ -8,9 +8,10 @@ from fracgpu import names
 from fracgpu.units import Mib
 from fracgpu.wire import write_cards
 from kube.access import connect_to
-from kube.client import KubeClient, RetryPolicy
+from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import NODES, PODS
+from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from tests.fakes.clock import VirtualClock
