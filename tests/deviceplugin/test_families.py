@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,6 +18,7 @@ from tests.deviceplugin.builders import NODE
 from tests.deviceplugin.test_metrics import TAKEN_AT_S, a_picture
 
 MIB = 1024 * 1024
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 @dataclass(frozen=True)
@@ -289,3 +291,12 @@ def test_promtool_has_nothing_against_our_names_and_three_things_against_theirs(
 
 def test_the_setting_offers_every_dialect() -> None:
     assert DIALECTS == ("classic", "classic-4.8.3", "dcgm-4.9")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.figure)
+def test_every_family_stands_in_the_documentation_with_its_type_and_unit(row: Row) -> None:
+    classic, newer = (it.removeprefix("DCGM_FI_") for it in (row.classic, row.newer))
+    other = "the same" if newer == classic else f"`{newer}`"
+    unit = row.classic_unit or "1"
+
+    assert f"| `{classic}` | {row.kind} | {unit} | {other}" in DOCUMENT.read_text()
