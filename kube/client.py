@@ -18,6 +18,7 @@ from kube.retry import RetryPolicy
 
 _T = TypeVar("_T")
 _PAGE_SIZE: Final = 500  # objects; what kubectl and client-go ask for
+_RETRY: Final = RetryPolicy()
 _LIST_RESTARTS: Final = 3  # a continue token lives about five minutes on the server
 
 
@@ -73,7 +74,7 @@ class KubeClient:
         transport: Transport,
         *,
         timeout_s: float = 30.0,
-        retry: RetryPolicy = RetryPolicy(),
+        retry: RetryPolicy = _RETRY,
     ) -> None:
         self.transport: Final = transport
         self._timeout_s = timeout_s
@@ -82,8 +83,6 @@ class KubeClient:
     def with_retry(self, retry: RetryPolicy) -> KubeClient:
         """Return a client over the same connection that repeats its reads by *retry*."""
         return KubeClient(self.transport, timeout_s=self._timeout_s, retry=retry)
-
-    # -- reads ---------------------------------------------------------------------------------
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
         """Return one object as the raw JSON the server sent.
@@ -187,8 +186,6 @@ class KubeClient:
                     pause_s += min(error.retry_after_s, self._retry.longest_pause_s)
                 await asyncio.sleep(pause_s)
         return await attempt()
-
-    # -- writes, never repeated ----------------------------------------------------------------
 
     async def create(
         self,
