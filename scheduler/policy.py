@@ -7,11 +7,11 @@ from fracgpu.request import Strategy
 from kube.follow import strict_mapping
 
 KEY: Final = "placement"
-DEFAULT: Final = Strategy.PACK
+DEFAULT: Final = Strategy.LEAST_WASTE
 
 
 def parse_strategy(text: str) -> Strategy:
-    """Read the cluster's default strategy from ``strategy: pack``.
+    """Read the cluster's default strategy from ``strategy: least-waste``.
 
     Raises:
         ValueError: anything that is not understood; the message says what was wanted.

@@ -33,6 +33,7 @@ log = structlog.get_logger()
 _WORST_JUDGED: Final = 0.1
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
+_WANTS_REMEMBERED: Final = 64
 _UNBOUNDED_MILLI: Final = 10**9
 
 
@@ -119,12 +120,7 @@ class WasteOrder:
         feed.keep_up()
         cost = np.full(len(rows), np.nan)
         for size, at in self._by_size(rows):
-            want = self._want(pod, need, size)
-            where = np.full(feed.size, -1, np.int64)
-            known = at[feed.row[rows[at]] >= 0]
-            where[feed.row[rows[known]]] = known
-            ranking = feed.policy.rank(want, among=np.sort(feed.row[rows[known]]))
-            cost[where[ranking.rows]] = ranking.cost_milli
+            cost[at] = feed.costs(self._want(pod, need, size))[rows[at]]
         judged = np.flatnonzero(~np.isnan(cost))
         quality = np.zeros(len(rows))
         if len(judged):
@@ -188,10 +184,20 @@ class _Feed:
         self._host_seen = -1
         self._names: dict[int, str] = {}
         self.row = np.full(1, -1, np.int64)
+        self._costs: dict[Want, NDArray[np.float64]] = {}
 
-    @property
-    def size(self) -> int:
-        return len(self.policy.rows) + len(self.row)
+    def costs(self, want: Want) -> NDArray[np.float64]:
+        """Give what a pod would cost on each row of the board; NaN where it does not fit."""
+        found = self._costs.get(want)
+        if found is None:
+            if len(self._costs) >= _WANTS_REMEMBERED:
+                self._costs.clear()
+            ranking = self.policy.rank(want)
+            rows_there = max(self.policy.rows.values(), default=-1) + 1
+            by_row = np.full(rows_there + 1, np.nan)  # the last one is for rows without a node
+            by_row[ranking.rows] = ranking.cost_milli
+            found = self._costs[want] = by_row[self.row]
+        return found
 
     def keep_up(self) -> None:
         """Tell the policy of nodes that changed."""
@@ -199,6 +205,8 @@ class _Feed:
         changed = board.changed_since(self._seen).tolist()
         touched = roster.changed_since(self._host_seen)
         self._seen, self._host_seen = board.now, roster.now
+        if changed or touched:
+            self._costs.clear()
         if len(self.row) < len(board.changed):
             more = np.full(len(board.changed) - len(self.row), -1, np.int64)
             self.row = np.concatenate((self.row, more))

@@ -89,7 +89,7 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
 
     assert set(data) == {ADMISSION_KEY, PLACEMENT_KEY, REBALANCER_KEY}
     assert parse_admission(data[ADMISSION_KEY], base=Rules()) == Rules()
-    assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.PACK
+    assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.LEAST_WASTE
     # Nothing moves before an administrator says so.
     assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN
 

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from fracgpu.allocation import Assignment, PodRecord
+from fracgpu.board import Board
 from fracgpu.card import CardUuid, Cordon, NodeCards
 from fracgpu.ledger import Ledger
 from fracgpu.placement import Placement, place
@@ -202,6 +203,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOON
         self.count = 0
         self.ledger = Ledger()
+        self.board = Board(self.ledger)
         self.told: dict[str, PodRecord] = {}
         self.truth: dict[str, Bound] = {}
         for node in NODES:
@@ -266,6 +268,25 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.ledger.set_pod(replace(bound.seen, live=False))
 
+    @rule()
+    def the_process_starts_again(self) -> None:
+        """Everything in memory is lost; the lists of a new leader hold all that was ever bound."""
+        self.ledger = Ledger()
+        self.board = Board(self.ledger)
+        for node in NODES:
+            self.ledger.set_node(node)
+        for uid, bound in self.truth.items():
+            self.told[uid] = bound.seen
+            self.ledger.set_pod(bound.seen)
+
+    @rule(node=st.sampled_from(NODES), cordoned=st.booleans())
+    def a_node_changes(self, node: NodeCards, cordoned: bool) -> None:
+        cordon = Cordon(
+            card=node.cards[0].uuid, until=self.now + timedelta(seconds=30), reason="hot"
+        )
+        self.ledger.set_node(replace(node, cordons=(cordon,) if cordoned else ()))
+        self.ledger.set_node(node)
+
     @rule(node=st.sampled_from(NODES))
     def a_node_goes_and_comes(self, node: NodeCards) -> None:
         self.ledger.remove_node(node.node)
@@ -314,6 +335,16 @@ class AnyOrder(RuleBasedStateMachine):
         picture = self.ledger.snapshot(now=self.now)
         for node in NODES:
             assert self.ledger.node(node.node, now=self.now) == picture.nodes[node.node]
+
+    @invariant()
+    def what_requests_are_answered_from_is_the_ledger(self) -> None:
+        self.board.refresh(now=self.now)
+        for node in NODES:
+            loads = self.ledger.node(node.node, now=self.now)
+            row = self.board.rows[node.node]
+            assert loads is not None
+            assert self.board.loads[row] == loads
+            assert self.board.free_mib[row].tolist() == [it.free_mib for it in loads.cards.values()]
 
 
 TestAnyOrder = AnyOrder.TestCase
