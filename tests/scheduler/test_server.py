@@ -11,12 +11,14 @@ from typing import Any
 import aiohttp
 import pytest
 
+from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
 from scheduler.patience import PatientFilter
 from scheduler.server import ExtenderServer
 from scheduler.standing import Standing
 from tests.scheduler.test_standing import AnElection
 from tests.scheduler.world import World
+from tests.support.gpu import a_gpu_pod
 
 RECORDED = Path(__file__).parents[1] / "contracts" / "kube_scheduler"
 
@@ -106,7 +108,7 @@ async def test_a_recorded_bind_request_writes_the_binding() -> None:
     assert binding["target"]["name"] == args["Node"]
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 async def test_a_malformed_body_is_answered_with_400_and_a_reason_and_the_process_lives(
     verb: str,
 ) -> None:
@@ -126,7 +128,41 @@ async def test_a_body_above_the_limit_is_refused() -> None:
     assert status == 413
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+def a_preempt_request(uid: str, node: str, *, whole: bool = False) -> bytes:
+    """What kube-scheduler sends: UIDs, or whole pods where nodeCacheCapable is false."""
+    pod = a_gpu_pod("big", mib=20_000, priority=10)
+    low = a_gpu_pod("low")
+    low["metadata"]["uid"] = uid
+    pods = [low] if whole else [{"UID": uid}]
+    victims = {node: {"Pods": pods, "NumPDBViolations": 0}}
+    named, other = "NodeNameToMetaVictims", "NodeNameToVictims"
+    if whole:
+        named, other = other, named
+    return json.dumps({"Pod": pod, named: victims, other: None}).encode()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_preempt_request_is_answered_with_victims_by_uid(whole: bool) -> None:
+    async with serving("n") as served:
+        slices = '{"train":[{"card":"GPU-n-0","mib":20000}]}'
+        for card in range(4):
+            pod = a_gpu_pod(
+                f"low-{card}",
+                mib=20_000,
+                annotations={ASSIGNMENT: slices.replace("n-0", f"n-{card}")},
+            )
+            pod["spec"]["nodeName"] = "n"
+            served.world.api.put(pod)
+            uid = served.world.see(f"low-{card}").record.uid
+        found = await served.ask("preempt", a_preempt_request(uid, "n", whole=whole))
+
+    (victims,) = found["NodeNameToMetaVictims"].values()
+    assert victims["NumPDBViolations"] == 0
+    assert len(victims["Pods"]) == 1
+    assert victims["Pods"][0]["UID"].startswith("uid-low-")
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 async def test_the_verbs_are_posts(verb: str) -> None:
     async with serving() as served:
         assert (await served.get(verb))[0] == 405
@@ -137,6 +173,7 @@ async def test_a_replica_that_does_not_lead_says_so_and_writes_nothing() -> None
         filtered = await served.ask("filter", recorded("filter-names"))
         bound = await served.ask("bind", recorded("bind"))
         status, text = await served.post("prioritize", recorded("prioritize-names"))
+        assert (await served.post("preempt", a_preempt_request("u", "n")))[0] == 503
 
         assert filtered["Error"] == bound["Error"] == "another replica leads"
         assert filtered["NodeNames"] is None

@@ -25,3 +25,12 @@ def test_a_variable_tunes_as_well() -> None:
     environ = {"FRACGPU_SCHEDULER_IDENTITY": "pod-7"}
 
     assert load(SchedulerSettings, [], environ, program="scheduler").identity == "pod-7"
+
+
+def test_beyond_loopback_it_listens_only_with_a_certificate() -> None:
+    flags = ["--listen-host", "10.0.0.7"]
+
+    with pytest.raises(SettingsError, match="could bind pods; want a tls_secret"):
+        load(SchedulerSettings, flags, {}, program="scheduler")
+    named = [*flags, "--tls-secret", "s"]
+    assert load(SchedulerSettings, named, {}, program="scheduler").listen_host == "10.0.0.7"
