@@ -153,7 +153,8 @@ async def test_a_preempt_request_is_answered_with_victims_by_uid(whole: bool) ->
             )
             pod["spec"]["nodeName"] = "n"
             served.world.api.put(pod)
-            uid = served.world.see(f"low-{card}").record.uid
+            served.world.see(f"low-{card}")
+        uid = served.world.api.pods["low-0"]["metadata"]["uid"]
         found = await served.ask("preempt", a_preempt_request(uid, "n", whole=whole))
 
     (victims,) = found["NodeNameToMetaVictims"].values()
