@@ -22,7 +22,7 @@ def as_before() -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     yield
     structlog.reset_defaults()
-    logging.captureWarnings(False)  # noqa: FBT003 - the only argument there is
+    logging.captureWarnings(False)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -72,7 +72,7 @@ def test_a_librarys_warning_has_the_same_shape_and_its_chatter_is_dropped() -> N
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_traceback_is_logged_without_the_values_of_local_variables(as_json: bool) -> None:  # noqa: FBT001
+def test_a_traceback_is_logged_without_the_values_of_local_variables(as_json: bool) -> None:
     out = Terminal()
     logs.configure(json=as_json, stream=out)
 

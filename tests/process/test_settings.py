@@ -77,7 +77,7 @@ def test_each_kind_of_field_is_read_from_text() -> None:
     ("flag", "expected"),
     [("--no-dry-run", False), ("--dry-run=no", False), ("--dry-run=TRUE", True)],
 )
-def test_a_yes_or_no_flag_can_be_said_both_ways(flag: str, expected: bool) -> None:  # noqa: FBT001
+def test_a_yes_or_no_flag_can_be_said_both_ways(flag: str, expected: bool) -> None:
     settings = shop("--owner=x", flag, DRY_RUN=str(not expected))
 
     assert settings.dry_run is expected
