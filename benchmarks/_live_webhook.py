@@ -24,6 +24,9 @@ from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.demo.ports import free_ports
 
+PLAIN: Final = "vision"
+"""A namespace like most."""
+
 POLYGLOT: Final = "polyglot"
 """A namespace where every dialect is on."""
 
@@ -90,6 +93,7 @@ async def _prepare(client: KubeClient, leaf: Pair) -> None:
     }
     await client.create(SECRETS, {"metadata": {"name": _SECRET}, "data": data}, namespace=space)
     await client.create(NODES, _node())
+    await client.create(NAMESPACES, {"metadata": {"name": PLAIN}})
     labels = {names.DIALECTS_LABEL: "all"}
     await client.create(NAMESPACES, {"metadata": {"name": POLYGLOT, "labels": labels}})
 

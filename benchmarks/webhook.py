@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks._http_caller import Caller, request_bytes
-from benchmarks._live_webhook import Live, live_webhooks
+from benchmarks._live_webhook import PLAIN, Live, live_webhooks
 from benchmarks.figure import Figure
 from certs.authority import make_serving
 from process.clock import SystemClock
@@ -173,7 +173,7 @@ def a_review() -> dict[str, Any]:
         "apiVersion": "v1",
         "metadata": {
             "generateName": "train-7c5d8b-",
-            "namespace": "vision",
+            "namespace": PLAIN,
             "labels": labels,
             "annotations": {"fracgpu.io/fraction": "train=0.5", "prometheus.io/scrape": "true"},
             "ownerReferences": [
@@ -215,7 +215,7 @@ def a_review() -> dict[str, Any]:
             "requestKind": kind,
             "requestResource": resource,
             "name": "train-7c5d8b-x2x7p",
-            "namespace": "vision",
+            "namespace": PLAIN,
             "operation": "CREATE",
             "userInfo": {
                 "username": "system:serviceaccount:kube-system:replicaset-controller",
