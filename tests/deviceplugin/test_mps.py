@@ -12,26 +12,10 @@ from deviceplugin.mps import MpsDaemons
 from deviceplugin.outfit import MpsError
 from fracgpu.card import CardUuid
 from process.clock import SystemClock
+from tests.support.stand_ins import MPS_CONTROL, a_program
 from tests.support.waiting import until_true
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
-
-# Like the real one it stays in the foreground with -f, reads the three variables, and makes its
-# control file once it takes clients.
-STAND_IN = """#!/bin/sh
-test "$1" = -f || exit 7
-echo "$$ $CUDA_VISIBLE_DEVICES" >> "$CUDA_MPS_LOG_DIRECTORY/control.log"
-: > "$CUDA_MPS_PIPE_DIRECTORY/control"
-trap 'exit 0' TERM
-while :; do sleep 0.05; done
-"""
-
-
-def a_program(folder: Path, text: str = STAND_IN) -> str:
-    file = folder / "nvidia-cuda-mps-control"
-    file.write_text(text)
-    file.chmod(0o755)
-    return str(file)
 
 
 @asynccontextmanager
@@ -59,7 +43,7 @@ def alive(pid: int) -> bool:
 
 async def test_each_card_has_one_daemon_that_sees_only_this_card(tmp_path: Path) -> None:
     root = tmp_path / "mps"
-    async with running(root, a_program(tmp_path)) as daemons:
+    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
         first = await daemons.ensure(A)
         again = await daemons.ensure(A)
         other = await daemons.ensure(B)
@@ -76,7 +60,7 @@ async def test_each_card_has_one_daemon_that_sees_only_this_card(tmp_path: Path)
 
 async def test_a_daemon_that_dies_is_started_again(tmp_path: Path) -> None:
     root = tmp_path / "mps"
-    async with running(root, a_program(tmp_path)) as daemons:
+    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
         await daemons.ensure(A)
         ((pid, _),) = lives(root, A)
         os.kill(pid, 9)
@@ -108,5 +92,5 @@ async def test_a_name_that_would_leave_the_folder_is_refused(tmp_path: Path) -> 
 async def test_shared_memory_is_mounted_where_the_node_has_a_folder_for_it(tmp_path: Path) -> None:
     root = tmp_path / "mps"
     (root / "shm").mkdir(parents=True)
-    async with running(root, a_program(tmp_path)) as daemons:
+    async with running(root, a_program(tmp_path, MPS_CONTROL)) as daemons:
         assert (await daemons.ensure(A)).shm == str(root / "shm")

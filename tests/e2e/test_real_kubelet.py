@@ -152,6 +152,7 @@ async def wait_running_in_the_end(node: RealNode, batch: Batch) -> None:
         return all(pods[uid].get("status", {}).get("phase") == "Running" for uid in batch.pods)
 
     await until(running, what="every pod runs, or one made in its place", limit_s=240)
+    await node.wait_told(batch.pods)
 
 
 async def disturb(node: RealNode, dice: random.Random, number: int) -> None:

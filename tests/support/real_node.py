@@ -1,16 +1,15 @@
 """A real node for tests: containerd, kubelet and the node agent as processes of their own.
 
-Nothing of the machine's own is touched: kubelet has its folder of device plugins, which it does not
+Little of the machine's own is touched: kubelet has its folder of device plugins, which it does not
 let anybody choose, in a mount namespace of its own, and everything else lies in a temporary folder.
+Empty control groups below ``kubepods`` stay behind.
 """
 
 import fcntl
 import itertools
 import json
 import os
-import signal
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from tests.support.real_runtime import (
     NoRuntimeError,
     Runtime,
     containerd_config,
+    end_what_is_left,
     find_runtime,
     import_image,
     kubelet_config,
@@ -161,6 +161,25 @@ class RealNode:
         except AssertionError as error:
             waiting = {uid: it for uid, it in states.items() if it != "Running"}
             raise AssertionError(f"{error}: {waiting}; agent: {self.agent.tail()}") from None
+        await self.wait_told(wanted)
+
+    async def wait_told(self, uids: Iterable[str]) -> None:
+        """Wait until every container of the pods has told what it sees."""
+        pods = await self.pods()
+        silent = {
+            (uid, container["name"])
+            for uid in uids
+            for kind in ("initContainers", "containers")
+            for container in pods[uid]["spec"].get(kind, ())
+        }
+
+        async def told() -> bool:
+            for uid, name in list(silent):
+                if any(self.seen.glob(f"{uid}.{name}.*.seen")):
+                    silent.remove((uid, name))
+            return not silent
+
+        await until(told, what="every container tells what it sees", limit_s=60)
 
     async def delete(self, pods: Iterable[Json]) -> None:
         """Ask for the end of pods; they stop in their own time."""
@@ -204,14 +223,14 @@ class RealNode:
 
 @asynccontextmanager
 async def a_real_node(
-    *, cards: Sequence[Card], cdi: bool = True, **flags: str
+    *, cards: Sequence[Card], cdi: bool = True, flags: Mapping[str, str] | None = None
 ) -> AsyncIterator[RealNode]:
     """Start a control plane, a node and our agent on it, or skip the test and say why.
 
     Args:
         cards: the simulated cards of the node, at most five.
         cdi: whether the runtime knows CDI.
-        flags: more settings of the agent, ``name=value``.
+        flags: more settings of the agent.
     """
     runtime = _runtime_or_skip()
     with _alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
@@ -221,7 +240,9 @@ async def a_real_node(
             api = await stack.enter_async_context(RealApiServer.start(assets, root / "api"))
             kubeconfig = api.kubeconfig(root / "kubeconfig")
             client = await stack.enter_async_context(connect(str(kubeconfig)))
-            node = _lay_out(root, runtime, client, kubeconfig, cards=cards, cdi=cdi, flags=flags)
+            node = _lay_out(
+                root, runtime, client, kubeconfig, cards=cards, cdi=cdi, flags=flags or {}
+            )
             stack.push_async_callback(_end_all, node)
             await _start(node, runtime)
             yield node
@@ -301,7 +322,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
         "kubelet-poll-s": "0.2",
         "survey-period-s": "1",
         "log-level": "debug",
-        **{name.replace("_", "-"): value for name, value in flags.items()},
+        **flags,
     }
     return RealNode(
         root=root,
@@ -357,36 +378,4 @@ async def _end_all(node: RealNode) -> None:
     await node.agent.kill()
     await node.kubelet.kill()
     await node.containerd.end()
-    for pid in _shims(node) | _first_processes(node):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    _unmount_below(node.root)
-
-
-def _shims(node: RealNode) -> set[int]:
-    """Find our containerd's shims, which outlive it on purpose: their arguments name our socket."""
-    ours = str(node.containerd_socket).encode()
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"containerd-shim" in words[0] and ours in words:
-                found.add(int(process.name))
-    return found
-
-
-def _first_processes(node: RealNode) -> set[int]:
-    """Find the first process of every container that is left."""
-    found = set()
-    for file in (node.root / "containerd-state").glob("*.task/k8s.io/*/init.pid"):
-        with suppress(OSError, ValueError):
-            found.add(int(file.read_text()))
-    return found
-
-
-def _unmount_below(root: Path) -> None:
-    mounts = Path("/proc/self/mounts").read_text().splitlines()
-    points = [line.split()[1] for line in mounts]
-    below = [it for it in points if it.startswith(f"{root}/")]
-    for point in sorted(below, reverse=True):
-        subprocess.run(["umount", "-l", point], check=False)  # noqa: S603, S607 - our own mounts
+    end_what_is_left(node.root, socket=node.containerd_socket)

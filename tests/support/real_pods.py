@@ -17,7 +17,9 @@ _TELL: Final = (
     'trap "exit 0" TERM; f=/seen/$POD_UID.$NAME.$$.$(cat /proc/uptime | tr -c "0-9" "_"); '
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
     'for v in $(env); do echo "env $v"; done; '
-    'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; } >$f.new 2>&1; mv $f.new $f.seen; '
+    'for v in $(cat /run/fracgpu/env); do echo "told $v"; done; '
+    'for v in $(cat $CUDA_MPS_PIPE_DIRECTORY/control </dev/null); do echo "mps $v"; done; '
+    "} >$f.new 2>&1; mv $f.new $f.seen; "
 )
 _STAY: Final = "sleep 3600 & wait"
 
@@ -29,12 +31,14 @@ class Sight:
     Attributes:
         devices: device numbers by path.
         told: the lines of the file that stands for variables where the runtime knows no CDI.
+        mps: the card whose daemon's pipes are there.
     """
 
     container: str
     devices: Mapping[str, str]
     env: Mapping[str, str]
     told: tuple[str, ...] = ()
+    mps: tuple[str, ...] = ()
 
 
 def state_of(pod: Json | None) -> str:
@@ -53,7 +57,9 @@ def state_of(pod: Json | None) -> str:
 
 def read_sight(file: Path) -> Sight:
     """Read what a container wrote about itself."""
-    devices, env, told = {}, {}, []
+    devices, env = {}, {}
+    told: list[str] = []
+    mps: list[str] = []
     for line in file.read_text(errors="replace").splitlines():
         kind, _, rest = line.partition(" ")
         if kind == "device":
@@ -64,7 +70,15 @@ def read_sight(file: Path) -> Sight:
             env[key] = value
         elif kind == "told":
             told.append(rest)
-    return Sight(container=file.name.split(".")[1], devices=devices, env=env, told=tuple(told))
+        elif kind == "mps":
+            mps.append(rest)
+    return Sight(
+        container=file.name.split(".")[1],
+        devices=devices,
+        env=env,
+        told=tuple(told),
+        mps=tuple(mps),
+    )
 
 
 _names: Final = itertools.count(1)

@@ -7,10 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -240,3 +241,40 @@ def kubelet_config(root: Path, socket: Path) -> dict[str, Any]:
         "podLogsDir": str(root / "logs"),
         "registryPullQPS": 0,
     }
+
+
+def end_what_is_left(root: Path, *, socket: Path) -> None:
+    """End the containers and shims of the containerd that served *socket*, and unmount theirs."""
+    for pid in _shims(socket) | _first_processes(root):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    _unmount_below(root)
+
+
+def _shims(socket: Path) -> set[int]:
+    """Find our containerd's shims, which outlive it on purpose: their arguments name our socket."""
+    ours = str(socket).encode()
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"containerd-shim" in words[0] and ours in words:
+                found.add(int(process.name))
+    return found
+
+
+def _first_processes(root: Path) -> set[int]:
+    """Find the first process of every container that is left."""
+    found = set()
+    for file in (root / "containerd-state").glob("*.task/k8s.io/*/init.pid"):
+        with suppress(OSError, ValueError):
+            found.add(int(file.read_text()))
+    return found
+
+
+def _unmount_below(root: Path) -> None:
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    points = [line.split()[1] for line in mounts]
+    below = [it for it in points if it.startswith(f"{root}/")]
+    for point in sorted(below, reverse=True):
+        _run(["umount", "-l", point], check=False)

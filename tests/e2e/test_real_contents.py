@@ -1,0 +1,91 @@
+"""What a container really finds on a real containerd: the driver's files, and its MPS daemon."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fracgpu import names
+from tests.support.gpu import some_cards
+from tests.support.real_node import RealNode, a_real_node
+from tests.support.real_pods import MARK, Sight, a_container, a_real_pod
+from tests.support.stand_ins import MPS_CONTROL, a_program
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+
+CARD_MIB = 24_000
+# What the container reads in this place, a library would be elsewhere.
+LIBRARY = "/run/fracgpu/env"
+
+
+def write_driver_spec(node: RealNode) -> None:
+    """A spec as nvidia-ctk writes it: each card's file, and a library for all."""
+    library = node.root / "libcuda.txt"
+    library.write_text("libcuda.so.580\n")
+    document = {
+        "cdiVersion": "0.6.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {
+                "name": card.uuid,
+                "containerEdits": {
+                    "deviceNodes": [
+                        {
+                            "path": f"{MARK}{card.index}",
+                            "hostPath": str(node.root / "cards" / f"card{card.index}"),
+                        }
+                    ]
+                },
+            }
+            for card in node.cards
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "DRIVER=580"],
+            "mounts": [
+                {
+                    "hostPath": str(library),
+                    "containerPath": LIBRARY,
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                }
+            ],
+        },
+    }
+    (node.cdi_dir / "nvidia.yaml").write_text(yaml.safe_dump(document))
+
+
+async def started(node: RealNode, card: int) -> Sight:
+    """Run a pod of one container on a card; give what it saw."""
+    pod = await node.create(a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen))
+    await node.bind(pod, train=[(node.cards[card].uuid, 500)])
+    await node.wait_running([pod["metadata"]["uid"]])
+    (sight,) = node.sights(pod)
+    return sight
+
+
+async def test_the_drivers_files_come_with_the_one_card_that_was_promised() -> None:
+    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+        write_driver_spec(node)
+
+        sight = await started(node, card=2)
+
+        card = node.cards[2].uuid
+        assert sight.devices == node.expected([(card, 500)])
+        assert sight.told == ("libcuda.so.580",)
+        assert sight.env["DRIVER"] == "580"
+        assert sight.env[names.ENV_VISIBLE_DEVICES] == card
+
+
+async def test_a_container_reaches_the_mps_daemon_of_its_own_card(tmp_path: Path) -> None:
+    program = a_program(tmp_path, MPS_CONTROL)
+    folder = tmp_path / "mps"
+    flags = {"isolation": "mps", "mps-program": program, "mps-dir": str(folder)}
+    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB), flags=flags) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+
+        sight = await started(node, card=1)
+
+        card = node.cards[1].uuid
+        assert sight.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=500M"
+        assert sight.mps == (card,)
+        assert sight.devices == node.expected([(card, 500)])
