@@ -1,11 +1,18 @@
 """The collecting loop: one picture after the other, and none made up."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.attribution import Attribution
-from deviceplugin.cards import CardProcess, CardsUnavailableError, Figures, Reading
+from deviceplugin.cards import (
+    CardProcess,
+    CardsUnavailableError,
+    Figures,
+    Reading,
+    ReadingRound,
+)
 from deviceplugin.exporter import Exporter
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.card import CardUuid
@@ -18,7 +25,11 @@ A = CardUuid("GPU-a")
 
 
 async def an_exporter(
-    cards: FakeCards, clock: VirtualClock, proc: Path
+    cards: FakeCards,
+    clock: VirtualClock,
+    proc: Path,
+    *,
+    on_round: Callable[[ReadingRound], None] = lambda _: None,
 ) -> tuple[Exporter, CollectorRegistry]:
     registry = CollectorRegistry()
     board = a_board(cards, clock)
@@ -31,6 +42,7 @@ async def an_exporter(
         clock=clock,
         period_s=5.0,
         metrics=DevicePluginMetrics(registry),
+        on_round=on_round,
     )
     return exporter, registry
 
@@ -103,3 +115,16 @@ async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None
 
     assert seen == [exporter.picture()]
     assert seen[0] is not None
+
+
+async def test_whoever_judges_health_is_told_of_every_round_that_succeeded(tmp_path: Path) -> None:
+    cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
+    told: list[ReadingRound] = []
+    exporter, _ = await an_exporter(cards, clock, tmp_path, on_round=told.append)
+
+    cards.readings = {A: Reading(xids={79: 1})}
+    await exporter.collect()
+    cards.readings = CardsUnavailableError("driver lost")
+    await exporter.collect()
+
+    assert [dict(it.readings[A].xids) for it in told] == [{79: 1}]
