@@ -10,8 +10,9 @@ import pytest
 
 from fracgpu import names
 from fracgpu.card import CardUuid
+from kube.kinds import NODES
 from tests.support.gpu import some_cards
-from tests.support.real_node import RealNode, a_real_node
+from tests.support.real_node import NODE, RealNode, a_real_node
 from tests.support.real_pods import a_container, a_real_pod
 from tests.support.waiting import until
 
@@ -187,6 +188,15 @@ async def test_eight_large_cards_are_counted_to_the_last_mib() -> None:
         await node.wait_counted(slots=8 * 32, mib=655_360)
         await node.restart_kubelet()
         await node.wait_counted(slots=8 * 32, mib=655_360)
+
+        # A node made anew: kubelet sets all capacity it does not know to zero.
+        await node.client.delete(NODES, NODE)
+        await node.restart_kubelet()
+        await node.wait_counted(slots=8 * 32, mib=655_360)
+        conditions = (await node.node())["status"]["conditions"]
+        (sharing,) = [it for it in conditions if it["type"] == names.SHARING_CONDITION]
+        assert sharing["status"] == "True"
+        assert "655360 MiB" in sharing["message"]
 
 
 async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -> None:
