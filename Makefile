@@ -2,9 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 DEMO ?=
+BENCH ?=
 PYTEST ?=
 
-.PHONY: help setup demo test e2e bench lint types imports format check lock proto clean
+.PHONY: help setup demo test e2e bench fuzz lint types imports format check lock proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 18
@@ -25,8 +26,11 @@ test: setup ## unit, property, contract and scenario tests
 e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
 	$(BIN)/pytest -m e2e $(PYTEST)
 
-bench: setup ## measure; one JSON line per figure, as ratios in one run
-	@$(BIN)/python -m benchmarks
+bench: setup ## measure; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+fuzz: setup ## 100,000 odd AdmissionReviews against the real webhook (minutes)
+	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
