@@ -137,6 +137,11 @@ class CardBoard:
         """Why the cards cannot be asked, or None."""
         return self._problem
 
+    @property
+    def lost(self) -> bool:
+        """Whether nobody has been able to say for a while which cards there are."""
+        return self._failures >= _FAILURES_UNTIL_UNHEALTHY
+
     def slots(self) -> tuple[Slot, ...]:
         """Give the slots that kubelet should count.
 
@@ -180,7 +185,7 @@ class CardBoard:
         if self._problem != reason:
             log.warning("cards_not_surveyed", reason=reason)
         self._problem = reason
-        if self._failures >= _FAILURES_UNTIL_UNHEALTHY:
+        if self.lost:
             self._set(Stock(survey=all_unhealthy(self._stock.survey, reason=reason)))
 
     def _set(self, stock: Stock) -> None:

@@ -9,6 +9,7 @@ import structlog
 
 from deviceplugin.capacity import (
     NodeState,
+    Sharing,
     condition_patch,
     metadata_patch,
     status_patch,
@@ -102,11 +103,14 @@ class NodeReport:
 
     async def round(self) -> bool:
         """Write what differs; False when it should be tried again soon."""
-        if self._board.problem is not None and not self._board.stock.cards:
-            # Not a node without cards: one whose cards we have not seen yet.
-            self._problem = self._board.problem
-            return True
+        problem = self._board.problem
         have = self._current()
+        if problem is not None and not self._board.stock.cards:
+            # Not a node without cards: one whose cards we have not seen yet.
+            self._problem = problem
+            if have is not None and self._board.lost:
+                await self._say_lost(have, problem)
+            return not self._board.lost
         if have is None:
             self._problem = f"node {self._node} is not known to the API server"
             return False
@@ -121,6 +125,13 @@ class NodeReport:
             return False
         self._problem = self._left_alone(have)
         return True
+
+    async def _say_lost(self, have: NodeState, problem: str) -> None:
+        sharing = Sharing(shared=False, reason="CardsUnavailable", message=problem)
+        try:
+            await self._write_condition(have, NodeState(sharing=sharing))
+        except KubeError as error:
+            log.warning("node_not_written", node=self._node, reason=str(error))
 
     def _left_alone(self, have: NodeState) -> str | None:
         if not have.others:
@@ -138,11 +149,14 @@ class NodeReport:
             await self._writer.patch(NODES, self._node, metadata)
         if status:
             await self._writer.patch(NODES, self._node, status, subresource="status")
+        await self._write_condition(have, want)
+        if metadata or status:
+            self._metrics.node_written("written")
+            log.info("node_written", node=self._node, capacity=dict(want.capacity))
+
+    async def _write_condition(self, have: NodeState, want: NodeState) -> None:
         condition = condition_patch(have=have, want=want, now=self._clock.now())
         if condition:
             # Merged by its type: kubelet and others write conditions beside ours.
             how = PatchType.STRATEGIC
             await self._writer.patch(NODES, self._node, condition, subresource="status", how=how)
-        if metadata or status:
-            self._metrics.node_written("written")
-            log.info("node_written", node=self._node, capacity=dict(want.capacity))

@@ -110,6 +110,33 @@ async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None
     assert report.problem is not None
 
 
+async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> None:
+    node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
+    cards.answer = CardsUnavailableError("no driver")
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+    for _ in range(2):
+        await board.survey()
+        await report.round()
+    assert node.conditions == []  # it may be taking its time
+
+    for _ in range(2):
+        await board.survey()
+        await report.round()
+
+    (condition,) = node.conditions
+    assert condition["status"] == "False"
+    assert (condition["reason"], condition["message"]) == ("CardsUnavailable", "no driver")
+    assert node.writes == []
+
+
 async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node, clock = FakeNode(), VirtualClock()
     node.state = None
