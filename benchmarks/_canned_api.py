@@ -8,6 +8,7 @@ It serves lists in pages and watches that stay silent, takes the extender's leas
 and keeps nothing else. A page is written when it is asked for, so its own memory stays small.
 """
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -176,9 +177,7 @@ class CannedApi:
         if request.query.get("watch") in {"1", "true"}:
             answer = web.StreamResponse(headers={"Content-Type": "application/json"})
             await answer.prepare(request)
-            loop_end = request.loop.create_future()
-            request.loop.call_later(_SILENCE_S, loop_end.cancel)
-            await loop_end
+            await asyncio.sleep(_SILENCE_S)
             return answer
         start = int(request.query.get("continue") or 0)
         end = min(total, start + int(request.query.get("limit") or total or 1))

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks._canned_api import PENDING
 from certs.authority import Pair, make_ca, make_client, make_serving
 from process.clock import SystemClock
 from simulator.demo.ports import free_ports
@@ -90,7 +89,7 @@ async def live_extender(workdir: Path, *, nodes: int, pods_per_node: int) -> Asy
         process = await stack.enter_async_context(
             _process(workdir, "cli", "run", "scheduler", *argv)
         )
-        await _until(lambda: _is_ready(telemetry_port))
+        await _until(lambda: is_ready(telemetry_port))
         started_s = time.perf_counter() - began_s
         trust = ssl.create_default_context(cadata=ca.cert_pem.decode())
         trust.load_cert_chain(_private(workdir / "client.pem", client))
@@ -160,7 +159,8 @@ async def _connects(port: int) -> bool:
     return True
 
 
-async def _is_ready(port: int) -> bool:
+async def is_ready(port: int) -> bool:
+    """Ask a role's probe."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -170,6 +170,3 @@ async def _is_ready(port: int) -> bool:
     writer.close()
     await writer.wait_closed()
     return answer.split(b" ", 2)[1] == b"200"
-
-
-__all__ = ["PENDING", "Live", "live_extender"]

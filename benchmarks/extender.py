@@ -20,7 +20,7 @@ from benchmarks._http_caller import Caller, request_bytes
 from benchmarks._live_extender import Live, live_extender
 from benchmarks.figure import Figure
 
-_SIZES: Final = (5_000,)
+_SIZES: Final = (1_000, 5_000)
 _PODS_PER_NODE: Final = 20
 _RUNS: Final = 5
 _CALLS: Final = 200

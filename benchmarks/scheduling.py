@@ -1,0 +1,159 @@
+"""Pods a second by a real kube-scheduler: with our extender, and alone.
+
+Pods wait before kube-scheduler starts; the rate is that of the pods between the first tenth and the
+last, so that its start does not count. Needs KUBEBUILDER_ASSETS; says so and measures nothing else.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks._canned_api import a_node, a_pending_pod
+from benchmarks._live_extender import is_ready
+from benchmarks.figure import Figure
+from fracgpu import names
+from fracgpu.views import PodView, read_pod
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.informer import Change, Informer
+from kube.kinds import NAMESPACES, NODES, PODS
+from simulator.realapi import ASSETS_ENV, RealApiServer, find_assets, free_ports
+from simulator.scheduler_profile import scheduler_configuration
+
+SLOW: Final = True  # a real control plane, some minutes
+
+_NODES: Final = 100
+_PODS: Final = 600
+_LIMIT_S: Final = 300.0
+_POLL_S: Final = 0.2
+# kube-scheduler's default of 50 requests a second would be all that is measured.
+_QPS: Final = {"qps": 2000, "burst": 2000}
+
+
+def figures() -> Iterator[Figure]:
+    """Measure; see ``benchmarks.figure.Benchmark``."""
+    value = os.environ.get(ASSETS_ENV)
+    if not value:
+        sys.stderr.write(f"bench: scheduling needs {ASSETS_ENV}; not measured\n")
+        return
+    note = f"{_PODS} pods, {_NODES} nodes of 8 cards, real control plane on the same cores"
+    rates = {
+        name: asyncio.run(_rate(find_assets(value), with_extender=with_extender))
+        for name, with_extender in (("alone", False), ("extender", True))
+    }
+    for name, rate in rates.items():
+        yield _figure(f"rate_{name}", rate, "1/s", note)
+    yield _figure("rate_extender_to_alone", rates["extender"] / rates["alone"], "ratio", note)
+
+
+async def _rate(assets: Path, *, with_extender: bool) -> float:
+    async with AsyncExitStack() as stack:
+        workdir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        api = await stack.enter_async_context(RealApiServer.start(assets, workdir))
+        client = await stack.enter_async_context(
+            connect_to(api.url, token=api.token, ca_file=api.ca_file)
+        )
+        await _prepare(client)
+        kubeconfig = api.kubeconfig(workdir / "kubeconfig")
+        port = await stack.enter_async_context(_extender(kubeconfig, workdir))
+        written = scheduler_configuration(
+            extender_url=f"http://127.0.0.1:{port}", kubeconfig=kubeconfig
+        )
+        written["clientConnection"] |= _QPS
+        if not with_extender:
+            del written["extenders"]
+        config = workdir / "kube-scheduler.json"
+        config.write_text(json.dumps(written))
+        watcher = await stack.enter_async_context(_watching(client, with_extender=with_extender))
+        await api.start_scheduler(config)
+        async with asyncio.timeout(_LIMIT_S):
+            await watcher.done.wait()
+        return watcher.rate
+
+
+async def _prepare(client: KubeClient) -> None:
+    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    for number in range(_NODES):
+        node = a_node(number)
+        for key in ("uid", "resourceVersion"):
+            del node["metadata"][key]
+        await client.create(NODES, node)
+        await client.patch(
+            NODES, node["metadata"]["name"], {"status": node["status"]}, subresource="status"
+        )
+    for number in range(_PODS):
+        await client.create(PODS, _pod(number))
+
+
+def _pod(number: int) -> dict[str, Any]:
+    pod = a_pending_pod(number)
+    for key in ("uid", "resourceVersion", "managedFields"):
+        del pod["metadata"][key]
+    del pod["status"]
+    return pod
+
+
+class _Watcher:
+    """Notes when each pod was seen bound."""
+
+    def __init__(self, *, with_extender: bool) -> None:
+        self._with_extender = with_extender
+        self.at_s: dict[str, float] = {}
+        self.done = asyncio.Event()
+
+    def take(self, change: Change[PodView]) -> None:
+        pod = change.object.record
+        if not pod.node or pod.name in self.at_s:
+            return
+        if self._with_extender and pod.assignment is None:
+            raise RuntimeError(f"{pod.name} was bound without a card")
+        self.at_s[pod.name] = time.perf_counter()
+        if len(self.at_s) == _PODS:
+            self.done.set()
+
+    @property
+    def rate(self) -> float:
+        times = sorted(self.at_s.values())
+        first = _PODS // 10
+        return (_PODS - 1 - first) / (times[-1] - times[first])
+
+
+@asynccontextmanager
+async def _watching(client: KubeClient, *, with_extender: bool) -> AsyncIterator[_Watcher]:
+    watcher = _Watcher(with_extender=with_extender)
+    informer = Informer(client, PODS, decode=read_pod, on_change=watcher.take)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(informer.run(), name="pods")
+        await informer.wait_synced()
+        yield watcher
+        following.cancel()
+
+
+@asynccontextmanager
+async def _extender(kubeconfig: Path, workdir: Path) -> AsyncIterator[int]:
+    port, telemetry = free_ports(2)
+    words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--drain-wait-s", "0"]
+    words += ["--listen-port", str(port), "--telemetry-port", str(telemetry)]
+    with (workdir / "extender.log").open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "cli", *words, stdout=out, stderr=out
+        )
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            while not await is_ready(telemetry):  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(_POLL_S)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+def _figure(name: str, value: float, unit: str, note: str) -> Figure:
+    return Figure(name=f"scheduling.{name}", value=round(value, 2), unit=unit, note=note)
