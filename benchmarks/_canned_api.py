@@ -28,6 +28,10 @@ POD_MIB: Final = 8_000
 PENDING: Final = 2_000
 _SILENCE_S: Final = 3600.0
 
+# What makes pods as long as they are, and nobody here reads.
+_MANAGED: Final = [{"manager": "kubelet", "fieldsV1": {f"f:field-{n}": {} for n in range(60)}}]
+_ENV: Final = [{"name": f"SETTING_{n}", "value": f"value-{n}"} for n in range(10)]
+
 
 def node_name(number: int) -> str:
     return f"gpu-node-{number:05d}.cluster.example"
@@ -94,9 +98,7 @@ def a_pod(node: int, number: int) -> dict[str, Any]:
                 names.GRANTED: f"train: {POD_MIB} MiB on 1 card",
                 names.ASSIGNMENT: json.dumps(slices),
             },
-            "managedFields": [
-                {"manager": "kubelet", "fieldsV1": {f"f:field-{n}": {} for n in range(60)}}
-            ],
+            "managedFields": _MANAGED,
         },
         "spec": {
             "nodeName": node_name(node),
@@ -105,7 +107,7 @@ def a_pod(node: int, number: int) -> dict[str, Any]:
                 {
                     "name": "train",
                     "image": "registry.example/train:1",
-                    "env": [{"name": f"SETTING_{n}", "value": f"value-{n}"} for n in range(10)],
+                    "env": _ENV,
                     "resources": {"limits": amounts, "requests": amounts},
                 }
             ],

@@ -1,6 +1,7 @@
 """A real control plane whose kube-scheduler asks our extender, which is a process of its own."""
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -9,21 +10,26 @@ import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
 from fracgpu.views import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import EVENTS, NAMESPACES, PODS
+from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
+from process.clock import SystemClock
 from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.realapi import RealApiServer, free_ports
-from simulator.scheduler_profile import scheduler_configuration
+from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
+
+_SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, nothing secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +74,12 @@ class World:
 
 @asynccontextmanager
 async def real_scheduler(
-    workdir: Path, nodes: Sequence[Json], *, whole_nodes: bool = False, controllers: bool = False
+    workdir: Path,
+    nodes: Sequence[Json],
+    *,
+    whole_nodes: bool = False,
+    controllers: bool = False,
+    mutual_tls: bool = False,
 ) -> AsyncIterator[World]:
     """Start it all over *nodes*, or skip the test where there are no binaries."""
     async with (
@@ -89,14 +100,18 @@ async def real_scheduler(
             "--drain-wait-s": "0",
             "--audit-s": "1",
         }
+        tls = None
+        if mutual_tls:
+            tls = await _certificates(client, workdir)
+            flags["--tls-secret"] = _SECRET
         argv = [sys.executable, "-m", "cli", "run", "scheduler"]
         argv += [word for flag in flags.items() for word in flag]
         spec = ProcessSpec(name="scheduler", argv=argv, env=dict(os.environ))
         roles = Supervisor([spec], log_dir=workdir)
         config = workdir / "kube-scheduler.json"
-        url = f"http://127.0.0.1:{listen}"
+        url = f"http://127.0.0.1:{listen}" if tls is None else f"https://127.0.0.1:{listen}"
         written = scheduler_configuration(
-            extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes
+            extender_url=url, kubeconfig=kubeconfig, whole_nodes=whole_nodes, tls=tls
         )
         config.write_text(json.dumps(written))
         async with asyncio.TaskGroup() as group:
@@ -107,6 +122,28 @@ async def real_scheduler(
                 yield World(api=api, client=client, roles=roles, telemetry_port=telemetry)
             finally:
                 running.cancel()
+
+
+async def _certificates(client: KubeClient, workdir: Path) -> ExtenderTls:
+    """Put the extender's certificate into its Secret, and kube-scheduler's into files."""
+    now, life = SystemClock().now(), timedelta(hours=1)
+    ca = make_ca(name="test CA", now=now, life=life)
+    serving = make_serving(ca, names=("127.0.0.1",), now=now, life=life)
+    caller = make_client(ca, name="fracgpu-scheduler", now=now, life=life)
+    parts = {"tls.crt": serving.cert_pem, "tls.key": serving.key_pem, "ca.crt": ca.cert_pem}
+    secret = {
+        "metadata": {"name": _SECRET, "namespace": names.SYSTEM_NAMESPACE},
+        "data": {key: base64.b64encode(pem).decode() for key, pem in parts.items()},
+    }
+    await client.create(SECRETS, secret)
+    files = {"ca.crt": ca.cert_pem, "tls.crt": caller.cert_pem, "tls.key": caller.key_pem}
+    for name, pem in files.items():
+        (workdir / name).write_bytes(pem)
+    return ExtenderTls(
+        ca_file=str(workdir / "ca.crt"),
+        cert_file=str(workdir / "tls.crt"),
+        key_file=str(workdir / "tls.key"),
+    )
 
 
 async def is_ready(port: int) -> bool:
