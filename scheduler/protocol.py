@@ -8,7 +8,6 @@ strictly; a field we do not know is skipped, because a newer kube-scheduler may 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import add
 from typing import Final
 
 import msgspec
@@ -109,15 +108,16 @@ class _WireResult(msgspec.Struct, rename="pascal"):
     error: str
 
 
-class _Hosts(dict[str, bytes]):
-    """The part of an answer that names a host, by its name; written once for each."""
+class _Hosts(dict[str, tuple[bytes, ...]]):
+    """What an answer says of a host at each score, by its name; written once for each."""
 
-    def __missing__(self, name: str) -> bytes:
+    def __missing__(self, name: str) -> tuple[bytes, ...]:
         if len(self) >= _HOSTS_REMEMBERED:
             self.clear()
-        written = b'{"Host":' + _encoder.encode(name) + b',"Score":'
-        self[name] = written
-        return written
+        host = _encoder.encode(name)
+        found = tuple(b'{"Host":%b,"Score":%d}' % (host, it) for it in range(MAX_SCORE + 1))
+        self[name] = found
+        return found
 
 
 class _MetaPod(msgspec.Struct):
@@ -163,8 +163,7 @@ class _WireBindingResult(msgspec.Struct, rename="pascal"):
 
 
 _PODS_REMEMBERED: Final = 128
-_HOSTS_REMEMBERED: Final = 50_000
-_SCORES: Final = tuple(b"%d}" % score for score in range(MAX_SCORE + 1))
+_HOSTS_REMEMBERED: Final = 20_000
 _hosts: Final = _Hosts()
 
 _args_decoder: Final = msgspec.json.Decoder(_WireArgs)
@@ -223,8 +222,9 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 
 def write_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     """Answer a prioritize request: a HostPriorityList, one score for each node."""
-    written = map(_hosts.__getitem__, names)
-    return b"[" + b",".join(map(add, written, map(_SCORES.__getitem__, scores))) + b"]"
+    hosts = _hosts
+    written = [hosts[name][score] for name, score in zip(names, scores, strict=True)]
+    return b"[" + b",".join(written) + b"]"
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:

@@ -119,7 +119,9 @@ class WasteOrder:
             return None
         feed.keep_up()
         cost = np.full(len(rows), np.nan)
-        for size, at in self._by_size(rows):
+        sizes = feed.size_mib[rows]
+        for size in np.unique(sizes).tolist() if np.ptp(sizes) else [int(sizes[0])]:
+            at = np.flatnonzero(sizes == size)
             cost[at] = feed.costs(self._want(pod, need, size))[rows[at]]
         judged = np.flatnonzero(~np.isnan(cost))
         quality = np.zeros(len(rows))
@@ -138,8 +140,7 @@ class WasteOrder:
         loads, at = self._board.loads[row], int(feed.row[row])
         if loads is None or at < 0:
             return None
-        size = int(self._board.capacity_mib[row].max())
-        want = self._want(pod, need, size)
+        want = self._want(pod, need, int(feed.size_mib[row]))
         ranking = feed.policy.rank(want, among=np.array([at]))
         if not len(ranking.rows):
             return None
@@ -150,10 +151,6 @@ class WasteOrder:
             loads, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(uuids) - chosen
         )
         return answer.assignment if isinstance(answer, Placement) else None
-
-    def _by_size(self, rows: Rows) -> Sequence[tuple[int, Rows]]:
-        sizes = self._board.capacity_mib[rows].max(1)
-        return [(int(size), np.flatnonzero(sizes == size)) for size in np.unique(sizes)]
 
     def _want(self, pod: PodView, need: PodNeed, size_mib: int) -> Want:
         (container,) = need.containers
@@ -184,6 +181,7 @@ class _Feed:
         self._host_seen = -1
         self._names: dict[int, str] = {}
         self.row = np.full(1, -1, np.int64)
+        self.size_mib = np.zeros(1, np.int64)
         self._costs: dict[Want, NDArray[np.float64]] = {}
 
     def costs(self, want: Want) -> NDArray[np.float64]:
@@ -210,6 +208,7 @@ class _Feed:
         if len(self.row) < len(board.changed):
             more = np.full(len(board.changed) - len(self.row), -1, np.int64)
             self.row = np.concatenate((self.row, more))
+            self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
         for row in {*changed, *(board.rows[name] for name in touched if name in board.rows)}:
             self._tell(row)
 
@@ -221,6 +220,7 @@ class _Feed:
             self.row[row] = -1
         if free is not None:
             self.policy.put(name, free)
+            self.size_mib[row] = self._board.capacity_mib[row].max()
             self._names[row] = name
             self.row[row] = self.policy.rows[name]
 
