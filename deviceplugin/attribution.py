@@ -62,12 +62,13 @@ def _owner_in_path(path: str) -> Owner | None:
 class Attribution:
     """Finds the owners of processes, remembering them by pid *and* start time.
 
-    A pid alone is no name: the kernel gives it to the next process.
+    A pid alone is no name: the kernel gives it to the next process. That a process has no owner is
+    not remembered: it may have been looked at before it was put where it belongs.
     """
 
     def __init__(self, proc_root: Path) -> None:
         self._proc_root = proc_root
-        self._known: dict[tuple[int, str], Owner | None] = {}
+        self._known: dict[tuple[int, str], Owner] = {}
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None]:
         """Find the owner of each process: None for a foreign one or one that is gone.
@@ -75,15 +76,17 @@ class Attribution:
         Reads two small files for each; call it in a thread.
         """
         found: dict[int, Owner | None] = {}
-        used: dict[tuple[int, str], Owner | None] = {}
+        used: dict[tuple[int, str], Owner] = {}
         for pid in set(pids):
             started = self._started(pid)
             if started is None:
                 found[pid] = None
                 continue
             key = (pid, started)
-            owner = self._known[key] if key in self._known else self._read(pid)
-            found[pid] = used[key] = owner
+            owner = self._known.get(key) or self._read(pid)
+            found[pid] = owner
+            if owner is not None:
+                used[key] = owner
         self._known = used
         return found
 

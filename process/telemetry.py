@@ -88,12 +88,16 @@ class Prepared:
 
     def text(self, accept: str) -> bytes:
         """Give what was written down, if it still holds, else write it now."""
-        prepared = self._texts.get(accept) if self._valid() else None
+        valid = self._valid()
+        prepared = self._texts.get(accept) if valid else None
         if prepared is not None:
             return prepared
-        if len(self._asked) < _FORMS_PREPARED:
+        text = choose_encoder(accept)[0](self.registry)
+        if accept in self._asked or len(self._asked) < _FORMS_PREPARED:
             self._asked.add(accept)
-        return choose_encoder(accept)[0](self.registry)
+            if valid:
+                self._texts = {**self._texts, accept: text}
+        return text
 
 
 def add_telemetry_routes(

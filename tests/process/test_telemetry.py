@@ -237,6 +237,18 @@ async def test_prepared_metrics_and_the_others_are_one_open_metrics_text() -> No
             assert "fracgpu_test_cards 1.0" in text
 
 
+def test_a_form_that_was_not_prepared_is_written_once() -> None:
+    prepared = Prepared()
+    gauge = Gauge("fracgpu_test_cards", "Cards.", registry=prepared.registry)
+    prepared.prepare(lambda: True)
+    first = prepared.text(OPEN_METRICS)
+    gauge.set(2)
+
+    assert prepared.text(OPEN_METRICS) == first
+    prepared.prepare(lambda: True)
+    assert b"fracgpu_test_cards 2.0" in prepared.text(OPEN_METRICS)
+
+
 def test_a_stranger_cannot_make_us_prepare_ever_more_forms() -> None:
     prepared = Prepared()
     for number in range(100):
