@@ -152,6 +152,9 @@ class Wiring:
             raise self._refusal("no_outfit", str(error)) from error
         try:
             self._remove_stale(holders, keep=name)
+            # From now on, not from when it is written: another start, which asked kubelet before
+            # this one was listed, may clean up in between.
+            self._written_at_s[name] = self._clock.monotonic()
             for folder in self._folders:
                 # A folder on a slow disk must not hold up the other starts.
                 await asyncio.to_thread(folder.write, spec)

@@ -1,5 +1,7 @@
 """One container start from its slot ids to a CDI spec, or to a refusal that names the cause."""
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.deviceplugin.builders import (
     pod_json,
 )
 from tests.fakes.clock import VirtualClock
+from tests.support.waiting import until_true
 
 S1 = frozenset({"s1"})
 
@@ -65,6 +68,18 @@ class FakeApi:
 SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", message="timed out")
 
 
+class SlowFolder(CdiFolder):
+    """A folder on a slow disk: a write has long happened before it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_return = threading.Event()
+
+    def write(self, spec: CdiSpec) -> None:
+        super().write(spec)
+        assert self.may_return.wait(10)
+
+
 @dataclass(slots=True)
 class Rig:
     wiring: Wiring
@@ -97,12 +112,13 @@ async def a_rig(
     *,
     known: Mapping[PodKey, PodView] | None = None,
     listed: bool = True,
+    slow: "SlowFolder | None" = None,
 ) -> Rig:
     cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
     board = a_board(cards, clock)
     await board.survey()
     kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
-    cdi = CdiFolder(folder)
+    cdi = slow or CdiFolder(folder)
     noted: list[Claim] = []
     memory = dict(known or {}) if listed else None
     wiring = Wiring(
@@ -328,3 +344,22 @@ async def test_a_driver_that_just_hiccups_does_not_stop_a_start(tmp_path: Path) 
     rig.cards.answer = CardsUnavailableError("busy")
 
     assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_another_one_writes(
+    tmp_path: Path,
+) -> None:
+    slow = SlowFolder(tmp_path)
+    rig = await a_rig(tmp_path, slow=slow)
+    name = device_name(S1)
+
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(rig.wiring.wire(S1))
+        await until_true(lambda: name in slow.names(), what="the spec is written")
+        rig.kubelet.answer = ()  # what kubelet said before it gave these ids away
+        await rig.wiring.clean()
+        kept = slow.names()
+        slow.may_return.set()
+        await start
+
+    assert kept == {name}
