@@ -119,19 +119,20 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
             kept = _keep_logs(workdir, options.report.with_suffix(".logs"))
             say(f"the logs of every role are in {kept}")
         if options.keep:
+            stop = _stop_when_told()
             _print_addresses(rig, say)
-            await _told_to_stop()
+            await stop.wait()
     if options.keep:
         say(_STOPPED)
     return DONE if outcome.kept else FAILED
 
 
-async def _told_to_stop() -> None:
-    """Wait for Ctrl-C or its like; the verdict has been given, and stays the exit code."""
+def _stop_when_told() -> asyncio.Event:
+    """Be set by Ctrl-C or its like; the verdict has been given, and stays the exit code."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, *_LIKE_CTRL_C):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
+    return stop
 
 
 async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcome:
