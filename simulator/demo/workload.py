@@ -104,7 +104,13 @@ def heating_workload() -> Workload:
     return _deployment(
         "burner",
         2,
-        {names.FRACTION: "0.4", names.MODEL: "*A10", BUSY_KEY: "0.47"},
+        {
+            names.FRACTION: "0.4",
+            names.MODEL: "*A10",
+            # Both on one card, whatever the cluster's own strategy makes of an empty fleet.
+            names.PLACEMENT: "pack",
+            BUSY_KEY: "0.47",
+        },
         "2 pods that heat up one A10",
     )
 
