@@ -28,7 +28,7 @@ from fracgpu.units import Mib
 from fracgpu.wire import write_assignment
 from kube.access import connect_to
 from kube.client import KubeClient
-from kube.kinds import PODS
+from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.cards import cards_document, write_cards_file
@@ -146,7 +146,7 @@ async def _agent(root: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, 
         await kubelet.wait_ready()
         process = await _started(root, folders, api.kubeconfig(root / "kubeconfig"), port)
         try:
-            await _until_lines(port, "fracgpu_card_healthy", CARDS)
+            await _until_counted(client)
             for number in range(PROCESSES):
                 await _run_pod(client, number, cards[number % CARDS])
             await _until_lines(port, "fracgpu_pod_sm_util", PROCESSES)
@@ -203,6 +203,16 @@ async def _run_pod(client: KubeClient, number: int, card: Card) -> None:
         "target": {"kind": "Node", "name": _NODE},
     }
     await client.bind(binding, namespace="default", name=name)
+
+
+async def _until_counted(client: KubeClient) -> None:
+    """Wait until kubelet counts the slots; a pod that is bound before runs without a card."""
+    async with asyncio.timeout(_READY_LIMIT_S):
+        while True:
+            node = await client.get_object(NODES, _NODE)
+            if int(node.get("status", {}).get("allocatable", {}).get(names.GPU_SLOT, 0)) > 0:
+                return
+            await asyncio.sleep(_POLL_S)
 
 
 async def _until_lines(port: int, family: str, wanted: int) -> None:
