@@ -1,6 +1,6 @@
 """Filter and prioritize: two questions about one picture. They change nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import compress
 from typing import Final, Protocol
 
@@ -74,21 +74,21 @@ class Extender:
         passed = tuple(compress(names, fits.tolist()))
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 
-    def prioritize(self, args: ExtenderArgs) -> Sequence[int]:
+    def prioritize(self, args: ExtenderArgs) -> Rows:
         """Score the candidates, in their order, 0 to 10: exactly one that fits gets the 10.
 
         Everybody gets 0 where the pod asks nothing of us.
         """
         pod, names = args.pod, args.node_names
         if pod.need is None:
-            return [0] * len(names)
+            return np.zeros(len(names), np.int64)
         strategy = self._strategy()
         answers = self._survey.ask(pod.need, strategy=strategy, now=self._clock.now())
         rows = self._survey.board.rows_of(names)
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)
         if not len(fitting):
-            return _listed(scores)
+            return scores
         fit_rows = rows[fitting]
         quality = None
         order = self._orders.get(pod.need.strategy or strategy)
@@ -100,9 +100,4 @@ class Extender:
         # Among equals the one known longest, in whatever order they are named.
         ties = np.flatnonzero(quality == quality.max())
         scores[fitting[ties[fit_rows[ties].argmin()]]] = MAX_SCORE
-        return _listed(scores)
-
-
-def _listed(scores: Rows) -> Sequence[int]:
-    found: list[int] = scores.tolist()
-    return found
+        return scores

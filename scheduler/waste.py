@@ -118,9 +118,10 @@ class WasteOrder:
         if feed is None or len(need.containers) != 1:
             return None
         feed.keep_up()
-        cost = np.full(len(rows), np.nan)
         sizes = feed.size_mib[rows]
-        for size in np.unique(sizes).tolist() if np.ptp(sizes) else [int(sizes[0])]:
+        cost = feed.costs(self._want(pod, need, int(sizes[0])))[rows]
+        other = sizes != sizes[0]
+        for size in np.unique(sizes[other]).tolist():
             at = np.flatnonzero(sizes == size)
             cost[at] = feed.costs(self._want(pod, need, size))[rows[at]]
         judged = np.flatnonzero(~np.isnan(cost))

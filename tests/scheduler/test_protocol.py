@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fracgpu.placement import MAX_SCORE
 from scheduler.protocol import (
     BindingArgs,
     ExtenderArgs,
@@ -106,8 +108,28 @@ def test_an_error_is_all_that_is_answered(form: str) -> None:
 
 
 def test_priorities_and_binding_results_carry_gos_names() -> None:
-    assert json.loads(write_priorities(("a",), (7,))) == [{"Host": "a", "Score": 7}]
+    assert json.loads(write_priorities(("a",), np.array([7]))) == [{"Host": "a", "Score": 7}]
     assert json.loads(write_binding_result("")) == {"Error": ""}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [(), ("a",), ("a", "b", "a"), ("a", 'quote"d', "back\\slash"), ("gpu-1", "größe\n", "")],
+)
+def test_priorities_are_json_whatever_the_names_and_scores(names: tuple[str, ...]) -> None:
+    for first in range(MAX_SCORE + 1):
+        scores = [(first + at) % (MAX_SCORE + 1) for at in range(len(names))]
+
+        found = json.loads(write_priorities(names, np.array(scores, np.int64)))
+
+        assert found == [
+            {"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)
+        ]
+
+
+def test_every_node_has_one_score() -> None:
+    with pytest.raises(ValueError, match="1 scores for 2 nodes"):
+        write_priorities(("a", "b"), np.array([7]))
 
 
 def test_a_field_of_a_newer_kube_scheduler_is_skipped() -> None:
