@@ -14,6 +14,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.allocation import Assignment
+from fracgpu.card import CardUuid
 from fracgpu.ledger import Ledger
 from fracgpu.placement import NoPlacement, place
 from fracgpu.request import PodNeed, Strategy
@@ -41,8 +42,8 @@ class PodBinder(PodReader, Protocol):
 class CardChooser(Protocol):
     """A policy that knows more of cards than each one's score."""
 
-    def assign(self, pod: PodView, need: PodNeed, node: str) -> Assignment | None:
-        """Choose cards on a node where the pod fits now; None where it has nothing to say."""
+    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid] | None:
+        """Name the cards to take, if the pod fits on them; None where it has nothing to say."""
 
 
 _NO_CHOOSERS: Final[Mapping[Strategy, CardChooser]] = MappingProxyType({})
@@ -185,10 +186,16 @@ class Binder:
             return Refusal(reason=f"node {args.node} is not known to the extender")
         strategy = self._strategy()
         chooser = self._choosers.get(need.strategy or strategy)
-        chosen = None if chooser is None else chooser.assign(pod, need, args.node)
-        if chosen is not None:
-            return chosen
-        answer = place(loads, need, strategy=strategy)
+        preferred = None if chooser is None else chooser.prefer(pod, need, args.node)
+        # Whatever is preferred, the ledger as it is now has the last word: no MiB is booked twice.
+        answer = place(
+            loads,
+            need,
+            strategy=strategy,
+            exclude=frozenset(loads.cards) - (preferred or loads.cards.keys()),
+        )
+        if isinstance(answer, NoPlacement) and preferred is not None:
+            answer = place(loads, need, strategy=strategy)
         if isinstance(answer, NoPlacement):
             return Refusal(reason=f"no room on node {args.node} any more: {answer.text}")
         return answer.assignment

@@ -12,16 +12,14 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fracgpu.allocation import Assignment
 from fracgpu.board import SHARES, USABLE, Board, Rows
 from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST
-from fracgpu.placement import NoPlacement, Placement, place
+from fracgpu.card import NO_HOST, CardUuid
 from fracgpu.policies.least_waste import LeastWaste
 from fracgpu.policies.node_table import NodeFree
 from fracgpu.policies.waste import MAX_CARDS
 from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want, WorkloadMix, drift_ratio
-from fracgpu.request import PodNeed, Strategy
+from fracgpu.request import PodNeed
 from fracgpu.resources import requested
 from fracgpu.views import PodView
 from process.clock import Clock
@@ -132,26 +130,29 @@ class WasteOrder:
             quality[judged] = 1.0 - dear * (1.0 - _WORST_JUDGED)
         return quality
 
-    def assign(self, pod: PodView, need: PodNeed, node: str) -> Assignment | None:
-        """Choose the cards on one node; None where it has nothing to say."""
-        feed, row = self._feed, self._board.rows.get(node)
-        if feed is None or row is None or len(need.containers) != 1:
+    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid] | None:
+        """Name the cards to take on one node; None where it has nothing to say.
+
+        Thousandths of a card are not MiB, and other binds may be under way: whether the pod fits
+        on them is the caller's to find out.
+        """
+        feed = self._feed
+        if feed is None or len(need.containers) != 1:
             return None
+        # Binds follow each other without a question in between that would bring the news.
+        self._board.refresh(now=self._clock.now())
         feed.keep_up()
-        loads, at = self._board.loads[row], int(feed.row[row])
-        if loads is None or at < 0:
+        row = self._board.rows.get(node)
+        loads = None if row is None else self._board.loads[row]
+        at = -1 if row is None else int(feed.row[row])
+        if row is None or loads is None or at < 0:
             return None
         want = self._want(pod, need, int(feed.size_mib[row]))
         ranking = feed.policy.rank(want, among=np.array([at]))
         if not len(ranking.rows):
             return None
         uuids = tuple(loads.cards)
-        chosen = {uuids[card] for card in feed.policy.cards(ranking, 0, want)}
-        # Thousandths of a card are not MiB: the search has the last word.
-        answer: Placement | NoPlacement = place(
-            loads, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(uuids) - chosen
-        )
-        return answer.assignment if isinstance(answer, Placement) else None
+        return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, want))
 
     def _want(self, pod: PodView, need: PodNeed, size_mib: int) -> Want:
         (container,) = need.containers

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from fracgpu import names
-from fracgpu.request import Strategy
+from fracgpu.card import CardUuid
+from fracgpu.request import PodNeed, Strategy
+from fracgpu.views import PodView
 from kube.errors import KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import World, refusal, silence
@@ -325,3 +327,25 @@ async def test_the_clusters_strategy_chooses_the_card() -> None:
     await world.bind("second")
 
     assert (world.held("GPU-n-0"), world.held("GPU-n-1")) == (1000, 1000)
+
+
+class Stubborn:
+    """A policy that always wants the same card, full or not."""
+
+    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid]:
+        return frozenset({CardUuid(f"GPU-{node}-0")})
+
+
+async def test_a_policy_that_prefers_a_full_card_cannot_book_it_twice() -> None:
+    world = World()
+    world.choosers[Strategy.PACK] = Stubborn()
+    for name in ("p0", "p1", "p2"):
+        world.create(name, mib=20_000)
+
+    answers = [await world.bind(name) for name in ("p0", "p1", "p2")]
+
+    assert answers[:2] == ["", ""]
+    assert "no room" in answers[2]
+    loads = world.ledger.node("n", now=world.clock.now())
+    assert loads is not None
+    assert [load.held_mib for load in loads.cards.values()] == [20_000, 20_000]

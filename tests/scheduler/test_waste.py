@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fracgpu.bookings import read_bound
+from fracgpu.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from fracgpu.request import Strategy
 from fracgpu.views import PodView, read_pod
@@ -13,7 +14,6 @@ from scheduler.extender import Extender
 from scheduler.protocol import ExtenderArgs
 from scheduler.waste import WasteOrder
 from tests.scheduler.world import World
-from tests.support.core import on
 from tests.support.gpu import a_gpu_pod
 
 
@@ -64,7 +64,7 @@ async def test_before_it_has_learnt_the_cards_own_scores_decide() -> None:
 
     assert wasting.quality(pod, "a", "b") is None
     assert pod.need is not None
-    assert wasting.order.assign(pod, pod.need, "b") is None
+    assert wasting.order.prefer(pod, pod.need, "b") is None
     assert not wasting.order.learnt
 
 
@@ -78,7 +78,7 @@ async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> No
     assert found is not None
     assert int(np.argmax(found)) == 1
     assert pod.need is not None
-    assert wasting.order.assign(pod, pod.need, "b") == on("GPU-b-1", 12_000, container="train")
+    assert wasting.order.prefer(pod, pod.need, "b") == frozenset({CardUuid("GPU-b-1")})
 
 
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
@@ -136,4 +136,21 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
     two = type(pod.need)(containers=pod.need.containers * 2)
 
     assert wasting.order.quality(pod, two, wasting.board.rows_of(["a"])) is None
-    assert wasting.order.assign(pod, two, "a") is None
+    assert wasting.order.prefer(pod, two, "a") is None
+
+
+async def test_binds_that_follow_each_other_without_a_question_book_no_mib_twice() -> None:
+    wasting = Wasting()
+    assert await wasting.order.learn_once()
+    world = wasting.world
+    world.choosers[Strategy.LEAST_WASTE] = wasting.order
+    for n in range(5):
+        world.create(f"p{n}", mib=9_000)
+
+    answers = [await world.bind(f"p{n}", node="a") for n in range(5)]
+
+    assert answers[:4] == [""] * 4
+    assert "no room on node a any more" in answers[4]
+    loads = world.ledger.node("a", now=world.clock.now())
+    assert loads is not None
+    assert [load.held_mib for load in loads.cards.values()] == [18_000, 18_000]

@@ -21,7 +21,7 @@ from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
 from scheduler.assumptions import Assumptions, Times
-from scheduler.binder import Binder
+from scheduler.binder import Binder, CardChooser
 from scheduler.book import AnyPod, Book, decode_any_pod, waiting
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
@@ -136,12 +136,14 @@ class World:
         self.assumptions = Assumptions(
             self.api, self.ledger, self.clock, times=Times(), on_lapse=self.metrics.lapsed
         )
+        self.choosers: dict[Strategy, CardChooser] = {}
         self.binder = Binder(
             self.api,
             ledger=self.ledger,
             assumptions=self.assumptions,
             find=waiting(lambda namespace, name: self._copy.get((namespace, name))),
             strategy=lambda: self.strategy,
+            choosers=self.choosers,
             leads=lambda: self.leads,
             clock=self.clock,
             metrics=self.metrics,
