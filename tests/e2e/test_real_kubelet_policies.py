@@ -59,7 +59,7 @@ async def test_kubelet_registers_reports_and_ends_pods_while_nobody_can_forge_ca
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
 
         async def counted_as_before() -> bool:
-            # kubelet's first report after its start leaves the amount out, until the agent is heard.
+            # kubelet's first report after its start leaves the amount out; the agent puts it back.
             capacity = (await node.node())["status"]["capacity"]
             return bool(capacity.get(names.GPU_MEM) == before["capacity"][names.GPU_MEM])
 
