@@ -136,9 +136,11 @@ async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
         if status.get("phase") != "Failed":
             continue
         assert status.get("reason") == "UnexpectedAdmissionError", status
-        assert node.sights(batch.pods[uid]) == []  # it has never run
-        await node.delete([batch.pods.pop(uid)])
         slices = batch.promised.pop(uid)
+        # It may have run before kubelet was restarted and would not have it back: on its card.
+        saw = {it.env.get("NVIDIA_VISIBLE_DEVICES") for it in node.sights(batch.pods[uid])}
+        assert saw <= {",".join(card for card, _ in slices)}
+        await node.delete([batch.pods.pop(uid)])
         body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], seen=node.seen)
         pod = await node.create(body)
         batch.pods[pod["metadata"]["uid"]] = pod
