@@ -146,7 +146,8 @@ class Script:
         facts = []
         for view in self._rig.observer.pods:
             record = view.record
-            if record.terminating:
+            # An ended pod holds no card; whether its owner has another in its place is counted.
+            if record.terminating or not record.live:
                 continue
             facts.append(
                 PodFact(
