@@ -15,6 +15,7 @@ from tests.certs.webhooks import a_webhook, apply
 from tests.support.gpu import a_sharing_node, register
 from tests.support.roles import running_roles
 from tests.support.traffic import Traffic, flowing
+from tests.support.waiting import until_true
 
 
 def logs_in(folder: Path) -> str:
@@ -22,6 +23,10 @@ def logs_in(folder: Path) -> str:
 
 
 @pytest.mark.slow
+async def another_leaf(traffic: Traffic, *, seen: int) -> None:
+    await until_true(lambda: len(traffic.leaves) > seen, what="a new leaf met by the traffic")
+
+
 async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_failed_request(
     api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -40,8 +45,10 @@ async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_fa
         async with flowing(traffic, kube):
             for words in (["--ca"], [], ["--ca"], []):
                 argv = ["rotate", *words, "--limit-s=60", f"--kubeconfig={kubeconfig}"]
+                seen = len(traffic.leaves)
                 assert await asyncio.to_thread(fracgpu_certs, argv) == 0
-            await asyncio.sleep(2)  # traffic after the last one
+                # The command returns when the replicas serve it; the traffic meets it by and by.
+                await another_leaf(traffic, seen=seen)
 
     with capsys.disabled():
         sys.stdout.write(f"\n{traffic.figures}\n")
