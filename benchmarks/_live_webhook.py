@@ -22,7 +22,7 @@ from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES, SECRETS
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
-from simulator.demo.ports import free_ports
+from simulator.ports import free_ports
 
 PLAIN: Final = "vision"
 """A namespace like most."""

@@ -32,9 +32,9 @@ from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.cards import cards_document, write_cards_file
-from simulator.demo.ports import free_ports
 from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
 from simulator.kubelet_pods import BUSY_KEY
+from simulator.ports import free_ports
 
 CARDS: Final = 8
 PROCESSES: Final = 200

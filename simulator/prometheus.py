@@ -5,7 +5,6 @@ import http.client
 import json
 import shutil
 import signal
-import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ from urllib.parse import urlsplit
 
 import structlog
 import yaml
+
+from simulator.ports import free_ports
 
 log = structlog.get_logger()
 
@@ -123,7 +124,7 @@ async def _start(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process
 
 
 async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process, int]:
-    port = _free_port()
+    (port,) = free_ports(1)
     log_file = workdir / "prometheus.log"
     with log_file.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -171,12 +172,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 def _prepare(workdir: Path, configuration: str) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "prometheus.yml").write_text(configuration)
-
-
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _is_ready(port: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import structlog
 from kube.access import connect_to
 from kube.errors import KubeError
 from kube.retry import RetryPolicy
+from simulator.ports import free_ports
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
@@ -290,15 +290,3 @@ class _Process:
             _log.warning("process_killed", name=self.name, pid=child.pid)
             child.kill()
             await child.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return *count* loopback ports that were free a moment ago, no two the same."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()

@@ -1,7 +1,5 @@
 """The serving certificate: read from its Secret through the API, and replaced while serving."""
 
-import base64
-import binascii
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
@@ -11,8 +9,7 @@ import structlog
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
-from kube.objects import decode_object
-from process.tls import CERT_KEY, ServingTls, TlsError
+from process.tls import CERT_KEY, ServingTls, TlsError, read_secret
 from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
@@ -44,7 +41,7 @@ class SecretCertificate:
         self._informer = Informer(
             client,
             SECRETS,
-            decode=read_secret_data,
+            decode=read_secret,
             namespace=namespace,
             field_selector=f"metadata.name={secret}",
             on_change=self._take,
@@ -87,19 +84,3 @@ class SecretCertificate:
             return (ends - self._now()).total_seconds()
 
         self._metrics.watch_expiry(left_s)
-
-
-def read_secret_data(body: bytes) -> Mapping[str, bytes]:
-    """Read the decoded values of a Secret; what is not base64 is left out, as if it were missing.
-
-    Raises:
-        ValueError: *body* is not an object at all.
-    """
-    data = decode_object(body).get("data")
-    values = {}
-    for key, text in (data if isinstance(data, dict) else {}).items():
-        try:
-            values[key] = base64.b64decode(text, validate=True)
-        except (binascii.Error, TypeError, ValueError):
-            continue
-    return values

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.demo.ports import free_ports
 from simulator.demo.supervisor import ProcessSpec
 from simulator.kubelet import KubeletFolders
+from simulator.ports import free_ports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,8 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from simulator.realapi import RealApiServer, free_ports
+from simulator.ports import free_ports
+from simulator.realapi import RealApiServer
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server

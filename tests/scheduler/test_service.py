@@ -19,7 +19,7 @@ from process.lifecycle import run_until_stopped
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver import ApiServer
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.waiting import until
 

@@ -19,7 +19,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS
 from simulator.apiserver import ApiServer
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.real_scheduler import is_ready
 from tests.support.waiting import until

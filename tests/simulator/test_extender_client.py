@@ -8,7 +8,7 @@ from aiohttp import web
 
 from process.telemetry import HttpServer
 from simulator.extender_client import ExtenderClient, ExtenderError
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.support.gpu import Json, a_gpu_pod
 
 

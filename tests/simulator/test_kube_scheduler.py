@@ -23,7 +23,7 @@ from scheduler.service import build
 from scheduler.settings import SchedulerSettings
 from simulator.apiserver import ApiServer
 from simulator.kube_scheduler import KubeScheduler, fit_error
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.objects import a_pod
 from tests.support.real_apiserver import real_api_server

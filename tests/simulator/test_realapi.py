@@ -11,7 +11,8 @@ from kube.errors import KubeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, PODS
 from kube.retry import RetryPolicy
-from simulator.realapi import RealApiError, RealApiServer, find_assets, free_ports
+from simulator.ports import free_ports
+from simulator.realapi import RealApiError, RealApiServer, find_assets
 from tests.support.objects import a_config, a_pod
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until, until_true

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 
 IMAGE: Final = "test.local/busybox:1"
 _APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")

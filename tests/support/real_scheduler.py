@@ -23,7 +23,8 @@ from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.supervisor import ProcessSpec, Supervisor
-from simulator.realapi import RealApiServer, free_ports
+from simulator.ports import free_ports
+from simulator.realapi import RealApiServer
 from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import real_api_server

@@ -15,7 +15,7 @@ from kube.client import KubeClient, PatchType
 from kube.errors import NotFound
 from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from simulator.demo.supervisor import ProcessSpec, Supervisor
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.support.waiting import until
 
 

@@ -10,10 +10,10 @@ from certs.authority import Pair
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.clock import SystemClock
-from process.tls import ServingTls
+from process.tls import ServingTls, read_secret
 from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
 from tests.support.waiting import until_true
-from webhook.certificate import SecretCertificate, read_secret_data
+from webhook.certificate import SecretCertificate
 from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
@@ -145,9 +145,9 @@ async def test_the_end_of_the_certificate_that_is_served_is_measured(
 def test_values_that_are_no_base64_are_as_good_as_missing() -> None:
     body = json.dumps({"data": {"a": "eA==", "b": "not base64!", "c": 1, "d": None}}).encode()
 
-    assert read_secret_data(body) == {"a": b"x"}
+    assert read_secret(body) == {"a": b"x"}
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"data":null}', b'{"data":[]}'])
 def test_a_secret_without_data_is_empty(body: bytes) -> None:
-    assert read_secret_data(body) == {}
+    assert read_secret(body) == {}

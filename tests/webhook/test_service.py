@@ -17,7 +17,7 @@ from kube.kinds import (
     PODS,
 )
 from simulator.apiserver import ApiServer
-from simulator.realapi import free_ports
+from simulator.ports import free_ports
 from tests.certs.tls_world import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rebalancer.prometheus import Prometheus
 from simulator.demo.heat import MeasuredHeat
-from simulator.demo.ports import free_ports
+from simulator.ports import free_ports
 from simulator.prometheus import RealPrometheus
 
 

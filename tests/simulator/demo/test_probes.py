@@ -4,8 +4,8 @@ import asyncio
 
 from aiohttp import web
 
-from simulator.demo.ports import free_ports
 from simulator.demo.probes import why_not_ready
+from simulator.ports import free_ports
 
 
 async def _serve(status: int, text: str) -> tuple[web.AppRunner, str]:

@@ -1,6 +1,6 @@
 import socket
 
-from simulator.demo.ports import free_ports
+from simulator.ports import free_ports
 
 
 def test_the_ports_are_distinct_and_can_be_listened_on() -> None:
