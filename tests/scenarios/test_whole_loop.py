@@ -13,6 +13,7 @@ from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.roles import plugin_name
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.verdict import Promise, judge
+from tests.support.waiting import until_true
 
 LIMIT_S = 150.0
 
@@ -66,8 +67,11 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
 async def _bare_pods_run(rig: Rig) -> None:
     """Wait for the pods that nobody makes anew: kubelet rejects for good whom it cannot admit."""
     bare = {"notebook", "legacy"}
-    while not bare <= {view.record.name for view in rig.observer.pods if view.ready}:
-        await asyncio.sleep(0.05)
+    await until_true(
+        lambda: bare <= {view.record.name for view in rig.observer.pods if view.ready},
+        what="the pods without an owner",
+        limit_s=60,
+    )
 
 
 async def _sabotage(rig: Rig, progress: Progress) -> None:
