@@ -31,6 +31,8 @@ class CardRow:
     free_mib: int
     foreign_mib: int
     held_cores: int
+    held_slots: int
+    slots: int
     heat: float | None
     health: str
     trouble: str = ""
@@ -102,6 +104,8 @@ def _card_json(card: CardRow) -> dict[str, Any]:
         "freeMib": card.free_mib,
         "foreignMib": card.foreign_mib,
         "heldCores": card.held_cores,
+        "heldSlots": card.held_slots,
+        "slots": card.slots,
         "heat": card.heat,
         "health": card.health,
         "trouble": card.trouble,
@@ -138,6 +142,8 @@ def _card(
         trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
     elif load.cordoned and cordon is not None:
         trouble = f"set aside until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
+    elif load.free_slots < 1:
+        trouble = f"all its slots are taken: {load.held_slots} of {card.slots}"
     return CardRow(
         uuid=card.uuid,
         index=card.index,
@@ -147,6 +153,8 @@ def _card(
         free_mib=load.free_mib,
         foreign_mib=load.foreign_mib,
         held_cores=load.held_cores,
+        held_slots=load.held_slots,
+        slots=card.slots,
         heat=node.heat.get(card.uuid),
         health=card.health.value,
         trouble=trouble,

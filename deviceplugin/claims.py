@@ -7,9 +7,10 @@ from enum import Enum
 from typing import Final
 
 from fracgpu import names
-from fracgpu.allocation import Slice, holds_by_card
+from fracgpu.allocation import Hold, Slice, holds_by_card
 from fracgpu.card import Card, CardUuid, Health
 from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.units import Mib
 from fracgpu.views import PodView
 
 PodKey = tuple[str, str]
@@ -76,6 +77,7 @@ class Doubt(Enum):
     NO_SUCH_CARD = "card_not_here"
     UNHEALTHY = "card_unhealthy"
     OVER_CAPACITY = "card_over_capacity"
+    OVER_SLOTS = "card_over_slots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,26 +260,32 @@ def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> No
         if card.health is not Health.HEALTHY:
             text = f"{whose} was promised {part.card}, unhealthy: {card.health_reason}"
             return _no(Doubt.UNHEALTHY, text)
-    held = held_mib(picture.pods.values(), node=picture.node)
+    held = held_on(picture.pods.values(), node=picture.node)
     for part in slices:
-        capacity_mib = picture.cards[part.card].capacity_mib
-        if held[part.card] > capacity_mib:
-            text = (
-                f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of "
-                f"{picture.node} together hold {held[part.card]} of {capacity_mib} MiB"
-            )
+        card, hold = picture.cards[part.card], held[part.card]
+        what = f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of"
+        if hold.mib > card.capacity_mib:
+            text = f"{what} {picture.node} together hold {hold.mib} of {card.capacity_mib} MiB"
             return _no(Doubt.OVER_CAPACITY, text)
+        if hold.slots > card.slots:
+            text = f"{what} {picture.node} together have {hold.slots} containers of {card.slots}"
+            return _no(Doubt.OVER_SLOTS, text)
     return None
 
 
-def held_mib(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, int]:
-    """Fold what the live pods of *node* were promised of each card, in MiB."""
-    held: dict[CardUuid, int] = {}
+def held_on(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, Hold]:
+    """Fold what the live pods of *node* were promised of each card."""
+    held: dict[CardUuid, Hold] = {}
     for pod in pods:
         record = pod.record
         if record.live and record.node == node and record.assignment is not None:
             for card, hold in holds_by_card(record.assignment, record.containers).items():
-                held[card] = held.get(card, 0) + hold.mib
+                before = held.get(card, Hold(mib=Mib(0), slots=0))
+                held[card] = Hold(
+                    mib=Mib(before.mib + hold.mib),
+                    cores=before.cores + hold.cores,
+                    slots=before.slots + hold.slots,
+                )
     return held
 
 

@@ -64,6 +64,12 @@ def with_headroom(survey: Survey, *, headroom_mib: Mib) -> Survey:
     return replace(survey, cards=tuple(_reserve(it, headroom_mib) for it in survey.cards))
 
 
+def with_slots(survey: Survey, *, slots: int) -> Survey:
+    """Say how many containers may hold each card."""
+    cards = (replace(it, card=replace(it.card, slots=slots)) for it in survey.cards)
+    return replace(survey, cards=tuple(cards))
+
+
 def _reserve(facts: CardFacts, headroom_mib: Mib) -> CardFacts:
     reserved_mib = Mib(facts.card.reserved_mib + headroom_mib)
     return replace(facts, card=replace(facts.card, reserved_mib=reserved_mib))
@@ -177,7 +183,9 @@ class CardBoard:
             return
         self._failures = 0
         self._problem = None
-        shared = with_headroom(survey, headroom_mib=self._headroom_mib)
+        shared = with_slots(
+            with_headroom(survey, headroom_mib=self._headroom_mib), slots=self._slots_per_card
+        )
         self._set(Stock(survey=with_ailments(shared, self._ailments())))
 
     def _fail(self, reason: str) -> None:

@@ -25,10 +25,11 @@ Assignment = Mapping[str, tuple[Slice, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What one pod takes of one card at its peak."""
+    """What one pod takes of one card at its peak; *slots* is one for each container."""
 
     mib: Mib
     cores: int = 0
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,10 @@ def holds_by_card(
             mib.setdefault(part.card, []).append((kind, part.mib))
             cores.setdefault(part.card, []).append((kind, part.cores))
     return {
-        card: Hold(mib=Mib(effective(amounts)), cores=effective(cores[card]))
+        card: Hold(
+            mib=Mib(effective(amounts)),
+            cores=effective(cores[card]),
+            slots=effective([(kind, 1) for kind, _ in amounts]),
+        )
         for card, amounts in mib.items()
     }

@@ -20,7 +20,7 @@ UNSEEN: Final = 0
 """The row that stands for every node we do not know."""
 
 # What a card is, before any request; the figures are also what `fracgpu.survey` counts by.
-USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 7
+USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 9
 
 # What a node is.
 SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN = 0, 1, 2, 3, 4
@@ -57,6 +57,7 @@ class Board:
         self.free_mib = np.zeros(cells, np.int64)
         self.capacity_mib = np.ones(cells, np.int64)
         self.free_cores = np.zeros(cells, np.int64)
+        self.free_slots = np.zeros(cells, np.int64)
         self.heat = np.zeros(cells, np.float64)
         self.state = np.full(cells, ABSENT, np.int8)
         self.model = np.zeros(cells, np.int64)
@@ -116,6 +117,7 @@ class Board:
             self.free_mib[row, column] = load.free_mib
             self.capacity_mib[row, column] = load.card.capacity_mib
             self.free_cores[row, column] = FULL_CORES - load.held_cores
+            self.free_slots[row, column] = load.free_slots
             self.heat[row, column] = load.heat
             model = load.card.model
             self.model[row, column] = self._models.setdefault(model, len(self._models))

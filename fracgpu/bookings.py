@@ -151,7 +151,7 @@ def _holds(
     except WireError as error:
         return {}, str(error)
     shared = {
-        CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores)
+        CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores, hold.slots)
         for uuid, hold in found.items()
     }
     return shared, ""
@@ -193,5 +193,5 @@ def _shared_host(host: Host) -> Host:
 
 
 @lru_cache(maxsize=1024)
-def _shared_hold(mib: Mib, cores: int) -> Hold:
-    return Hold(mib=mib, cores=cores)
+def _shared_hold(mib: Mib, cores: int, slots: int) -> Hold:
+    return Hold(mib=mib, cores=cores, slots=slots)

@@ -17,6 +17,9 @@ CardUuid = NewType("CardUuid", str)
 # 80 = lcm(16, 20); see docs/decisions/0002-mib-integers.md.
 SHARE_GRANULE_MIB: Final = 80
 
+# How many containers may hold slices of one card at a time, unless the node's agent says otherwise.
+DEFAULT_SLOTS: Final = 32
+
 
 class Health(Enum):
     """Whether new slices may go on a card. It may fall, and it may rise again."""
@@ -33,6 +36,7 @@ class Card:
         total_mib: what NVML reports as the card's memory.
         reserved_mib: what the driver keeps, and any headroom the administrator set aside.
         links: distance to other cards of the node, smaller is faster; absent means unknown.
+        slots: most containers that may hold slices of it at a time.
     """
 
     uuid: CardUuid
@@ -44,6 +48,7 @@ class Card:
     health_reason: str = ""
     numa_node: int | None = None
     links: Mapping[CardUuid, int] = field(default_factory=dict)
+    slots: int = DEFAULT_SLOTS
 
     @property
     def capacity_mib(self) -> Mib:

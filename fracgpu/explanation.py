@@ -320,6 +320,8 @@ def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) ->
         case Reason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
             return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"
+        case Reason.NO_FREE_SLOT:
+            return f"{why.value}: {load.held_slots} containers hold it, {load.card.slots} may"
         case Reason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case Reason.WRONG_CLASS:

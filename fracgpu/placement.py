@@ -48,6 +48,7 @@ class Reason(Enum):
     WRONG_CLASS = "another size than the share was granted for"
     TOO_LITTLE_FREE = "too little free memory"
     TOO_FEW_CORES = "too little free compute"
+    NO_FREE_SLOT = "all its slots are taken"
     CONTAINERS_CLASH = "its containers do not fit side by side"
     TOO_MANY_TRIES = "too many combinations to try"
 
@@ -195,6 +196,8 @@ def _fits(load: CardLoad, need: ContainerNeed) -> Reason | None:
         return Reason.TOO_LITTLE_FREE
     if need.cores > FULL_CORES - load.held_cores:
         return Reason.TOO_FEW_CORES
+    if load.free_slots < 1:
+        return Reason.NO_FREE_SLOT
     return None
 
 
@@ -278,13 +281,13 @@ def _neighbours(ranked: Sequence[CardLoad], count: int) -> tuple[CardLoad, ...]:
 
 
 # Cards that are equal in this are interchangeable for the rest of a search.
-_Likeness = tuple[int, int, int, tuple[str, ...]]
+_Likeness = tuple[int, int, int, int, tuple[str, ...]]
 
 
 def _likeness(load: CardLoad, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
     uuid = load.card.uuid
     here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
-    return (load.free_mib, load.held_cores, load.card.capacity_mib, here)
+    return (load.free_mib, load.held_cores, load.free_slots, load.card.capacity_mib, here)
 
 
 def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:
@@ -295,7 +298,9 @@ def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:
 def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
     by_uuid = {load.card.uuid: load for load in loads}
     return all(
-        hold.mib <= by_uuid[uuid].free_mib and hold.cores <= FULL_CORES - by_uuid[uuid].held_cores
+        hold.mib <= by_uuid[uuid].free_mib
+        and hold.cores <= FULL_CORES - by_uuid[uuid].held_cores
+        and hold.slots <= by_uuid[uuid].free_slots
         for uuid, hold in held.items()
     )
 

@@ -152,7 +152,8 @@ def _of_card(
     def enough(victims: Sequence[Occupant]) -> bool:
         mib = load.free_mib + sum(it.holds[uuid].mib for it in victims)
         cores = FULL_CORES - load.held_cores + sum(it.holds[uuid].cores for it in victims)
-        return container.mib <= mib and container.cores <= cores
+        slots = load.free_slots + sum(it.holds[uuid].slots for it in victims)
+        return container.mib <= mib and container.cores <= cores and slots >= 1
 
     emptied = load
     for it in here:

@@ -93,8 +93,9 @@ def _cheapest(load: CardLoad, world: World, *, mib: int, cores: int) -> tuple[st
     holds = {uid: world.snapshot.pods[uid].holds[load.card.uuid] for uid in sorted(load.pods)}
     short_mib = mib - load.free_mib
     short_cores = cores - (FULL_CORES - load.held_cores)
+    short_slots = 1 - load.free_slots
     going: list[str] = []
-    while holds and (short_mib > 0 or short_cores > 0):
+    while holds and (short_mib > 0 or short_cores > 0 or short_slots > 0):
         need_mib, need_cores = max(short_mib, 0), max(short_cores, 0)
         enough = [uid for uid, it in holds.items() if it.mib >= need_mib and it.cores >= need_cores]
         # The smallest that is enough by itself, else the largest: few pods, no more than needed.
@@ -106,6 +107,7 @@ def _cheapest(load: CardLoad, world: World, *, mib: int, cores: int) -> tuple[st
         going.append(uid)
         short_mib -= hold.mib
         short_cores -= hold.cores
+        short_slots -= hold.slots
     return tuple(going)
 
 

@@ -22,6 +22,7 @@ class CardLoad:
     card: Card
     held_mib: Mib = Mib(0)
     held_cores: int = 0
+    held_slots: int = 0
     pods: frozenset[str] = frozenset()
     cordoned: bool = False
     foreign_mib: Mib = Mib(0)
@@ -32,11 +33,17 @@ class CardLoad:
         """Capacity less requested; negative where a card shrank under its pods."""
         return Mib(self.card.capacity_mib - self.held_mib - self.foreign_mib)
 
+    @property
+    def free_slots(self) -> int:
+        """How many more containers may hold a slice of the card."""
+        return self.card.slots - self.held_slots
+
     def plus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
         return replace(
             self,
             held_mib=Mib(self.held_mib + hold.mib),
             held_cores=self.held_cores + hold.cores,
+            held_slots=self.held_slots + hold.slots,
             pods=self.pods | {pod_uid},
         )
 
@@ -45,6 +52,7 @@ class CardLoad:
             self,
             held_mib=Mib(self.held_mib - hold.mib),
             held_cores=self.held_cores - hold.cores,
+            held_slots=self.held_slots - hold.slots,
             pods=self.pods - {pod_uid},
         )
 
@@ -130,20 +138,21 @@ def node_loads(
 
     Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
     """
-    held: dict[CardUuid, tuple[int, int]] = {}
+    held: dict[CardUuid, tuple[int, int, int]] = {}
     holders: dict[CardUuid, list[str]] = {}
     for pod in pods:
         for uuid, hold in pod.holds.items():
-            mib, cores = held.get(uuid, (0, 0))
-            held[uuid] = (mib + hold.mib, cores + hold.cores)
+            mib, cores, slots = held.get(uuid, (0, 0, 0))
+            held[uuid] = (mib + hold.mib, cores + hold.cores, slots + hold.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
     loads = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
-        mib, cores = held.get(card.uuid, (0, 0))
+        mib, cores, slots = held.get(card.uuid, (0, 0, 0))
         loads[card.uuid] = CardLoad(
             card=card,
             held_mib=Mib(mib),
             held_cores=cores,
+            held_slots=slots,
             pods=frozenset(holders.get(card.uuid, ())),
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),

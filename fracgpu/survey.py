@@ -30,7 +30,7 @@ from fracgpu.units import Mib, share_of
 FITS: Final = 0
 
 # A verdict is one number: 0 for yes; else four bits for the reason of the node as a whole, seven
-# for its cards, and seven more for how many of them give each of six reasons.
+# for its cards, and seven more for how many of them give each of seven reasons.
 _WHOLE: Final = (
     None,
     Reason.NOT_SHARED,
@@ -48,8 +48,9 @@ _OF_CARDS: Final = (
     Reason.WRONG_CLASS,
     Reason.TOO_LITTLE_FREE,
     Reason.TOO_FEW_CORES,
+    Reason.NO_FREE_SLOT,
 )
-_WRONG_MODEL, _WRONG_CLASS, _TOO_LITTLE_FREE, _TOO_FEW_CORES = 3, 4, 5, 6
+_WRONG_MODEL, _WRONG_CLASS, _TOO_LITTLE_FREE, _TOO_FEW_CORES, _NO_FREE_SLOT = 3, 4, 5, 6, 7
 _WHOLE_BITS: Final = 4
 _COUNT_BITS: Final = 7
 _COUNT_MASK: Final = 2**_COUNT_BITS - 1
@@ -59,6 +60,7 @@ _REMEDIED: Final = frozenset(
     {
         Reason.TOO_LITTLE_FREE,
         Reason.TOO_FEW_CORES,
+        Reason.NO_FREE_SLOT,
         Reason.CONTAINERS_CLASH,
         Reason.TOO_MANY_TRIES,
     }
@@ -191,6 +193,7 @@ def _reasons(
     reason = board.state[rows]
     usable = reason == USABLE
     free = board.free_mib[rows]
+    reason[usable & (board.free_slots[rows] < 1)] = _NO_FREE_SLOT
     if need.cores:
         reason[usable & (need.cores > board.free_cores[rows])] = _TOO_FEW_CORES
     reason[usable & (need.mib > free)] = _TOO_LITTLE_FREE

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.allocation import Assignment, Slice
-from fracgpu.card import Card, CardUuid, Cordon, Health
+from fracgpu.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
 from fracgpu.errors import WireError
 from fracgpu.request import FULL_CORES
 from fracgpu.units import MAX_MIB, Mib
@@ -38,6 +38,7 @@ class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
     reason: str = ""
     numa: int | None = None
     links: dict[str, int] = msgspec.field(default_factory=dict)
+    slots: Annotated[int, msgspec.Meta(ge=0)] = DEFAULT_SLOTS
 
 
 class _WireCards(msgspec.Struct):
@@ -136,6 +137,7 @@ def write_cards(cards: Sequence[Card]) -> str:
                     reason=card.health_reason,
                     numa=card.numa_node,
                     links={str(uuid): distance for uuid, distance in card.links.items()},
+                    slots=card.slots,
                 )
                 for card in sorted(cards, key=lambda it: (it.index, it.uuid))
             ]
@@ -231,6 +233,7 @@ def _card(wire: _WireCard) -> Card:
         model=wire.model,
         total_mib=Mib(wire.mib),
         reserved_mib=Mib(wire.reserved_mib),
+        slots=wire.slots,
         health=health,
         health_reason=wire.reason,
         numa_node=wire.numa,

@@ -156,7 +156,10 @@ def _named_cards(loads: NodeLoads, pod: ReplayPod, indexes: Sequence[int]) -> As
         return None
     (need,) = pod.need.containers
     chosen = [cards[index] for index in indexes]
-    if any(it.free_mib < need.mib or it.held_cores + need.cores > FULL_CORES for it in chosen):
+    if any(
+        it.free_mib < need.mib or it.held_cores + need.cores > FULL_CORES or it.free_slots < 1
+        for it in chosen
+    ):
         return None
     return {
         need.name: tuple(Slice(card=it.card.uuid, mib=need.mib, cores=need.cores) for it in chosen)

@@ -12,12 +12,14 @@ from deviceplugin.claims import (
     NoClaim,
     NodePicture,
     SlotHolder,
-    held_mib,
+    held_on,
     resolve,
     whole_amount,
 )
 from fracgpu import names
-from fracgpu.card import Card
+from fracgpu.allocation import Hold
+from fracgpu.card import DEFAULT_SLOTS, Card
+from fracgpu.units import Mib
 from fracgpu.views import PodView
 from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_pod
 
@@ -336,10 +338,29 @@ def test_a_card_full_to_the_last_mib_is_not_too_full() -> None:
     assert isinstance(ask("s1", [a_holder()], a_pod(), other), Claim)
 
 
+def test_a_cards_own_limit_of_containers_is_kept_at_prestart() -> None:
+    others = [
+        a_pod(
+            f"other-{n}",
+            promised={"train": [("GPU-a", 10)]},
+            containers=[a_container("train", mib=10)],
+        )
+        for n in range(DEFAULT_SLOTS)
+    ]
+
+    assert isinstance(ask("s1", [a_holder()], a_pod(), *others[1:]), Claim)
+    doubt(
+        ask("s1", [a_holder()], a_pod(), *others),
+        Doubt.OVER_SLOTS,
+        "GPU-a",
+        "together have 33 containers of 32",
+    )
+
+
 def test_ended_pods_and_pods_of_other_nodes_take_no_room() -> None:
     pods = [a_pod("live"), a_pod("ended", phase="Succeeded"), a_pod("away", node="gpu-2")]
 
-    assert held_mib(pods, node=NODE) == {"GPU-a": 1000}
+    assert held_on(pods, node=NODE) == {"GPU-a": Hold(mib=Mib(1000))}
 
 
 @pytest.mark.parametrize(
@@ -393,7 +414,7 @@ def test_a_yes_is_always_the_one_live_holders_own_promise_within_capacity(
         assert [card.uuid for card in answer.cards] == [part.card for part in answer.slices]
         live = {pod.record.name for pod in pods if pod.record.live}
         assert {it.pod for it in holders if "s1" in it.slot_ids and it.pod in live} == {record.name}
-        held = held_mib(pods, node=NODE)
-        assert all(held[card.uuid] <= card.capacity_mib for card in answer.cards)
+        held = held_on(pods, node=NODE)
+        assert all(held[card.uuid].mib <= card.capacity_mib for card in answer.cards)
     else:
         assert answer.text

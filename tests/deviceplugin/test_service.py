@@ -13,11 +13,17 @@ from deviceplugin.audit import Disagreement
 from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.card import Health
+from fracgpu.ledger import Ledger
+from fracgpu.placement import NoPlacement, Placement, place
+from fracgpu.request import ContainerNeed, PodNeed, Strategy
+from fracgpu.units import Mib
+from fracgpu.views import read_node, read_pod
 from fracgpu.wire import read_cards
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from simulator.apiserver import ApiServer
 from simulator.kubelet_pods import BUSY_KEY, DURATION_KEY
+from tests.fakes.clock import NOON
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
@@ -87,6 +93,36 @@ async def test_a_promise_beyond_the_card_is_refused_until_there_is_room(node: No
     await node.wait_phase(second, "Running")
 
     assert node.cards_of(second) == (node.uuid(0),)
+
+
+async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_prestart(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, config, slots_per_card=2) as node:
+        for number in range(2):
+            pod = await node.run_pod(f"pod-{number}", card=0, mib=80)
+            await node.wait_phase(pod, "Running")
+
+        # The node has six slots left; whoever binds without the ledger meets the limit here.
+        third = await node.run_pod("third", card=0, mib=80)
+        await node.wait_message(third, "together have 3 containers of 2")
+
+        ledger = Ledger()
+        ledger.set_node(read_node(await kube.get(NODES, node.name)))
+        for raw in (await kube.list(PODS)).items:
+            ledger.set_pod(read_pod(raw).record)
+        loads = ledger.node(node.name, now=NOON)
+        assert loads is not None
+        need = PodNeed(containers=(ContainerNeed(name="train", mib=Mib(80)),))
+        answer = place(loads, need, strategy=Strategy.PACK)
+        assert isinstance(answer, Placement)
+        assert answer.assignment["train"][0].card == node.uuid(1)
+        refused = place(
+            loads, need, strategy=Strategy.PACK, exclude=frozenset(map(node.uuid, (1, 2, 3)))
+        )
+        assert isinstance(refused, NoPlacement)
+        assert refused.refusals[node.uuid(0)].value == "all its slots are taken"
 
 
 async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:

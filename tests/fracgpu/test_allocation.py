@@ -41,7 +41,7 @@ def test_app_containers_add_up_on_a_card() -> None:
     specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
     assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
 
-    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30)}
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30, slots=2)}
 
 
 def test_init_containers_count_only_at_their_peak() -> None:
@@ -61,7 +61,7 @@ def test_a_sidecar_stays_beside_the_apps() -> None:
     ]
     assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
 
-    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(40)}
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(40, slots=2)}
 
 
 def test_each_card_has_its_own_sum() -> None:

@@ -308,6 +308,7 @@ class AnyOrder(RuleBasedStateMachine):
             for load in loads.cards.values():
                 assert load.held_mib <= load.card.capacity_mib
                 assert load.held_cores <= FULL_CORES
+                assert load.held_slots <= load.card.slots
 
     @invariant()
     def nothing_true_is_missing(self) -> None:

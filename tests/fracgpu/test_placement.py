@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.allocation import Assignment, Slice, holds_by_card
+from fracgpu.allocation import Assignment, Hold, Slice, holds_by_card
 from fracgpu.card import CardUuid, Health
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.placement import NoPlacement, Placement, Reason, place, score_0_to_10
 from fracgpu.request import FULL_CORES, PodNeed, Strategy
 from fracgpu.snapshot import NodeLoads
+from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
     a_hold,
@@ -111,6 +112,25 @@ def test_compute_is_a_dimension_of_its_own() -> None:
     no = refused(some_loads(*TWO_CARDS[:1], held={"GPU-a": a_hold(1, cores=80)}),
                  a_pod_need(a_need(1, cores=30)))  # fmt: skip
     assert no.refusals == {"GPU-a": Reason.TOO_FEW_CORES}
+
+
+def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
+    few = replace(TWO_CARDS[0], slots=2)
+    loads = some_loads(few, held={"GPU-a": Hold(mib=Mib(80), slots=2)})
+
+    assert refused(loads, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
+    assert placed(some_loads(few, held={"GPU-a": a_hold(80)}), a_pod_need(a_need(80)))
+
+
+def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
+    one, two = (replace(it, slots=1) for it in TWO_CARDS)
+    apart = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
+
+    assert placed(some_loads(one, two), apart) == {
+        **on("GPU-a", 80, container="a"),
+        **on("GPU-b", 80, container="b"),
+    }
+    assert refused(some_loads(one), apart).whole is Reason.CONTAINERS_CLASH
 
 
 def test_each_card_has_its_own_reason() -> None:
@@ -219,6 +239,7 @@ def fits(loads: NodeLoads, need: PodNeed, assignment: Assignment) -> bool:
             return False
     return all(
         load.held_mib + hold.mib <= load.card.capacity_mib
+        and load.held_slots + hold.slots <= load.card.slots
         and load.held_cores + hold.cores <= FULL_CORES
         for uuid, hold in holds_by_card(assignment, specs).items()
         for load in [loads.cards[uuid]]

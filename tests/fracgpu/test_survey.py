@@ -40,6 +40,7 @@ def cards(draw: st.DrawFn, node: str) -> tuple[Card, ...]:
                 for other in uuids
                 if other != uuid and draw(st.booleans())
             },
+            slots=draw(st.sampled_from([32, 32, 0, 1, 2])),
         )
         for n, uuid in enumerate(uuids)
     )
@@ -91,7 +92,12 @@ def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, Hold]:
     if not node.cards:
         return {}
     uuids = st.sampled_from([it.uuid for it in node.cards])
-    hold = st.builds(Hold, mib=small_mib.map(Mib), cores=st.sampled_from([0, 30, 60]))
+    hold = st.builds(
+        Hold,
+        mib=small_mib.map(Mib),
+        cores=st.sampled_from([0, 30, 60]),
+        slots=st.sampled_from([1, 1, 2]),
+    )
     return draw(st.dictionaries(uuids, hold, max_size=2))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fracgpu import wire
 from fracgpu.allocation import Assignment, Slice
-from fracgpu.card import Card, CardUuid, Cordon, Health
+from fracgpu.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
 from fracgpu.errors import WireError
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_card
@@ -43,6 +43,7 @@ cards = st.lists(
         health_reason=st.text(max_size=20),
         numa_node=st.none() | st.integers(0, 7),
         links=st.dictionaries(uuids, st.integers(0, 9), max_size=3),
+        slots=st.integers(0, 1024),
     ),
     max_size=5,
     unique_by=lambda card: card.uuid,
@@ -104,6 +105,7 @@ def test_cards_are_written_under_the_agreed_names() -> None:
         health_reason="Xid 79",
         numa_node=1,
         links={CardUuid("GPU-2"): 2},
+        slots=16,
     )
 
     assert json.loads(wire.write_cards([card])) == {
@@ -118,9 +120,23 @@ def test_cards_are_written_under_the_agreed_names() -> None:
                 "reason": "Xid 79",
                 "numa": 1,
                 "links": {"GPU-2": 2},
+                "slots": 16,
             }
         ]
     }
+
+
+def test_a_card_of_an_agent_that_tells_no_limit_takes_as_many_containers_as_by_default() -> None:
+    (card,) = wire.read_cards('{"cards":[{"uuid":"GPU-1","index":0,"model":"A30","mib":80}]}')
+
+    assert card.slots == DEFAULT_SLOTS == 32
+
+
+def test_a_limit_of_less_than_no_container_is_refused() -> None:
+    text = '{"cards":[{"uuid":"GPU-1","index":0,"model":"A30","mib":80,"slots":-1}]}'
+
+    with pytest.raises(WireError, match="slots"):
+        wire.read_cards(text)
 
 
 def test_a_cordons_time_is_written_in_utc() -> None:

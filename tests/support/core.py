@@ -1,6 +1,7 @@
 """Cards, loads and needs as tests of the core write them, and as hypothesis draws them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
@@ -26,8 +27,8 @@ def a_card(
     return Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(mib), health=health)
 
 
-def a_hold(mib: int, *, cores: int = 0) -> Hold:
-    return Hold(mib=Mib(mib), cores=cores)
+def a_hold(mib: int, *, cores: int = 0, slots: int = 1) -> Hold:
+    return Hold(mib=Mib(mib), cores=cores, slots=slots)
 
 
 def some_loads(
@@ -105,7 +106,11 @@ def small_nodes(draw: st.DrawFn) -> NodeLoads:
     """Up to four cards of a few hundred MiB, some of it held."""
     count = draw(st.integers(1, 4))
     cards = [
-        a_card(f"GPU-{n}", mib=GRANULE_MIB * draw(st.integers(1, 4)), index=n) for n in range(count)
+        replace(
+            a_card(f"GPU-{n}", mib=GRANULE_MIB * draw(st.integers(1, 4)), index=n),
+            slots=draw(st.sampled_from([32, 32, 1, 2])),
+        )
+        for n in range(count)
     ]
     held = {
         str(card.uuid): a_hold(
