@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,7 +13,9 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import Stock, all_unhealthy
 from fracgpu import names
 from fracgpu.card import Card, Health, model_key
-from fracgpu.wire import write_cards
+from fracgpu.errors import WireError
+from fracgpu.node_marks import NodeMarks, find_marks, shares
+from fracgpu.wire import read_cards, write_cards
 
 _LABEL_CHARS: Final = 63
 _OURS: Final = (
@@ -93,6 +95,21 @@ class NodeState:
     sharing: Sharing | None = None
 
     @property
+    def shares(self) -> bool:
+        """Whether the administrator wants this node's cards to be shared."""
+        return shares(self.labels)
+
+    @property
+    def marks(self) -> NodeMarks:
+        """What of ours stands on it."""
+        return find_marks(
+            labels=self.labels,
+            annotations=self.annotations,
+            capacity=self.capacity,
+            conditions=(names.SHARING_CONDITION,) if self.sharing is not None else (),
+        )
+
+    @property
     def counted_by(self) -> str:
         """Name the resource under which somebody else counts the cards, or an empty text."""
         return ", ".join(f"{it} ({amount})" for it, amount in sorted(self.others.items()))
@@ -144,9 +161,33 @@ def _left_alone(stock: Stock, have: NodeState) -> NodeState:
     return NodeState(
         # Whoever reads the inventory finds no card to use; whoever reads capacity finds none left.
         annotations={names.NODE_CARDS: write_cards(nobody.cards)} if known else {},
-        capacity={it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity},
+        capacity=_zeros(have),
         sharing=Sharing(shared=False, reason="CountedByAnotherPlugin", message=text),
     )
+
+
+def unseen_state(have: NodeState, *, reason: str, problem: str) -> NodeState:
+    """Say what a node of ours carries whose cards nobody can hand out, whatever it carries now.
+
+    The inventory keeps the cards, so that whoever counts what pods hold still has them, and says of
+    each that it takes nothing new. One that cannot be read stays: its readers close the node.
+    """
+    text = have.annotations.get(names.NODE_CARDS, "")
+    try:
+        known = read_cards(text)
+    except WireError:
+        known = ()
+    nobody = tuple(replace(it, health=Health.UNHEALTHY, health_reason=problem) for it in known)
+    return NodeState(
+        labels={it: have.labels[it] for it in have.marks.labels},
+        annotations={names.NODE_CARDS: write_cards(nobody)} if nobody else {},
+        capacity=_zeros(have),
+        sharing=Sharing(shared=False, reason=reason, message=problem),
+    )
+
+
+def _zeros(have: NodeState) -> dict[str, str]:
+    return {it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity}
 
 
 def _shared_state(stock: Stock) -> NodeState:

@@ -181,12 +181,14 @@ class CardBoard:
         except CardsUnavailableError as error:
             self._fail(str(error))
             return
+        answers_again, self._problem = self._problem is not None, None
         self._failures = 0
-        self._problem = None
         shared = with_slots(
             with_headroom(survey, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
         self._set(Stock(survey=with_ailments(shared, self._ailments())))
+        if answers_again:
+            self.wake_readers()
 
     def _fail(self, reason: str) -> None:
         self._failures += 1
@@ -195,6 +197,9 @@ class CardBoard:
         self._problem = reason
         if self.lost:
             self._set(Stock(survey=all_unhealthy(self._stock.survey, reason=reason)))
+        if self._failures == _FAILURES_UNTIL_UNHEALTHY:
+            # The stock may be the same, none seen as yet; what is to be said of it is not.
+            self.wake_readers()
 
     def _set(self, stock: Stock) -> None:
         if stock == self._stock:

@@ -9,14 +9,16 @@ import structlog
 
 from deviceplugin.capacity import (
     NodeState,
-    Sharing,
     condition_patch,
     metadata_patch,
     status_patch,
+    unseen_state,
     wanted_state,
 )
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu import names
+from fracgpu.node_marks import NodeMarks
 from kube.client import PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES, Kind
@@ -43,6 +45,23 @@ class NodeWriter(Protocol):
     ) -> dict[str, Any]: ...
 
 
+async def take_back(writer: NodeWriter, node: str, marks: NodeMarks) -> None:
+    """Remove what we wrote on a node: first what attracts pods.
+
+    Raises:
+        KubeError: the API server refused, or did not answer.
+    """
+    if marks.resources:
+        await writer.patch(NODES, node, marks.status_patch(), subresource="status")
+    if marks.labels or marks.annotations:
+        await writer.patch(NODES, node, marks.metadata_patch())
+    if marks.condition:
+        how = PatchType.STRATEGIC
+        await writer.patch(NODES, node, marks.condition_patch(), subresource="status", how=how)
+    if marks:
+        log.info("node_marks_removed", node=node, removed=list(marks.words))
+
+
 class NodeReport:
     """Compares the node with the cards at every change of either, and patches what differs.
 
@@ -56,9 +75,10 @@ class NodeReport:
         writer: writes it.
         clock: paces the rounds.
         metrics: counts the writes.
+        hindrance: why no card can be handed out whatever the cards say, or None.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
         self,
         *,
         node: str,
@@ -67,8 +87,10 @@ class NodeReport:
         writer: NodeWriter,
         clock: Clock,
         metrics: DevicePluginMetrics,
+        hindrance: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._node = node
+        self._hindrance = hindrance
         self._board = board
         self._current = current
         self._writer = writer
@@ -103,37 +125,49 @@ class NodeReport:
 
     async def round(self) -> bool:
         """Write what differs; False when it should be tried again soon."""
-        problem = self._board.problem
         have = self._current()
-        if problem is not None and not self._board.stock.cards:
-            # Not a node without cards: one whose cards we have not seen yet.
-            self._problem = problem
-            if have is not None and self._board.lost:
-                await self._say_lost(have, problem)
-            return not self._board.lost
         if have is None:
             self._problem = f"node {self._node} is not known to the API server"
             return False
-        want = wanted_state(self._board.stock, have=have)
+        hindrance = self._hindrance()
+        want = self._wanted(have)
+        if want is None:
+            # Not a node without cards: one whose cards we have not seen yet.
+            self._problem = self._board.problem
+            return True
         try:
-            await self._write(have, want)
+            if have.shares:
+                await self._write(have, want)
+            else:
+                await take_back(self._writer, self._node, have.marks)
         except KubeError as error:
             if self._problem != str(error):
                 log.warning("node_not_written", node=self._node, reason=str(error))
             self._metrics.node_written("failed")
             self._problem = str(error)
             return False
-        self._problem = self._left_alone(have)
+        self._problem = self._left_alone(have) or hindrance or self._unseen()
         return True
 
-    async def _say_lost(self, have: NodeState, problem: str) -> None:
-        sharing = Sharing(shared=False, reason="CardsUnavailable", message=problem)
-        try:
-            await self._write_condition(have, NodeState(sharing=sharing))
-        except KubeError as error:
-            log.warning("node_not_written", node=self._node, reason=str(error))
+    def _wanted(self, have: NodeState) -> NodeState | None:
+        """Say what the node should carry; None where that is not known yet."""
+        unseen, hindrance = self._unseen(), self._hindrance()
+        if not have.shares:
+            return NodeState()
+        if unseen is not None and not self._board.lost:
+            return None
+        if unseen is not None:
+            return unseen_state(have, reason="CardsUnavailable", problem=unseen)
+        if hindrance is not None and not have.others:
+            return unseen_state(have, reason="RuntimeUnknown", problem=hindrance)
+        return wanted_state(self._board.stock, have=have)
+
+    def _unseen(self) -> str | None:
+        return self._board.problem if not self._board.stock.cards else None
 
     def _left_alone(self, have: NodeState) -> str | None:
+        if not have.shares:
+            return f"the node does not carry {names.SHARE_LABEL}=true"
         if not have.others:
             return None
         problem = f"the node is left alone: {have.counted_by} is counted by another plugin"
