@@ -85,6 +85,10 @@ class ConfigFollower(Generic[T]):
         """Wait until the ConfigMap, or its absence, has been seen."""
         await self._informer.wait_synced()
 
+    def list_again(self) -> None:
+        """Make the next :meth:`run` begin with a list; until that is read, nothing is synced."""
+        self._informer.list_again()
+
     async def run(self) -> None:
         """Follow until cancelled; an API outage is waited out with the last good value."""
         await self._informer.run()

@@ -140,6 +140,14 @@ class Informer(Generic[T]):
 
     # -- following -----------------------------------------------------------------------------
 
+    def list_again(self) -> None:
+        """Make the next :meth:`run` begin with a list; until that is read, nothing is synced.
+
+        Call it between two runs. What is held stays, and only what differs is told.
+        """
+        self._version = None
+        self._synced.clear()
+
     async def run(self) -> None:
         """Follow the collection until cancelled; an API outage is waited out."""
         failures = 0

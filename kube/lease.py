@@ -59,10 +59,11 @@ class LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest version of the Lease somebody else wrote, and when we saw it."""
+    """The newest version of the Lease somebody else wrote, when we saw it, how long it lasts."""
 
     resource_version: str
     at_s: float
+    lasts_s: float
 
 
 class Election:
@@ -96,7 +97,7 @@ class Election:
         self.times = times or LeaseTimes()
         self._acquired = asyncio.Event()
         self._lease: dict[str, Any] = {}
-        self._seen = _Seen("", -math.inf)
+        self._seen = _Seen("", -math.inf, 0.0)
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
 
@@ -114,6 +115,11 @@ class Election:
         wall_s = ((now or self._clock.now()) - self._renewed_at).total_seconds()
         age_s = max(wall_s, self._clock.monotonic() - self._renewed_at_s)
         return age_s < self.times.renew_deadline_s
+
+    @property
+    def another_leads(self) -> bool:
+        """Whether another candidate renewed the lease so lately that it is not ours to take."""
+        return self._clock.monotonic() - self._seen.at_s <= self._seen.lasts_s
 
     async def wait_leading(self) -> None:
         """Wait until this candidate has acquired the lease for the first time."""
@@ -190,11 +196,11 @@ class Election:
             return True
         version = found["metadata"]["resourceVersion"]
         if version != self._seen.resource_version:
-            self._seen = _Seen(version, self._clock.monotonic())
+            # The holder's own duration counts: it may be configured for longer than ours.
+            lasts_s = float(spec.get("leaseDurationSeconds") or self.times.duration_s)
+            self._seen = _Seen(version, self._clock.monotonic(), lasts_s)
             return False
-        # The holder's own duration counts: it may be configured for longer than ours.
-        duration_s = float(spec.get("leaseDurationSeconds") or self.times.duration_s)
-        return self._clock.monotonic() - self._seen.at_s > duration_s
+        return not self.another_leads
 
     async def _write(self, found: dict[str, Any] | None) -> bool:
         """Make the lease ours if it is still as *found*; False when somebody was faster."""

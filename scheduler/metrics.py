@@ -1,5 +1,6 @@
 """What the extender counts."""
 
+import math
 from collections.abc import Callable
 from enum import Enum
 
@@ -84,6 +85,13 @@ class SchedulerMetrics:
             "1 while what the ConfigMap says is not in use because it cannot be read.",
             registry=registry,
         )
+        self._skew = Gauge(
+            "fracgpu_scheduler_kube_scheduler_skew",
+            "Minor versions by which the kube-scheduler in this pod is newer than the API server; "
+            "0 and -1 are supported, NaN is unknown.",
+            registry=registry,
+        )
+        self._skew.set(math.nan)
         self._drift = Gauge(
             "fracgpu_scheduler_ledger_drift",
             "Nodes whose books differed from a fold from scratch in the last audit; always 0.",
@@ -108,6 +116,9 @@ class SchedulerMetrics:
 
     def lapsed(self) -> None:
         self._lapsed.inc()
+
+    def skew(self, newer_by: int) -> None:
+        self._skew.set(newer_by)
 
     def audited(self, differing_nodes: int) -> None:
         self._audits.inc()

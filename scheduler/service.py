@@ -1,7 +1,7 @@
 """The extender put together: the only file of this role that names concrete parts."""
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fracgpu.board import Board
@@ -19,6 +19,7 @@ from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler import policy
+from scheduler.announcement import Announcement, Endpoint
 from scheduler.assumptions import Assumptions, Times
 from scheduler.audit import Audit
 from scheduler.binder import Binder
@@ -32,6 +33,7 @@ from scheduler.preemptor import Preemptor, decode_budget
 from scheduler.roster import Roster
 from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
+from scheduler.skew import Skew
 from scheduler.standing import Standing
 from scheduler.waste import WasteOrder
 
@@ -107,7 +109,7 @@ def _wire(
         "config": standing.follow("config", config),
         "election": standing.run,
     }
-    gate.add("leader and lists", standing.why_not)
+    gate.add("leader and lists", standing.why_not_ready)
     tls = None
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True)
@@ -176,6 +178,7 @@ def _wire(
         leads=lambda: standing.leads,
         config_bad=lambda: bool(config.problem),
     )
+    tasks |= _beside_kube_scheduler(settings, client, clock, gate, standing, metrics)
     return Running(
         tasks={
             **tasks,
@@ -186,3 +189,40 @@ def _wire(
         },
         servers=(server,),
     )
+
+
+def _beside_kube_scheduler(
+    settings: SchedulerSettings,
+    client: KubeClient,
+    clock: Clock,
+    gate: ReadyGate,
+    standing: Standing,
+    metrics: SchedulerMetrics,
+) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Give the tasks that only a replica in a pod has: being found, and fitting the cluster."""
+    tasks: dict[str, Callable[[], Awaitable[None]]] = {}
+    if settings.announce_service:
+        announcement = Announcement(
+            client,
+            clock,
+            service=settings.announce_service,
+            namespace=settings.namespace,
+            endpoint=Endpoint(
+                address=settings.announce_address,
+                port=settings.listen_port,
+                node=settings.announce_node,
+            ),
+            leads=lambda: standing.leads,
+        )
+        tasks["announcement"] = standing.once_listed(announcement.run)
+    if settings.own_pod:
+        skew = Skew(
+            client,
+            clock,
+            namespace=settings.namespace,
+            pod=settings.own_pod,
+            on_known=metrics.skew,
+        )
+        tasks["versions"] = skew.run
+        gate.add("kube-scheduler version", skew.problem)
+    return tasks

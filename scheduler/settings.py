@@ -1,5 +1,6 @@
 """What can be tuned about the scheduler extender."""
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +33,16 @@ class SchedulerSettings(ProcessSettings):
     identity: str = setting(
         "", "name of this replica, the same after a restart; default: the host's name"
     )
+    announce_service: str = setting(
+        "",
+        "Service without a selector whose EndpointSlice the leader writes, so that it has the "
+        "leader alone; empty: none",
+    )
+    announce_address: str = setting("", "IP address of this replica for that EndpointSlice")
+    announce_node: str = setting("", "node of this replica for that EndpointSlice; empty: unsaid")
+    own_pod: str = setting(
+        "", "this replica's pod: the kube-scheduler in it must fit the API server; empty: unseen"
+    )
     patience_s: float = setting(
         0.05, "longest wait for late news before a pod is refused again", low=0, high=1
     )
@@ -57,8 +68,21 @@ class SchedulerSettings(ProcessSettings):
                 f"listen_host is {self.listen_host!r} without tls_secret: whoever reaches it could "
                 f"bind pods; want a tls_secret, or one of {', '.join(_LOOPBACK)}"
             )
+        if self.announce_service and not _is_address(self.announce_address):
+            raise ValueError(
+                f"announce_address is {self.announce_address!r}; want this replica's IP address, "
+                f"for announce_service is {self.announce_service!r}"
+            )
         if not self.bind_limit_s < self.assumption_check_s < self.assumption_limit_s:
             raise ValueError(
                 "want bind_limit_s < assumption_check_s < assumption_limit_s; got "
                 f"{self.bind_limit_s}, {self.assumption_check_s}, {self.assumption_limit_s}"
             )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

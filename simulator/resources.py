@@ -119,6 +119,7 @@ ALL: Final = (
     _resource(
         "leases", "Lease", group="coordination.k8s.io", unconditional_update=False
     ),
+    _resource("endpointslices", "EndpointSlice", group="discovery.k8s.io"),
     _resource("roles", "Role", group=_RBAC),
     _resource("rolebindings", "RoleBinding", group=_RBAC),
     _resource("clusterroles", "ClusterRole", group=_RBAC, namespaced=False),

@@ -10,6 +10,7 @@ from kube.errors import AlreadyExists, Conflict, Invalid, KubeError, NotFound
 from kube.kinds import (
     CONFIGMAPS,
     DEPLOYMENTS,
+    ENDPOINT_SLICES,
     EVENTS,
     LEASES,
     NAMESPACES,
@@ -382,3 +383,23 @@ async def test_a_refusal_is_a_status_object(client: KubeClient, namespace: str) 
     assert isinstance(caught.value, NotFound)
     assert caught.value.verb == "PATCH"
     assert caught.value.path == CONFIGMAPS.path(namespace=namespace, name="a")
+
+
+async def test_an_endpoint_slice_keeps_what_was_written_and_takes_nothing_over_a_newer_version(
+    client: KubeClient, namespace: str
+) -> None:
+    written = {
+        "metadata": {"name": "s", "labels": {"kubernetes.io/service-name": "s"}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": True}}],
+        "ports": [{"name": "extender", "port": 9404, "protocol": "TCP"}],
+    }
+    first = await client.create(ENDPOINT_SLICES, written, namespace=namespace)
+    assert {key: first[key] for key in ("addressType", "endpoints", "ports")} == {
+        key: written[key] for key in ("addressType", "endpoints", "ports")
+    }
+
+    emptied = await client.replace(ENDPOINT_SLICES, {**first, "endpoints": []})
+    assert not emptied["endpoints"]  # the real one writes null
+    with pytest.raises(Conflict):
+        await client.replace(ENDPOINT_SLICES, first)

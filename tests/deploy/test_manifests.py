@@ -1,6 +1,7 @@
 """deploy/ fits the programs it starts: flags, configuration, names and webhook conditions."""
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fracgpu.thresholds import Mode
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
+from scheduler.announcement import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
@@ -59,9 +61,11 @@ def test_every_role_is_deployed_once() -> None:
 @pytest.mark.parametrize(("role", "container"), role_containers(), ids=lambda it: str(it)[:12])
 def test_a_role_accepts_the_flags_it_is_started_with(role: str, container: dict[str, Any]) -> None:
     settings = vars(importlib.import_module(f"{role}.settings"))[ROLES[role].settings]
-    variables = {it["name"]: it.get("value", "from-the-pod") for it in container.get("env", ())}
+    variables = {it["name"]: it.get("value", "192.0.2.1") for it in container.get("env", ())}
 
-    loaded = load(settings, container["args"][2:], variables, program=role)
+    # As kubelet writes them: https://kubernetes.io/docs/tasks/inject-data-application/
+    words = [re.sub(r"\$\((\w+)\)", lambda it: variables[it[1]], it) for it in container["args"]]
+    loaded = load(settings, words[2:], variables, program=role)
 
     telemetry = next(it for it in container["ports"] if it["name"] == "telemetry")
     assert telemetry["containerPort"] == loaded.telemetry_port
@@ -97,12 +101,13 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
 def test_the_scheduler_profile_is_the_one_the_real_kube_scheduler_was_tried_with() -> None:
     shipped = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
     proven = scheduler_configuration(
-        extender_url="https://fracgpu-scheduler.fracgpu-system.svc:9404",
+        extender_url="https://fracgpu-scheduler-leader.fracgpu-system.svc:9404",
         kubeconfig=Path("/nowhere"),
         tls=ExtenderTls(
             ca_file="/etc/fracgpu-client/ca.crt",
             cert_file="/etc/fracgpu-client/tls.crt",
             key_file="/etc/fracgpu-client/tls.key",
+            server_name="fracgpu-scheduler.fracgpu-system.svc",
         ),
     )
 
@@ -118,7 +123,7 @@ def test_the_clusters_own_kube_scheduler_gets_the_same_extender() -> None:
     )
 
     # A static pod resolves no Service names: it is given the address, and checks the name.
-    del ours["urlPrefix"], fragment["urlPrefix"], fragment["tlsConfig"]["serverName"]
+    del ours["urlPrefix"], fragment["urlPrefix"]
     assert fragment == ours
 
 
@@ -134,6 +139,34 @@ def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
     for binding in of_kind("RoleBinding", "ClusterRoleBinding"):
         assert binding["roleRef"]["name"] in roles | built_in
         assert {it["name"] for it in binding["subjects"]} <= accounts
+
+
+def test_kube_scheduler_asks_the_service_whose_endpointslice_the_leader_may_write() -> None:
+    (extender,) = [it for role, it in role_containers() if role == "scheduler"]
+    announced = next(it for it in extender["args"] if it.startswith("--announce-service="))
+    service = only("Service", announced.partition("=")[2])
+    profile = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
+    rules = only("Role", "fracgpu-scheduler")["rules"]
+    written = [it for it in rules if it["resources"] == ["endpointslices"]]
+
+    assert "selector" not in service["spec"]
+    name, namespace = (service["metadata"][key] for key in ("name", "namespace"))
+    (port,) = service["spec"]["ports"]
+    assert port["name"] == PORT_NAME
+    (asked,) = profile["extenders"]
+    assert asked["urlPrefix"] == f"https://{name}.{namespace}.svc:{port['port']}"
+    assert [set(it["verbs"]) for it in written] == [{"create"}, {"get", "update", "delete"}]
+    assert written[1]["resourceNames"] == [name]
+
+
+def test_an_update_of_the_scheduler_takes_no_replica_before_another_is_ready() -> None:
+    spec = only("Deployment", "fracgpu-scheduler")["spec"]
+    budget = only("PodDisruptionBudget", "fracgpu-scheduler")["spec"]
+
+    assert spec["strategy"]["type"] == "RollingUpdate"
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert budget["minAvailable"] < spec["replicas"]
+    assert budget["selector"] == spec["selector"]
 
 
 def test_no_role_may_do_everything() -> None:

@@ -85,6 +85,31 @@ async def test_the_first_list_is_told_as_added() -> None:
         assert {str(key) for key in rig.informer.items()} == {"ml/a", "ml/b"}
 
 
+async def test_a_run_that_lists_again_is_synced_anew_and_tells_only_what_differs() -> None:
+    changes: list[Change[str]] = []
+    async with a_collection() as (collection, url), connect_to(url) as client:
+        informer = Informer(
+            client.with_retry(FAST), CONFIGMAPS, decode=value_of, on_change=changes.append
+        )
+        collection.put("a", "old")
+        for turn in (1, 2):
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(informer.run(), name=f"run {turn}")
+                async with asyncio.timeout(10):
+                    await informer.wait_synced()
+                running.cancel()
+            if turn == 1:
+                changes.clear()
+                collection.put("b", "new")
+                collection.remove("a")
+                informer.list_again()
+                assert not informer.synced
+                assert informer.get("ml", "a") == "old"
+
+        told = [(one.type.value, one.key.name, one.object) for one in changes]
+        assert told == [("ADDED", "b", "new"), ("DELETED", "a", "old")]
+
+
 async def test_every_change_is_told_once_and_is_already_in_the_copy() -> None:
     async with following("a") as rig:
         rig.collection.put("a", "new")

@@ -337,6 +337,25 @@ async def test_giving_back_never_raises(leases: Leases, clock: VirtualClock) -> 
     assert leases.holder(PATH) == "one"
 
 
+async def test_a_candidate_that_waits_knows_whether_another_leads(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+
+    def known() -> list[bool]:
+        return [it.election.another_leads for it in (one, two)]
+
+    await one.election.acquire()
+    assert known() == [False, False]
+
+    async with running(two):
+        await passes(clock, 2)
+        assert known() == [False, True]
+        await passes(clock, 20)  # "one" never renews
+        assert known() == [False, False]
+        assert two.election.still_leader()
+
+
 @pytest.mark.parametrize(
     ("duration_s", "renew_deadline_s", "retry_s"), [(10, 10, 2), (15, 2, 2), (15, 10, 0)]
 )

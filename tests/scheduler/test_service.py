@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, NAMESPACES, PODS
+from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NAMESPACES, PODS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
@@ -41,6 +42,13 @@ class Replica:
             drain_wait_s=0.0,
             log_level="warning",
         )
+
+    def announced(self, address: str) -> "Replica":
+        """The same replica, one that tells the cluster where it is."""
+        self.settings = replace(
+            self.settings, announce_service="fracgpu-scheduler-leader", announce_address=address
+        )
+        return self
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -132,20 +140,19 @@ async def test_the_next_leader_lists_afresh_and_knows_what_the_last_one_bound(
     async with first.running():
         await first.until_ready()
         async with second.running():
-
-            async def waits() -> bool:
-                return "another replica leads" in (await second.readiness())[1]
-
-            await until(waits, what="the second says why it is not ready")
+            await second.until_ready()
             pod = await a_pod(client, "p", mib=20_000)
             refused = await second.ask("bind", binding(pod))
             assert refused == {"Error": "another replica leads"}
             assert await first.ask("bind", binding(pod)) == {"Error": ""}
 
             first.stop.set()
-            await second.until_ready()
-            pod = await a_pod(client, "q", mib=20_000)
-            assert await second.ask("bind", binding(pod)) == {"Error": ""}
+            later = binding(await a_pod(client, "q", mib=20_000))
+
+            async def bound() -> bool:
+                return bool(await second.ask("bind", later) == {"Error": ""})
+
+            await until(bound, what="the second leads and binds")
 
     assert await assignment(client, "p") == {"train": [{"card": "GPU-n-0", "mib": 20_000}]}
     assert await assignment(client, "q") == {"train": [{"card": "GPU-n-1", "mib": 20_000}]}
@@ -182,3 +189,43 @@ async def test_the_strategy_follows_the_config_map_and_a_bad_edit_keeps_the_last
         pod = await a_pod(client, "r", mib=1000)
         assert await replica.ask("bind", binding(pod)) == {"Error": ""}
     assert await assignment(client, "r") == {"train": [{"card": "GPU-n-2", "mib": 1000}]}
+
+
+async def told(client: KubeClient) -> list[str]:
+    """Give the addresses that kube-proxy would lead to."""
+    listed = await client.list(
+        ENDPOINT_SLICES,
+        namespace=names.SYSTEM_NAMESPACE,
+        label_selector="kubernetes.io/service-name=fracgpu-scheduler-leader",
+    )
+    slices = [json.loads(bytes(raw)) for raw in listed.items]
+    return [address for it in slices for end in it["endpoints"] for address in end["addresses"]]
+
+
+async def test_both_replicas_are_ready_and_only_the_leader_is_asked(
+    kubeconfig: Path, client: KubeClient
+) -> None:
+    first = Replica(kubeconfig, "a").announced("192.0.2.1")
+    second = Replica(kubeconfig, "b").announced("192.0.2.2")
+
+    def leads_to(addresses: list[str]) -> Callable[[], Awaitable[bool]]:
+        async def holds() -> bool:
+            return await told(client) == addresses
+
+        return holds
+
+    async with second_after(first, second):
+        await until(leads_to(["192.0.2.1"]), what="the first is announced")
+        assert [(await it.readiness())[0] for it in (first, second)] == [200, 200]
+        first.stop.set()
+        await until(leads_to(["192.0.2.2"]), what="the second is announced", limit_s=40)
+    assert await told(client) == []
+
+
+@asynccontextmanager
+async def second_after(first: Replica, second: Replica) -> AsyncIterator[None]:
+    async with first.running():
+        await first.until_ready()
+        async with second.running():
+            await second.until_ready()
+            yield

@@ -34,3 +34,18 @@ def test_beyond_loopback_it_listens_only_with_a_certificate() -> None:
         load(SchedulerSettings, flags, {}, program="scheduler")
     named = [*flags, "--tls-secret", "s"]
     assert load(SchedulerSettings, named, {}, program="scheduler").listen_host == "10.0.0.7"
+
+
+@pytest.mark.parametrize("address", ["", "fracgpu-scheduler", "10.0.0"])
+def test_to_be_announced_it_must_know_its_address(address: str) -> None:
+    flags = ["--announce-service=s", f"--announce-address={address}"]
+
+    with pytest.raises(SettingsError, match="want this replica's IP address, for announce_service"):
+        load(SchedulerSettings, flags, {}, program="scheduler")
+
+
+def test_an_address_of_either_family_will_do() -> None:
+    flags = ["--announce-service=s", "--announce-address=2001:db8::1"]
+
+    loaded = load(SchedulerSettings, flags, {}, program="scheduler")
+    assert loaded.announce_address == "2001:db8::1"

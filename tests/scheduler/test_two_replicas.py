@@ -94,8 +94,11 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
                     async with asyncio.TaskGroup() as group:
                         # It lies in the paused process's socket until that wakes.
                         late = group.create_task(a.bind(http, asked_first), name="late bind")
-                        await until(b.ready, what="b leads", limit_s=90)
-                        assert await b.bind(http, asked_second) == ""
+
+                        async def bound() -> bool:
+                            return await b.bind(http, asked_second) == ""
+
+                        await until(bound, what="b leads and binds", limit_s=90)
                         os.kill(a.process.pid, signal.SIGCONT)
                     answer = late.result()
 

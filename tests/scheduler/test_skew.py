@@ -1,0 +1,117 @@
+"""Whether the kube-scheduler in the pod fits the API server."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from kube.errors import Unavailable
+from kube.kinds import PODS, Kind
+from scheduler.skew import Release, Skew, kube_scheduler_of, problem_of, release_of
+from tests.fakes.clock import VirtualClock
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("v1.36.2", Release(1, 36)),
+        ("v1.33.4-eks-1a2b3c", Release(1, 33)),
+        ("1.30", Release(1, 30)),
+        ("v1.31+", Release(1, 31)),
+        ("latest", None),
+        ("", None),
+        ("v1.36x", Release(1, 36)),
+        ("v12345.1", None),
+    ],
+)
+def test_a_release_is_read_from_a_version(text: str, release: Release | None) -> None:
+    assert release_of(text) == release
+
+
+def a_pod(*images: str) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": f"c{n}", "image": it} for n, it in enumerate(images)]}}
+
+
+@pytest.mark.parametrize(
+    ("images", "release"),
+    [
+        (("fracgpu:0.1.0", "registry.k8s.io/kube-scheduler:v1.36.2"), Release(1, 36)),
+        (("mirror:5000/k8s/kube-scheduler:v1.30.9@sha256:abc",), Release(1, 30)),
+        (("registry.k8s.io/kube-scheduler@sha256:abc",), None),
+        (("kube-scheduler",), None),
+        (("fracgpu:0.1.0",), None),
+    ],
+)
+def test_the_release_of_kube_scheduler_is_in_its_images_tag(
+    images: tuple[str, ...], release: Release | None
+) -> None:
+    assert kube_scheduler_of(a_pod(*images)) == release
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "server", "fits"),
+    [(36, 36, True), (35, 36, True), (30, 36, True), (36, 35, False)],
+)
+def test_kube_scheduler_is_never_newer_than_the_api_server(
+    scheduler: int, server: int, *, fits: bool
+) -> None:
+    problem = problem_of(Release(1, scheduler), Release(1, server))
+
+    assert (problem is None) is fits
+    if problem is not None:
+        assert "is of 1.36, newer than the API server, 1.35; want an image of 1.35" in problem
+
+
+class Server:
+    """An API server of one version, and the one pod in it; its first answer may be lost."""
+
+    def __init__(self, version: str, image: str, *, silent: int = 0) -> None:
+        self.version, self.image, self.silent = version, image, silent
+
+    async def get_path(self, path: str) -> bytes:
+        assert path == "/version"
+        if self.silent:
+            self.silent -= 1
+            raise Unavailable(verb="GET", path=path, status=None, reason="Timeout", message="-")
+        return json.dumps({"gitVersion": self.version}).encode()
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        assert (kind, name, namespace) == (PODS, "me", "fracgpu-system")
+        return a_pod("fracgpu:0.1.0", self.image)
+
+
+async def seen(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[int]]:
+    known: list[int] = []
+    clock = VirtualClock()
+    skew = Skew(server, clock, namespace="fracgpu-system", pod="me", on_known=known.append)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(skew.run(), name="skew")
+        await clock.wait_for_sleepers(1)
+        if wait_s:
+            await clock.advance(wait_s)
+            await clock.wait_for_sleepers(1)
+        task.cancel()
+    return skew.problem(), known
+
+
+async def test_one_that_is_too_new_is_a_reason_not_to_be_ready() -> None:
+    problem, known = await seen(Server("v1.33.1", "registry.k8s.io/kube-scheduler:v1.36.2"))
+
+    assert problem is not None
+    assert "newer than the API server" in problem
+    assert known == [3]
+
+
+async def test_one_that_fits_or_cannot_be_told_is_none() -> None:
+    assert await seen(Server("v1.36.0", "x/kube-scheduler:v1.35.1")) == (None, [-1])
+    assert await seen(Server("v1.36.0", "x/kube-scheduler:v1.30.1")) == (None, [-6])
+    assert await seen(Server("v1.36.0", "x/kube-scheduler:mine")) == (None, [])
+
+
+async def test_a_silent_api_server_is_asked_again() -> None:
+    server = Server("v1.36.0", "x/kube-scheduler:v1.36.1", silent=1)
+
+    assert await seen(server, wait_s=30) == (None, [0])
