@@ -28,7 +28,7 @@ class ConfigFollower(Generic[T]):
         client: where to look.
         name: of the ConfigMap.
         namespace: of the ConfigMap.
-        key: within ``data``.
+        key: within ``data``; None for the names of all keys, one on each line.
         parse: text to value; raises ValueError with a message for people.
         default: the value while nothing is written.
         on_change: called with each new value that differs from the one before.
@@ -41,13 +41,14 @@ class ConfigFollower(Generic[T]):
         *,
         name: str,
         namespace: str,
-        key: str,
+        key: str | None,
         parse: Callable[[str], T],
         default: T,
         on_change: Callable[[T], None] | None = None,
         on_refused: Callable[[str], None] | None = None,
     ) -> None:
-        self._where = f"ConfigMap {namespace}/{name}, key {key}"
+        self._where = f"ConfigMap {namespace}/{name}"
+        self._where += ", its keys" if key is None else f", key {key}"
         self._key = key
         self._parse = parse
         self._default = default
@@ -93,9 +94,12 @@ class ConfigFollower(Generic[T]):
         """Follow until cancelled; an API outage is waited out with the last good value."""
         await self._informer.run()
 
+    def _text_in(self, data: Mapping[str, str]) -> str | None:
+        return "\n".join(sorted(data)) if self._key is None else data.get(self._key)
+
     def _take(self, change: Change[Mapping[str, str]]) -> None:
         gone = change.type is ChangeType.DELETED
-        text = None if gone else change.object.get(self._key)
+        text = None if gone else self._text_in(change.object)
         if text == self._text:
             return  # another key was edited
         self._text = text

@@ -4,12 +4,14 @@ import difflib
 import hashlib
 from typing import Any, Final
 
+from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
 from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 from kube.follow import strict_mapping
 
-KEY: Final = "rebalancer"
-PLACEMENT_KEY: Final = "placement"
+KEY: Final = REBALANCER
+PLACEMENT_KEY: Final = PLACEMENT
+PLACEMENT_DEFAULT: Final = DEFAULT_STRATEGY
 _MODE: Final = "mode"
 
 
@@ -44,12 +46,13 @@ def parse_policy(text: str) -> Policy:
 def parse_strategy(text: str) -> Strategy:
     """Read by which strategy the scheduler will place a replacement.
 
-    The key is the scheduler's, which tells its administrator about mistakes in it.
+    The key is the scheduler's, which tells its administrator about mistakes in it. Both read it by
+    the same rules, or a move would be proven by another strategy than places it.
 
     Raises:
-        ValueError: it names no strategy.
+        ValueError: anything that is not understood.
     """
-    return Strategy(strict_mapping(text).get("strategy", Strategy.PACK.value))
+    return read_strategy(strict_mapping(text))
 
 
 def policy_hash(policy: Policy) -> str:

@@ -202,7 +202,7 @@ class Rebalancer:
 
     async def _tell_config(self) -> None:
         config = self._parts.config
-        self._parts.tally.config(config.value, problem=config.problem, now=self._parts.clock.now())
+        self._parts.tally.config(config.value, now=self._parts.clock.now())
         if config.problem != self._config_problem:
             self._config_problem = config.problem
             if config.problem:

@@ -1,6 +1,6 @@
 """What the rebalancer tells Prometheus; every label set exists from the start, at 0."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -76,7 +76,10 @@ class RebalancerMetrics:
         self.cordoned = gauge("cordoned_cards", "Cards that new slices are kept off.")
         self.budget = gauge("budget_remaining", "Moves that the budget still allows.", ("scope",))
         self.leader = gauge("leader", "1 while this replica leads.")
-        self.config_valid = gauge("config_valid", "0 while the ConfigMap's text is not in use.")
+        self.config_valid = gauge(
+            "config_valid",
+            "0 while the ConfigMap's rebalancer or placement is not in use.",
+        )
         self.config_at_s = gauge(
             "config_last_success_timestamp_seconds", "When a configuration was last taken."
         )
@@ -102,6 +105,10 @@ class RebalancerMetrics:
         for metric, labels in label_sets:
             for values in labels:
                 metric.labels(*values)
+
+    def watch_config(self, valid: Callable[[], bool]) -> None:
+        """Ask *valid* at each scrape."""
+        self.config_valid.set_function(valid)
 
     def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[Trust, int]) -> None:
         for heat in Heat:

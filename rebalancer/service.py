@@ -19,7 +19,13 @@ from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.book import MoveBook
 from rebalancer.conductor import Conductor
-from rebalancer.config import KEY, PLACEMENT_KEY, parse_policy, parse_strategy
+from rebalancer.config import (
+    KEY,
+    PLACEMENT_DEFAULT,
+    PLACEMENT_KEY,
+    parse_policy,
+    parse_strategy,
+)
 from rebalancer.cordons import Cordons
 from rebalancer.evictor import Evictor
 from rebalancer.journal import Journal
@@ -104,8 +110,9 @@ def running(
         namespace=settings.namespace,
         key=PLACEMENT_KEY,
         parse=parse_strategy,
-        default=Strategy.PACK,
+        default=PLACEMENT_DEFAULT,
     )
+    metrics.watch_config(lambda: not (config.problem or placement.problem))
     book = MoveBook(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
     journal = Journal(events, metrics, namespace=settings.namespace)

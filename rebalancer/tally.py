@@ -58,8 +58,7 @@ class Tally:
     def leading(self) -> None:
         self._metrics.leader.set(1)
 
-    def config(self, policy: Policy, *, problem: str, now: datetime) -> None:
-        self._metrics.config_valid.set(0 if problem else 1)
+    def config(self, policy: Policy, *, now: datetime) -> None:
         if policy != self._policy:
             self._policy = policy
             self._metrics.set_config(

@@ -80,9 +80,9 @@ class SchedulerMetrics:
             "Edits of the ConfigMap that were not taken.",
             registry=registry,
         )
-        self._config_bad = Gauge(
-            "fracgpu_scheduler_config_bad",
-            "1 while what the ConfigMap says is not in use because it cannot be read.",
+        self._config_valid = Gauge(
+            "fracgpu_scheduler_config_valid",
+            "0 while what the ConfigMap says of placement is not in use.",
             registry=registry,
         )
         self._skew = Gauge(
@@ -124,7 +124,7 @@ class SchedulerMetrics:
         self._audits.inc()
         self._drift.set(differing_nodes)
 
-    def config_refused(self, _reason: str) -> None:
+    def config_refused(self) -> None:
         self._config_refused.inc()
 
     def watch(
@@ -132,9 +132,9 @@ class SchedulerMetrics:
         *,
         assumed: Callable[[], int],
         leads: Callable[[], bool],
-        config_bad: Callable[[], bool],
+        config_valid: Callable[[], bool],
     ) -> None:
         """Read these at each scrape."""
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
-        self._config_bad.set_function(config_bad)
+        self._config_valid.set_function(config_valid)

@@ -10,10 +10,12 @@ from fracgpu.request import Strategy
 from fracgpu.survey import Survey
 from kube.access import connect
 from kube.client import KubeClient
+from kube.events import EventRecorder
 from kube.follow import ConfigFollower
 from kube.informer import Informer
 from kube.kinds import NODES, PDBS, PODS
 from kube.lease import Election
+from kube.refusals import RefusedEdits
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
@@ -37,6 +39,7 @@ from scheduler.skew import Skew
 from scheduler.standing import Standing
 from scheduler.waste import WasteOrder
 
+_COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two looks at whether the workload is another one by now
 
 # Ended pods hold nothing, and in a cluster with jobs they are most of all pods.
@@ -85,6 +88,17 @@ def _wire(
         client, PODS, decode=decode_any_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
     )
     budgets = Informer(client, PDBS, decode=decode_budget)
+    identity = settings.identity or socket.gethostname()
+    refused = RefusedEdits(
+        EventRecorder(client, _COMPONENT, clock, instance=identity),
+        name=settings.config_map,
+        namespace=settings.namespace,
+    )
+
+    def refuse(reason: str) -> None:
+        metrics.config_refused()
+        refused.key(policy.KEY, reason)
+
     config = ConfigFollower(
         client,
         name=settings.config_map,
@@ -92,14 +106,14 @@ def _wire(
         key=policy.KEY,
         parse=policy.parse_strategy,
         default=policy.DEFAULT,
-        on_refused=metrics.config_refused,
+        on_refused=refuse,
     )
     election = Election(
         client,
         clock,
         name=settings.lease,
         namespace=settings.namespace,
-        identity=settings.identity or socket.gethostname(),
+        identity=identity,
     )
     standing = Standing(election)
     tasks = {
@@ -107,6 +121,7 @@ def _wire(
         "pods": standing.follow("pods", pods),
         "budgets": standing.follow("budgets", budgets),
         "config": standing.follow("config", config),
+        "refused config": refused.run,
         "election": standing.run,
     }
     gate.add("leader and lists", standing.why_not_ready)
@@ -176,7 +191,7 @@ def _wire(
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
         leads=lambda: standing.leads,
-        config_bad=lambda: bool(config.problem),
+        config_valid=lambda: not config.problem,
     )
     tasks |= _beside_kube_scheduler(settings, client, clock, gate, standing, metrics)
     return Running(

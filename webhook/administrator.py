@@ -1,24 +1,24 @@
 """The administrator's rules, followed live; a bad edit keeps the last good ones and is told."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from fracgpu import names
+from fracgpu.config import refuse_unknown_keys
 from kube.client import KubeClient
-from kube.events import EventLevel, EventRecorder, Regarding
+from kube.events import EventRecorder
 from kube.follow import ConfigFollower
-from kube.kinds import CONFIGMAPS
+from kube.refusals import RefusedEdits
 from webhook.config import KEY, parse_admission
 from webhook.metrics import WebhookMetrics
 from webhook.rules import Rules
 
-_REASON: Final = "ConfigRefused"
-
 
 class AdministratorsRules:
     """The rules as the ConfigMap's key ``admission`` has them, over those of the command line.
+
+    Keys that no role reads are told here as well: nobody else would.
 
     Args:
         client: where the ConfigMap is.
@@ -39,10 +39,8 @@ class AdministratorsRules:
         base: Rules,
         on_change: Callable[[], None],
     ) -> None:
-        self._events = events
         self._metrics = metrics
-        self._namespace = namespace
-        self._refused: asyncio.Queue[str] = asyncio.Queue()
+        self._refused = RefusedEdits(events, name=names.CONFIG_MAP, namespace=namespace)
         self._config: ConfigFollower[Rules] = ConfigFollower(
             client,
             name=names.CONFIG_MAP,
@@ -53,12 +51,25 @@ class AdministratorsRules:
             on_change=lambda _: on_change(),
             on_refused=self._take_refusal,
         )
-        metrics.watch_config(lambda: bool(self._config.problem))
+        self._keys: ConfigFollower[None] = ConfigFollower(
+            client,
+            name=names.CONFIG_MAP,
+            namespace=namespace,
+            key=None,
+            parse=lambda keys: refuse_unknown_keys(keys.splitlines()),
+            default=None,
+            on_refused=self._take_unknown_keys,
+        )
+        metrics.watch_config(lambda: not (self._config.problem or self._keys.problem))
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
         """The loops that keep this current, and tell of edits that were refused."""
-        return {"follow_config": self._config.run, "tell_refused_config": self._tell}
+        return {
+            "follow_config": self._config.run,
+            "follow_config_keys": self._keys.run,
+            "tell_refused_config": self._refused.run,
+        }
 
     @property
     def current(self) -> Rules:
@@ -71,15 +82,8 @@ class AdministratorsRules:
 
     def _take_refusal(self, reason: str) -> None:
         self._metrics.config_refused()
-        self._refused.put_nowait(reason)
+        self._refused.key(KEY, reason)
 
-    async def _tell(self) -> None:
-        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
-        while True:
-            reason = await self._refused.get()
-            await self._events.emit(
-                regarding,
-                reason=_REASON,
-                note=f"key {KEY} is not in use, the last good one is: {reason}",
-                level=EventLevel.WARNING,
-            )
+    def _take_unknown_keys(self, reason: str) -> None:
+        self._metrics.config_refused()
+        self._refused.note(reason)

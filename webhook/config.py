@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from fracgpu import config
 from fracgpu.card import model_key
 from fracgpu.dialects import read_dialect_settings
 from fracgpu.dialects.settings import DIALECT_OPTIONS, DIALECTS
@@ -15,7 +16,7 @@ from fracgpu.units import MAX_MIB, Mib
 from kube.follow import strict_mapping
 from webhook.rules import BUILT_IN_WORKLOADS, Rules, WorkloadKind
 
-KEY: Final = "admission"
+KEY: Final = config.ADMISSION
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)

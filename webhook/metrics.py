@@ -62,9 +62,9 @@ class WebhookMetrics:
             "Edits of the ConfigMap that were not taken.",
             registry=registry,
         )
-        self._config_bad = Gauge(
-            "fracgpu_webhook_config_bad",
-            "1 while the ConfigMap says something that is not in use.",
+        self._config_valid = Gauge(
+            "fracgpu_webhook_config_valid",
+            "0 while the ConfigMap says something that is not in use, or has a key nobody reads.",
             registry=registry,
         )
         self._expiry.set(math.nan)
@@ -91,9 +91,9 @@ class WebhookMetrics:
     def config_refused(self) -> None:
         self._config_refused.inc()
 
-    def watch_config(self, bad: Callable[[], bool]) -> None:
-        """Ask *bad* at each scrape."""
-        self._config_bad.set_function(bad)
+    def watch_config(self, valid: Callable[[], bool]) -> None:
+        """Ask *valid* at each scrape."""
+        self._config_valid.set_function(valid)
 
     def watch_age(self, age_s: Callable[[], float]) -> None:
         """Ask *age_s* at each scrape."""

@@ -111,6 +111,30 @@ async def eventually(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
+    told: list[str] = []
+    api = OneConfigMap({"limit": "9"})
+    follower: ConfigFollower[list[str]] = ConfigFollower(
+        KubeClient(api),
+        name="settings",
+        namespace="here",
+        key=None,
+        parse=lambda names: names.splitlines(),
+        default=[],
+        on_change=lambda names: told.append(",".join(names)),
+    )
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(follower.run(), name="follow")
+        await eventually(lambda: follower.value == ["limit"])
+        api.edit({"limit": "9", "burst": "1"})
+        await eventually(lambda: follower.value == ["burst", "limit"])
+        api.edit({"limit": "10", "burst": "1"})
+        api.delete()
+        await eventually(lambda: follower.value == [])
+        task.cancel()
+    assert told == ["limit", "burst,limit", ""]
+
+
 async def test_without_a_config_map_the_default_holds() -> None:
     async with following(OneConfigMap(None)) as follower:
         assert (follower.value, follower.problem, follower.synced) == (7, "", True)

@@ -33,13 +33,13 @@ def test_states_are_read_at_each_scrape() -> None:
     registry = CollectorRegistry()
     metrics = SchedulerMetrics(registry)
     assumed = 3
-    metrics.watch(assumed=lambda: assumed, leads=lambda: True, config_bad=lambda: False)
+    metrics.watch(assumed=lambda: assumed, leads=lambda: True, config_valid=lambda: True)
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 3
 
     assumed = 4
     assert registry.get_sample_value("fracgpu_scheduler_assumptions") == 4
     assert registry.get_sample_value("fracgpu_scheduler_leads") == 1
-    assert registry.get_sample_value("fracgpu_scheduler_config_bad") == 0
+    assert registry.get_sample_value("fracgpu_scheduler_config_valid") == 1
 
 
 def test_lapses_and_refused_edits_are_counted() -> None:
@@ -47,7 +47,7 @@ def test_lapses_and_refused_edits_are_counted() -> None:
     metrics = SchedulerMetrics(registry)
 
     metrics.lapsed()
-    metrics.config_refused("no such strategy")
+    metrics.config_refused()
 
     assert registry.get_sample_value("fracgpu_scheduler_assumptions_lapsed_total") == 1
     assert registry.get_sample_value("fracgpu_scheduler_config_refused_total") == 1

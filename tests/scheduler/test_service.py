@@ -14,7 +14,8 @@ import pytest
 from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
-from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NAMESPACES, PODS
+from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, EVENTS, NAMESPACES, PODS
+from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
@@ -183,9 +184,18 @@ async def test_the_strategy_follows_the_config_map_and_a_bad_edit_keeps_the_last
                 aiohttp.ClientSession() as http,
                 http.get(f"{replica.telemetry}/metrics") as answer,
             ):
-                return "fracgpu_scheduler_config_bad 1.0" in await answer.text()
+                return "fracgpu_scheduler_config_valid 0.0" in await answer.text()
 
         await until(refused, what="the bad edit is noticed")
+
+        async def told() -> bool:
+            listing = await client.list(EVENTS, namespace=where["namespace"])
+            return [decode_object(raw)["message"] for raw in listing.items] == [
+                "key placement is not in use, the last good one is: strategy is sideways; want "
+                "one of pack, spread, least-waste, topology, load-aware"
+            ]
+
+        await until(told, what="an event on the ConfigMap tells of it")
         pod = await a_pod(client, "r", mib=1000)
         assert await replica.ask("bind", binding(pod)) == {"Error": ""}
     assert await assignment(client, "r") == {"train": [{"card": "GPU-n-2", "mib": 1000}]}

@@ -43,15 +43,27 @@ class Roles:
 
 @asynccontextmanager
 async def running_roles(
-    flags: Mapping[str, Sequence[str]], *, kubeconfig: Path, log_dir: Path
+    flags: Mapping[str, Sequence[str]], *, kubeconfig: Path | Mapping[str, Path], log_dir: Path
 ) -> AsyncIterator[Roles]:
-    """Run each role of *flags* with its flags; their logs are in *log_dir*."""
+    """Run each role of *flags* with its flags; their logs are in *log_dir*.
+
+    *kubeconfig* is one for all, or one for each role.
+    """
+    configs = dict.fromkeys(flags, kubeconfig) if isinstance(kubeconfig, Path) else kubeconfig
     telemetry = dict(zip(flags, free_ports(len(flags)), strict=True))
     specs = [
         ProcessSpec(
             name=role,
             argv=[
-                *(sys.executable, "-m", "cli", "run", role, f"--kubeconfig={kubeconfig}", *words),
+                *(
+                    sys.executable,
+                    "-m",
+                    "cli",
+                    "run",
+                    role,
+                    f"--kubeconfig={configs[role]}",
+                    *words,
+                ),
                 *(f"--telemetry-port={telemetry[role]}", "--telemetry-host=127.0.0.1"),
                 "--drain-wait-s=0",
             ],

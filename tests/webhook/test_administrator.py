@@ -50,6 +50,14 @@ def a_config_map(text: str) -> dict[str, Any]:
     }
 
 
+async def until_told(kube: KubeClient, *notes: str) -> None:
+    async def told() -> bool:
+        listing = await kube.list(EVENTS, namespace=SPACE)
+        return [decode_object(raw)["message"] for raw in listing.items] == list(notes)
+
+    await until(told, what=f"events tell {notes}")
+
+
 async def test_without_a_config_map_the_rules_of_the_command_line_hold(kube: KubeClient) -> None:
     async with followed(kube, CollectorRegistry()) as (rules, _):
         assert rules.current == Rules(scheduler_name="mine")
@@ -67,19 +75,43 @@ async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_tol
         bad = {"data": {"admission": "voidOther: true"}}
         await kube.patch(CONFIGMAPS, "fracgpu-config", bad, namespace=SPACE)
 
-        async def told() -> bool:
-            listing = await kube.list(EVENTS, namespace=SPACE)
-            return [decode_object(raw)["message"] for raw in listing.items] == [
-                "key admission is not in use, the last good one is: voidOther is not a key here; "
-                "did you mean voidOthers?"
-            ]
-
-        await until(told, what="an event tells of the bad edit")
+        await until_told(
+            kube,
+            "key admission is not in use, the last good one is: voidOther is not a key here; "
+            "did you mean voidOthers?",
+        )
         assert rules.current.void_others is False
         assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
-        assert registry.get_sample_value("fracgpu_webhook_config_bad") == 1
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
 
         good = {"data": {"admission": ""}}
         await kube.patch(CONFIGMAPS, "fracgpu-config", good, namespace=SPACE)
         await until_true(lambda: rules.current.void_others, what="the good edit counts")
-        assert registry.get_sample_value("fracgpu_webhook_config_bad") == 0
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 1
+
+
+async def test_a_misspelt_key_of_the_config_map_makes_an_event_and_a_metric(
+    kube: KubeClient,
+) -> None:
+    registry = CollectorRegistry()
+    async with followed(kube, registry) as (rules, _):
+        body = a_config_map("voidOthers: false")
+        body["data"] |= {"placment": "strategy: pack", "node": "headroomMib: 512"}
+        await kube.create(CONFIGMAPS, body)
+
+        await until_told(
+            kube,
+            "node is not a key here; placment is not a key here; did you mean placement?; "
+            "want only admission, placement, rebalancer",
+        )
+        assert rules.current.void_others is False, "the keys that are right count"
+        assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
+        assert registry.get_sample_value("fracgpu_webhook_config_valid") == 0
+
+        mended = {"data": {"placment": None, "node": None}}
+        await kube.patch(CONFIGMAPS, "fracgpu-config", mended, namespace=SPACE)
+
+        async def valid() -> bool:
+            return registry.get_sample_value("fracgpu_webhook_config_valid") == 1
+
+        await until(valid, what="without them all is in use")

@@ -47,14 +47,14 @@ def test_certificates_are_counted_taken_or_refused() -> None:
 def test_a_bad_configuration_is_counted_and_shown_as_long_as_it_stands() -> None:
     registry = CollectorRegistry()
     metrics = WebhookMetrics(registry)
-    states = iter([True, False])
+    states = iter([False, True])
 
     metrics.config_refused()
     metrics.watch_config(lambda: next(states))
 
     assert registry.get_sample_value("fracgpu_webhook_config_refused_total") == 1
-    bad = [registry.get_sample_value("fracgpu_webhook_config_bad") for _ in range(2)]
-    assert bad == [1, 0]
+    valid = [registry.get_sample_value("fracgpu_webhook_config_valid") for _ in range(2)]
+    assert valid == [0, 1]
 
 
 def test_the_end_of_the_certificate_is_unknown_until_there_is_one() -> None:

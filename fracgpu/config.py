@@ -1,0 +1,68 @@
+"""The ConfigMap's keys, and the one that more than one role reads: ``placement``."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fracgpu.request import Strategy
+
+ADMISSION: Final = "admission"
+PLACEMENT: Final = "placement"
+REBALANCER: Final = "rebalancer"
+KEYS: Final = (ADMISSION, PLACEMENT, REBALANCER)
+
+DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE
+
+_STRATEGY: Final = "strategy"
+# Comparing is quadratic in the length; no key or value of ours comes near.
+_MOST_COMPARED: Final = 63
+_MOST_SHOWN: Final = 60
+
+
+def refuse_unknown_keys(keys: Iterable[str]) -> None:
+    """Refuse keys of the ConfigMap that no role reads.
+
+    Raises:
+        ValueError: it names every one of them, and what was probably meant.
+    """
+    mistakes = [
+        f"{_shown(key)} is not a key here{_nearest(key, KEYS)}"
+        for key in sorted(keys)
+        if key not in KEYS
+    ]
+    if mistakes:
+        raise ValueError(f"{'; '.join(mistakes)}; want only {', '.join(KEYS)}")
+
+
+def read_strategy(placement: Mapping[str, object]) -> Strategy:
+    """Read the cluster's strategy from the mapping under ``placement``.
+
+    Raises:
+        ValueError: it names every mistake: unknown keys, and a strategy that does not exist.
+    """
+    mistakes = [
+        f"{_shown(key)} is not a key here{_nearest(key, (_STRATEGY,))}; want only {_STRATEGY}"
+        for key in placement
+        if key != _STRATEGY
+    ]
+    value = placement.get(_STRATEGY, DEFAULT_STRATEGY.value)
+    found = next((it for it in Strategy if it.value == value), None)
+    if found is None:
+        known = [it.value for it in Strategy]
+        near = _nearest(value, known) if isinstance(value, str) else ""
+        mistakes.append(f"{_STRATEGY} is {_shown(value)}; want one of {', '.join(known)}{near}")
+    if mistakes or found is None:
+        raise ValueError("; ".join(mistakes))
+    return found
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    if len(key) > _MOST_COMPARED:
+        return ""
+    near = difflib.get_close_matches(key.lower(), list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"

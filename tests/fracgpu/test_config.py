@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.config import DEFAULT_STRATEGY, KEYS, read_strategy, refuse_unknown_keys
+from fracgpu.request import Strategy
+
+
+def test_every_key_that_a_role_reads_is_known_and_any_may_be_left_out() -> None:
+    refuse_unknown_keys(KEYS)
+    refuse_unknown_keys([])
+
+
+def test_every_unknown_key_is_named_with_what_was_probably_meant() -> None:
+    with pytest.raises(ValueError, match="colour is not a key here; rebalance is not") as refused:
+        refuse_unknown_keys(["rebalance", "placement", "colour"])
+
+    assert str(refused.value) == (
+        "colour is not a key here; rebalance is not a key here; did you mean rebalancer?; "
+        "want only admission, placement, rebalancer"
+    )
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_every_strategy_can_be_the_clusters(strategy: Strategy) -> None:
+    assert read_strategy({"strategy": strategy.value}) is strategy
+
+
+def test_what_is_not_said_is_the_default() -> None:
+    assert read_strategy({}) is DEFAULT_STRATEGY
+
+
+@pytest.mark.parametrize(
+    ("placement", "reason"),
+    [
+        ({"strategy": "packed"}, "strategy is packed; want one of pack, .*; did you mean pack"),
+        ({"strategy": 3}, "strategy is 3; want one of"),
+        ({"strategy": None}, "strategy is None; want one of"),
+        ({"stategy": "pack"}, "stategy is not a key here; did you mean strategy"),
+        ({"a": 1, "strategy": "b"}, "a is not a key here; want only strategy; strategy is b"),
+    ],
+)
+def test_every_mistake_is_named(placement: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_strategy(placement)
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3))
+def test_nothing_but_a_strategy_comes_out(placement: dict[str, object]) -> None:
+    try:
+        found = read_strategy(placement)
+    except ValueError:
+        return
+    assert found.value == placement.get("strategy", DEFAULT_STRATEGY.value)
+
+
+def test_a_long_value_is_neither_compared_nor_repeated_whole() -> None:
+    with pytest.raises(ValueError, match=r"strategy is p+…; want") as refused:
+        read_strategy({"strategy": "p" * 100_000})
+
+    assert len(str(refused.value)) < 200

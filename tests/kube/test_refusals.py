@@ -1,0 +1,43 @@
+"""Edits of a ConfigMap that were not taken, told as Events on it."""
+
+import asyncio
+
+from kube.client import KubeClient
+from kube.events import EventRecorder
+from kube.kinds import EVENTS, NAMESPACES
+from kube.objects import decode_object
+from kube.refusals import RefusedEdits
+from process.clock import SystemClock
+from tests.support.waiting import until
+
+SPACE = "fracgpu-system"
+
+
+async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient) -> None:
+    await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
+    events = EventRecorder(kube, "fracgpu-scheduler", SystemClock())
+    refused = RefusedEdits(events, name="fracgpu-config", namespace=SPACE)
+    refused.key("placement", "strategy is 3")
+    async with asyncio.TaskGroup() as group:
+        telling = group.create_task(refused.run())
+        refused.note("colour is not a key here")
+
+        async def told() -> list[tuple[str, ...]]:
+            found = [decode_object(it) for it in (await kube.list(EVENTS, namespace=SPACE)).items]
+            fields = ("type", "reason", "message")
+            return sorted(
+                (it["involvedObject"]["name"], *(it[field] for field in fields)) for it in found
+            )
+
+        async def both() -> bool:
+            return len(await told()) > 1
+
+        await until(both, what="both are told")
+        telling.cancel()
+    assert await told() == [
+        ("fracgpu-config", "Warning", "ConfigRefused", note)
+        for note in (
+            "colour is not a key here",
+            "key placement is not in use, the last good one is: strategy is 3",
+        )
+    ]
