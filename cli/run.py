@@ -43,7 +43,8 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
     if source == "nvml":
         return {"cards": importlib.import_module("deviceplugin.nvml").NvmlReader()}
     if kind == "simulated" and file:
-        return {"cards": importlib.import_module("simulator.cards").open_cards(Path(file))}
+        opened = importlib.import_module("simulator.cards").open_cards
+        return {"cards": opened(Path(file), node=settings.node_name)}
     raise BadPart(f"--cards is {source!r}; want 'nvml' or 'simulated:FILE'")
 
 

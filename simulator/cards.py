@@ -30,6 +30,8 @@ from process.clock import Clock, SystemClock
 
 DRIVER: Final = "580.65.06"
 
+_NODE: Final = "{node}"
+
 _FULL_PERCENT: Final = 100
 _JITTER_PERCENT: Final = 1.5
 # Plausible figures of a large card, idle and at full load; nothing depends on them.
@@ -142,13 +144,16 @@ class SimulatedCards(Cards):
     each process gets its share of it, as time-slicing does.
 
     Args:
-        file: JSON or YAML, as :func:`cards_document` writes it.
+        file: JSON or YAML, as :func:`cards_document` writes it. ``{node}`` in it stands for the
+            node's name, so that one file gives each node cards of its own.
         clock: for the energy counter.
+        node: the node's name.
     """
 
-    def __init__(self, file: Path, clock: Clock) -> None:
+    def __init__(self, file: Path, clock: Clock, *, node: str = "") -> None:
         self._file = file
         self._clock = clock
+        self._node = node
         self._seen: tuple[int, int] | None = None
         self._wire = _WireFile(cards=[])
         self._readings = 0
@@ -191,7 +196,7 @@ class SimulatedCards(Cards):
             seen = (stat.st_mtime_ns, stat.st_size)
             if seen == self._seen:
                 return
-            document = yaml.safe_load(self._file.read_text())
+            document = yaml.safe_load(self._file.read_text().replace(_NODE, self._node))
             wire = msgspec.convert(document, _WireFile)
             for card in wire.cards:
                 Health(card.health)
@@ -279,9 +284,9 @@ def _profile(load: float) -> Mapping[str, float]:
     }
 
 
-def open_cards(file: Path) -> SimulatedCards:
-    """Open the cards that *file* lists; a file that cannot be read shows at the first survey."""
-    return SimulatedCards(file, SystemClock())
+def open_cards(file: Path, *, node: str) -> SimulatedCards:
+    """Open the cards that *file* lists for *node*; one that cannot be read shows at a survey."""
+    return SimulatedCards(file, SystemClock(), node=node)
 
 
 def cards_document(

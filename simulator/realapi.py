@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from kube.retry import RetryPolicy
 from simulator.ports import free_ports
 
 ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
+ADMIN: Final = "admin"
+_LOOPBACK: Final = "127.0.0.1"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
 _STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches; its state is in etcd
 _POLL_S: Final = 0.2
@@ -55,35 +57,60 @@ class RealApiServer:
     """A running control plane; everything it started ends with :meth:`start`'s block."""
 
     url: str
-    token: str
+    tokens: Mapping[str, str]
     ca_file: Path
     assets: Path
     workdir: Path
     _processes: AsyncExitStack
     _server: _Process
 
+    @property
+    def token(self) -> str:
+        """The administrator's token."""
+        return self.tokens[ADMIN]
+
     @classmethod
     @asynccontextmanager
-    async def start(cls, assets: Path, workdir: Path) -> AsyncIterator[RealApiServer]:
+    async def start(
+        cls,
+        assets: Path,
+        workdir: Path,
+        *,
+        flags: Mapping[str, str | None] | None = None,
+        users: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[RealApiServer]:
         """Start etcd and kube-apiserver with their state in *workdir*; stop both at the end.
+
+        Args:
+            assets: the folder with the binaries.
+            workdir: for state and logs.
+            flags: of kube-apiserver, without their dashes, over those that are given here; None
+                leaves one out.
+            users: groups by user, besides the administrator; each gets a token.
 
         Raises:
             RealApiError: one of them ended, or was not ready within 90 s.
         """
         async with AsyncExitStack() as processes:
             etcd_url = await _start_etcd(processes, assets=assets, workdir=workdir)
-            api = await _start_api(processes, assets=assets, workdir=workdir, etcd_url=etcd_url)
+            api = await _start_api(
+                processes,
+                assets=assets,
+                workdir=workdir,
+                flags={"etcd-servers": etcd_url, **(flags or {})},
+                users={ADMIN: "system:masters", **(users or {})},
+            )
             yield api
 
-    def kubeconfig(self, path: Path) -> Path:
-        """Write an administrator's kubeconfig to *path* (mode 0600) and return it."""
+    def kubeconfig(self, path: Path, *, user: str = ADMIN) -> Path:
+        """Write a kubeconfig of *user* to *path* (mode 0600) and return it."""
         cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "real", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": self.token}}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
             "current-context": "real",
         }
         path.touch(mode=0o600)
@@ -184,36 +211,43 @@ async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path)
 
 
 async def _start_api(
-    processes: AsyncExitStack, *, assets: Path, workdir: Path, etcd_url: str
+    processes: AsyncExitStack,
+    *,
+    assets: Path,
+    workdir: Path,
+    flags: Mapping[str, str | None],
+    users: Mapping[str, str],
 ) -> RealApiServer:
     (port,) = free_ports(1)
-    token = secrets.token_urlsafe(24)
-    tokens, certs = workdir / "tokens.csv", workdir / "certs"
-    tokens.touch(mode=0o600)
-    tokens.write_text(f'{token},admin,admin,"system:masters"\n')
+    tokens = {user: secrets.token_urlsafe(24) for user in users}
+    tokens_file, certs = workdir / "tokens.csv", workdir / "certs"
+    tokens_file.touch(mode=0o600)
+    rows = [f'{tokens[user]},{user},{user},"{group}"\n' for user, group in users.items()]
+    tokens_file.write_text("".join(rows))
     # kube-apiserver writes a self-signed certificate to --cert-dir before it reads its service
     # account keys, so that one key can serve as both and no key tool is needed.
     key = certs / "apiserver.key"
-    command = [
-        str(assets / "kube-apiserver"),
-        f"--etcd-servers={etcd_url}",
-        "--bind-address=127.0.0.1",
-        "--advertise-address=127.0.0.1",
-        f"--secure-port={port}",
-        f"--cert-dir={certs}",
-        f"--token-auth-file={tokens}",
-        "--authorization-mode=RBAC",
-        "--endpoint-reconciler-type=none",
-        "--service-cluster-ip-range=10.0.0.0/24",
-        "--service-account-issuer=https://kubernetes.default.svc",
-        f"--service-account-key-file={key}",
-        f"--service-account-signing-key-file={key}",
-        f"--disable-admission-plugins={','.join(_ADMISSION_OFF)}",
-        "--allow-privileged",
-    ]
+    wanted: dict[str, str | None] = {
+        "bind-address": _LOOPBACK,
+        "advertise-address": _LOOPBACK,
+        "secure-port": str(port),
+        "cert-dir": str(certs),
+        "token-auth-file": str(tokens_file),
+        "authorization-mode": "RBAC",
+        "endpoint-reconciler-type": "none",
+        "service-cluster-ip-range": "10.0.0.0/24",
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-account-key-file": str(key),
+        "service-account-signing-key-file": str(key),
+        "disable-admission-plugins": ",".join(_ADMISSION_OFF),
+        "allow-privileged": "true",
+        **flags,
+    }
+    command = [str(assets / "kube-apiserver")]
+    command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
     api = RealApiServer(
-        url=f"https://127.0.0.1:{port}",
-        token=token,
+        url=f"https://{wanted['bind-address']}:{port}",
+        tokens=tokens,
         ca_file=certs / "apiserver.crt",
         assets=assets,
         workdir=workdir,

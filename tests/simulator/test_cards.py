@@ -61,7 +61,7 @@ async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
     document = cards_document(TWO, device_nodes=nodes, driver="570.1")
     write_cards_file(tmp_path / "cards.json", document)
 
-    survey = await open_cards(tmp_path / "cards.json").survey()
+    survey = await open_cards(tmp_path / "cards.json", node="n1").survey()
 
     assert tuple(it.card for it in survey.cards) == TWO
     assert survey.driver == "570.1"
@@ -76,7 +76,7 @@ async def test_yaml_serves_as_well_as_json(tmp_path: Path) -> None:
     text = "cards:\n- {uuid: GPU-a, index: 0, model: NVIDIA A30, mib: 24576, reservedMib: 576}\n"
     file.write_text(text)
 
-    survey = await open_cards(file).survey()
+    survey = await open_cards(file, node="n1").survey()
 
     assert survey.cards[0].card.capacity_mib == 24000
 
@@ -198,12 +198,12 @@ async def test_a_file_that_makes_no_sense_is_refused_with_the_reason(
     file.write_text(text)
 
     with pytest.raises(CardsUnavailableError, match=complaint):
-        await open_cards(file).survey()
+        await open_cards(file, node="n1").survey()
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CardsUnavailableError, match=r"none\.json"):
-        await open_cards(tmp_path / "none.json").survey()
+        await open_cards(tmp_path / "none.json", node="n1").survey()
 
 
 def test_processes_are_written_read_and_removed(tmp_path: Path) -> None:
@@ -249,3 +249,12 @@ async def test_xid_errors_and_links_stand_in_the_file(tmp_path: Path) -> None:
     assert [dict(it.card.links) for it in survey.cards] == [{TWO[1].uuid: 3}, {}]
     assert [readings[it.uuid].figures.xid for it in TWO] == [0, 31]
     assert dict(readings[TWO[1].uuid].xids) == {31: 2, 79: 1}
+
+
+async def test_one_file_gives_each_node_cards_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "cards.yaml"
+    file.write_text("cards: [{uuid: 'GPU-{node}-0', index: 0, model: A100, mib: 40960}]")
+
+    found = {node: await open_cards(file, node=node).survey() for node in ("n1", "n2")}
+
+    assert [it.cards[0].card.uuid for it in found.values()] == ["GPU-n1-0", "GPU-n2-0"]

@@ -24,6 +24,11 @@ class Child:
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self._command[0]} was not started"
+        return self._process.pid
+
     async def start(self) -> None:
         assert not self.alive, f"{self._command[0]} runs already"
         with self.log.open("ab") as log:

@@ -232,8 +232,8 @@ async def a_real_node(
         cdi: whether the runtime knows CDI.
         flags: more settings of the agent.
     """
-    runtime = _runtime_or_skip()
-    with _alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
+    runtime = runtime_or_skip()
+    with alone(), tempfile.TemporaryDirectory(prefix="fg-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         async with AsyncExitStack() as stack:
             assets = find_assets(os.environ[ASSETS_ENV])
@@ -248,7 +248,8 @@ async def a_real_node(
             yield node
 
 
-def _runtime_or_skip() -> Runtime:
+def runtime_or_skip() -> Runtime:
+    """Find what a kubelet needs to run here, or skip the test and say what is missing."""
     assets = os.environ.get(ASSETS_ENV)
     if not assets or not (Path(assets) / "kubelet").is_file():
         pytest.skip(f"{ASSETS_ENV} names no folder with a kubelet")
@@ -270,7 +271,7 @@ def _name_of(process: Path) -> str:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """Hold the machine's one place for a kubelet: two would end each other's pods."""
     with Path(tempfile.gettempdir(), "fracgpu-real-node.lock").open("w") as held:
         try:

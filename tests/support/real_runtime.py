@@ -1,6 +1,5 @@
 """A real containerd for tests: found or unpacked from Debian's archive, with one tiny image."""
 
-import fcntl
 import hashlib
 import io
 import json
@@ -10,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from simulator.ports import free_ports
+from tests.support.cache import cache_dir, locked
 
 IMAGE: Final = "test.local/busybox:1"
 _APPLETS: Final = ("sh", "sleep", "cat", "ls", "env", "echo", "stat", "mv", "sort", "tr", "grep")
@@ -83,9 +82,9 @@ def _version(containerd: Path) -> tuple[int, ...]:
 
 def _unpacked() -> Path:
     """Unpack a newer Debian's containerd into the user's cache, checked by apt's signatures."""
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fracgpu-tests"
+    root = cache_dir()
     bin_dir = root / "containerd" / "root" / "usr" / "bin"
-    with _lock(root / "lock"):
+    with locked(root / "lock"):
         if _version_in(bin_dir) < _OLDEST:
             _fetch(root / "containerd")
         if _version_in(bin_dir) < _OLDEST:
@@ -127,18 +126,15 @@ def _run(
     )
 
 
-@contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-
-
 def import_image(runtime: Runtime, *, socket: Path, workdir: Path) -> None:
     """Put the image :data:`IMAGE` into containerd: busybox, and nothing else."""
     archive = workdir / "busybox.tar"
     archive.write_bytes(_image_archive(busybox().read_bytes()))
+    import_archive(runtime, socket=socket, archive=archive)
+
+
+def import_archive(runtime: Runtime, *, socket: Path, archive: Path) -> None:
+    """Put the image of *archive* into containerd, where kubelet finds it."""
     _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "import", str(archive)])
 
 
@@ -187,7 +183,15 @@ def _digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
-def containerd_config(workdir: Path, *, socket: Path, runc: Path, cdi_dir: Path, cdi: bool) -> str:
+def containerd_config(
+    workdir: Path,
+    *,
+    socket: Path,
+    runc: Path,
+    cdi_dir: Path,
+    cdi: bool,
+    snapshotter: str = "native",
+) -> str:
     """Write a configuration that keeps everything below *workdir*."""
     return f"""version = 2
 root = "{workdir}/containerd"
@@ -203,7 +207,7 @@ state = "{workdir}/containerd-state"
   disable_apparmor = true
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
+    snapshotter = "{snapshotter}"
     default_runtime_name = "runc"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
       runtime_type = "io.containerd.runc.v2"

@@ -1,0 +1,101 @@
+"""``deploy/`` and the image as a user gets them: on a real kubelet every pod runs."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from fracgpu.wire import read_assignment
+from tests.support.kubectl import DEPLOY
+from tests.support.real_cluster import NODE, RealCluster
+from tests.support.real_runtime import IMAGE
+from tests.support.shipped import (
+    AGENT,
+    ROLES,
+    SIMULATED,
+    SYSTEM,
+    a_cluster_with_our_images,
+    wait_counted,
+)
+from tests.support.waiting import until_true
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+# As overlays/simulated-cards has them: what stands for a card, and its device number.
+CARD_MIB: Final = 40_960
+DEVICES: Final = {
+    f"GPU-{NODE}-0": "device /dev/nvidia0 1:3",
+    f"GPU-{NODE}-1": "device /dev/nvidia1 1:5",
+}
+_TELL: Final = "for it in /dev/nvidia*; do stat -c 'device %n %t:%T' $it; done; env"
+_REFUSED: Final = re.compile(r"answered 403|permission denied|forbidden|read-only file", re.I)
+
+
+def a_half() -> dict[str, Any]:
+    """A pod as the README has it: half a card, told in one line, and an end."""
+    container = {
+        "name": "train",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["/bin/sh", "-c", _TELL],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "half",
+            "namespace": "default",
+            "annotations": {names.FRACTION: "0.5"},
+        },
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+
+
+async def complaints(cluster: RealCluster) -> list[str]:
+    """Say which container of ours was started again, and what any of them was refused."""
+    found = []
+    for pod in await cluster.pods(SYSTEM):
+        name = pod["metadata"]["name"]
+        found += [
+            f"{name}: {it['name']} was started again: {it['lastState']}"
+            for it in pod["status"]["containerStatuses"]
+            if it["restartCount"]
+        ]
+        for container, text in cluster.logs(SYSTEM, name).items():
+            lines = [it for it in text.splitlines() if _REFUSED.search(it)]
+            found += [f"{name}: {container}: {it}" for it in lines]
+    return found
+
+
+async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
+    async with a_cluster_with_our_images(tmp_path) as cluster:
+        await cluster.apply(DEPLOY)
+        await cluster.kubectl("label", "node", NODE, f"{names.SHARE_LABEL}=true")
+        for role in ROLES:
+            await cluster.wait_ready(role, namespace=SYSTEM)
+        # The node has no driver: its agent runs, and says so.
+        (agent,) = await cluster.pods(SYSTEM, app="fracgpu-deviceplugin")
+        logs = lambda: cluster.logs(SYSTEM, agent["metadata"]["name"]).values()  # noqa: E731
+        await until_true(
+            lambda: any("NVML Shared Library Not Found" in it for it in logs()),
+            what="the agent says that there is no driver",
+        )
+        assert await complaints(cluster) == []
+
+        await cluster.apply(SIMULATED)
+        await cluster.wait_ready(AGENT, namespace=SYSTEM)
+        await wait_counted(cluster, mib=len(DEVICES) * CARD_MIB)
+        await cluster.kubectl("apply", "-f", "-", stdin=a_half())
+        pod = await cluster.wait_pod("half", phase="Succeeded")
+        said = cluster.logs("default", "half")["train"]
+        troubles = await complaints(cluster)
+
+    assert pod["spec"]["schedulerName"] == names.SCHEDULER_NAME
+    ((promised,),) = read_assignment(pod["metadata"]["annotations"][names.ASSIGNMENT]).values()
+    assert promised.mib == CARD_MIB // 2
+    assert re.findall(r"device \S+ \S+", said) == [DEVICES[promised.card]]
+    assert f"{names.ENV_VISIBLE_DEVICES}={promised.card}\n" in said
+    assert f"{names.ENV_MEM_MIB}={promised.mib}\n" in said
+    assert troubles == []

@@ -1,0 +1,174 @@
+"""Reads a Dockerfile and a .dockerignore, as much of them as ours use; anything else is an error.
+
+Form and meaning: https://docs.docker.com/reference/dockerfile/ and
+https://docs.docker.com/build/concepts/context/#dockerignore-files
+"""
+
+import fnmatch
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+
+class DockerfileError(Exception):
+    """The Dockerfile says what this reader does not know; the text names the instruction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A command line for the shell, and what is set for it."""
+
+    command: str
+    workdir: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """Files into the image.
+
+    Attributes:
+        sources: paths in the build's context, or in the stage *stage*.
+        target: an absolute path; with several sources, or a slash at its end, a folder.
+        stage: the stage that they come from; empty for the context.
+    """
+
+    sources: tuple[str, ...]
+    target: str
+    stage: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """What stands between one FROM and the next."""
+
+    base: str
+    name: str = ""
+    steps: list[Run | Copy] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    user: str = ""
+    entrypoint: tuple[str, ...] = ()
+
+
+_CONTINUED: Final = re.compile(r"\\\n")
+# Where an image of python, and one from scratch, looks for programs.
+DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def read_dockerfile(text: str) -> list[Stage]:
+    """Read the stages, in their order; the last one is the image.
+
+    Raises:
+        DockerfileError: an instruction is not known here.
+    """
+    stages: list[Stage] = []
+    without_comments = "\n".join(it for it in text.splitlines() if not it.lstrip().startswith("#"))
+    for line in _CONTINUED.sub(" ", without_comments).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if word == "FROM":
+            stages.append(_from(rest.split()))
+        elif word:
+            if not stages:
+                raise DockerfileError(f"{word} before FROM")
+            _apply(stages[-1], word, rest.strip())
+    return stages
+
+
+def _from(words: list[str]) -> Stage:
+    match words:
+        case [base]:
+            return Stage(base=base)
+        case [base, "AS", name]:
+            return Stage(base=base, name=name)
+        case _:
+            raise DockerfileError(f"FROM {' '.join(words)}; want FROM IMAGE or FROM IMAGE AS NAME")
+
+
+def _apply(stage: Stage, word: str, rest: str) -> None:
+    match word:
+        case "RUN":
+            stage.steps.append(Run(command=rest, workdir=stage.workdir, env=dict(stage.env)))
+        case "COPY":
+            stage.steps.append(_copy(stage, shlex.split(rest)))
+        case "ENV":
+            stage.env.update(_env(stage, rest))
+        case "WORKDIR":
+            stage.workdir = str(PurePosixPath(stage.workdir, rest))
+        case "USER":
+            stage.user = rest
+        case "ENTRYPOINT":
+            stage.entrypoint = tuple(json.loads(rest))
+        case _:
+            raise DockerfileError(f"{word} is not known to the tests' builder: {rest}")
+
+
+def _copy(stage: Stage, words: list[str]) -> Copy:
+    origin = ""
+    if words[0].startswith("--from="):
+        origin = words.pop(0).partition("=")[2]
+    if any(it.startswith("--") for it in words) or len(words) < 2:
+        raise DockerfileError(f"COPY {' '.join(words)}; want COPY [--from=STAGE] SOURCE... TARGET")
+    *sources, target = words
+    resolved = str(PurePosixPath(stage.workdir, target))
+    if target.endswith("/"):
+        resolved += "/"
+    return Copy(sources=tuple(sources), target=resolved, stage=origin)
+
+
+def _env(stage: Stage, rest: str) -> dict[str, str]:
+    known = {"PATH": DEFAULT_PATH, **stage.env}
+    found = {}
+    for pair in shlex.split(rest):
+        name, _, value = pair.partition("=")
+        found[name] = re.sub(r"\$\{?(\w+)\}?", lambda it: known.get(it[1], ""), value)
+    return found
+
+
+def context_files(root: Path, ignore: str) -> list[Path]:
+    """List the files below *root* that a builder is given, relative to it and sorted.
+
+    A path is left out by the last line of *ignore* that matches it or a folder it lies in.
+    """
+    rules = [it.strip() for it in ignore.splitlines() if it.strip() and not it.startswith("#")]
+    found = []
+    for folder, folders, files in os.walk(root):
+        here = Path(folder).relative_to(root)
+        # Not to look into what is left out whole saves most of the work.
+        folders[:] = [it for it in folders if _may_hold(here / it, rules)]
+        found += [here / it for it in files if not _ignored(here / it, rules)]
+    return sorted(found)
+
+
+def _may_hold(folder: Path, rules: Sequence[str]) -> bool:
+    """Say whether something in *folder* may be wanted, so that one has to look."""
+    exceptions = [it.removeprefix("!") for it in rules if it.startswith("!")]
+    return not _ignored(folder, rules) or any(
+        "*" in it or it.startswith(f"{folder}/") for it in exceptions
+    )
+
+
+def _ignored(path: Path, rules: Iterable[str]) -> bool:
+    ignored = False
+    places = [str(path), *(str(it) for it in path.parents if str(it) != ".")]
+    for rule in rules:
+        if any(_matches(it, rule.removeprefix("!")) for it in places):
+            ignored = not rule.startswith("!")
+    return ignored
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Match the whole of *path*: a star stays within one folder, two stars do not."""
+    if pattern.startswith("**/"):
+        rest = pattern.removeprefix("**/")
+        parts = path.split("/")
+        return any(_matches("/".join(parts[at:]), rest) for at in range(len(parts)))
+    here, there = path.split("/"), pattern.split("/")
+    return len(here) == len(there) and all(
+        fnmatch.fnmatchcase(a, b) for a, b in zip(here, there, strict=True)
+    )

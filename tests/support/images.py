@@ -1,0 +1,312 @@
+"""Container images for tests, built without a daemon: ours, by the Dockerfile's own steps.
+
+Debian's packages stand in for the image that the Dockerfile starts from. Each RUN is run in a
+chroot, without a network: pip finds the locked wheels, which were fetched before, in a folder.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+from tests.support.cache import cache_dir, locked
+from tests.support.dockerfile import (
+    DEFAULT_PATH,
+    Copy,
+    Run,
+    Stage,
+    context_files,
+    read_dockerfile,
+)
+
+ROOT: Final = Path(__file__).parents[2]
+_BASE: Final = re.compile(r"python:(?P<version>\d+\.\d+)-slim-(?P<suite>[a-z]+)")
+_FETCH_LIMIT_S: Final = 900
+_STEP_LIMIT_S: Final = 900
+# What its own image has beside Python.
+_BESIDE_PYTHON: Final = ("ca-certificates", "netbase", "tzdata")
+_WHEELS: Final = "run/wheels"
+_IN_CHROOT: Final = (
+    f'mount -t proc proc "$1/proc" && mount --bind "$2" "$1/{_WHEELS}" && '
+    'exec chroot "$1" /bin/sh -ec "cd \\"\\$1\\"; $4" sh "$3"'
+)
+
+
+class NoImageError(Exception):
+    """This machine cannot build an image for us; the text says why, and is a reason to skip."""
+
+
+class BuildError(Exception):
+    """A step of the Dockerfile failed: a mistake to hear about, not a reason to skip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageConfig:
+    """How a container of the image starts, where its pod does not say."""
+
+    entrypoint: Sequence[str] = ()
+    env: Sequence[str] = ()
+    user: str = ""
+    workdir: str = "/"
+
+
+def our_image(name: str) -> Path:
+    """Build the image of the Dockerfile, or find it built; returns an archive for ``ctr``.
+
+    Raises:
+        NoImageError: this machine lacks a program, or cannot fetch packages.
+        BuildError: a step of the Dockerfile failed.
+    """
+    if os.geteuid() != 0:
+        raise NoImageError("building an image needs root")
+    cache = cache_dir() / "images"
+    with locked(cache / "lock"):
+        stages = read_dockerfile((ROOT / "Dockerfile").read_text())
+        files = context_files(ROOT, (ROOT / ".dockerignore").read_text())
+        archive = cache / f"image-{_key(name, files)}.tar"
+        if not archive.exists():
+            bases = {stage.base: _base(cache, stage.base) for stage in stages}
+            wheels = _wheels(cache, _python_of(stages[-1].base)[0])
+            for old in cache.glob("image-*.tar"):
+                old.unlink()
+            with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
+                built = _Build(Path(folder), bases=bases, wheels=wheels, files=files)
+                built.run(stages)
+                built.pack(name, stages[-1], archive)
+    return archive
+
+
+def program_image(name: str, program: Path, archive: Path) -> Path:
+    """Write an image of one static program in ``/usr/local/bin`` to *archive* and return it."""
+    layer = archive.with_suffix(".layer")
+    with tarfile.open(layer, "w") as tar:
+        for folder in ("usr", "usr/local", "usr/local/bin", "tmp", "etc", "var", "var/run"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        tar.add(program, f"usr/local/bin/{program.name}", filter=_as_root)
+    config = ImageConfig(
+        entrypoint=(f"/usr/local/bin/{program.name}",), env=(f"PATH={DEFAULT_PATH}",)
+    )
+    write_archive(archive, name, layer, config)
+    layer.unlink()
+    return archive
+
+
+def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    entry.mode = 0o755
+    return entry
+
+
+def write_archive(archive: Path, name: str, layer: Path, config: ImageConfig) -> None:
+    """Write an image of one layer as ``docker save`` does."""
+    with layer.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    written = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": {
+                "Entrypoint": list(config.entrypoint),
+                "Env": list(config.env),
+                "User": config.user,
+                "WorkingDir": config.workdir,
+            },
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    config_name = f"{hashlib.sha256(written).hexdigest()}.json"
+    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": ["layer/layer.tar"]}]
+    partial = archive.with_suffix(".partial")
+    with tarfile.open(partial, "w") as tar:
+        for entry, body in (
+            ("manifest.json", json.dumps(manifest).encode()),
+            (config_name, written),
+        ):
+            info = tarfile.TarInfo(entry)
+            info.size = len(body)
+            tar.addfile(info, BytesIO(body))
+        tar.add(layer, "layer/layer.tar")
+    partial.replace(archive)
+
+
+def _key(name: str, files: Sequence[Path]) -> str:
+    found = hashlib.sha256(name.encode())
+    for file in (Path("Dockerfile"), Path(".dockerignore"), *files):
+        found.update(f"{file}\0".encode())
+        found.update((ROOT / file).read_bytes())
+    # What stands in for the base is written here.
+    found.update(Path(__file__).read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _python_of(base: str) -> tuple[str, str]:
+    match = _BASE.fullmatch(base)
+    if match is None:
+        raise BuildError(f"FROM {base}; the tests can stand in for {_BASE.pattern} only")
+    return match["version"], match["suite"]
+
+
+def _base(cache: Path, base: str) -> Path:
+    """Build what stands in for the image *base*: Debian with its own Python."""
+    version, suite = _python_of(base)
+    archive = cache / f"base-{suite}-{version}.tar"
+    if archive.exists():
+        return archive
+    if shutil.which("mmdebstrap") is None:
+        raise NoImageError("mmdebstrap is not installed; it makes the base of the image")
+    packages = ",".join((f"python{version}", f"python{version}-venv", *_BESIDE_PYTHON))
+    # The real image has Python here, under both names.
+    links = " && ".join(
+        f'ln -s /usr/bin/python{version} "$1/usr/local/bin/{it}"' for it in ("python", "python3")
+    )
+    partial = cache / f"partial-{archive.name}"
+    _fetched(
+        [
+            *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}"),
+            *(f"--customize-hook={links}", suite, str(partial)),
+        ]
+    )
+    partial.replace(archive)
+    return archive
+
+
+def _wheels(cache: Path, version: str) -> Path:
+    """Fetch the locked packages with this machine's own pip, however it is set up."""
+    lock = ROOT / "requirements.lock"
+    folder = cache / f"wheels-{version}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
+    if folder.exists():
+        return folder
+    partial = folder.with_suffix(".partial")
+    _fetched(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"),
+            *("--only-binary", ":all:", "--python-version", version),
+            *("--dest", str(partial), "--requirement", str(lock)),
+        ]
+    )
+    for old in cache.glob("wheels-*"):
+        if old != partial:
+            shutil.rmtree(old)
+    partial.replace(folder)
+    return folder
+
+
+def _fetched(command: Sequence[str]) -> None:
+    try:
+        _do(command, limit_s=_FETCH_LIMIT_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or ""
+        raise NoImageError(f"{command[0]} failed: {error}: {said[-1000:]}") from error
+
+
+def _do(command: Sequence[str], *, limit_s: float) -> None:
+    subprocess.run(  # noqa: S603 - programs of this machine, arguments of this file
+        command, check=True, capture_output=True, text=True, timeout=limit_s
+    )
+
+
+class _Build:
+    """The stages' root file systems, in a folder of their own."""
+
+    def __init__(
+        self, folder: Path, *, bases: dict[str, Path], wheels: Path, files: Sequence[Path]
+    ) -> None:
+        self._folder = folder
+        self._bases = bases
+        self._wheels = wheels
+        self._files = files
+        self._roots: dict[str, Path] = {}
+
+    def run(self, stages: Sequence[Stage]) -> None:
+        for number, stage in enumerate(stages):
+            root = self._folder / f"stage-{number}"
+            root.mkdir()
+            base = self._bases[stage.base]
+            _do(["tar", "-xf", str(base), "-C", str(root)], limit_s=_STEP_LIMIT_S)
+            for step in stage.steps:
+                if isinstance(step, Run):
+                    self._run(root, step)
+                else:
+                    self._copy(root, step)
+            self._roots[stage.name or str(number)] = root
+
+    def _run(self, root: Path, step: Run) -> None:
+        (root / step.workdir.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        (root / _WHEELS).mkdir(parents=True, exist_ok=True)
+        env = {
+            "PATH": DEFAULT_PATH,
+            "HOME": "/root",
+            **step.env,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": f"/{_WHEELS}",
+        }
+        try:
+            subprocess.run(  # noqa: S603 - the Dockerfile's own step, in its own root
+                [
+                    *("unshare", "--mount", "--net", "--propagation", "private", "sh", "-ec"),
+                    *(_IN_CHROOT, "sh", str(root), str(self._wheels), step.workdir, step.command),
+                ],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_STEP_LIMIT_S,
+                env=env,
+            )
+        except subprocess.CalledProcessError as error:
+            raise BuildError(
+                f"RUN {step.command}: {(error.stdout + error.stderr)[-3000:]}"
+            ) from None
+
+    def _copy(self, root: Path, step: Copy) -> None:
+        target = root / step.target.lstrip("/")
+        for source in step.sources:
+            if step.stage:
+                _copy_tree(self._roots[step.stage] / source.lstrip("/"), target)
+            else:
+                self._copy_context(Path(source), target, into=step.target.endswith("/"))
+
+    def _copy_context(self, source: Path, target: Path, *, into: bool) -> None:
+        """Copy a file, or what is in a folder, as far as the builder is given it."""
+        inside = [it for it in self._files if it == source or source in it.parents]
+        if not inside:
+            raise BuildError(f"COPY {source}: the context has no such thing")
+        for file in inside:
+            if file == source:
+                place = target / file.name if into else target
+            else:
+                place = target / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, place)
+
+    def pack(self, name: str, stage: Stage, archive: Path) -> None:
+        """Write the last stage as an image."""
+        layer = self._folder / "layer.tar"
+        root = self._roots[stage.name or str(len(self._roots) - 1)]
+        # A container gets these from its runtime.
+        bare = [word for it in ("dev", "proc", "sys", "run") for word in ("--exclude", f"./{it}/*")]
+        _do(["tar", *bare, "-C", str(root), "-cf", str(layer), "."], limit_s=_STEP_LIMIT_S)
+        config = ImageConfig(
+            entrypoint=stage.entrypoint,
+            env=[f"{key}={value}" for key, value in stage.env.items()],
+            user=stage.user,
+            workdir=stage.workdir,
+        )
+        write_archive(archive, name, layer, config)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _do(["cp", "-a", "-T", str(source), str(target)], limit_s=_STEP_LIMIT_S)

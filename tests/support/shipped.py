@@ -1,0 +1,63 @@
+"""What a user installs, on a real cluster: the image by the Dockerfile, the folders as they are."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from fracgpu import names
+from simulator.realapi import ASSETS_ENV
+from tests.support.images import NoImageError, our_image, program_image
+from tests.support.kubectl import DEPLOY
+from tests.support.real_cluster import RealCluster, a_real_cluster, cluster_runtime_or_skip
+from tests.support.waiting import until
+
+SIMULATED: Final = DEPLOY.parent / "overlays" / "simulated-cards"
+SYSTEM: Final = names.SYSTEM_NAMESPACE
+ROLES: Final = tuple(
+    f"deployment/fracgpu-{role}" for role in ("certs", "webhook", "scheduler", "rebalancer")
+)
+AGENT: Final = "daemonset/fracgpu-deviceplugin"
+
+
+@asynccontextmanager
+async def a_cluster_with_our_images(workdir: Path) -> AsyncIterator[RealCluster]:
+    """Start a cluster whose node has the images that ``deploy/`` names, or skip the test."""
+    cluster_runtime_or_skip()
+    scheduler = Path(os.environ[ASSETS_ENV]) / "kube-scheduler"
+    try:
+        ours = our_image(f"docker.io/library/{_image('fracgpu')}")
+    except NoImageError as error:
+        pytest.skip(f"no image: {error}")
+    theirs = program_image(_image("kube-scheduler"), scheduler, workdir / "kube-scheduler.tar")
+    async with a_real_cluster(images=[ours, theirs]) as cluster:
+        yield cluster
+
+
+def _image(name: str) -> str:
+    """Give the name and tag under which ``deploy/`` runs the image that it calls *name*."""
+    written = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
+    found = next(it for it in written if it["name"] == name)
+    return f"{found.get('newName', name)}:{found['newTag']}"
+
+
+async def install(cluster: RealCluster, folder: Path = SIMULATED) -> None:
+    """Do what the README says, and wait until every role's pods are Ready."""
+    await cluster.apply(folder)
+    await cluster.kubectl("label", "node", "--all", f"{names.SHARE_LABEL}=true")
+    for what in (*ROLES, AGENT):
+        await cluster.wait_ready(what, namespace=SYSTEM)
+
+
+async def wait_counted(cluster: RealCluster, *, mib: int) -> None:
+    """Wait until kubelet shows that much memory of cards as allocatable."""
+
+    async def counted() -> bool:
+        amounts = (await cluster.node())["status"]["allocatable"]
+        return amounts.get(names.GPU_MEM) == str(mib) and amounts.get(names.GPU_SLOT, "0") != "0"
+
+    await until(counted, what=f"{mib} MiB are allocatable", limit_s=90)
