@@ -22,9 +22,15 @@ _FORMS_PREPARED: Final = 4  # Prometheus asks in one or two; a stranger may not 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Each check's reason not to be ready, or None where it is content."""
+    """How ready a process is, and why.
+
+    Attributes:
+        checks: each check's reason not to be ready, or None where it is content.
+        remarks: what is worth knowing besides, and no reason not to be ready.
+    """
 
     checks: Mapping[str, str | None] = field(default_factory=dict)
+    remarks: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -36,11 +42,16 @@ class ReadyGate:
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], str | None]] = {}
+        self._remarks: dict[str, Callable[[], str | None]] = {}
         self._closed: str | None = _STARTING
 
     def add(self, name: str, check: Callable[[], str | None]) -> None:
         """Ask *check* at each probe: None is content, a text is the reason not to be ready."""
         self._checks[name] = check
+
+    def remark(self, name: str, tell: Callable[[], str | None]) -> None:
+        """Ask *tell* at each probe for what is worth knowing; whatever it says, it stays ready."""
+        self._remarks[name] = tell
 
     def open(self) -> None:
         """From now on the checks alone decide."""
@@ -53,7 +64,8 @@ class ReadyGate:
     def readiness(self) -> Readiness:
         """Ask every check now."""
         checks = {name: check() for name, check in self._checks.items()}
-        return Readiness(checks={"process": self._closed, **checks})
+        remarks = {name: tell() for name, tell in self._remarks.items()}
+        return Readiness(checks={"process": self._closed, **checks}, remarks=remarks)
 
 
 def new_registry() -> Registry:
@@ -123,7 +135,8 @@ def add_telemetry_routes(
 
     async def readyz(_: web.Request) -> web.Response:
         state = readiness()
-        lines = [f"{name}: {reason or 'ok'}" for name, reason in state.checks.items()]
+        told = [*state.checks.items(), *state.remarks.items()]
+        lines = [f"{name}: {reason or 'ok'}" for name, reason in told]
         lines.append("ready" if state.ready else "not ready")
         return web.Response(text="\n".join(lines) + "\n", status=200 if state.ready else 503)
 

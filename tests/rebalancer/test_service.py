@@ -147,7 +147,7 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
                 lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="it leads and is blind"
             )
             status, text = await role.get("/readyz")
-            assert status == 503
+            assert status == 200
             assert "0 of 2 cards have trusted readings" in text
             assert await role.shows("fracgpu_rebalancer_config_valid 1.0")
 
@@ -182,7 +182,7 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
     assert lease["spec"]["holderIdentity"] == ""  # given back at the orderly stop
 
 
-async def test_without_prometheus_it_runs_and_its_readiness_says_why(
+async def test_without_prometheus_it_is_ready_and_says_that_it_is_blind(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
     await make_cluster(kube)
@@ -192,7 +192,7 @@ async def test_without_prometheus_it_runs_and_its_readiness_says_why(
 
         status, text = await role.get("/readyz")
 
-        assert status == 503
+        assert status == 200
         assert "rebalancing: blind, no pod is moved: unreachable" in text
         assert (await role.get("/livez"))[0] == 200
         assert await is_leaving(kube, "pod-a", "pod-b")() == []
