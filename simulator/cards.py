@@ -284,7 +284,7 @@ def _profile(load: float) -> Mapping[str, float]:
     }
 
 
-def open_cards(file: Path, *, node: str) -> SimulatedCards:
+def open_cards(file: Path, *, node: str = "") -> SimulatedCards:
     """Open the cards that *file* lists for *node*; one that cannot be read shows at a survey."""
     return SimulatedCards(file, SystemClock(), node=node)
 

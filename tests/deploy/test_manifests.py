@@ -19,12 +19,14 @@ from rebalancer.config import parse_policy
 from scheduler.announcement import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
+from simulator.cards import open_cards
 from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
 from webhook.config import KEY as ADMISSION_KEY
 from webhook.config import parse_admission
 from webhook.rules import Rules
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
+OVERLAYS = DEPLOY.parent / "overlays"
 
 
 def objects() -> list[dict[str, Any]]:
@@ -75,6 +77,10 @@ def test_a_role_accepts_the_flags_it_is_started_with(role: str, container: dict[
 def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> None:
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    # A start on a busy node may take longer than kubelet's patience with one that hangs.
+    start = container["startupProbe"]
+    assert start["httpGet"]["path"] == "/livez"
+    assert start["periodSeconds"] * start["failureThreshold"] >= 120
     assert container["resources"]["limits"]["memory"]
 
 
@@ -86,6 +92,33 @@ def test_only_the_node_agent_is_privileged() -> None:
     }
 
     assert privileged == {"deviceplugin"}
+
+
+def test_the_node_agent_is_root_whatever_the_images_user() -> None:
+    context = dict(role_containers())["deviceplugin"]["securityContext"]
+
+    # kubelet's sockets are root's alone.
+    assert (context["runAsUser"], context["runAsGroup"]) == (0, 0)
+
+
+def test_a_quota_admits_the_critical_pods_where_a_cluster_wants_one() -> None:
+    (quota,) = of_kind("ResourceQuota")
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    classes = {
+        it["spec"]["template"]["spec"].get("priorityClassName")
+        for it in of_kind("Deployment", "DaemonSet")
+    }
+
+    assert set(scope["values"]) == classes - {None}
+
+
+async def test_the_simulated_cards_that_ship_can_be_read() -> None:
+    file = OVERLAYS / "simulated-cards" / "cards.yaml"
+
+    survey = await open_cards(file, node="n1").survey()
+
+    assert [it.card.uuid for it in survey.cards] == ["GPU-n1-0", "GPU-n1-1"]
+    assert all(it.device_nodes for it in survey.cards)
 
 
 def test_the_configuration_that_ships_is_one_the_roles_read() -> None:

@@ -61,7 +61,7 @@ async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
     document = cards_document(TWO, device_nodes=nodes, driver="570.1")
     write_cards_file(tmp_path / "cards.json", document)
 
-    survey = await open_cards(tmp_path / "cards.json", node="n1").survey()
+    survey = await open_cards(tmp_path / "cards.json").survey()
 
     assert tuple(it.card for it in survey.cards) == TWO
     assert survey.driver == "570.1"
@@ -76,7 +76,7 @@ async def test_yaml_serves_as_well_as_json(tmp_path: Path) -> None:
     text = "cards:\n- {uuid: GPU-a, index: 0, model: NVIDIA A30, mib: 24576, reservedMib: 576}\n"
     file.write_text(text)
 
-    survey = await open_cards(file, node="n1").survey()
+    survey = await open_cards(file).survey()
 
     assert survey.cards[0].card.capacity_mib == 24000
 
@@ -198,12 +198,12 @@ async def test_a_file_that_makes_no_sense_is_refused_with_the_reason(
     file.write_text(text)
 
     with pytest.raises(CardsUnavailableError, match=complaint):
-        await open_cards(file, node="n1").survey()
+        await open_cards(file).survey()
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CardsUnavailableError, match=r"none\.json"):
-        await open_cards(tmp_path / "none.json", node="n1").survey()
+        await open_cards(tmp_path / "none.json").survey()
 
 
 def test_processes_are_written_read_and_removed(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def _lay_out(
         )
     )
     path = {"PATH": f"{runtime.folder}:{os.environ['PATH']}"}
-    kubelet = [
+    kubelet: list[str | Path] = [
         assets / "kubelet",
         f"--config={root / 'kubelet.yaml'}",
         f"--kubeconfig={api.kubeconfig(root / 'kubelet.kubeconfig', user=_KUBELET)}",
@@ -356,8 +356,8 @@ def _lay_out(
         f"--node-ip={ADDRESS}",
         "--v=2",
     ]
-    proxy = [assets / "kube-proxy", f"--config={root / 'kube-proxy.yaml'}"]
-    containerd = [runtime.containerd, "-c", root / "containerd.toml"]
+    proxy: list[str | Path] = [assets / "kube-proxy", f"--config={root / 'kube-proxy.yaml'}"]
+    containerd: list[str | Path] = [runtime.containerd, "-c", root / "containerd.toml"]
     return RealCluster(
         root=root,
         api=api,

@@ -58,6 +58,7 @@ async def wait_counted(cluster: RealCluster, *, mib: int) -> None:
 
     async def counted() -> bool:
         amounts = (await cluster.node())["status"]["allocatable"]
-        return amounts.get(names.GPU_MEM) == str(mib) and amounts.get(names.GPU_SLOT, "0") != "0"
+        slots: str = amounts.get(names.GPU_SLOT, "0")
+        return bool(amounts.get(names.GPU_MEM) == str(mib) and slots != "0")
 
     await until(counted, what=f"{mib} MiB are allocatable", limit_s=90)
