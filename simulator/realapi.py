@@ -147,8 +147,11 @@ class RealApiServer:
                 f"see {self._server.log_file}"
             ) from None
 
-    async def start_controller_manager(self) -> None:
+    async def start_controller_manager(self, *flags: str) -> None:
         """Start kube-controller-manager: deployments, jobs, disruption budgets, collection.
+
+        Args:
+            flags: further ones.
 
         Raises:
             RealApiError: the binary is missing or ended at once.
@@ -159,6 +162,7 @@ class RealApiServer:
             f"--service-account-private-key-file={key}",
             f"--root-ca-file={self.ca_file}",
             f"--cert-dir={self.workdir / 'certs-kcm'}",
+            *flags,
         )
 
     async def start_scheduler(self, config: Path) -> None:

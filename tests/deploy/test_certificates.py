@@ -56,6 +56,21 @@ def test_the_role_may_write_its_own_secrets_and_read_no_others() -> None:
     assert rules_on("deploy", "endpointslices")[0]["verbs"] == ["list"]
 
 
+def test_who_reads_an_authority_only_at_its_start_is_restarted_by_a_role_that_may() -> None:
+    readers = wanted_of(settings_in("deploy")).readers
+    (rule,) = rules_on("deploy", "deployments")
+    mounting = [
+        it["metadata"]["name"]
+        for it in built("deploy")
+        if it["kind"] == "Deployment"
+        for volume in it["spec"]["template"]["spec"].get("volumes", ())
+        if volume.get("secret", {}).get("secretName") == "fracgpu-scheduler-client"
+    ]
+
+    assert list(readers) == mounting == rule["resourceNames"]
+    assert set(rule["verbs"]) == {"get", "patch"}
+
+
 def test_with_cert_manager_the_role_writes_no_secret_and_never_sees_the_authoritys_key() -> None:
     folder = "overlays/cert-manager"
     settings = settings_in(folder)
