@@ -41,7 +41,8 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
     source: str = settings.cards
     kind, _, file = source.partition(":")
     if source == "nvml":
-        return {"cards": importlib.import_module("deviceplugin.nvml").NvmlReader()}
+        reader = importlib.import_module("deviceplugin.nvml").NvmlReader
+        return {"cards": reader(timeout_s=settings.nvml_timeout_s)}
     if kind == "simulated" and file:
         opened = importlib.import_module("simulator.cards").open_cards
         return {"cards": opened(Path(file), node=settings.node_name)}

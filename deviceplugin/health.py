@@ -126,7 +126,8 @@ class HealthWatch:
         if ecc is not None and card.ecc is not None and ecc > card.ecc:
             card.held_until_s["memory errors that cannot be corrected"] = until_s
         card.ecc = ecc if ecc is not None else card.ecc
-        card.remap_failed = bool(reading.figures.row_remap_failed)
+        if reading.figures.row_remap_failed is not None:  # else it is as it was
+            card.remap_failed = bool(reading.figures.row_remap_failed)
 
 
 def _reasons(card: _Watched, now_s: float) -> Iterable[str]:

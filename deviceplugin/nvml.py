@@ -1,13 +1,15 @@
 """The real cards: NVIDIA's management library behind the interface of ``deviceplugin.cards``."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import pynvml
 import structlog
 
+from deviceplugin.blocking import StuckError
 from deviceplugin.cards import (
     CardFacts,
     Cards,
@@ -18,36 +20,36 @@ from deviceplugin.cards import (
     ReadingRound,
     Survey,
 )
-from deviceplugin.nvml_calls import NvmlCalls, driver_is_lost
+from deviceplugin.nvml_calls import NvmlCalls, driver_is_lost, library_is_outdated
+from deviceplugin.nvml_card import FoundCard, NvmlCard
 from deviceplugin.nvml_events import XidWatch
-from deviceplugin.nvml_figures import NvmlFigures
-from deviceplugin.nvml_gpm import NvmlGpm
-from deviceplugin.nvml_processes import NvmlProcesses
 from deviceplugin.nvml_topology import NvmlTopology, Place
-from fracgpu.card import Card, CardUuid, Health
-from fracgpu.units import Mib
+from fracgpu.card import CardUuid, Health
 from process.clock import Clock, SystemClock
+from process.lifecycle import EndProcess
 
 log = structlog.get_logger()
 
-_BYTES_PER_MIB: Final = 1024 * 1024
+_T = TypeVar("_T")
+
 _COMMON_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    facts: CardFacts
-    handle: Any
+# A round over one card is some forty calls of a millisecond each; one that needs longer than two
+# calls may take is not waited for.
+_CALLS_IN_A_VISIT: Final = 2
+# A process that began while the driver was being replaced has time to report that no card can be
+# used, before it begins anew.
+_OUTDATED_FROM_THE_START_S: Final = 60.0
 
 
 class NvmlReader(Cards):
-    """Cards through NVML.
+    """Cards through NVML, each asked in a thread of its own.
 
     Args:
-        timeout_s: limit of one call.
+        timeout_s: limit of one call; all calls for one card in one round may take twice that.
         library: ``pynvml``, or something with its functions.
-        dev_root: where the device files are.
-        clock: tells how far apart two samples of a card's profile are.
+        dev_root: where the host's device files are.
+        sys_root: where the host's ``/sys`` is.
+        clock: for durations, and to tell old samples from new ones.
     """
 
     def __init__(
@@ -56,42 +58,44 @@ class NvmlReader(Cards):
         timeout_s: float = 5.0,
         library: Any = pynvml,
         dev_root: Path = Path("/dev"),
+        sys_root: Path = Path("/sys"),
         clock: Clock | None = None,
     ) -> None:
         self._nvml = library
+        self._timeout_s = timeout_s
         self._dev_root = dev_root
+        self._sys_root = sys_root
+        self._clock = clock or SystemClock()
         self._calls = NvmlCalls(library, timeout_s=timeout_s)
-        self._profiling = NvmlGpm(self._calls, clock or SystemClock())
-        self._figures = NvmlFigures(self._calls, self._profiling)
-        self._processes = NvmlProcesses(self._calls)
-        self._topology = NvmlTopology(self._calls)
+        self._event_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-events")
+        self._topology_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-topology")
+        self._topology = NvmlTopology(self._topology_calls)
         self._xids = XidWatch(library)
-        self._families = _words(library, "NVML_DEVICE_ARCH_")
-        self._brands = _words(library, "NVML_BRAND_")
         self._ready = False
+        self._worked = False
+        self._outdated_since_s: float | None = None
+        self._cards: dict[int, NvmlCard] = {}
         self._facts: dict[int, CardFacts] = {}
 
     async def survey(self) -> Survey:
         await self._open()
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
+        answers = await self._of_each({it: self._look(it) for it in range(count)})
+        reached = {it.facts.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)}
         cards: dict[int, CardFacts] = {}
         left_out: list[LeftOut] = []
-        reached: dict[CardUuid, _Found] = {}
-        for index in range(count):
-            found = await self._card(index)
-            if isinstance(found, LeftOut):
-                left_out.append(found)
-            elif isinstance(found, CardFacts):
-                cards[index] = found
-            elif found is not None:
-                cards[index] = found.facts
-                reached[found.facts.card.uuid] = found
+        for index, answer in answers.items():
+            match answer:
+                case FoundCard():
+                    cards[index] = answer.facts
+                case LeftOut():
+                    left_out.append(answer)
+                case Exception():
+                    self._note_unreached(index, answer, reached, cards, left_out)
         cards |= await self._linked(cards, reached)
-        await self._calls.call(
-            self._xids.keep, {str(uuid): it.handle for uuid, it in reached.items()}
-        )
-        self._facts.update(cards)
+        await self._watch_xids(reached)
+        self._facts = cards
         families = {it.family for it in cards.values()}
         return Survey(
             cards=tuple(cards.values()),
@@ -103,16 +107,20 @@ class NvmlReader(Cards):
 
     async def read(self) -> ReadingRound:
         await self._open()
-        readings, troubles = {}, {}
-        for facts in tuple(self._facts.values()):
-            uuid = facts.card.uuid
-            try:
-                handle = await self._calls.call(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-                readings[uuid] = await self._reading(uuid, handle)
-            except self._nvml.NVMLError as error:
-                await self._end_if_lost(error)
-                troubles[uuid] = str(error)
-        if troubles and not readings:
+        answers = await self._of_each(
+            {it: self._read(it, facts.card.uuid) for it, facts in self._facts.items()}
+        )
+        readings: dict[CardUuid, Reading] = {}
+        errors: dict[CardUuid, Exception] = {}
+        for index, answer in answers.items():
+            uuid = self._facts[index].card.uuid
+            if isinstance(answer, Exception):
+                errors[uuid] = answer
+            else:
+                readings[uuid] = answer
+        troubles = {uuid: str(error) for uuid, error in errors.items()}
+        hangs = any(isinstance(it, StuckError) for it in errors.values())
+        if troubles and not readings and not hangs:
             # A driver that is gone often says so of each card and never of itself.
             await self._lost(f"no card can be read: {'; '.join(sorted(set(troubles.values())))}")
         return ReadingRound(readings=readings, troubles=troubles)
@@ -122,73 +130,91 @@ class NvmlReader(Cards):
             self._ready = False
             await self._shut_down()
 
-    # -- one card ------------------------------------------------------------------------------
+    # -- the cards -----------------------------------------------------------------------------
 
-    async def _card(self, index: int) -> _Found | CardFacts | LeftOut | None:
-        """Look at one card: found, known but out of reach, left out, or never seen."""
+    async def _of_each(
+        self, work: Mapping[int, Callable[[], Awaitable[_T]]]
+    ) -> Mapping[int, _T | Exception]:
+        """Do the work of every card at once; what one card's work raises is its answer.
+
+        Raises:
+            CardsUnavailableError, EndProcess: a card says that the driver as a whole is lost.
+        """
+        async with asyncio.TaskGroup() as group:
+            visits = {
+                index: group.create_task(self._visit(each), name=f"card_{index}")
+                for index, each in work.items()
+            }
+        answers = {index: visit.result() for index, visit in visits.items()}
+        for answer in answers.values():
+            if isinstance(answer, Exception):
+                await self._end_if_lost(answer)
+        return answers
+
+    async def _visit(self, work: Callable[[], Awaitable[_T]]) -> _T | Exception:
+        limit_s = _CALLS_IN_A_VISIT * self._timeout_s
         try:
-            return await self._card_facts(index)
-        except self._nvml.NVMLError as error:
-            await self._end_if_lost(error)
-            known = self._facts.get(index)
-            if known is None:
-                log.warning("card_not_readable", index=index, reason=str(error))
-                return None
-            return _sick(known, reason=str(error))
+            async with asyncio.timeout(limit_s):
+                return await work()
+        except TimeoutError:
+            return StuckError(f"it took longer than {limit_s:g} s to answer")
+        except (StuckError, self._nvml.NVMLError) as error:
+            return error
 
-    async def _card_facts(self, index: int) -> _Found | LeftOut:
-        nvml, call = self._nvml, self._calls.call
-        handle = await call(nvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = CardUuid(_text(await call(nvml.nvmlDeviceGetUUID, handle)))
+    def _look(self, index: int) -> Callable[[], Awaitable[FoundCard | LeftOut]]:
+        if index not in self._cards:
+            self._cards[index] = NvmlCard(
+                self._nvml,
+                index=index,
+                timeout_s=self._timeout_s,
+                sys_root=self._sys_root,
+                clock=self._clock,
+            )
+        card = self._cards[index]
+        return lambda: card.look(self._facts.get(index))
 
-        async def figure(name: str, function: Callable[..., Any]) -> Any:
-            return await self._calls.figure(uuid, name, function, handle)
+    def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[Reading]]:
+        card = self._cards[index]
 
-        mig = await figure("mig", nvml.nvmlDeviceGetMigMode)
-        if mig and mig[0]:
-            return LeftOut(uuid=uuid, reason="MIG is on: its instances are not shared by us")
-        memory = await self._figures.memory(uuid, handle)
-        if memory is None or not memory.total:
-            return LeftOut(uuid=uuid, reason="it reports no memory of its own")
-        rows = await self._figures.remapped_rows(uuid, handle)
-        failed = bool(rows and rows[3])
-        numa_node = await figure("numa", nvml.nvmlDeviceGetNumaNodeId)
-        pci = await figure("pci", nvml.nvmlDeviceGetPciInfo)
-        minor = await call(nvml.nvmlDeviceGetMinorNumber, handle)
-        card = Card(
-            uuid=uuid,
-            index=index,
-            model=_text(await call(nvml.nvmlDeviceGetName, handle)),
-            total_mib=Mib(memory.total // _BYTES_PER_MIB),
-            reserved_mib=Mib(-(-getattr(memory, "reserved", 0) // _BYTES_PER_MIB)),
-            health=Health.UNHEALTHY if failed else Health.HEALTHY,
-            health_reason="remapping a memory row failed" if failed else "",
-            numa_node=numa_node if isinstance(numa_node, int) and numa_node >= 0 else None,
-        )
-        architecture = await figure("architecture", nvml.nvmlDeviceGetArchitecture)
-        brand = await figure("brand", nvml.nvmlDeviceGetBrand)
-        facts = CardFacts(
-            card=card,
-            pci_bus_id=_text(pci.busId) if pci is not None else "",
-            device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
-            family=self._families.get(architecture, ""),
-            brand=self._brands.get(brand, ""),
-        )
-        return _Found(facts=facts, handle=handle)
+        async def read() -> Reading:
+            reading = await card.read(uuid)
+            figures = replace(reading.figures, xid=self._xids.last(uuid))
+            return replace(reading, figures=figures, xids=self._xids.counts(uuid))
+
+        return read
+
+    def _note_unreached(
+        self,
+        index: int,
+        error: Exception,
+        reached: Mapping[CardUuid, FoundCard],
+        cards: dict[int, CardFacts],
+        left_out: list[LeftOut],
+    ) -> None:
+        """Put down a card that does not answer: unhealthy if it is known, else left out."""
+        known = self._facts.get(index)
+        if known is not None and known.card.uuid not in reached:
+            card = replace(
+                known.card,
+                health=Health.UNHEALTHY,
+                health_reason=f"it does not answer: {error}",
+            )
+            cards[index] = replace(known, card=card)
+            return
+        left_out.append(LeftOut(uuid=f"card {index}", reason=f"it does not answer: {error}"))
 
     async def _linked(
-        self, cards: Mapping[int, CardFacts], reached: Mapping[CardUuid, _Found]
+        self, cards: Mapping[int, CardFacts], reached: Mapping[CardUuid, FoundCard]
     ) -> Mapping[int, CardFacts]:
         """Add the distances to the cards that can be asked; the others keep what they had."""
         places = {
             uuid: Place(handle=it.handle, bus_id=it.facts.pci_bus_id)
             for uuid, it in reached.items()
         }
-        try:
-            distances = await self._topology.distances(places)
-        except self._nvml.NVMLError as error:
-            await self._end_if_lost(error)
-            log.warning("links_not_readable", reason=str(error))
+        distances = await self._visit(lambda: self._topology.distances(places))
+        if isinstance(distances, Exception):
+            await self._end_if_lost(distances)
+            log.warning("links_not_readable", reason=str(distances))
             return {}
         return {
             index: replace(it, card=replace(it.card, links=distances[it.card.uuid]))
@@ -196,17 +222,12 @@ class NvmlReader(Cards):
             if it.card.uuid in distances
         }
 
-    async def _reading(self, uuid: CardUuid, handle: Any) -> Reading:
-        memory = await self._figures.memory(uuid, handle)
-        figures = await self._figures.read(uuid, handle, memory=memory)
-        total_bytes = memory.total if memory is not None else None
-        processes = await self._processes.read(uuid, handle, total_bytes=total_bytes)
-        return Reading(
-            figures=replace(figures, xid=self._xids.last(uuid)),
-            processes=processes or (),
-            processes_known=processes is not None,
-            xids=self._xids.counts(uuid),
-        )
+    async def _watch_xids(self, reached: Mapping[CardUuid, FoundCard]) -> None:
+        handles = {str(uuid): it.handle for uuid, it in reached.items()}
+        try:
+            await self._event_calls.call(self._xids.keep, handles)
+        except StuckError as error:
+            log.warning("xid_watch_not_started", reason=str(error))
 
     def _common_nodes(self) -> tuple[DeviceNode, ...]:
         return tuple(
@@ -221,8 +242,11 @@ class NvmlReader(Cards):
         if self._ready:
             return
         await self._driver(self._nvml.nvmlInit)
-        self._ready = True
-        self._calls.forget()
+        self._ready = self._worked = True
+        self._outdated_since_s = None
+        self._topology_calls.forget()
+        for card in self._cards.values():
+            card.forget()
         self._topology.forget()
         log.info("nvml_opened")
 
@@ -230,12 +254,32 @@ class NvmlReader(Cards):
         """Call what concerns no single card: any error means the driver is not there."""
         try:
             return await self._calls.call(function)
+        except StuckError as error:
+            raise CardsUnavailableError(f"NVML hangs: {error}") from error
         except self._nvml.NVMLError as error:
+            self._end_if_outdated(error)
             await self._lost(str(error))
 
     async def _end_if_lost(self, error: Exception) -> None:
         if driver_is_lost(error):
+            self._end_if_outdated(error)
             await self._lost(str(error))
+
+    def _end_if_outdated(self, error: Exception) -> None:
+        """End the process whose library is older or newer than the driver in the kernel.
+
+        NVML: "the driver and the library version mismatch". A container that is started anew gets
+        the library that goes with the driver.
+        """
+        if not library_is_outdated(error):
+            return
+        now_s = self._clock.monotonic()
+        if self._outdated_since_s is None:
+            self._outdated_since_s = now_s
+        if self._worked or now_s - self._outdated_since_s >= _OUTDATED_FROM_THE_START_S:
+            raise EndProcess(
+                f"NVML: {error}: the driver was replaced; the next process loads its library"
+            )
 
     async def _lost(self, reason: str) -> NoReturn:
         """Begin again at the next call: a driver that was reloaded needs a new initialisation."""
@@ -246,36 +290,20 @@ class NvmlReader(Cards):
         raise CardsUnavailableError(f"NVML: {reason}")
 
     async def _shut_down(self) -> None:
-        """Let go of everything; what a lost driver says to that is only noted."""
-        for step in (self._profiling.close, self._stop_watch, self._shut_library):
+        """Let go of everything; what a lost driver or a hanging card says to that is only noted."""
+        steps: Iterable[Callable[[], Awaitable[None]]] = (
+            *(card.close for card in self._cards.values()),
+            self._stop_watch,
+            self._shut_library,
+        )
+        for step in steps:
             try:
                 await step()
-            except (self._nvml.NVMLError, CardsUnavailableError) as error:
+            except (self._nvml.NVMLError, StuckError) as error:
                 log.info("nvml_not_shut_down", reason=str(error))
 
     async def _stop_watch(self) -> None:
-        await self._calls.call(self._xids.stop)
+        await self._event_calls.call(self._xids.stop)
 
     async def _shut_library(self) -> None:
         await self._calls.call(self._nvml.nvmlShutdown)
-
-
-def _sick(facts: CardFacts, *, reason: str) -> CardFacts:
-    card = replace(facts.card, health=Health.UNHEALTHY, health_reason=reason)
-    return replace(facts, card=card)
-
-
-def _words(library: Any, prefix: str) -> Mapping[int | None, str]:
-    """Give the library's own constants as words: 9 is ``hopper``; what it does not know is not."""
-    names = (name for name in dir(library) if name.startswith(prefix))
-    words = {getattr(library, it): it.removeprefix(prefix) for it in names}
-    return {
-        number: word.lower().replace("_", "-")
-        for number, word in words.items()
-        if word != "UNKNOWN"
-    }
-
-
-def _text(value: str | bytes) -> str:
-    """Read a text; older bindings give bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -46,11 +46,17 @@ class NvmlFigures:
         self._profiling = profiling
 
     async def memory(self, card: str, handle: Any) -> Any | None:
-        """Read memory by version 2, which tells the driver's own part from what is in use."""
+        """Read memory by version 2, which tells the driver's own part from what is in use.
+
+        None where the card has no memory of its own.
+
+        Raises:
+            StuckError, NVMLError: the card does not answer; without its memory nothing is shared.
+        """
         read = self._nvml.nvmlDeviceGetMemoryInfo
         second = functools.partial(read, version=self._nvml.nvmlMemory_v2)
         memory = await self._calls.figure(card, "memory_v2", second, handle)
-        return memory or await self._calls.figure(card, "memory", read, handle)
+        return memory or await self._calls.core(card, "memory", read, handle)
 
     async def remapped_rows(self, card: str, handle: Any) -> Any | None:
         """Read (corrected, uncorrected, pending, failed)."""
@@ -62,7 +68,8 @@ class NvmlFigures:
         """Measure *card*; *memory* was read before.
 
         Raises:
-            NVMLError: the card cannot be asked.
+            StuckError: the card does not answer in time.
+            NVMLError: the driver as a whole is lost; any other error leaves its own figure out.
         """
         found: dict[str, float | None] = {
             f"{part}_mib": _mib(memory, part) for part in ("total", "used", "free", "reserved")

@@ -42,10 +42,22 @@ class NvmlGpm:
     async def read(self, card: str, handle: Any) -> Mapping[int, float]:
         """Measure from the last sample to now: metric id to value, without those it lacks.
 
-        Empty at the first reading, on cards without GPM, and where less than a second has passed.
+        Empty at the first reading, on cards without GPM, where less than a second has passed, and
+        where the library gives an error.
+
+        Raises:
+            StuckError: the card does not answer in time.
+            NVMLError: the driver as a whole is lost.
         """
         if not await self._is_supported(card, handle):
             return {}
+        try:
+            return await self._read(card, handle)
+        except self._nvml.NVMLError as error:
+            self._calls.missed(card, _NAME, error)
+            return {}
+
+    async def _read(self, card: str, handle: Any) -> Mapping[int, float]:
         last = self._last.get(card)
         if last is not None and self._clock.monotonic() - last.at_s < _APART_S:
             return {}
@@ -72,6 +84,8 @@ class NvmlGpm:
         if card not in self._supported:
             ask = self._nvml.nvmlGpmQueryDeviceSupport
             answer = await self._calls.figure(card, _NAME, ask, handle)
+            if answer is None and not self._calls.lacks(card, _NAME):
+                return False  # it may answer at the next reading
             self._supported[card] = answer is not None and bool(answer.isSupportedDevice)
             if answer is not None and not answer.isSupportedDevice:
                 self._calls.drop(card, _NAME, reason="not on this card")

@@ -1,25 +1,44 @@
 """The processes on one real card: who holds memory, and who used its time."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from deviceplugin.cards import CardProcess
 from deviceplugin.nvml_calls import NvmlCalls
 from fracgpu.units import Mib
+from process.clock import Clock
 
 _BYTES_PER_MIB: Final = 1024 * 1024
 _FULL_PERCENT: Final = 100
+_US_PER_S: Final = 1_000_000
+# How far a stamp of the driver may be ahead of what our clock says, both reading the same clock.
+_AHEAD_US: Final = _US_PER_S
 # A process with MPS stands in a list of its own; one that also draws in another.
 _LISTS: Final = ("Compute", "Graphics", "MPSCompute")
 
 
-class NvmlProcesses:
-    """Reads processes, remembering for each card up to when it has read their use."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """The newest sample's stamp, and when we read it by a clock that is never set back."""
 
-    def __init__(self, calls: NvmlCalls) -> None:
+    stamp_us: int
+    at_s: float
+
+
+class NvmlProcesses:
+    """Reads processes, remembering for each card up to when it has read their use.
+
+    Args:
+        calls: the way into the library.
+        clock: the driver stamps samples by the machine's clock, which may be set back.
+    """
+
+    def __init__(self, calls: NvmlCalls, clock: Clock) -> None:
         self._calls = calls
         self._nvml = calls.library
-        self._last_seen_us: dict[str, int] = {}
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
 
     async def read(
         self, card: str, handle: Any, *, total_bytes: int | None
@@ -32,17 +51,13 @@ class NvmlProcesses:
         bytes_by_pid: dict[int, int | None] = {}
         listed = False
         for name in _LISTS:
+            what = f"{name}_processes"
             read = getattr(self._nvml, f"nvmlDeviceGet{name}RunningProcesses_v3")
-            try:
-                found = await self._calls.listing(card, f"{name}_processes", read, handle)
-            except self._nvml.NVMLError as error:
-                if error.value != self._nvml.NVML_ERROR_INSUFFICIENT_SIZE:
-                    raise
-                return None  # it grew faster than we read: better no list than half of one
-            if found is None:
-                continue
-            listed = True
-            for process in found:
+            found = await self._calls.listing(card, what, read, handle)
+            if found is None and not self._calls.lacks(card, what):
+                return None  # better no list than half of one
+            listed = listed or found is not None
+            for process in found or ():
                 used = process.usedGpuMemory
                 if used is not None and total_bytes is not None and used > total_bytes:
                     used = None
@@ -63,28 +78,50 @@ class NvmlProcesses:
     async def _busy(self, card: str, handle: Any) -> Mapping[int, float]:
         """Read each process's share of SM time since the last reading; absent means idle."""
         newest: dict[int, Any] = {}
+        latest_us = self._now_us() + _AHEAD_US
         for sample in await self._samples(card, handle):
-            if sample.smUtil <= _FULL_PERCENT and sample.pid:  # more is garbage, seen on real cards
-                last = newest.get(sample.pid)
-                if last is None or sample.timeStamp >= last.timeStamp:
-                    newest[sample.pid] = sample
+            # More than all of a card is garbage, seen on real cards; what is stamped ahead of the
+            # clock was taken before the clock was set back.
+            if sample.smUtil > _FULL_PERCENT or not sample.pid or sample.timeStamp > latest_us:
+                continue
+            last = newest.get(sample.pid)
+            if last is None or sample.timeStamp >= last.timeStamp:
+                newest[sample.pid] = sample
         if newest:
-            self._last_seen_us[card] = max(it.timeStamp for it in newest.values())
+            stamp_us = max(it.timeStamp for it in newest.values())
+            self._seen[card] = _Seen(stamp_us=stamp_us, at_s=self._clock.monotonic())
         return {pid: float(sample.smUtil) for pid, sample in newest.items()}
 
     async def _samples(self, card: str, handle: Any) -> Any:
         nvml = self._nvml
-        read = nvml.nvmlDeviceGetProcessUtilization
-        since_us = self._last_seen_us.get(card, 0)
-        try:
-            return await self._calls.listing(card, "process_util", read, handle, since_us) or ()
-        except nvml.NVMLError as error:
-            # NotFound: nobody was busy. SUCCESS: pynvml's way to say "no samples". Too small three
-            # times over: the samples are not lost, the next reading gets them.
-            if error.value in (
-                nvml.NVML_ERROR_NOT_FOUND,
-                nvml.NVML_SUCCESS,
-                nvml.NVML_ERROR_INSUFFICIENT_SIZE,
-            ):
-                return ()
-            raise
+        # NotFound: nobody was busy. SUCCESS: pynvml's way to say "no samples". A list that is too
+        # small again and again is not lost: the next reading gets it.
+        return (
+            await self._calls.listing(
+                card,
+                "process_util",
+                nvml.nvmlDeviceGetProcessUtilization,
+                handle,
+                self._since_us(card),
+                empty=(nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS),
+            )
+            or ()
+        )
+
+    def _since_us(self, card: str) -> int:
+        """Say from when on samples are new, by the driver's stamps: the clock's microseconds.
+
+        Where the clock was set back behind the newest stamp, the moment of that reading as the
+        clock would now call it.
+        """
+        seen = self._seen.get(card)
+        if seen is None:
+            return 0
+        now_us = self._now_us()
+        if seen.stamp_us <= now_us + _AHEAD_US:
+            return seen.stamp_us
+        elapsed_us = int((self._clock.monotonic() - seen.at_s) * _US_PER_S)
+        return max(0, now_us - elapsed_us)
+
+    def _now_us(self) -> int:
+        return int(self._clock.now().timestamp() * _US_PER_S)

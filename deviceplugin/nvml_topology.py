@@ -91,12 +91,7 @@ class NvmlTopology:
     async def _links(self, uuid: CardUuid, place: Place) -> _Links:
         links = _Links()
         for number in range(self._nvml.NVML_NVLINK_MAX_LINKS):
-            try:
-                far_end = await self._far_end(uuid, place.handle, number)
-            except self._nvml.NVMLError as error:
-                if error.value != self._nvml.NVML_ERROR_INVALID_ARGUMENT:
-                    raise
-                break  # the card has no more links than that
+            far_end = await self._far_end(uuid, place.handle, number)
             if far_end is None:
                 break
             if far_end == _SWITCH:
@@ -106,9 +101,16 @@ class NvmlTopology:
         return links
 
     async def _far_end(self, uuid: CardUuid, handle: Any, number: int) -> str | None:
-        """Name where a link leads: a bus, a switch, nowhere (empty), or None without NVLink."""
+        """Name where a link leads: a bus, a switch, nowhere (empty), or None after the last one."""
         nvml, figure = self._nvml, self._calls.figure
-        active = await figure(uuid, "nvlink", nvml.nvmlDeviceGetNvLinkState, handle, number)
+        try:
+            ask = nvml.nvmlDeviceGetNvLinkState
+            active = await self._calls.core(uuid, "nvlink", ask, handle, number)
+        except nvml.NVMLError as error:
+            # The card has no more links than that.
+            if error.value != nvml.NVML_ERROR_INVALID_ARGUMENT:
+                self._calls.missed(uuid, "nvlink", error)
+            return None
         if not active:
             return None if active is None else ""
         ask = nvml.nvmlDeviceGetNvLinkRemoteDeviceType

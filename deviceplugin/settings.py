@@ -14,6 +14,9 @@ class DevicePluginSettings(ProcessSettings):
 
     node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
     cards: str = setting("nvml", "nvml, or simulated:FILE")
+    nvml_timeout_s: float = setting(
+        5.0, "longest wait for one answer of NVML; a card may take twice that", low=0.1, high=60
+    )
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
     )

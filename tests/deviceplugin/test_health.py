@@ -62,6 +62,9 @@ def test_a_failed_row_remapping_lasts_until_a_reading_is_without_it() -> None:
     watch.observe(readings(a=Reading(figures=Figures(row_remap_failed=1))), now_s=0)
     assert "remapping" in watch.ailments(now_s=10_000)[A]
 
+    watch.observe(readings(a=Reading(figures=Figures())), now_s=10_000)  # it could not be asked
+    assert "remapping" in watch.ailments(now_s=10_000)[A]
+
     watch.observe(readings(a=Reading(figures=Figures(row_remap_failed=0))), now_s=10_001)
     assert watch.ailments(now_s=10_001) == {}
 

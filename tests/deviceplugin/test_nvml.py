@@ -196,7 +196,7 @@ async def test_one_card_that_cannot_be_read_does_not_hide_the_others(
     nvml: FakeNvml, reader: NvmlReader
 ) -> None:
     await reader.survey()
-    nvml.cards[0].failing["nvmlDeviceGetUtilizationRates"] = pynvml.NVML_ERROR_GPU_IS_LOST
+    nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
 
     answer = await reader.read()
 
@@ -259,6 +259,9 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
 ) -> None:
     (tmp_path / "nvidiactl").touch()
     (tmp_path / "nvidia-uvm").touch()
+    device = tmp_path / "sys/bus/pci/devices/0000:17:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
 
     survey = await standin.survey()
 
@@ -272,7 +275,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
             "reserved_mib": 500,
             "health": "healthy",
             "health_reason": "",
-            "numa_node": 0,
+            "numa_node": 1,
             "links": {},
         },
         "pci_bus_id": "00000000:17:00.0",

@@ -5,8 +5,22 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from deviceplugin.nvml_calls import driver_is_lost, error_kind
-from tests.support.nvml import Standin, Unavailable, a_card, a_standin, build
+from deviceplugin.cards import CardsUnavailableError
+from deviceplugin.nvml import NvmlReader
+from deviceplugin.nvml_calls import ABSENT, driver_is_lost, error_kind, library_is_outdated
+from process.lifecycle import EndProcess
+from tests.fakes.clock import VirtualClock
+from tests.fakes.nvml import FakeNvml, FakeNvmlCard
+from tests.support.nvml import (
+    HOPPER,
+    ProcessEnds,
+    Standin,
+    Unavailable,
+    a_card,
+    a_standin,
+    build,
+)
+from tests.support.waiting import until
 
 
 @pytest.mark.parametrize("error", [3, 4, 13, 21, 25, 26])
@@ -24,7 +38,7 @@ async def test_a_figure_that_is_absent_is_asked_for_once_on_each_card(
     assert third["gpu_percent"] == 40
     assert await standin.calls("nvmlDeviceGetPowerUsage") == 2  # once for each card
     dropped = [it["card"] for it in standin.told("figure_dropped") if it["figure"] == "power"]
-    assert dropped == [standin.uuid(0), standin.uuid(1)]
+    assert sorted(dropped) == [standin.uuid(0), standin.uuid(1)]
 
 
 async def test_functions_that_an_older_driver_lacks_drop_their_figures_alone(
@@ -87,22 +101,176 @@ async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
     async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
         await standin.survey()
         standin.say({"hang.nvmlDeviceGetPowerUsage": 1})
-        with pytest.raises(Unavailable, match=r"nvmlDeviceGetPowerUsage did not return in 0\.3 s"):
-            await standin.read()
-        with pytest.raises(Unavailable, match="nvmlDeviceGetPowerUsage has not returned yet"):
-            await standin.read()
+        first, second = [(await standin.read())["troubles"] for _ in range(2)]
         standin.say({"hang.nvmlDeviceGetPowerUsage": None})
 
-        for _ in range(100):
-            try:
-                figures = await standin.figures()
-                break
-            except Unavailable:
-                continue
-        else:
-            pytest.fail("the reader did not recover")
+        async def recovered() -> bool:
+            readings = (await standin.read())["readings"]
+            return {it["figures"]["power_w"] for it in readings.values()} == {150.5}
 
-    assert figures["power_w"] == 150.5
+        await until(recovered, what="both cards are read again")
+
+    assert set(first.values()) == {"nvmlDeviceGetPowerUsage did not return in 0.3 s"}
+    assert set(second.values()) == {"nvmlDeviceGetPowerUsage has not returned yet"}
+
+
+# Every function that tells a figure; an error of theirs leaves out the figure and nothing else.
+OPTIONAL = (
+    "nvmlDeviceGetMigMode", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetArchitecture",
+    "nvmlDeviceGetBrand", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetTemperature", "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetPcieReplayCounter", "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetDecoderUtilization",
+    "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues", "nvmlDeviceGetTotalEccErrors",
+    "nvmlDeviceGetViolationStatus", "nvmlDeviceGetVirtualizationMode",
+    "nvmlDeviceGetPcieThroughput", "nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet",
+    "nvmlGpmMetricsGet", "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetProcessUtilization", "nvmlDeviceRegisterEvents", "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetTopologyCommonAncestor",
+)  # fmt: skip
+# Those that speak of the driver as a whole.
+OF_THE_DRIVER = {
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+}
+CODES = {getattr(pynvml, it) for it in dir(pynvml) if it.startswith("NVML_ERROR_")} - OF_THE_DRIVER
+
+
+async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_alone(
+    standin: Standin,
+) -> None:
+    standin.say(a_card(0, **HOPPER))
+    whole = await standin.survey()
+    await standin.read()
+    # The codes that say "I do not have that" come last: those figures are not asked for again.
+    codes = sorted(CODES, key=lambda it: (error_kind(pynvml.NVMLError(it)) in ABSENT, it))
+    for code in codes:
+        errors = {f"0.error.{it}": code for it in OPTIONAL}
+        standin.say(errors)
+        survey, answer = await standin.survey(), await standin.read()
+        standin.say(dict.fromkeys(errors))
+
+        card = survey["cards"][0]["card"]
+        assert (card["health"], answer["troubles"], survey["left_out"]) == ("healthy", {}, []), code
+        assert (card["model"], card["total_mib"], card["reserved_mib"]) == (
+            "NVIDIA H200",
+            24576,
+            500,
+        )
+        assert survey["cards"][0]["family"] == whole["cards"][0]["family"] == "hopper"
+        reading = answer["readings"][standin.uuid(0)]
+        assert reading["figures"]["total_mib"] == 24576
+        assert {reading["figures"][it] for it in ("gpu_percent", "power_w")} == {None}
+        if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # a size, not an error, to a list
+            assert not reading["processes_known"], code
+
+
+async def test_one_figure_that_fails_leaves_every_other_as_it_is(standin: Standin) -> None:
+    await standin.survey()
+    before = await standin.figures()
+    standin.say({"0.error.nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_UNKNOWN})
+    failing = await standin.figures()
+    standin.say({"0.error.nvmlDeviceGetPowerUsage": None})
+
+    assert {key for key in before if before[key] != failing[key]} == {"power_w"}
+    assert await standin.figures() == before
+    (told,) = standin.told("figure_failed")
+    assert (told["figure"], told["card"]) == ("power", standin.uuid(0))
+
+
+async def test_a_card_that_never_said_whether_mig_is_on_is_not_shared(standin: Standin) -> None:
+    standin.say({"0.error.nvmlDeviceGetMigMode": pynvml.NVML_ERROR_UNKNOWN})
+
+    survey = await standin.survey()
+
+    assert [it["card"]["index"] for it in survey["cards"]] == [1]
+    assert [it["reason"] for it in survey["left_out"]] == ["it does not say whether MIG is on"]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetPowerUsage"])
+async def test_one_hanging_card_blinds_no_other(
+    nvml_library: Path, tmp_path: Path, function: str
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
+        await standin.survey()
+        standin.say({f"0.hang.{function}": 1})
+        answers = [await standin.read() for _ in range(2)]
+        survey = await standin.survey()
+        standin.say({f"0.hang.{function}": None})
+
+        for answer in answers:
+            assert list(answer["readings"]) == [standin.uuid(1)]
+            assert list(answer["troubles"]) == [standin.uuid(0)]
+        hanging, other = (it["card"] for it in survey["cards"])
+        assert (hanging["health"], other["health"]) == ("unhealthy", "healthy")
+        assert hanging["health_reason"].startswith("it does not answer: ")
+
+        async def well() -> bool:
+            cards = (await standin.survey())["cards"]
+            return [it["card"]["health"] for it in cards] == ["healthy", "healthy"]
+
+        await until(well, what="the card answers again")
+
+
+async def test_a_card_that_hangs_from_the_start_is_left_out_by_its_number(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
+        standin.say({"0.hang.nvmlDeviceGetHandleByIndex_v2": 1})
+
+        survey = await standin.survey()
+
+        assert [it["card"]["index"] for it in survey["cards"]] == [1]
+        ((uuid, reason),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
+        assert uuid == "card 0"
+        assert "does not answer" in reason
+
+
+async def test_links_and_events_of_a_hanging_card_hold_up_nothing(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
+        standin.say({"0.hang.nvmlDeviceGetNvLinkState": 1, "0.hang.nvmlDeviceRegisterEvents": 1})
+
+        for _ in range(2):
+            survey = await standin.survey()
+            assert [it["card"]["health"] for it in survey["cards"]] == ["healthy", "healthy"]
+            assert len((await standin.read())["readings"]) == 2
+
+
+async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_process(
+    standin: Standin,
+) -> None:
+    await standin.survey()
+    standin.say({"error.nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH})
+
+    with pytest.raises(ProcessEnds, match="the driver was replaced"):
+        await standin.read()
+
+    standin.say({"error.nvmlDeviceGetPowerUsage": None})
+    standin.say({"error.nvmlDeviceGetCount_v2": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH})
+    with pytest.raises(ProcessEnds, match="the driver was replaced"):
+        await standin.survey()
+
+
+async def test_a_library_that_never_matched_is_reported_for_a_minute_before_the_process_ends() -> (
+    None
+):
+    clock, nvml = VirtualClock(), FakeNvml(FakeNvmlCard(uuid="GPU-a"))
+    nvml.failing["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    reader = NvmlReader(timeout_s=2.0, library=nvml, clock=clock)
+
+    with pytest.raises(CardsUnavailableError):
+        await reader.survey()
+    await clock.advance(59)
+    with pytest.raises(CardsUnavailableError):
+        await reader.read()
+    await clock.advance(2)
+    with pytest.raises(EndProcess, match="the driver was replaced"):
+        await reader.survey()
 
 
 async def test_a_driver_that_comes_with_other_cards_is_asked_for_everything_again(
@@ -126,3 +294,4 @@ def test_errors_are_named_as_the_library_names_them() -> None:
     assert error_kind(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)) == "GpuIsLost"
     assert driver_is_lost(pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED))
     assert not driver_is_lost(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert library_is_outdated(pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH))

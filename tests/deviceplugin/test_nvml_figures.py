@@ -112,7 +112,8 @@ async def test_a_card_that_is_lost_in_the_middle_of_a_reading_is_a_trouble_of_it
     standin: Standin,
 ) -> None:
     await standin.survey()
-    standin.say({"1.error.nvmlDeviceGetClockInfo": pynvml.NVML_ERROR_GPU_IS_LOST})
+    standin.say({"1.error.nvmlDeviceGetMemoryInfo_v2": pynvml.NVML_ERROR_GPU_IS_LOST})
+    standin.say({"1.error.nvmlDeviceGetMemoryInfo": pynvml.NVML_ERROR_GPU_IS_LOST})
 
     answer = await standin.read()
 

@@ -21,6 +21,13 @@ MIB = 1024 * 1024
 Values = Mapping[str, object]
 
 
+def write_values(file: Path, values: Values) -> None:
+    """Write what the library answers, in one step; None is no answer."""
+    temporary = file.with_suffix(".new")
+    temporary.write_text("".join(f"{key} {it}\n" for key, it in values.items() if it is not None))
+    temporary.replace(file)
+
+
 class Unavailable(Exception):  # noqa: N818 - what the reader said
     """The reader in the child raised CardsUnavailableError."""
 
@@ -96,6 +103,10 @@ HOPPER: dict[str, object] = {
 }
 
 
+class ProcessEnds(Exception):  # noqa: N818 - what the reader said
+    """The reader in the child raised EndProcess."""
+
+
 class Standin:
     """The library's values, and the reader over it."""
 
@@ -117,10 +128,7 @@ class Standin:
         """Change values, in one step; None takes one away."""
         for part in (*parts, more):
             self._values.update(part)
-        lines = [f"{key} {it}\n" for key, it in self._values.items() if it is not None]
-        temporary = self._file.with_suffix(".new")
-        temporary.write_text("".join(lines))
-        temporary.replace(self._file)
+        write_values(self._file, self._values)
 
     async def ask(self, command: str, *, limit_s: float = 20.0) -> Any:
         """Give the child a command.
@@ -137,6 +145,8 @@ class Standin:
         reply = json.loads(line)
         if "unavailable" in reply:
             raise Unavailable(reply["unavailable"])
+        if "ends" in reply:
+            raise ProcessEnds(reply["ends"])
         return reply["value"]
 
     async def survey(self) -> Any:

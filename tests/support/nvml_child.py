@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import json
 import sys
+from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import pynvml
 from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.nvml import NvmlReader
 from process import logs
+from process.clock import SystemClock
+from process.lifecycle import EndProcess
 
 
 def plain(value: Any) -> Any:
@@ -30,6 +33,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(it) for it in value]
     return value
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, as it is after somebody has set it; durations stay what they are."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=self.shift_s)
 
 
 async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
@@ -51,13 +64,22 @@ async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
 async def main() -> None:
     """Serve until standard input ends."""
     logs.configure(level="info", json=True)
-    reader = NvmlReader(timeout_s=float(sys.argv[1]), dev_root=Path(sys.argv[2]))
+    root, clock = Path(sys.argv[2]), ShiftedClock()
+    reader = NvmlReader(
+        timeout_s=float(sys.argv[1]), dev_root=root, sys_root=root / "sys", clock=clock
+    )
     while line := await asyncio.to_thread(sys.stdin.readline):
         command, _, argument = line.strip().partition(" ")
         try:
-            reply = {"value": await answer(reader, command, argument)}
+            if command == "shift":
+                clock.shift_s += float(argument)
+                reply: dict[str, Any] = {"value": None}
+            else:
+                reply = {"value": await answer(reader, command, argument)}
         except CardsUnavailableError as error:
             reply = {"unavailable": str(error)}
+        except EndProcess as error:
+            reply = {"ends": str(error)}
         sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 

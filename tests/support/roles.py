@@ -43,11 +43,19 @@ class Roles:
 
 @asynccontextmanager
 async def running_roles(
-    flags: Mapping[str, Sequence[str]], *, kubeconfig: Path | Mapping[str, Path], log_dir: Path
+    flags: Mapping[str, Sequence[str]],
+    *,
+    kubeconfig: Path | Mapping[str, Path],
+    log_dir: Path,
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Roles]:
     """Run each role of *flags* with its flags; their logs are in *log_dir*.
 
-    *kubeconfig* is one for all, or one for each role.
+    Args:
+        flags: of each role.
+        kubeconfig: one for all, or one for each role.
+        log_dir: where their logs go.
+        env: variables besides our own.
     """
     configs = dict.fromkeys(flags, kubeconfig) if isinstance(kubeconfig, Path) else kubeconfig
     telemetry = dict(zip(flags, free_ports(len(flags)), strict=True))
@@ -67,7 +75,7 @@ async def running_roles(
                 *(f"--telemetry-port={telemetry[role]}", "--telemetry-host=127.0.0.1"),
                 "--drain-wait-s=0",
             ],
-            env=dict(os.environ),
+            env={**os.environ, **(env or {})},
         )
         for role, words in flags.items()
     ]

@@ -1,0 +1,157 @@
+"""The agent as a process of its own over the stand-in for NVIDIA's library, as a user meets it."""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+from aiohttp import ClientError, ClientSession
+
+from deviceplugin.claims import whole_amount
+from fracgpu import names
+from fracgpu.card import Health
+from fracgpu.wire import read_cards
+from kube.client import KubeClient
+from kube.kinds import NODES
+from simulator.apiserver import ApiServer
+from tests.support.node import a_node
+from tests.support.nvml import Values, a_card, write_values
+from tests.support.roles import Roles, running_roles
+from tests.support.waiting import until
+
+ROLE = "deviceplugin"
+WHOLE_MIB = 2 * 24_000  # two cards of 24,576 MiB less 500 of the driver, in whole shares
+
+
+@dataclass(slots=True, kw_only=True)
+class Agent:
+    """The agent's process, the cards behind it, and what the cluster is told."""
+
+    roles: Roles
+    file: Path
+    values: dict[str, object]
+    client: KubeClient
+    node: str
+
+    def say(self, **values: object) -> None:
+        self.values.update({key.replace("__", "."): it for key, it in values.items()})
+        write_values(self.file, self.values)
+
+    async def health(self) -> list[tuple[Health, str]]:
+        body = await self.client.get_object(NODES, self.node)
+        notes = body["metadata"].get("annotations", {})
+        return [(it.health, it.health_reason) for it in read_cards(notes.get(names.NODE_CARDS, ""))]
+
+    async def memory(self) -> int | None:
+        body = await self.client.get_object(NODES, self.node)
+        return whole_amount(body["status"].get("capacity", {}).get(names.GPU_MEM, ""))
+
+    async def measured(self) -> set[str]:
+        """Give the UUIDs of the cards that a scrape has figures of."""
+        url = f"http://127.0.0.1:{self.roles.telemetry[ROLE]}/metrics"
+        try:
+            async with ClientSession() as session, session.get(url) as response:
+                text = await response.text()
+        except ClientError:
+            return set()
+        return set(re.findall(r'DCGM_FI_DEV_GPU_UTIL\{[^}]*UUID="([^"]+)"', text))
+
+
+@asynccontextmanager
+async def an_agent(
+    api: ApiServer, kube: KubeClient, folder: Path, library: Path, *values: Values
+) -> AsyncIterator[Agent]:
+    kubeconfig = api.kubeconfig(folder / "kubeconfig")
+    said: dict[str, object] = {"driver": "580.65.06", "cards": 2, **a_card(0), **a_card(1)}
+    for part in values:
+        said.update(part)
+    file = folder / "values"
+    write_values(file, said)
+    environment = {
+        "NVML_STANDIN": str(file),
+        "LD_LIBRARY_PATH": str(library.parent),
+        "PYTHONPATH": str(Path.cwd()),
+    }
+    async with a_node(kube, kubeconfig, agent=False) as node:
+        flags = [
+            *("--cards=nvml", f"--node-name={node.name}", "--nvml-timeout-s=2"),
+            f"--device-plugins-dir={node.folders.device_plugins}",
+            f"--pod-resources-socket={node.folders.pod_resources_socket}",
+            *(f"--cdi-dir={node.folders.cdi}", f"--vendor-cdi-dirs={node.folders.cdi}"),
+            *(f"--proc-root={node.folders.proc}", "--injection=cdi"),
+            *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-limit-s=0.5"),
+        ]
+        async with running_roles(
+            {ROLE: flags}, kubeconfig=kubeconfig, log_dir=folder, env=environment
+        ) as roles:
+            agent = Agent(roles=roles, file=file, values=said, client=kube, node=node.name)
+
+            async def counted() -> bool:
+                return await agent.memory() == WHOLE_MIB
+
+            await until(counted, what="both cards are offered", limit_s=60)
+            yield agent
+
+
+async def test_one_hanging_card_blinds_no_other_and_is_offered_to_nobody(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
+        first, second = a_card(0)["0.uuid"], a_card(1)["1.uuid"]
+        agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": 1})
+
+        async def set_aside() -> bool:
+            found = await agent.health()
+            return (
+                [it for it, _ in found] == [Health.UNHEALTHY, Health.HEALTHY]
+                and found[0][1].startswith("it does not answer")
+                and await agent.memory() == WHOLE_MIB // 2
+                and await agent.measured() == {second}
+            )
+
+        await until(set_aside, what="only the card that answers is offered", limit_s=60)
+        agent.say(**{"0__hang__nvmlDeviceGetPowerUsage": None})
+
+        async def back() -> bool:
+            return await agent.memory() == WHOLE_MIB and await agent.measured() == {first, second}
+
+        await until(back, what="both cards are offered again", limit_s=60)
+        assert agent.roles.supervisor.starts(ROLE) == 1
+
+
+async def test_an_optional_figure_that_fails_takes_no_card_away(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    failing = {"error.nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
+    failing |= {"error.nvmlDeviceGetTotalEccErrors": pynvml.NVML_ERROR_MEMORY}
+    async with an_agent(api, kube, tmp_path, nvml_library, failing) as agent:
+
+        async def both() -> bool:
+            return len(await agent.measured()) == 2
+
+        await until(both, what="both cards are measured", limit_s=60)
+
+        assert await agent.health() == [(Health.HEALTHY, "")] * 2
+
+
+async def test_a_driver_that_was_replaced_ends_the_process_and_the_next_one_knows_it(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
+        mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        agent.say(error__nvmlDeviceGetCount_v2=mismatch)
+
+        async def ended() -> bool:
+            return agent.roles.supervisor.exits()[ROLE][:1] == (1,)
+
+        await until(ended, what="the process has ended", limit_s=60)
+        agent.say(error__nvmlDeviceGetCount_v2=None, driver="590.44.01")
+
+        async def new_driver() -> bool:
+            body = await agent.client.get_object(NODES, agent.node)
+            return bool(body["metadata"]["labels"].get(names.DRIVER_LABEL) == "590.44.01")
+
+        await until(new_driver, what="the next process tells of the new driver", limit_s=60)
+        assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
