@@ -29,6 +29,7 @@ class Exporter:
         metrics: counts the readings.
         on_round: told of every round of readings.
         on_picture: called in a thread after each picture.
+        beat: called before each reading.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -43,6 +44,7 @@ class Exporter:
         metrics: DevicePluginMetrics,
         on_round: Callable[[ReadingRound], None] = lambda _: None,
         on_picture: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._cards = cards
         self._board = board
@@ -53,6 +55,7 @@ class Exporter:
         self._metrics = metrics
         self._on_round = on_round
         self._on_picture = on_picture
+        self._beat = beat
         self._picture: UsagePicture | None = None
         self._problem: str | None = None
 
@@ -63,6 +66,7 @@ class Exporter:
     async def run(self) -> None:
         """Collect until cancelled."""
         while True:
+            self._beat()
             await self.collect()
             await self._clock.sleep(self._period_s)
 

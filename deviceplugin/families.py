@@ -4,7 +4,7 @@ Names, types and units are interfaces, so that dashboards made for dcgm-exporter
 words are ours. What a card cannot tell is left out, never 0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -180,43 +180,7 @@ _XID_NAME: Final = {
     Dialect.DCGM_4_9: "DCGM_FI_DEV_XID_ERROR",
 }
 
-# What the codes mean that operators meet, in our words; NVIDIA's list has them all.
-_XID_MEANINGS: Final[Mapping[int, str]] = {
-    0: "no error",
-    8: "GPU stopped processing",
-    13: "graphics engine exception",
-    31: "GPU memory page fault",
-    32: "invalid or corrupted push buffer stream",
-    38: "driver firmware error",
-    43: "GPU stopped processing: the application was ended",
-    45: "preemptive cleanup after an earlier error",
-    48: "double bit ECC error",
-    61: "internal micro-controller breakpoint",
-    62: "internal micro-controller halt",
-    63: "ECC page retirement or row remapping recorded",
-    64: "ECC page retirement or row remapping failed",
-    68: "NVDEC exception",
-    69: "graphics engine class error",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    92: "high rate of single bit ECC errors",
-    94: "contained ECC error",
-    95: "uncontained ECC error",
-    109: "context switch timeout",
-    119: "GSP RPC timeout",
-    120: "GSP error",
-    121: "C2C link error",
-    140: "unrecovered ECC error",
-    143: "GPU initialisation failed",
-    154: "GPU recovery action changed",
-}
-
 
 def xid_name(dialect: Dialect) -> str:
     """Name the family of the last XID error."""
     return _XID_NAME[dialect]
-
-
-def xid_meaning(code: int) -> str:
-    """Say what an XID error means; a code that we do not know is said to be that."""
-    return _XID_MEANINGS.get(code, "unknown error")

@@ -2,67 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
 from deviceplugin.cards import Reading, ReadingRound
+from deviceplugin.xid import Severity, severity, xid_text
 from fracgpu.card import CardUuid
 
 # One reading that fails may be a driver taking its time; three in a row are a card that is gone.
 _FAILURES_UNTIL_UNREACHABLE: Final = 3
-
-
-class Severity(Enum):
-    """What an XID error says of the card.
-
-    APPLICATION: of the program that ran, and nothing of the card.
-    CARD: of the card, which cannot be relied on for a while.
-    """
-
-    APPLICATION = "application"
-    CARD = "card"
-
-
-# Errors that a faulty program causes, and repairs that succeeded. Every other code, known or not,
-# speaks against the card. Source: NVIDIA, "XID Errors", columns "cause" and "action".
-_APPLICATION_XIDS: Final = {
-    13: "graphics engine exception",
-    31: "memory page fault",
-    43: "GPU stopped processing for one program",
-    45: "preemptive cleanup",
-    63: "row remapping recorded",
-    68: "video processor exception",
-    69: "graphics engine class error",
-    92: "high single-bit ECC error rate",
-    94: "contained memory error",
-    109: "context switch timeout",
-}
-_NAMES: Final = {
-    46: "GPU stopped processing",
-    48: "double-bit ECC error",
-    54: "auxiliary power is not connected",
-    62: "internal micro-controller halt",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    95: "uncontained memory error",
-    110: "security fault",
-    119: "GSP timeout",
-    120: "GSP error",
-    140: "unrecovered ECC error",
-    143: "GPU initialisation failed",
-}
-
-
-def severity(xid: int) -> Severity:
-    """Judge one XID code."""
-    return Severity.APPLICATION if xid in _APPLICATION_XIDS else Severity.CARD
-
-
-def xid_text(xid: int) -> str:
-    """Name a code for people."""
-    name = _NAMES.get(xid) or _APPLICATION_XIDS.get(xid)
-    return f"XID {xid} ({name})" if name else f"XID {xid}"
 
 
 @dataclass(slots=True)

@@ -110,9 +110,10 @@ class CardBoard:
         slots_per_card: how many containers may share one card at a time.
         headroom_mib: MiB of each card that are never handed out.
         ailments: what else speaks against cards at this moment, beyond the survey itself.
+        beat: called before each survey.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its parts, nearly all by keyword; made once, in service.py
         self,
         cards: Cards,
         clock: Clock,
@@ -121,6 +122,7 @@ class CardBoard:
         slots_per_card: int,
         headroom_mib: Mib,
         ailments: Callable[[], Mapping[CardUuid, str]] = dict,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._cards = cards
         self._clock = clock
@@ -128,6 +130,7 @@ class CardBoard:
         self._slots_per_card = slots_per_card
         self._headroom_mib = headroom_mib
         self._ailments = ailments
+        self._beat = beat
         self._stock = Stock()
         self._most_cards = 0
         self._failures = 0
@@ -171,6 +174,7 @@ class CardBoard:
     async def run(self) -> None:
         """Survey the cards until cancelled."""
         while True:
+            self._beat()
             await self.survey()
             await self._clock.sleep(self._period_s)
 

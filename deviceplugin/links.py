@@ -16,6 +16,7 @@ from deviceplugin.cards import DeviceNode
 from deviceplugin.cdi import CdiError, CdiSpec
 
 ENV_DIR: Final = "/run/fracgpu"
+_DEV_ROOT: Final = Path("/dev")
 _DEV: Final = "dev"
 _ENV: Final = "env"
 _MODE: Final = 0o666
@@ -28,10 +29,12 @@ class LinkFolder:
 
     Args:
         root: where they lie, under the same path on the host.
+        dev_root: where the host's ``/dev`` is.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, dev_root: Path = _DEV_ROOT) -> None:
         self._root = root
+        self._dev_root = dev_root
 
     def devices(self, name: str) -> Path:
         """Name the folder that stands for a container's devices."""
@@ -68,6 +71,8 @@ class LinkFolder:
 
     def _make(self, node: DeviceNode, folder: Path) -> None:
         source = Path(node.host_path or node.path)
+        if source.is_relative_to(_DEV_ROOT):
+            source = self._dev_root / source.relative_to(_DEV_ROOT)
         found = source.stat()
         if not stat.S_ISCHR(found.st_mode):
             raise CdiError(f"{source} is no character device")

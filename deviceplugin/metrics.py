@@ -15,10 +15,10 @@ from deviceplugin.families import (
     Dialect,
     Family,
     host_label,
-    xid_meaning,
     xid_name,
 )
 from deviceplugin.usage import CardUse, PodUse, UsagePicture
+from deviceplugin.xid import xid_meaning
 from fracgpu.card import CardUuid, Health
 from process.telemetry import Registry
 

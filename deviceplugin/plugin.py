@@ -62,12 +62,21 @@ class DevicePlugin(services.DevicePluginServicer):
         board: the cards, for the slots that kubelet counts.
         starter: decides about container starts.
         links: the folders of device files, where the runtime does not know CDI.
+        links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.
     """
 
-    def __init__(self, board: CardBoard, starter: Starter, links: LinkFolder | None = None) -> None:
+    def __init__(
+        self,
+        board: CardBoard,
+        starter: Starter,
+        links: LinkFolder | None = None,
+        *,
+        links_visible: str = "void",
+    ) -> None:
         self._board = board
         self._starter = starter
         self._links = links
+        self._links_visible = links_visible
         self._watchers = 0
         self._ending = False
 
@@ -155,8 +164,11 @@ class DevicePlugin(services.DevicePluginServicer):
                     read_only=True,
                 )
             ],
-            # NVIDIA's runtime then adds the driver's libraries and no card of its own choice.
-            envs={names.ENV_VISIBLE_DEVICES: "none"},
+            # An image may say "all". With "void" NVIDIA's runtime does as any other; with "none" it
+            # adds the driver's libraries and control devices, and in its CDI mode it wants a device
+            # of that name, which not every node's specification has (NVIDIA Container Toolkit,
+            # "Environment Variables").
+            envs={names.ENV_VISIBLE_DEVICES: self._links_visible},
         )
 
     async def PreStartContainer(

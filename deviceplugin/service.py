@@ -40,6 +40,7 @@ from kube.events import EventRecorder
 from kube.informer import Change, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock, SystemClock
+from process.heartbeat import Heartbeat
 from process.lifecycle import Running, Service
 from process.memory import share_one_heap
 from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, new_registry
@@ -47,6 +48,10 @@ from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, ne
 log = structlog.get_logger()
 
 _NAME: Final = "deviceplugin"
+_SURVEY: Final = "looking at the cards"
+_COLLECT: Final = "reading the cards"
+# No round waits longer for NVML than for as many calls that hang.
+_CALLS_IN_A_ROUND: Final = 12
 
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
@@ -54,11 +59,16 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     prepared = Prepared()
+    hearts = _hearts(settings, clock)
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
-            links = LinkFolder(settings.links_dir) if await _needs_links(settings) else None
+            links = (
+                LinkFolder(settings.links_dir, dev_root=settings.dev_root)
+                if await _needs_links(settings)
+                else None
+            )
             try:
                 yield _parts(
                     settings,
@@ -69,6 +79,7 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
                     gate=gate,
                     registry=registry,
                     prepared=prepared,
+                    hearts=hearts,
                 )
             finally:
                 await cards.close()
@@ -83,6 +94,7 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             settings.telemetry_port,
             gate.readiness,
             prepared=[prepared],
+            liveness=lambda: next(filter(None, (it.problem() for it in hearts.values())), None),
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_limit_s=settings.drain_limit_s,
@@ -112,6 +124,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     gate: ReadyGate,
     registry: Registry,
     prepared: Prepared,
+    hearts: Mapping[str, Heartbeat],
 ) -> Running:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
@@ -123,6 +136,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         slots_per_card=settings.slots_per_card,
         headroom_mib=Mib(settings.headroom_mib),
         ailments=lambda: health.ailments(now_s=clock.monotonic()),
+        beat=hearts[_SURVEY].beat,
     )
     pods = Informer(client, PODS, decode=read_pod, field_selector=f"spec.nodeName={node}")
     notes = WiredNotes(client)
@@ -149,7 +163,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_wired=notes.note,
     )
-    plugin = DevicePlugin(board, wiring, links)
+    plugin = DevicePlugin(board, wiring, links, links_visible=settings.links_visible_devices)
     nodes, report = _node_report(
         client, node, board=board, health=health, clock=clock, metrics=metrics
     )
@@ -187,6 +201,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_round=on_round,
         on_picture=lambda: prepared.prepare(collector.holds()),
+        beat=hearts[_COLLECT].beat,
     )
     health_events = HealthEvents(
         node=node,
@@ -227,6 +242,21 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         },
         servers=(server,),
     )
+
+
+def _hearts(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
+    """Give the heartbeats of the loops that everything else here lives on.
+
+    Each of their calls ends in time, a card's that hangs as well, so a loop that stands still is
+    our own fault, and starting anew heals it. What a restart does not heal is no matter of theirs:
+    a card that hangs, a driver or an API server that is away.
+    """
+    round_s = _CALLS_IN_A_ROUND * settings.nvml_timeout_s
+    periods_s = {_SURVEY: settings.survey_period_s, _COLLECT: settings.collect_period_s}
+    return {
+        name: Heartbeat(clock, name=name, limit_s=round_s + 3 * period_s)
+        for name, period_s in periods_s.items()
+    }
 
 
 def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:

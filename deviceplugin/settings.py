@@ -41,6 +41,12 @@ class DevicePluginSettings(ProcessSettings):
     links_dir: Path = setting(
         Path("/var/lib/fracgpu/links"), "folder of device files for runtimes without CDI"
     )
+    links_visible_devices: str = setting(
+        "void",
+        "NVIDIA_VISIBLE_DEVICES where containers get device files: with void the runtime adds "
+        "nothing, with none NVIDIA's runtime adds the driver's libraries",
+        choices=("void", "none"),
+    )
     enforcer: str = setting(
         Enforcer.NONE.value,
         "library in the containers that enforces their share, by the variables it reads",
@@ -56,6 +62,7 @@ class DevicePluginSettings(ProcessSettings):
     )
     mps_program: str = setting("nvidia-cuda-mps-control", "the MPS control daemon's program")
     proc_root: Path = setting(Path("/proc"), "the host's /proc, to tell whose a process is")
+    dev_root: Path = setting(Path("/dev"), "the host's /dev, to tell which device files there are")
     slots_per_card: int = setting(
         32, "most containers that share one card at a time", low=1, high=1024
     )

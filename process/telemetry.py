@@ -118,8 +118,12 @@ def add_telemetry_routes(
     registry: Registry,
     readiness: Callable[[], Readiness],
     prepared: Sequence[Prepared] = (),
+    liveness: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to an application a role already has."""
+    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to an application a role already has.
+
+    *liveness* gives the reason for which only a restart helps, or None.
+    """
 
     async def metrics(request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")
@@ -131,7 +135,8 @@ def add_telemetry_routes(
         return response
 
     async def livez(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        problem = liveness()
+        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
 
     async def readyz(_: web.Request) -> web.Response:
         state = readiness()
@@ -205,7 +210,10 @@ class TelemetryServer(HttpServer):
         readiness: Callable[[], Readiness],
         *,
         prepared: Sequence[Prepared] = (),
+        liveness: Callable[[], str | None] = lambda: None,
     ) -> None:
         app = web.Application()
-        add_telemetry_routes(app, registry=registry, readiness=readiness, prepared=prepared)
+        add_telemetry_routes(
+            app, registry=registry, readiness=readiness, prepared=prepared, liveness=liveness
+        )
         super().__init__(app, host=host, port=port)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from cli.run import ROLES
+from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.request import Strategy
 from fracgpu.thresholds import Mode
@@ -82,6 +83,18 @@ def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> N
     assert start["httpGet"]["path"] == "/livez"
     assert start["periodSeconds"] * start["failureThreshold"] >= 120
     assert container["resources"]["limits"]["memory"]
+
+
+def test_the_node_agent_sees_device_files_that_come_after_it_has_started() -> None:
+    (pod,) = [it["spec"]["template"]["spec"] for it in of_kind("DaemonSet")]
+    (container,) = pod["containers"]
+    settings = load(DevicePluginSettings, container["args"][2:], {}, program="deviceplugin")
+    mounts = {it["mountPath"]: it["name"] for it in container["volumeMounts"]}
+    folders = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
+
+    # The container's own /dev is a copy of the host's at its start.
+    assert settings.dev_root != Path("/dev")
+    assert folders[mounts[str(settings.dev_root)]] == "/dev"
 
 
 def test_only_the_node_agent_is_privileged() -> None:

@@ -12,8 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cards import Figures
-from deviceplugin.families import DIALECTS, FAMILIES, Dialect, host_label, xid_meaning
+from deviceplugin.families import DIALECTS, FAMILIES, Dialect, host_label
 from deviceplugin.metrics import CardCollector, DevicePluginMetrics
+from deviceplugin.xid import xid_meaning
 from tests.deviceplugin.builders import NODE
 from tests.deviceplugin.test_metrics import TAKEN_AT_S, a_picture
 

@@ -38,6 +38,18 @@ def test_a_folder_holds_the_device_files_of_the_last_start_and_no_others(tmp_pat
 
 
 @needs_root
+def test_a_device_file_of_the_host_is_looked_for_where_the_host_has_it(tmp_path: Path) -> None:
+    host = tmp_path / "host-dev"
+    host.mkdir()
+    os.mknod(host / "nvidia-uvm", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    folder = LinkFolder(tmp_path / "links", dev_root=host)
+
+    folder.write(CdiSpec(name="n", device_nodes=(DeviceNode(path="/dev/nvidia-uvm"),)))
+
+    assert number(folder.devices("n") / "nvidia-uvm") == (1, 5)
+
+
+@needs_root
 def test_a_folder_is_removed_whole_and_twice_does_no_harm(tmp_path: Path) -> None:
     folder = LinkFolder(tmp_path)
     folder.write(CdiSpec(name="n", device_nodes=(NULL,)))

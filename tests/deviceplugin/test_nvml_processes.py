@@ -1,5 +1,7 @@
 """Process lists and samples through the true pynvml, with its traps."""
 
+import time
+
 import pynvml
 
 from tests.support.nvml import MIB, Standin, a_card
@@ -38,6 +40,26 @@ async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> 
 
     assert [it[0][2] for it in first] == [10.0, 0.0]  # both cards were read both times
     assert [it[0][2] for it in second] == [30.0, 0.0]
+
+
+async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
+    standin: Standin,
+) -> None:
+    now_us = time.time_ns() // 1000
+    before = [f"7:{now_us - 2_000_000}:10", f"7:{now_us - 1_000_000}:20"]
+    standin.say(a_card(0, compute=f"7:{MIB}", samples=" ".join(before)))
+    await standin.survey()
+    first = await standin.processes()
+
+    await standin.ask("shift -3600")
+    idle = await standin.processes()
+    again_us = time.time_ns() // 1000 - 3_600_000_000
+    standin.say({"0.samples": " ".join([*before, f"7:{again_us}:30"])})
+    second = await standin.processes()
+    standin.say({"0.samples": " ".join([*before, f"7:{again_us}:30", f"7:{again_us + 1}:40"])})
+    third = await standin.processes()
+
+    assert [it[0][2] for it in (first, idle, second, third)] == [20.0, 0.0, 30.0, 40.0]
 
 
 async def test_zero_samples_with_success_mean_that_nobody_was_busy(standin: Standin) -> None:

@@ -234,4 +234,4 @@ async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -
     assert [(it.host_path, it.read_only) for it in part.mounts] == [
         (str(links.environment(name)), True)
     ]
-    assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "none"}
+    assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}

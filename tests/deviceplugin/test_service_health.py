@@ -1,6 +1,9 @@
 """The agent as a whole when a card's driver reports an error, and when that is long ago."""
 
+import asyncio
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from deviceplugin.claims import whole_amount
@@ -9,7 +12,7 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES
 from kube.objects import decode_object
 from simulator.apiserver import ApiServer
-from simulator.cards import write_cards_file
+from simulator.cards import SimulatedProcess, open_cards, write_cards_file
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
 
@@ -56,3 +59,42 @@ async def test_a_card_with_a_critical_xid_takes_nothing_until_its_time_is_over(
         ((_, text),) = [it for it in await told(node) if it[0] == "CardUnhealthy"]
         assert node.uuid(1) in text
         assert "pods on it: default/here" in text
+
+
+async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    kubeconfig = api.kubeconfig(tmp_path / "kubeconfig")
+    async with a_node(kube, kubeconfig, nvml_timeout_s=0.2) as node:
+        assert await node.scrape("/livez") == (200, "ok\n")
+        # A process whose file in /proc never answers: the reading waits for it, and no call of the
+        # driver ends it.
+        place = node.folders.proc / "4711"
+        place.mkdir(parents=True)
+        os.mkfifo(place / "stat")
+        card = str(node.uuid(0))
+        stuck = SimulatedProcess(pid=4711, cards=(card,), used_mib=10, busy_ratio=0.0)
+        processes = open_cards(node.cards_file).processes
+        await open_cards(node.cards_file).survey()
+        processes.write(stuck)
+
+        async def dead() -> bool:
+            status, text = await node.scrape("/livez")
+            return status == 503 and text.startswith("reading the cards has stood still for ")
+
+        try:
+            await until(dead, what="/livez says that the reading stands still", limit_s=30)
+        finally:
+            processes.remove(4711)
+            await asyncio.to_thread(_let_go, place / "stat")
+
+        async def alive() -> bool:
+            return (await node.scrape("/livez"))[0] == 200
+
+        await until(alive, what="/livez is content again", limit_s=30)
+
+
+def _let_go(fifo: Path) -> None:
+    """Let whoever waits to read *fifo* read that it is empty."""
+    with suppress(OSError):
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))

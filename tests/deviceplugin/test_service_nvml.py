@@ -11,12 +11,13 @@ from aiohttp import ClientError, ClientSession
 
 from deviceplugin.claims import whole_amount
 from fracgpu import names
-from fracgpu.card import Health
+from fracgpu.card import Card, CardUuid, Health
+from fracgpu.units import Mib
 from fracgpu.wire import read_cards
 from kube.client import KubeClient
 from kube.kinds import NODES
 from simulator.apiserver import ApiServer
-from tests.support.node import a_node
+from tests.support.node import Node, a_node
 from tests.support.nvml import Values, a_card, write_values
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
@@ -33,19 +34,19 @@ class Agent:
     file: Path
     values: dict[str, object]
     client: KubeClient
-    node: str
+    node: Node
 
     def say(self, **values: object) -> None:
         self.values.update({key.replace("__", "."): it for key, it in values.items()})
         write_values(self.file, self.values)
 
     async def health(self) -> list[tuple[Health, str]]:
-        body = await self.client.get_object(NODES, self.node)
+        body = await self.client.get_object(NODES, self.node.name)
         notes = body["metadata"].get("annotations", {})
         return [(it.health, it.health_reason) for it in read_cards(notes.get(names.NODE_CARDS, ""))]
 
     async def memory(self) -> int | None:
-        body = await self.client.get_object(NODES, self.node)
+        body = await self.client.get_object(NODES, self.node.name)
         return whole_amount(body["status"].get("capacity", {}).get(names.GPU_MEM, ""))
 
     async def measured(self) -> set[str]:
@@ -74,22 +75,28 @@ async def an_agent(
         "LD_LIBRARY_PATH": str(library.parent),
         "PYTHONPATH": str(Path.cwd()),
     }
-    async with a_node(kube, kubeconfig, agent=False) as node:
+    cards = [
+        Card(uuid=CardUuid(str(said[f"{it}.uuid"])), index=it, model="A30", total_mib=Mib(24_576))
+        for it in range(2)
+    ]
+    async with a_node(kube, kubeconfig, agent=False, cards=cards) as node:
         flags = [
             *("--cards=nvml", f"--node-name={node.name}", "--nvml-timeout-s=2"),
             f"--device-plugins-dir={node.folders.device_plugins}",
             f"--pod-resources-socket={node.folders.pod_resources_socket}",
             *(f"--cdi-dir={node.folders.cdi}", f"--vendor-cdi-dirs={node.folders.cdi}"),
-            *(f"--proc-root={node.folders.proc}", "--injection=cdi"),
+            *(f"--proc-root={node.folders.proc}", "--injection=cdi", f"--dev-root={folder}/dev"),
             *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-limit-s=0.5"),
         ]
         async with running_roles(
             {ROLE: flags}, kubeconfig=kubeconfig, log_dir=folder, env=environment
         ) as roles:
-            agent = Agent(roles=roles, file=file, values=said, client=kube, node=node.name)
+            agent = Agent(roles=roles, file=file, values=said, client=kube, node=node)
 
             async def counted() -> bool:
-                return await agent.memory() == WHOLE_MIB
+                body = await kube.get_object(NODES, node.name)
+                slots = body["status"].get("allocatable", {}).get(names.GPU_SLOT)
+                return slots == "64" and await agent.memory() == WHOLE_MIB
 
             await until(counted, what="both cards are offered", limit_s=60)
             yield agent
@@ -150,8 +157,33 @@ async def test_a_driver_that_was_replaced_ends_the_process_and_the_next_one_know
         agent.say(error__nvmlDeviceGetCount_v2=None, driver="590.44.01")
 
         async def new_driver() -> bool:
-            body = await agent.client.get_object(NODES, agent.node)
+            body = await agent.client.get_object(NODES, agent.node.name)
             return bool(body["metadata"]["labels"].get(names.DRIVER_LABEL) == "590.44.01")
 
         await until(new_driver, what="the next process tells of the new driver", limit_s=60)
         assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
+
+
+async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    (dev / "nvidiactl").touch()
+    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
+        node = agent.node
+        pod = await node.run_pod("early", card=0)
+        await node.wait_phase(pod, "Running")
+        uid = pod["metadata"]["uid"]
+        first = node.kubelet.truth()[uid]["train"].device_nodes
+        for name in ("nvidia-uvm", "nvidia-uvm-tools"):
+            (dev / name).touch()  # the first program that uses a card makes the driver do so
+
+        async def given() -> bool:
+            await node.kubelet.restart_container(uid, "train")
+            return set(node.kubelet.truth()[uid]["train"].device_nodes) == {
+                *("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+            }
+
+        assert set(first) == {"/dev/nvidia0", "/dev/nvidiactl"}
+        await until(given, what="the container has the driver's files", limit_s=60)

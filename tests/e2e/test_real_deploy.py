@@ -17,14 +17,18 @@ from tests.support.real_apiserver import real_api_server
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-async def test_a_real_api_server_accepts_everything_in_a_dry_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["deploy", "overlays/nvidia-runtime-class"])
+async def test_a_real_api_server_accepts_everything_in_a_dry_run(
+    tmp_path: Path, folder: str
+) -> None:
     async with real_api_server(tmp_path) as api:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "kubeconfig"))
         # A dry run creates no namespace for the others to lie in.
         await kubectl("create", "namespace", "fracgpu-system")
-        wanted = (await kubectl("kustomize", str(DEPLOY))).count("\nkind:")
+        place = str(DEPLOY.parent / folder)
+        wanted = (await kubectl("kustomize", place)).count("\nkind:")
 
-        said = await kubectl("apply", "-k", str(DEPLOY), "--dry-run=server")
+        said = await kubectl("apply", "-k", place, "--dry-run=server")
 
     # The first object's `kind:` may open the text.
     assert len(said.splitlines()) in (wanted, wanted + 1)

@@ -253,6 +253,6 @@ async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_
             (sight,) = node.sights(pod)
             ((card, _),) = batch.promised[uid]
             assert sight.devices == node.expected(batch.promised[uid])
-            assert sight.env[names.ENV_VISIBLE_DEVICES] == "none"
+            assert sight.env[names.ENV_VISIBLE_DEVICES] == "void"
             assert f"{names.ENV_VISIBLE_DEVICES}={card}" in sight.told
             assert f"{names.ENV_MEM_MIB}=500" in sight.told

@@ -99,6 +99,20 @@ async def test_a_process_is_live_before_it_is_ready_and_not_ready_once_it_stops(
         assert (await get(f"{url}/livez"))[0] == 200
 
 
+async def test_a_process_that_only_a_restart_heals_is_not_live_and_says_why() -> None:
+    problem: str | None = None
+    server = TelemetryServer(
+        new_registry(), "127.0.0.1", 0, ReadyGate().readiness, liveness=lambda: problem
+    )
+    async with serving(server) as url:
+        alive = await get(f"{url}/livez")
+        problem = "reading the cards has stood still for 90 s"
+        dead = await get(f"{url}/livez")
+
+    assert (alive[0], alive[2]) == (200, "ok\n")
+    assert (dead[0], dead[2]) == (503, f"{problem}\n")
+
+
 async def test_a_role_with_an_application_of_its_own_mounts_the_same_routes() -> None:
     app = web.Application()
     add_telemetry_routes(app, registry=new_registry(), readiness=Readiness)
