@@ -9,12 +9,14 @@ from typing import Final, Protocol
 import structlog
 
 from deviceplugin.attribution import Attribution, Owner
-from deviceplugin.cards import Readings
+from deviceplugin.cards import CardFacts, Readings
 from deviceplugin.cdi import CdiError, device_name
 from deviceplugin.claims import PodKey, SlotHolder
 from deviceplugin.podresources import PodResources, PodResourcesError
+from deviceplugin.seen_devices import SeenDevices, card_files
 from fracgpu import names
 from fracgpu.allocation import Slice
+from fracgpu.card import CardUuid
 from fracgpu.container import ContainerKind
 from fracgpu.views import PodView
 from process.clock import Clock
@@ -32,6 +34,8 @@ class Disagreement(Enum):
     SPEC_MISSING = "cdi_spec_missing"
     SPEC_DIFFERS = "cdi_spec_differs"
     PROCESS_ELSEWHERE = "process_on_another_card"
+    CARD_MISSING = "container_lacks_its_card"
+    CARD_TOO_MANY = "container_has_another_card"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,8 @@ class Evidence:
         specs: the environment that each CDI spec of ours gives, by device name.
         readings: what runs on the cards.
         owners: the pod of each process, by pid.
+        devices: the cards whose device files each container has, by the container's id.
+        findable: the cards whose device files would be recognised.
     """
 
     pods: Mapping[PodKey, PodView]
@@ -59,6 +65,8 @@ class Evidence:
     specs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     readings: Readings = field(default_factory=dict)
     owners: Mapping[int, Owner | None] = field(default_factory=dict)
+    devices: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
+    findable: frozenset[CardUuid] = frozenset()
 
 
 def compare(evidence: Evidence) -> frozenset[Finding]:
@@ -67,7 +75,32 @@ def compare(evidence: Evidence) -> frozenset[Finding]:
     Pods that are still starting or ending are left out: there the four cannot agree yet.
     """
     found = [*_kubelet_lacks(evidence), *_by_holder(evidence), *_processes(evidence)]
-    return frozenset(found)
+    return frozenset((*found, *_devices(evidence)))
+
+
+def running(pods: Iterable[PodView]) -> Iterable[tuple[PodView, str, str]]:
+    """Name the containers that run and were promised a card: pod, container and its id."""
+    for pod in pods:
+        inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
+        if _settled(pod):
+            for container in pod.record.assignment or {}:
+                container_id = pod.container_ids.get(container, "")
+                if container not in inits and container_id:
+                    yield pod, container, container_id
+
+
+def _devices(evidence: Evidence) -> Iterable[Finding]:
+    """Compare with what the containers really have, whatever was written for their start."""
+    for pod, container, container_id in running(evidence.pods.values()):
+        has = evidence.devices.get(container_id)
+        if has is None:
+            continue
+        promised = {it.card for it in (pod.record.assignment or {})[container]}
+        subject = f"{pod.record.key}/{container}"
+        if promised & evidence.findable - has:
+            yield Finding(kind=Disagreement.CARD_MISSING, subject=subject)
+        if has - promised:
+            yield Finding(kind=Disagreement.CARD_TOO_MANY, subject=subject)
 
 
 def _settled(pod: PodView) -> bool:
@@ -144,6 +177,7 @@ class AuditMetrics(Protocol):
     """Where findings are counted."""
 
     def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
+    def audited_without(self, containers: int) -> None: ...
     def audit_failed(self) -> None: ...
 
 
@@ -157,6 +191,8 @@ class Audit:
         pod_resources: kubelet's list.
         specs: the CDI folder.
         attribution: whose processes they are.
+        seen: looks into running containers.
+        cards: the node's cards with their device files.
         clock: paces the audits.
         period_s: between two audits.
         metrics: counts.
@@ -169,6 +205,8 @@ class Audit:
         pod_resources: PodResources,
         specs: SpecReader,
         attribution: Attribution,
+        seen: SeenDevices,
+        cards: Callable[[], Iterable[CardFacts]],
         clock: Clock,
         period_s: float,
         metrics: AuditMetrics,
@@ -177,6 +215,8 @@ class Audit:
         self._pod_resources = pod_resources
         self._specs = specs
         self._attribution = attribution
+        self._seen = seen
+        self._cards = cards
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
@@ -201,6 +241,10 @@ class Audit:
             return
         readings = self._readings
         pids = {it.pid for reading in readings.values() for it in reading.processes}
+        files = await asyncio.to_thread(card_files, tuple(self._cards()))
+        ids = frozenset(container_id for *_, container_id in running(pods.values()))
+        devices = await asyncio.to_thread(self._seen.cards, ids, files)
+        self._metrics.audited_without(len(ids - devices.keys()))
         try:
             evidence = Evidence(
                 pods=pods,
@@ -208,6 +252,8 @@ class Audit:
                 specs=await asyncio.to_thread(self._specs.environments),
                 readings=readings,
                 owners=await asyncio.to_thread(self._attribution.owners, pids),
+                devices=devices,
+                findable=frozenset(files),
             )
         except (PodResourcesError, CdiError) as error:
             self._metrics.audit_failed()

@@ -76,6 +76,18 @@ class DevicePluginMetrics:
             "1 if the last audit could ask everybody, else 0.",
             registry=registry,
         )
+        self._injection = Gauge(
+            "fracgpu_deviceplugin_injection",
+            "1 for how new containers get their cards: cdi, links, or unknown while the runtime "
+            "does not say what it can do.",
+            ["by"],
+            registry=registry,
+        )
+        self._not_seen = Gauge(
+            "fracgpu_audit_containers_not_seen",
+            "Running containers with a card whose device files the last audit could not look at.",
+            registry=registry,
+        )
         self._last_collect = Gauge(
             "fracgpu_last_collect_success",
             "1 if the last reading of the cards succeeded, else 0.",
@@ -102,6 +114,15 @@ class DevicePluginMetrics:
             self._disagreeing.labels(kind).set(count)
         for kind, count in new.items():
             self._disagreements.labels(kind).inc(count)
+
+    def audited_without(self, containers: int) -> None:
+        """Tell how many running containers could not be looked into."""
+        self._not_seen.set(containers)
+
+    def runtime_is(self, state: str) -> None:
+        """Tell how new containers get their cards: ``cdi``, ``links`` or ``unknown``."""
+        for it in ("cdi", "links", "unknown"):
+            self._injection.labels(it).set(it == state)
 
     def audit_failed(self) -> None:
         self._last_audit.set(0)

@@ -18,6 +18,7 @@ from deviceplugin.inventory import CardBoard, Slot
 from deviceplugin.links import ENV_DIR, LinkFolder
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
 from deviceplugin.wiring import NotWiredError
 from fracgpu import names
 
@@ -55,13 +56,21 @@ class Starter(Protocol):
         ...
 
 
+class HandsOut(Protocol):
+    """Who decides how a container gets its card."""
+
+    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+        """Give the folders of device files, or None for a CDI name."""
+        ...
+
+
 class DevicePlugin(services.DevicePluginServicer):
     """Answers kubelet.
 
     Args:
         board: the cards, for the slots that kubelet counts.
         starter: decides about container starts.
-        links: the folders of device files, where the runtime does not know CDI.
+        injection: decides how a container gets its card; without it always by a CDI name.
         links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.
     """
 
@@ -69,13 +78,13 @@ class DevicePlugin(services.DevicePluginServicer):
         self,
         board: CardBoard,
         starter: Starter,
-        links: LinkFolder | None = None,
+        injection: HandsOut | None = None,
         *,
         links_visible: str = "void",
     ) -> None:
         self._board = board
         self._starter = starter
-        self._links = links
+        self._injection = injection
         self._links_visible = links_visible
         self._watchers = 0
         self._ending = False
@@ -138,13 +147,15 @@ class DevicePlugin(services.DevicePluginServicer):
             log.debug("slots_allocated", slots=sorted(asked.devices_ids))
         return messages.AllocateResponse(
             container_responses=[
-                self._allocated(device_name(asked.devices_ids))
+                await self._allocated(frozenset(asked.devices_ids))
                 for asked in request.container_requests
             ]
         )
 
-    def _allocated(self, name: str) -> messages.ContainerAllocateResponse:
-        if self._links is None:
+    async def _allocated(self, slot_ids: frozenset[str]) -> messages.ContainerAllocateResponse:
+        name = device_name(slot_ids)
+        links = await self._injection.hand_out(slot_ids) if self._injection else None
+        if links is None:
             return messages.ContainerAllocateResponse(
                 cdi_devices=[messages.CDIDevice(name=qualified_name(name))]
             )
@@ -152,14 +163,14 @@ class DevicePlugin(services.DevicePluginServicer):
             # A folder as a device: every device file that is in it when the container is created.
             devices=[
                 messages.DeviceSpec(
-                    host_path=str(self._links.devices(name)),
+                    host_path=str(links.devices(name)),
                     container_path="/dev",
                     permissions="rw",
                 )
             ],
             mounts=[
                 messages.Mount(
-                    host_path=str(self._links.environment(name)),
+                    host_path=str(links.environment(name)),
                     container_path=ENV_DIR,
                     read_only=True,
                 )
@@ -282,12 +293,3 @@ def check_socket_path(path: Path) -> None:
             f"socket path {path} has {length} bytes; "
             f"want at most {MAX_SOCKET_PATH_BYTES}, so use a shorter folder"
         )
-
-
-def socket_identity(path: Path) -> tuple[int, int] | None:
-    """Tell which file is at *path*: another one after it was re-created; None for none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return (found.st_ino, found.st_ctime_ns)

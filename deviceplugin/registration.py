@@ -15,10 +15,10 @@ from deviceplugin.plugin import (
     PluginServer,
     SocketError,
     plugin_options,
-    socket_identity,
 )
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
 from fracgpu import names
 from process.clock import Clock
 

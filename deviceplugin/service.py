@@ -5,8 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from deviceplugin.acknowledge import WiredNotes
 from deviceplugin.attribution import Attribution
 from deviceplugin.audit import Audit
@@ -16,8 +14,10 @@ from deviceplugin.cdi import CdiFolder
 from deviceplugin.claims import PodKey
 from deviceplugin.exporter import Exporter
 from deviceplugin.families import Dialect
+from deviceplugin.farewell import Farewell
 from deviceplugin.health import HealthWatch, out_of_service
 from deviceplugin.health_events import HealthEvents
+from deviceplugin.injection import HandedOut, Injection
 from deviceplugin.inventory import CardBoard
 from deviceplugin.links import LinkFolder
 from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
@@ -25,9 +25,11 @@ from deviceplugin.mps import MpsDaemons
 from deviceplugin.outfit import MPS, Enforcer, Outfitter
 from deviceplugin.plugin import DevicePlugin, PluginServer
 from deviceplugin.podresources import PodResourcesClient
+from deviceplugin.refused import RefusedPods
 from deviceplugin.registration import PLUGIN_SOCKET, Registration
 from deviceplugin.report import NodeReport
-from deviceplugin.runtime import RuntimeUnknownError, knows_cdi
+from deviceplugin.runtime import RuntimeWatch
+from deviceplugin.seen_devices import SeenDevices
 from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import Wiring
@@ -44,8 +46,6 @@ from process.heartbeat import Heartbeat
 from process.lifecycle import Running, Service
 from process.memory import share_one_heap
 from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, new_registry
-
-log = structlog.get_logger()
 
 _NAME: Final = "deviceplugin"
 _SURVEY: Final = "looking at the cards"
@@ -64,23 +64,20 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
-            links = (
-                LinkFolder(settings.links_dir, dev_root=settings.dev_root)
-                if await _needs_links(settings)
-                else None
+            running, farewell = _parts(
+                settings,
+                cards,
+                client,
+                clock=clock,
+                gate=gate,
+                registry=registry,
+                prepared=prepared,
+                hearts=hearts,
             )
             try:
-                yield _parts(
-                    settings,
-                    cards,
-                    client,
-                    links=links,
-                    clock=clock,
-                    gate=gate,
-                    registry=registry,
-                    prepared=prepared,
-                    hearts=hearts,
-                )
+                yield running
+                # Told to stop, not crashed: all that would write the node again has ended.
+                await farewell.say()
             finally:
                 await cards.close()
 
@@ -101,31 +98,17 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
     )
 
 
-async def _needs_links(settings: DevicePluginSettings) -> bool:
-    """Find out whether the runtime lacks CDI; one that does not say is taken to know it."""
-    if settings.injection != "auto":
-        return settings.injection == "links"
-    try:
-        known = await knows_cdi(settings.cri_socket)
-    except RuntimeUnknownError as error:
-        log.warning("runtime_not_asked", reason=str(error), assumed="cdi")
-        return False
-    log.info("runtime_asked", cdi=known)
-    return known is False
-
-
 def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     settings: DevicePluginSettings,
     cards: Cards,
     client: KubeClient,
     *,
-    links: LinkFolder | None,
     clock: Clock,
     gate: ReadyGate,
     registry: Registry,
     prepared: Prepared,
     hearts: Mapping[str, Heartbeat],
-) -> Running:
+) -> tuple[Running, Farewell]:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
     health = HealthWatch(hold_s=settings.health_hold_s)
@@ -143,7 +126,17 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )
-    specs = CdiFolder(settings.cdi_dir)
+    specs, links = CdiFolder(settings.cdi_dir), LinkFolder(settings.links_dir)
+    runtime = RuntimeWatch(
+        settings.cri_socket,
+        injection=settings.injection,
+        clock=clock,
+        period_s=settings.runtime_period_s,
+        metrics=metrics,
+        on_change=lambda: report.wake(),  # noqa: PLW0108 - it is made below
+    )
+    injection = Injection(specs, links, HandedOut(settings.links_dir / ".handed-out"), runtime)
+    recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
     wiring = Wiring(
         node=node,
@@ -156,23 +149,22 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             enforcer=Enforcer(settings.enforcer),
             mps=mps,
         ),
-        # With links as well, a container that was handed out with a CDI name can start again.
-        folders=(specs, links) if links is not None else (specs,),
+        places=injection,
         clock=clock,
         pod_lookup_timeout_s=settings.pod_lookup_timeout_s,
         metrics=metrics,
         on_wired=notes.note,
     )
-    plugin = DevicePlugin(board, wiring, links, links_visible=settings.links_visible_devices)
+    plugin = DevicePlugin(board, wiring, injection, links_visible=settings.links_visible_devices)
     nodes, report = _node_report(
-        client, node, board=board, health=health, clock=clock, metrics=metrics
+        client, node, board=board, health=health, runtime=runtime, clock=clock, metrics=metrics
     )
     server = PluginServer(plugin, settings.device_plugins_dir / PLUGIN_SOCKET)
     registration = Registration(
         folder=settings.device_plugins_dir,
         server=server,
         plugin=plugin,
-        blocked=lambda: _blocked(board, nodes.get("", node)),
+        blocked=lambda: runtime.problem or _blocked(board, nodes.get("", node)),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
@@ -182,6 +174,8 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pod_resources=pod_resources,
         specs=specs,
         attribution=Attribution(settings.proc_root),
+        seen=SeenDevices(settings.proc_root),
+        cards=lambda: board.stock.survey.cards,
         clock=clock,
         period_s=settings.audit_period_s,
         metrics=metrics,
@@ -207,7 +201,10 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         node=node,
         board=board,
         pods=lambda: _values(pods),
-        recorder=EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node),
+        recorder=recorder,
+    )
+    refused = RefusedPods(
+        node=node, pods=lambda: _values(pods), client=client, recorder=recorder, clock=clock
     )
     collector = CardCollector(
         node=node,
@@ -218,17 +215,32 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     )
     prepared.registry.register(collector)
     registry.register(AgeCollector(picture=exporter.picture, now_s=lambda: clock.now().timestamp()))
-    gate.add("cards", lambda: board.problem)
-    gate.add("pods", lambda: None if pods.synced else "this node's pods are not listed yet")
-    gate.add("node", lambda: report.problem)
-    gate.add("kubelet", lambda: registration.problem)
+    for name, problem in {
+        "cards": lambda: board.problem,
+        "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
+        "node": lambda: report.problem,
+        "runtime": lambda: runtime.problem,
+        "kubelet": lambda: registration.problem,
+    }.items():
+        gate.add(name, problem)
+    farewell = Farewell(
+        node=node,
+        client=client,
+        recorder=recorder,
+        pods=lambda: _values(pods),
+        pod_resources=pod_resources,
+        specs=specs,
+        links=links,
+        folders=(settings.mps_dir,),
+    )
 
     async def survey() -> None:
         await wiring.clean()
         await board.run()
 
-    return Running(
+    running = Running(
         tasks={
+            "runtime": runtime.run,
             "pods": pods.run,
             "node": nodes.run,
             "survey": survey,
@@ -236,12 +248,14 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "collect": exporter.run,
             "notes": notes.run,
             "health": health_events.run,
+            "refused": refused.run,
             "audit": audit.run,
             **({"mps": mps.run} if mps is not None else {}),
             "register": registration.run,
         },
         servers=(server,),
     )
+    return running, farewell
 
 
 def _hearts(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
@@ -265,12 +279,13 @@ def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:
     return MpsDaemons(settings.mps_dir, program=settings.mps_program, clock=clock)
 
 
-def _node_report(
+def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     client: KubeClient,
     node: str,
     *,
     board: CardBoard,
     health: HealthWatch,
+    runtime: RuntimeWatch,
     clock: Clock,
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeReport]:
@@ -293,6 +308,7 @@ def _node_report(
         writer=client,
         clock=clock,
         metrics=metrics,
+        hindrance=lambda: runtime.problem,
     )
     return nodes, report
 
@@ -301,6 +317,8 @@ def _blocked(board: CardBoard, node: NodeState | None) -> str | None:
     """Say why there is nothing to register with kubelet yet."""
     if node is None:
         return "the node is not known to the API server"
+    if not node.shares:
+        return f"the node does not carry {names.SHARE_LABEL}=true"
     if node.others:
         return f"the node's cards are counted by another plugin: {node.counted_by}"
     return None if board.slots() else board.problem or "this node has no cards"

@@ -38,6 +38,9 @@ class DevicePluginSettings(ProcessSettings):
     cri_socket: Path = setting(
         Path("/run/containerd/containerd.sock"), "the runtime's socket, asked whether it knows CDI"
     )
+    runtime_period_s: float = setting(
+        30.0, "time between two questions to the runtime whether it knows CDI", low=0.2, high=3600
+    )
     links_dir: Path = setting(
         Path("/var/lib/fracgpu/links"), "folder of device files for runtimes without CDI"
     )

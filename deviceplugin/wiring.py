@@ -6,8 +6,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.cdi import CdiError, CdiSpec, device_name
+from deviceplugin.cdi import CdiError, device_name
 from deviceplugin.claims import Claim, NoClaim, NodePicture, PodKey, SlotHolder, resolve
+from deviceplugin.injection import InjectionError, SpecStore
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.outfit import OutfitError, Outfitter
@@ -37,12 +38,19 @@ class PodReader(Protocol):
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
-class SpecStore(Protocol):
-    """Where the runtime finds what a container gets; every method may raise ``CdiError``."""
+class Places(Protocol):
+    """Where what a container gets is to be written."""
 
-    def write(self, spec: CdiSpec) -> None: ...
-    def names(self) -> frozenset[str]: ...
-    def remove(self, name: str) -> None: ...
+    @property
+    def folders(self) -> Sequence[SpecStore]: ...
+
+    async def stores(self, name: str) -> Sequence[SpecStore]:
+        """Find where the runtime would look for the device *name*.
+
+        Raises:
+            InjectionError: it would not give the container its card.
+        """
+        ...
 
 
 NodePods = Callable[[], Mapping[PodKey, PodView] | None]
@@ -59,7 +67,7 @@ class Wiring:
         reader: reads one pod from the API server.
         pods: the informer's pods of this node.
         outfitter: says what a container gets.
-        folders: where that goes.
+        places: where that goes.
         clock: for durations.
         pod_lookup_timeout_s: longest wait for the API server; kubelet gives up after 30 s.
         metrics: counts starts by outcome.
@@ -75,7 +83,7 @@ class Wiring:
         reader: PodReader,
         pods: NodePods,
         outfitter: Outfitter,
-        folders: Sequence[SpecStore],
+        places: Places,
         clock: Clock,
         pod_lookup_timeout_s: float,
         metrics: DevicePluginMetrics,
@@ -87,7 +95,7 @@ class Wiring:
         self._reader = reader
         self._pods = pods
         self._outfitter = outfitter
-        self._folders = folders
+        self._places = places
         self._clock = clock
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
@@ -147,6 +155,10 @@ class Wiring:
             raise self._refusal(answer.doubt.value, token + answer.text)
         name = device_name(slot_ids)
         try:
+            stores = await self._places.stores(name)
+        except InjectionError as error:
+            raise self._refusal(error.outcome, str(error)) from error
+        try:
             spec = await self._outfitter.outfit(name, answer, stock)
         except OutfitError as error:
             raise self._refusal("no_outfit", str(error)) from error
@@ -155,7 +167,7 @@ class Wiring:
             # From now on, not from when it is written: another start, which asked kubelet before
             # this one was listed, may clean up in between.
             self._written_at_s[name] = self._clock.monotonic()
-            for folder in self._folders:
+            for folder in stores:
                 # A folder on a slow disk must not hold up the other starts.
                 await asyncio.to_thread(folder.write, spec)
         except CdiError as error:
@@ -179,7 +191,7 @@ class Wiring:
         now_s = self._clock.monotonic()
         fresh = {it for it, at_s in self._written_at_s.items() if now_s - at_s < _FRESH_S}
         held = {device_name(it.slot_ids) for it in holders}
-        for folder in self._folders:
+        for folder in self._places.folders:
             for name in sorted(folder.names() - held - fresh - {keep}):
                 folder.remove(name)
                 self._written_at_s.pop(name, None)

@@ -41,6 +41,7 @@ class PodView:
         constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
         waiting: container → what kubelet says why it has not started it, where it says something.
         container_ids: container → the runtime's id of it, without the runtime's name.
+        reason: why the pod as a whole is in its phase, where kubelet says it.
     """
 
     record: PodRecord
@@ -59,6 +60,8 @@ class PodView:
     constraints: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     container_ids: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    created_at: datetime | None = None
 
 
 # What we read of Kubernetes objects; unknown fields are skipped unread.
@@ -74,6 +77,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: datetime | None = None
     deletion_timestamp: str | None = None
     annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
@@ -123,6 +127,7 @@ class _ContainerStatus(msgspec.Struct):
 
 class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
+    reason: str = ""
     start_time: datetime | None = None
     conditions: list[_Condition] | None = None
     init_container_statuses: list[_ContainerStatus] | None = None
@@ -199,6 +204,8 @@ def read_pod(body: bytes) -> PodView:
         constraints=_constraints(spec),
         waiting=_waiting(status),
         container_ids=_container_ids(status),
+        reason=status.reason,
+        created_at=meta.creation_timestamp,
     )
 
 

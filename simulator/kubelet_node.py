@@ -30,7 +30,7 @@ class NodeStatus:
         client: of the API server.
         clock: paces the syncs and stamps the heartbeats.
         name: the node.
-        labels: put on the node when it is made, and again when they are missing.
+        labels: put on the node when it is made; what an administrator takes away then stays away.
         amounts: capacity and allocatable of the resources that device plugins offer.
         sync_s: longest time between two syncs; kubelet's own is 10 s.
     """
@@ -48,7 +48,9 @@ class NodeStatus:
         self._client = client
         self._clock = clock
         self._name = name
-        self._labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}
+        # Set again whenever they differ; source: kubelet's updateDefaultLabels.
+        self._default_labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
+        self._labels = {**self._default_labels, **labels}
         self._amounts = amounts
         self._sync_s = sync_s
         self._wake = asyncio.Event()
@@ -85,7 +87,7 @@ class NodeStatus:
             node = await self._create()
         missing = {
             key: value
-            for key, value in self._labels.items()
+            for key, value in self._default_labels.items()
             if (node["metadata"].get("labels") or {}).get(key) != value
         }
         if missing:

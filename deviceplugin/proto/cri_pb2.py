@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65viceplugin/proto/cri.proto\x12\nruntime.v1\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32S\n\x0eRuntimeService\x12\x41\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64\x65viceplugin/proto/cri.proto\x12\nruntime.v1\"!\n\x0eVersionRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\"@\n\x0fVersionResponse\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\" \n\rStatusRequest\x12\x0f\n\x07verbose\x18\x01 \x01(\x08\"q\n\x0eStatusResponse\x12\x32\n\x04info\x18\x02 \x03(\x0b\x32$.runtime.v1.StatusResponse.InfoEntry\x1a+\n\tInfoEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x99\x01\n\x0eRuntimeService\x12\x44\n\x07Version\x12\x1a.runtime.v1.VersionRequest\x1a\x1b.runtime.v1.VersionResponse\"\x00\x12\x41\n\x06Status\x12\x19.runtime.v1.StatusRequest\x1a\x1a.runtime.v1.StatusResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._loaded_options = None
   _globals['_STATUSRESPONSE_INFOENTRY']._serialized_options = b'8\001'
-  _globals['_STATUSREQUEST']._serialized_start=44
-  _globals['_STATUSREQUEST']._serialized_end=76
-  _globals['_STATUSRESPONSE']._serialized_start=78
-  _globals['_STATUSRESPONSE']._serialized_end=191
-  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_start=148
-  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_end=191
-  _globals['_RUNTIMESERVICE']._serialized_start=193
-  _globals['_RUNTIMESERVICE']._serialized_end=276
+  _globals['_VERSIONREQUEST']._serialized_start=44
+  _globals['_VERSIONREQUEST']._serialized_end=77
+  _globals['_VERSIONRESPONSE']._serialized_start=79
+  _globals['_VERSIONRESPONSE']._serialized_end=143
+  _globals['_STATUSREQUEST']._serialized_start=145
+  _globals['_STATUSREQUEST']._serialized_end=177
+  _globals['_STATUSRESPONSE']._serialized_start=179
+  _globals['_STATUSRESPONSE']._serialized_end=292
+  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_start=249
+  _globals['_STATUSRESPONSE_INFOENTRY']._serialized_end=292
+  _globals['_RUNTIMESERVICE']._serialized_start=295
+  _globals['_RUNTIMESERVICE']._serialized_end=448
 # @@protoc_insertion_point(module_scope)

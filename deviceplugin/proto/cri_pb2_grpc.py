@@ -34,6 +34,11 @@ class RuntimeServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Version = channel.unary_unary(
+                '/runtime.v1.RuntimeService/Version',
+                request_serializer=deviceplugin_dot_proto_dot_cri__pb2.VersionRequest.SerializeToString,
+                response_deserializer=deviceplugin_dot_proto_dot_cri__pb2.VersionResponse.FromString,
+                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/runtime.v1.RuntimeService/Status',
                 request_serializer=deviceplugin_dot_proto_dot_cri__pb2.StatusRequest.SerializeToString,
@@ -44,6 +49,12 @@ class RuntimeServiceStub:
 class RuntimeServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
+    def Version(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -53,6 +64,11 @@ class RuntimeServiceServicer:
 
 def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Version': grpc.unary_unary_rpc_method_handler(
+                    servicer.Version,
+                    request_deserializer=deviceplugin_dot_proto_dot_cri__pb2.VersionRequest.FromString,
+                    response_serializer=deviceplugin_dot_proto_dot_cri__pb2.VersionResponse.SerializeToString,
+            ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=deviceplugin_dot_proto_dot_cri__pb2.StatusRequest.FromString,
@@ -68,6 +84,33 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class RuntimeService:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Version(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/runtime.v1.RuntimeService/Version',
+            deviceplugin_dot_proto_dot_cri__pb2.VersionRequest.SerializeToString,
+            deviceplugin_dot_proto_dot_cri__pb2.VersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Status(request,

@@ -14,6 +14,7 @@ from deviceplugin.cards import (
     Survey,
 )
 from deviceplugin.claims import SlotHolder
+from deviceplugin.injection import SpecStore
 from deviceplugin.inventory import CardBoard, Stock
 from fracgpu import names
 from fracgpu.allocation import Slice
@@ -157,3 +158,13 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
     return SlotHolder(
         namespace="ml", pod=pod, container=container, slot_ids=frozenset(ids.split(","))
     )
+
+
+class OnePlace:
+    """Writes every container's spec to one place, as for a runtime that is known to read CDI."""
+
+    def __init__(self, store: SpecStore) -> None:
+        self.folders = (store,)
+
+    async def stores(self, name: str) -> Sequence[SpecStore]:
+        return self.folders

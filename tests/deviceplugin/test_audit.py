@@ -1,7 +1,7 @@
 """Assignment, kubelet, CDI spec and processes agree, or the one that differs is counted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from deviceplugin.cards import CardProcess, Reading, Readings
 from deviceplugin.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.claims import SlotHolder
 from deviceplugin.podresources import PodResources, PodResourcesError
+from deviceplugin.seen_devices import SeenDevices
 from fracgpu.card import CardUuid
 from fracgpu.views import PodView
 from tests.deviceplugin.builders import a_container, a_holder, a_pod
@@ -91,6 +92,35 @@ def test_pods_on_their_way_in_or_out_are_left_alone() -> None:
         assert compare(evidence(pod, holders=(), specs={})) == frozenset()
 
 
+@pytest.mark.parametrize(
+    ("has", "kinds"),
+    [
+        ({"GPU-a"}, set()),
+        (set(), {Disagreement.CARD_MISSING}),
+        ({"GPU-a", "GPU-b"}, {Disagreement.CARD_TOO_MANY}),
+        ({"GPU-b"}, {Disagreement.CARD_MISSING, Disagreement.CARD_TOO_MANY}),
+    ],
+    ids=["its card", "no card", "one too many", "another card"],
+)
+def test_the_audit_looks_at_what_a_container_really_has(
+    has: set[str], kinds: set[Disagreement]
+) -> None:
+    pod = replace(running(), container_ids={"train": "c1"})
+    case = replace(
+        evidence(pod),
+        devices={"c1": frozenset(map(CardUuid, has))},
+        findable=frozenset(map(CardUuid, ("GPU-a", "GPU-b"))),
+    )
+
+    assert compare(case) == {Finding(kind=it, subject="ml/train-0/train") for it in kinds}
+
+
+def test_a_card_whose_files_nobody_could_recognise_is_not_missed() -> None:
+    pod = replace(running(), container_ids={"train": "c1"})
+
+    assert compare(replace(evidence(pod), devices={"c1": frozenset()})) == frozenset()
+
+
 def test_an_init_container_is_not_missed_in_kubelets_list() -> None:
     pod = running(
         promised={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
@@ -108,9 +138,13 @@ def test_a_process_of_no_pod_here_contradicts_no_assignment() -> None:
 class FakeMetrics:
     rounds: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
     failed: int = 0
+    not_seen: int = 0
 
     def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
         self.rounds.append((now, new))
+
+    def audited_without(self, containers: int) -> None:
+        self.not_seen = containers
 
     def audit_failed(self) -> None:
         self.failed += 1
@@ -137,6 +171,8 @@ async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path
         pod_resources=kubelet,
         specs=folder,
         attribution=Attribution(tmp_path),
+        seen=SeenDevices(tmp_path),
+        cards=tuple,
         clock=VirtualClock(),
         period_s=60,
         metrics=metrics,
@@ -161,6 +197,8 @@ async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
         pod_resources=kubelet,
         specs=CdiFolder(tmp_path),
         attribution=Attribution(tmp_path),
+        seen=SeenDevices(tmp_path),
+        cards=tuple,
         clock=VirtualClock(),
         period_s=60,
         metrics=metrics,

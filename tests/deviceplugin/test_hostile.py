@@ -30,7 +30,7 @@ from kube.kinds import PODS
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from simulator.apiserver import ApiServer
-from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card
+from tests.deviceplugin.builders import NODE, FakeCards, OnePlace, a_board, a_card
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import short_folder
 
@@ -161,7 +161,7 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
                 reader=client,
                 pods=lambda: pods,
                 outfitter=Outfitter(VendorSpecs([])),
-                folders=[CdiFolder(root / "cdi")],
+                places=OnePlace(CdiFolder(root / "cdi")),
                 clock=SystemClock(),
                 pod_lookup_timeout_s=1.0,
                 metrics=DevicePluginMetrics(CollectorRegistry()),

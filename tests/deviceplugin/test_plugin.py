@@ -16,10 +16,10 @@ from deviceplugin.plugin import (
     PluginServer,
     SocketError,
     check_socket_path,
-    socket_identity,
 )
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
 from deviceplugin.wiring import NotWiredError
 from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_pod, a_survey
 from tests.deviceplugin.test_acknowledge import a_claim
@@ -58,11 +58,11 @@ async def a_plugin(
     cards: FakeCards,
     starter: FakeStarter,
     clock: VirtualClock,
-    links: LinkFolder | None = None,
+    injection: "AlwaysLinks | None" = None,
 ) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
     board = a_board(cards, clock)
     await board.survey()
-    plugin = DevicePlugin(board, starter, links)
+    plugin = DevicePlugin(board, starter, injection)
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
         await server.start()
@@ -217,12 +217,23 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
         check_socket_path(Path("/" + "a" * 107))
 
 
+class AlwaysLinks:
+    """Decides as for a runtime that reads no CDI."""
+
+    def __init__(self, links: LinkFolder) -> None:
+        self.links = links
+
+    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+        return self.links
+
+
 async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -> None:
     request = messages.AllocateRequest(
         container_requests=[messages.ContainerAllocateRequest(devices_ids=["s1"])]
     )
     links, starter = LinkFolder(tmp_path), FakeStarter()
-    async with a_plugin(FakeCards(a_card()), starter, VirtualClock(), links) as (stub, _):
+    injection = AlwaysLinks(links)
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock(), injection) as (stub, _):
         answer: messages.AllocateResponse = await stub.Allocate(request)
 
     (part,) = answer.container_responses

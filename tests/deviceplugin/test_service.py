@@ -20,7 +20,8 @@ from fracgpu.units import Mib
 from fracgpu.views import read_node, read_pod
 from fracgpu.wire import read_cards
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import EVENTS, NODES, PODS
+from kube.objects import decode_object
 from simulator.apiserver import ApiServer
 from simulator.kubelet_pods import BUSY_KEY, DURATION_KEY
 from tests.fakes.clock import NOON
@@ -415,3 +416,79 @@ async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_onc
     await until(found, what="the audit finds the forged spec")
     _, text = await node.scrape()
     assert f'fracgpu_audit_disagreements_total{{kind="{kind}"}} 1.0' in text
+
+
+async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up_never_a_bare_one(
+    node: Node,
+) -> None:
+    await node.kill_agent()
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "train",
+        "uid": "0f7d1b0a-0000-4000-8000-000000000000",
+        "controller": True,
+    }
+    owned = a_gpu_pod("owned", mib=1000)
+    owned["metadata"]["ownerReferences"] = [owner]
+    refused = await node.bind(owned, train=[(0, 1000)])
+    bare = await node.run_pod("bare", card=1)
+    for pod in (refused, bare):
+        failed = await node.wait_phase(pod, "Failed")
+        assert failed["status"]["reason"] == "UnexpectedAdmissionError"
+
+    node.start_agent()
+
+    async def gone() -> bool:
+        return len((await node.client.list(PODS)).items) == 1
+
+    await until(gone, what="the refused pod with an owner is gone", limit_s=30)
+    await node.wait_message(refused, "ReplicaSet train replaces it")
+    assert (await node.wait_phase(bare, "Failed"))["metadata"]["uid"] == bare["metadata"]["uid"]
+
+
+async def test_a_node_that_stops_sharing_is_as_it_was_before_and_its_pods_run_on(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    mps = tmp_path / "mps"
+    (mps / "GPU-of-an-earlier-life" / "pipe").mkdir(parents=True)
+    (mps / "shm").mkdir()
+    async with a_node(kube, config, agent=False, mps_dir=mps) as node:
+        before = without_times(await kube.get_object(NODES, node.name))
+        node.start_agent()
+        await node.wait_counted()
+        pod = await node.run_pod("stays", card=0)
+        await node.wait_phase(pod, "Running")
+        ended = await node.run_pod("ends", card=1)
+        await node.wait_phase(ended, "Running")
+        await kube.delete(PODS, "ends", namespace="default", grace_s=0)
+
+        await kube.patch(NODES, node.name, {"metadata": {"labels": {names.SHARE_LABEL: "false"}}})
+        await node.stop_agent()
+
+        left = without_times(await kube.get_object(NODES, node.name))
+        left["metadata"]["labels"][names.SHARE_LABEL] = "true"
+        for amounts in (left["status"]["capacity"], left["status"]["allocatable"]):
+            amounts.pop(names.GPU_SLOT)  # kubelet's, for five minutes and as a zero for ever
+        assert left == before
+        assert list(node.folders.cdi.glob("*fracgpu*")) == []
+        assert [it.name for it in mps.iterdir()] == ["shm"]
+        events = [decode_object(raw) for raw in (await kube.list(EVENTS)).items]
+        (told,) = [it["message"] for it in events if it["reason"] == "SharingEnded"]
+        assert "default/stays" in told
+        assert (await node.wait_phase(pod, "Running"))["metadata"]["uid"] == pod["metadata"]["uid"]
+
+
+def without_times(node: Any) -> Any:
+    """A node without what changes with every write."""
+    metadata = {
+        key: it
+        for key, it in node["metadata"].items()
+        if key not in ("resourceVersion", "managedFields", "generation")
+    }
+    conditions = [
+        {key: it for key, it in condition.items() if "Time" not in key}
+        for condition in node["status"].get("conditions", ())
+    ]
+    return {**node, "metadata": metadata, "status": {**node["status"], "conditions": conditions}}

@@ -23,6 +23,7 @@ from kube.kinds import Kind
 from tests.deviceplugin.builders import (
     NODE,
     FakeCards,
+    OnePlace,
     a_board,
     a_card,
     a_container,
@@ -128,7 +129,7 @@ async def a_rig(
         reader=api,
         pods=lambda: memory,
         outfitter=Outfitter(VendorSpecs([])),
-        folders=[cdi],
+        places=OnePlace(cdi),
         clock=clock,
         pod_lookup_timeout_s=1.0,
         metrics=DevicePluginMetrics(registry),

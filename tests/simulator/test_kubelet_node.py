@@ -94,12 +94,16 @@ async def test_a_deleted_node_is_registered_again(rig: Rig) -> None:
     await until(back, what="the node is back")
 
 
-async def test_labels_that_somebody_removed_come_back_at_the_next_sync(rig: Rig) -> None:
-    await rig.kube.patch(NODES, "gpu-1", {"metadata": {"labels": {"fracgpu.io/share": None}}})
+async def test_kubelets_own_labels_come_back_at_the_next_sync_and_an_administrators_do_not(
+    rig: Rig,
+) -> None:
+    gone = {"fracgpu.io/share": None, "kubernetes.io/os": None}
+    await rig.kube.patch(NODES, "gpu-1", {"metadata": {"labels": gone}})
     rig.status.wake()
 
     async def back() -> bool:
         labels = (await rig.node())["metadata"]["labels"]
-        return bool(labels.get("fracgpu.io/share") == "true")
+        return bool(labels.get("kubernetes.io/os") == "linux")
 
-    await until(back, what="the label is back")
+    await until(back, what="kubelet's own label is back")
+    assert "fracgpu.io/share" not in (await rig.node())["metadata"]["labels"]

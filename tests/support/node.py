@@ -67,6 +67,7 @@ class Node:
     options: Mapping[str, Any] = field(default_factory=dict)
     agent: "asyncio.Task[int] | None" = None
     service: Service | None = None
+    stopping: asyncio.Event | None = None
 
     @property
     def folders(self) -> KubeletFolders:
@@ -99,8 +100,9 @@ class Node:
             **self.options,
         )
         self.service = build(settings, open_cards(self.cards_file))
+        self.stopping = asyncio.Event()
         self.agent = self.group.create_task(
-            run_until_stopped(self.service, SystemClock()), name="node_agent"
+            run_until_stopped(self.service, SystemClock(), stop=self.stopping), name="node_agent"
         )
 
     async def kill_agent(self) -> None:
@@ -108,6 +110,13 @@ class Node:
         agent, self.agent = self.agent, None
         if agent is not None:
             agent.cancel()
+            await asyncio.wait({agent})
+
+    async def stop_agent(self) -> None:
+        """Stop the agent as Kubernetes stops a pod, and wait for its end."""
+        agent, self.agent = self.agent, None
+        if agent is not None and self.stopping is not None:
+            self.stopping.set()
             await asyncio.wait({agent})
 
     async def scrape(self, path: str = "/metrics") -> tuple[int, str]:

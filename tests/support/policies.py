@@ -60,21 +60,26 @@ def kubelet_of(node: str) -> Sender:
 
 def refusals(
     name: str,
-    new: Json,
+    new: Json | None,
     *,
     old: Json | None = None,
     sender: Sender = ADMIN,
     params: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What the policy *name* says against this request; nothing when it passes."""
+    """What the policy *name* says against this request; nothing when it passes.
+
+    Without *new* it is the deletion of *old*.
+    """
+    subject = new or old
+    assert subject is not None
     spec = policy(name)
     context: Json = {
         "object": new,
         "oldObject": old,
         "params": {"data": dict(params or {})},
         "request": {
-            "operation": "CREATE" if old is None else "UPDATE",
-            "namespace": new["metadata"].get("namespace", ""),
+            "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
+            "namespace": subject["metadata"].get("namespace", ""),
             "userInfo": sender.user_info(),
         },
     }

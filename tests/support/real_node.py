@@ -83,9 +83,17 @@ class RealNode:
         await self.kubelet.kill()
         await self.kubelet.start()
 
-    async def restart_containerd(self) -> None:
-        """Kill containerd and start it again; its containers live on."""
+    async def restart_containerd(self, *, cdi: bool | None = None) -> None:
+        """Kill containerd and start it again; its containers live on.
+
+        Args:
+            cdi: whether it reads CDI specs from now on; None leaves it as it is.
+        """
         await self.containerd.kill()
+        if cdi is not None:
+            config = self.root / "containerd.toml"
+            was, now = (f"enable_cdi = {str(it).lower()}" for it in (not cdi, cdi))
+            config.write_text(config.read_text().replace(was, now))
         self.containerd_socket.unlink(missing_ok=True)
         await self.containerd.start()
         await self.containerd.wait_socket(self.containerd_socket)
@@ -344,6 +352,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
                 f"--hostname-override={NODE}",
                 f"--root-dir={root / 'kubelet'}",
                 f"--cert-dir={root / 'kubelet' / 'pki'}",
+                f"--node-labels={names.SHARE_LABEL}=true",
                 "--v=2",
             ],
             log=root / "kubelet.log",

@@ -1,0 +1,109 @@
+"""Deletes this node's pods that kubelet would not admit, once their owners have replaced them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from fracgpu.errors import WireError
+from fracgpu.refused import is_replaced, was_refused
+from fracgpu.views import PodView, read_pod
+from kube.client import ObjectList
+from kube.errors import Conflict, KubeError, NotFound
+from kube.events import EventLevel, Regarding
+from kube.kinds import PODS, Kind
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+_PERIOD_S: Final = 10.0
+# A crowd of them is cleared over several rounds, so that one node cannot flood the API server.
+_MOST_AT_ONCE: Final = 50
+
+
+class PodCleaner(Protocol):
+    """The part of a kube client that lists pods and deletes one."""
+
+    async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList: ...
+
+    async def delete(
+        self, kind: Kind, name: str, *, namespace: str | None = None, uid: str | None = None
+    ) -> None: ...
+
+
+class Recorder(Protocol):
+    """The part of an event recorder that we need."""
+
+    async def emit(
+        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = ...
+    ) -> None: ...
+
+
+class RefusedPods:
+    """Looks at a steady pace; never touches a bare pod, or one that has run.
+
+    Args:
+        node: its name.
+        pods: this node's pods as last seen.
+        client: lists and deletes.
+        recorder: writes an event for each.
+        clock: paces the rounds.
+        period_s: between two rounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        pods: Callable[[], Iterable[PodView]],
+        client: PodCleaner,
+        recorder: Recorder,
+        clock: Clock,
+        period_s: float = _PERIOD_S,
+    ) -> None:
+        self._node = node
+        self._pods = pods
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._period_s = period_s
+
+    async def run(self) -> None:
+        """Clean up until cancelled."""
+        while True:
+            await self._clock.sleep(self._period_s)
+            await self.round()
+
+    async def round(self) -> None:
+        """Delete what is there to delete; a failure is logged and tried again."""
+        refused = [it for it in self._pods() if it.owner is not None and was_refused(it)]
+        listed: dict[str, Sequence[PodView]] = {}
+        for pod in refused[:_MOST_AT_ONCE]:
+            namespace = pod.record.namespace
+            try:
+                if not is_replaced(pod, ()) and namespace not in listed:
+                    listed[namespace] = await self._list(namespace)
+                if is_replaced(pod, listed.get(namespace, ())):
+                    await self._delete(pod)
+            except (KubeError, WireError) as error:
+                log.warning("refused_pod_kept", pod=pod.record.key, reason=str(error))
+
+    async def _list(self, namespace: str) -> Sequence[PodView]:
+        found = await self._client.list(PODS, namespace=namespace)
+        return [read_pod(bytes(raw)) for raw in found.items]
+
+    async def _delete(self, pod: PodView) -> None:
+        record = pod.record
+        kind, name, _ = pod.owner or ("", "", "")
+        try:
+            await self._client.delete(PODS, record.name, namespace=record.namespace, uid=record.uid)
+        except (NotFound, Conflict):  # somebody was faster
+            return
+        log.info("refused_pod_removed", pod=record.key, uid=record.uid, reason=pod.reason)
+        await self._recorder.emit(
+            Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
+            reason="RefusedPodRemoved",
+            note=f"kubelet on {self._node} had refused it before it ran ({pod.reason}); "
+            f"{kind} {name} replaces it",
+            level=EventLevel.NORMAL,
+        )

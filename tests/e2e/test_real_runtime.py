@@ -1,0 +1,103 @@
+"""A real kubelet and containerd with CDI off: no container runs without its promised card."""
+
+from typing import Any, Final
+
+import pytest
+
+from deviceplugin.audit import Disagreement
+from fracgpu import names
+from fracgpu.card import CardUuid
+from tests.support.gpu import some_cards
+from tests.support.node import short_folder
+from tests.support.real_node import RealNode, a_real_node
+from tests.support.real_pods import a_container, a_real_pod
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+Json = dict[str, Any]
+
+CARD_MIB: Final = 24_000
+
+
+async def a_pod_on(node: RealNode, card: CardUuid) -> Json:
+    body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)
+    pod = await node.create(body)
+    await node.bind(pod, train=[(card, 500)])
+    return pod
+
+
+async def sharing(node: RealNode) -> tuple[str, str]:
+    """Give status and reason of our condition."""
+    conditions = (await node.node()).get("status", {}).get("conditions", ())
+    for it in conditions:
+        if it["type"] == names.SHARING_CONDITION:
+            return it["status"], it["reason"]
+    return "", ""
+
+
+async def test_a_runtime_that_cannot_be_asked_is_not_assumed_to_know_cdi() -> None:
+    cards = some_cards("real-1", mib=CARD_MIB)
+    with short_folder() as folder:
+        elsewhere = folder / "cri.sock"
+        flags = {"cri-socket": str(elsewhere), "audit-period-s": "1"}
+        async with a_real_node(cards=cards, cdi=False, flags=flags) as node:
+
+            async def said() -> bool:
+                return await sharing(node) == ("False", "RuntimeUnknown")
+
+            await until(said, what="the condition names the runtime", limit_s=60)
+            capacity = (await node.node())["status"]["capacity"]
+            assert capacity.get(names.GPU_SLOT, "0") == "0"
+            assert capacity.get(names.GPU_MEM, "0") == "0"
+
+            elsewhere.symlink_to(node.containerd_socket)
+            await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+            pod = await a_pod_on(node, node.cards[1].uuid)
+            await node.wait_running([pod["metadata"]["uid"]])
+
+            (sight,) = node.sights(pod)
+            assert sight.devices == node.expected([(node.cards[1].uuid, 500)])
+            assert await sharing(node) == ("True", "CardsShared")
+            found = [it for it in node.log_events() if it["event"] == "disagreement_found"]
+            assert found == []
+
+
+async def test_a_runtime_restarted_with_cdi_off_gives_new_containers_their_card_another_way() -> (
+    None
+):
+    async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+        before = await a_pod_on(node, node.cards[0].uuid)
+        await node.wait_running([before["metadata"]["uid"]])
+
+        await node.restart_containerd(cdi=False)
+
+        async def asked_again() -> bool:
+            asked = [it["cdi"] for it in node.log_events() if it["event"] == "runtime_asked"]
+            return asked[-1:] == [False]
+
+        await until(asked_again, what="the runtime is asked again", limit_s=90)
+        after = await a_pod_on(node, node.cards[2].uuid)
+        await node.wait_running([after["metadata"]["uid"]])
+        for pod, card in ((before, 0), (after, 2)):
+            assert [it.devices for it in node.sights(pod)] == [
+                node.expected([(node.cards[card].uuid, 500)])
+            ]
+
+
+async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
+    # An administrator has decided for CDI where the runtime reads none.
+    flags = {"injection": "cdi", "audit-period-s": "1"}
+    cards = some_cards("real-1", mib=CARD_MIB)
+    async with a_real_node(cards=cards, cdi=False, flags=flags) as node:
+        await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
+        pod = await a_pod_on(node, node.cards[1].uuid)
+        await node.wait_running([pod["metadata"]["uid"]])
+        assert [it.devices for it in node.sights(pod)] == [{}]
+
+        async def found() -> bool:
+            told = [it for it in node.log_events() if it["event"] == "disagreement_found"]
+            return Disagreement.CARD_MISSING.value in {it["kind"] for it in told}
+
+        await until(found, what="the audit finds the container without its card", limit_s=60)
