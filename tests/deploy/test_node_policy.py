@@ -13,12 +13,16 @@ OWN_NODE = (
     "that is."
 )
 NODE_NOTES = (
-    "The fracgpu.io annotations of a node are written only by the FracGPU agent of that node."
+    "The fracgpu.io annotations of a node are written only by the FracGPU agent of that node; "
+    "others may remove them once the node does not carry fracgpu.io/share=true."
 )
-CORDONS = "The annotation fracgpu.io/cordons is written only by the FracGPU rebalancer."
+CORDONS = (
+    "The annotation fracgpu.io/cordons is written only by the FracGPU rebalancer; others may "
+    "remove it once the node does not carry fracgpu.io/share=true."
+)
 NODE_LABELS = (
     "The labels fracgpu.io/card-* and fracgpu.io/driver of a node are written only by the FracGPU "
-    "agent of that node."
+    "agent of that node; others may remove them once it does not carry fracgpu.io/share=true."
 )
 CAPACITY = (
     "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is stated only by the "
@@ -108,6 +112,45 @@ def test_kubelet_and_administrators_go_on_with_their_own_work(
 ) -> None:
     for sender in (ADMIN, kubelet_of("n1")):
         assert refusals("fracgpu-nodes", changed(path, key, value), old=SHARED, sender=sender) == []
+
+
+UNSHARED: Json = {
+    "metadata": {"name": "n1", "annotations": {"other": "x"}, "labels": {}},
+    "status": {"capacity": {"cpu": "8"}, "allocatable": {"cpu": "8"}},
+}
+
+
+@pytest.mark.parametrize("sender", [ADMIN, agent_of("n1")], ids=lambda it: it.username)
+def test_an_administrator_and_the_agent_clean_up_a_node_that_no_longer_shares(
+    sender: Sender,
+) -> None:
+    labels = {it: value for it, value in SHARED["metadata"]["labels"].items() if "share" not in it}
+    without = {**SHARED, "metadata": {**SHARED["metadata"], "labels": labels}}
+
+    assert refusals("fracgpu-nodes", without, old=SHARED, sender=sender) == []
+    assert refusals("fracgpu-nodes", UNSHARED, old=without, sender=sender) == []
+    # In one write with the label too, and where the label says something else.
+    assert refusals("fracgpu-nodes", UNSHARED, old=SHARED, sender=sender) == []
+    no = {**UNSHARED["metadata"], "labels": {"fracgpu.io/share": "false"}}
+    assert refusals("fracgpu-nodes", {**UNSHARED, "metadata": no}, old=SHARED, sender=sender) == []
+
+
+def test_cleaning_up_is_not_forging() -> None:
+    forged = {
+        "metadata": {
+            "name": "n1",
+            "annotations": {"fracgpu.io/cards": "[1]", "fracgpu.io/cordons": "{1}"},
+            "labels": {"fracgpu.io/card-model": "H100"},
+        },
+        "status": {"capacity": {"fracgpu.io/gpu-mem": "81k"}},
+    }
+
+    assert refusals("fracgpu-nodes", forged, old=SHARED, sender=ADMIN) == [
+        NODE_NOTES,
+        CORDONS,
+        NODE_LABELS,
+        CAPACITY,
+    ]
 
 
 def test_kubelet_copies_capacity_to_allocatable_and_zeroes_both_on_a_recreated_node() -> None:

@@ -334,7 +334,7 @@ async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
 async def check_the_cordons(world: World) -> None:
     cordons = annotated(names.NODE_CORDONS, "{}")
     said = await refusal(world.admin.patch(NODES, "n1", cordons))
-    assert "is written only by the FracGPU rebalancer." in said
+    assert "is written only by the FracGPU rebalancer;" in said
     rebalancer = await world.as_account("fracgpu-rebalancer")
     await rebalancer.patch(NODES, "n1", cordons)
     forged = annotated(names.NODE_CARDS, "{}")
