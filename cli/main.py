@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command(module="cli.run", summary="run one role of the system"),
     "cards": Command(module="cli.cards", summary="every card: what is held, and by whom"),
     "explain": Command(module="cli.explain", summary="why a pod does not fit, and what would help"),
+    "uninstall": Command(module="cli.uninstall", summary="take back everything from a cluster"),
     "simulate": Command(module="cli.simulate", summary="how much of a fleet each policy would use"),
 }
 

@@ -8,10 +8,10 @@ import structlog
 from fracgpu.errors import WireError
 from fracgpu.refused import is_replaced, was_refused
 from fracgpu.views import PodView, read_pod
-from kube.client import ObjectList
 from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, Regarding
 from kube.kinds import PODS, Kind
+from kube.objects import ObjectList
 from process.clock import Clock
 
 log = structlog.get_logger()

@@ -99,3 +99,13 @@ VALIDATING_POLICY_BINDINGS: Final = Kind(
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
 )
+ROLES: Final = Kind("rbac.authorization.k8s.io/v1", "roles", "Role", namespaced=True)
+ROLE_BINDINGS: Final = Kind(
+    "rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding", namespaced=True
+)
+CLUSTER_ROLES: Final = Kind(
+    "rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole", namespaced=False
+)
+CLUSTER_ROLE_BINDINGS: Final = Kind(
+    "rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)

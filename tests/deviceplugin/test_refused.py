@@ -9,10 +9,10 @@ from msgspec import Raw
 from deviceplugin.refused import RefusedPods
 from fracgpu import names
 from fracgpu.views import read_pod
-from kube.client import ObjectList
 from kube.errors import NotFound, Unavailable
 from kube.events import EventLevel, Regarding
 from kube.kinds import Kind
+from kube.objects import ObjectList
 from tests.deviceplugin.builders import NODE, pod_json
 from tests.fakes.clock import VirtualClock
 

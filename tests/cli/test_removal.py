@@ -1,0 +1,133 @@
+"""The steps of an uninstallation, on the embedded API server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.removal import OURS, Removal, StillSharesError, make_plan
+from fracgpu import names
+from kube.client import KubeClient
+from kube.kinds import CLUSTER_ROLES, NAMESPACES, NODES, PODS, VALIDATING_POLICIES
+from process.clock import SystemClock
+from simulator.demo.accounts import DEPLOY
+from tests.cli.live_cluster import NODE, a_pod, bind, furnish
+
+LABEL, _, VALUE = OURS.partition("=")
+
+
+def labelled(name: str, **fields: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {LABEL: VALUE}}, **fields}
+
+
+@pytest.fixture
+async def cluster(kube: KubeClient) -> KubeClient:
+    """A node that shares, and objects of ours and of others."""
+    await furnish(kube)
+    status = {"capacity": {names.GPU_MEM: "48000", names.GPU_SLOT: "0"}}
+    await kube.patch(NODES, NODE, {"status": status}, subresource="status")
+    await kube.create(NODES, {"metadata": {"name": "other", "labels": {"zone": "a"}}})
+    await kube.create(NAMESPACES, labelled("fracgpu-system"))
+    await kube.create(CLUSTER_ROLES, labelled("fracgpu-webhook", rules=[]))
+    await kube.create(CLUSTER_ROLES, {"metadata": {"name": "somebodys"}, "rules": []})
+    return kube
+
+
+async def removed(kube: KubeClient) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    removal = Removal(kube, SystemClock(), say=said.append, limit_s=3)
+    return await removal.run(await make_plan(kube)), said
+
+
+async def test_the_plan_has_what_is_ours_and_nothing_else(cluster: KubeClient) -> None:
+    await bind(cluster, await a_pod(cluster, "runs", mib=1000), card=0, mib=1000)
+
+    plan = await make_plan(cluster)
+
+    assert list(plan.nodes) == [NODE]
+    assert names.SHARE_LABEL in plan.nodes[NODE].labels
+    assert set(plan.nodes[NODE].resources) == {
+        names.GPU_MEM,
+        names.GPU_COUNT,
+        names.GPU_SLOT,
+    }
+    assert [it.key for it in plan.objects] == ["fracgpu-webhook"]
+    assert list(plan.namespaces) == ["fracgpu-system"]
+    assert list(plan.pods) == ["default/runs"]
+
+
+async def test_everything_of_the_plan_is_removed_and_pods_are_left_alone(
+    cluster: KubeClient,
+) -> None:
+    await bind(cluster, await a_pod(cluster, "runs", mib=1000), card=0, mib=1000)
+
+    left, said = await removed(cluster)
+
+    node = await cluster.get_object(NODES, NODE)
+    assert [it for it in node["metadata"]["labels"] if it.startswith(names.PREFIX)] == []
+    assert names.NODE_CARDS not in node["metadata"].get("annotations", {})
+    assert [it for it in node["status"]["capacity"] if it.startswith(names.PREFIX)] == []
+    assert left.nodes == {}
+    assert list(left.without_agent) == [NODE]
+    roles = (await cluster.list(CLUSTER_ROLES)).items
+    assert any(b'"somebodys"' in bytes(it) for it in roles)
+    assert not any(b'"fracgpu-webhook"' in bytes(it) for it in roles)
+    assert len((await cluster.list(PODS)).items) == 1
+    assert "deleted Namespace fracgpu-system" in said
+
+
+async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_named(
+    cluster: KubeClient,
+) -> None:
+    status = {"capacity": {names.GPU_SLOT: "64"}}
+    await cluster.patch(NODES, NODE, {"status": status}, subresource="status")
+
+    left, said = await removed(cluster)
+
+    assert left.nodes == {NODE: [f"capacity {names.GPU_SLOT}"]}
+    assert left.unfinished
+    assert "waiting for kubelets to let go of the slots, up to five minutes" in said
+
+
+async def test_one_node_is_cleaned_only_when_it_no_longer_shares(cluster: KubeClient) -> None:
+    with pytest.raises(StillSharesError, match=r"kubectl label node gpu-1 fracgpu\.io/share-"):
+        await make_plan(cluster, node=NODE)
+
+    patch = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
+    await cluster.patch(NODES, NODE, patch)
+    plan = await make_plan(cluster, node=NODE)
+
+    assert list(plan.nodes) == [NODE]
+    assert not plan.objects
+    assert not plan.namespaces
+
+
+async def test_a_cluster_without_us_has_no_plan(kube: KubeClient) -> None:
+    assert not await make_plan(kube)
+
+
+def documents() -> list[Mapping[str, Any]]:
+    return [
+        document
+        for file in sorted(DEPLOY.glob("*.yaml"))
+        for document in yaml.safe_load_all(file.read_text())
+        if document
+    ]
+
+
+def test_every_object_of_deploy_without_a_namespace_is_of_a_kind_that_is_looked_for() -> None:
+    from cli import removal  # noqa: PLC0415 - its table is what is tested
+
+    known = {it.kind for it in removal._KINDS} | {"Namespace"}
+    apart = {
+        it["kind"]
+        for it in documents()
+        if it.get("metadata", {}).get("namespace") != names.SYSTEM_NAMESPACE
+        and it["kind"] not in ("Kustomization", "KubeSchedulerConfiguration")
+    }
+
+    assert apart - known == set()
+    labels = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["labels"]
+    assert {LABEL: VALUE} in [it["pairs"] for it in labels]
+    assert VALIDATING_POLICIES.kind in apart

@@ -1,0 +1,78 @@
+"""What the command says, and when it changes something."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.removal import Found, Left, Plan
+from cli.uninstall import left_lines, main, plan_lines
+from fracgpu.node_marks import NodeMarks
+from kube.kinds import CLUSTER_ROLES, ROLE_BINDINGS
+
+
+def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> None:
+    plan = Plan(
+        nodes={"n1": NodeMarks(labels=("fracgpu.io/driver",), condition=True)},
+        objects=[
+            Found(kind=CLUSTER_ROLES, name="fracgpu-webhook"),
+            Found(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
+        ],
+        namespaces=["fracgpu-system"],
+        pods=[f"ml/p{n}" for n in range(22)],
+    )
+
+    *lines, pods = plan_lines(plan)
+
+    assert lines == [
+        "node n1: label fracgpu.io/driver, condition FracGPUSharing",
+        "ClusterRole fracgpu-webhook",
+        "RoleBinding kube-system/reader",
+        "Namespace fracgpu-system, with everything in it",
+    ]
+    assert pods.startswith("22 pods hold cards and run on with them until they end")
+    assert pods.endswith("ml/p19 and 2 more")
+
+
+def test_what_is_left_is_named_with_the_files_of_hosts_that_no_agent_cleaned() -> None:
+    left = Left(
+        nodes={"n1": ["capacity fracgpu.io/gpu-slot"]},
+        namespaces=["fracgpu-system"],
+        without_agent=["n2"],
+    )
+
+    lines = left_lines(left)
+
+    assert lines[:2] == [
+        "node n1 still carries capacity fracgpu.io/gpu-slot",
+        "Namespace fracgpu-system is not gone yet",
+    ]
+    assert "n2" in lines[2]
+    assert "/var/run/cdi/fracgpu.io-slot_*.json" in lines[2]
+    assert left.unfinished
+    assert left_lines(Left()) == ["nothing is left"]
+
+
+@pytest.mark.parametrize("flags", [["--yes", "--dry-run"], ["--wait-s", "soon"], ["extra"]])
+def test_a_wrong_call_is_told(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(flags) == CALLED_WRONG
+    assert "usage: fracgpu uninstall" in capsys.readouterr().err
+
+
+def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == DONE
+    assert "--yes" in capsys.readouterr().out
+
+
+def test_a_cluster_that_does_not_answer_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        '{"apiVersion":"v1","kind":"Config","current-context":"c","users":[],'
+        '"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],'
+        '"contexts":[{"name":"c","context":{"cluster":"c","user":""}}]}'
+    )
+
+    assert main(["--kubeconfig", str(config)]) == FAILED
+    assert "fracgpu uninstall:" in capsys.readouterr().err
