@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.removal import OURS, Removal, StillSharesError, make_plan
+from cli.removal import OURS, Left, Removal, StillSharesError, make_plan
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import CLUSTER_ROLES, NAMESPACES, NODES, PODS, VALIDATING_POLICIES
@@ -34,7 +34,7 @@ async def cluster(kube: KubeClient) -> KubeClient:
     return kube
 
 
-async def removed(kube: KubeClient) -> tuple[Any, list[str]]:
+async def removed(kube: KubeClient) -> tuple[Left, list[str]]:
     said: list[str] = []
     removal = Removal(kube, SystemClock(), say=said.append, limit_s=3)
     return await removal.run(await make_plan(kube)), said
@@ -78,16 +78,17 @@ async def test_everything_of_the_plan_is_removed_and_pods_are_left_alone(
 
 
 async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_named(
-    cluster: KubeClient,
+    kube: KubeClient,
 ) -> None:
+    await furnish(kube)
     status = {"capacity": {names.GPU_SLOT: "64"}}
-    await cluster.patch(NODES, NODE, {"status": status}, subresource="status")
+    await kube.patch(NODES, NODE, {"status": status}, subresource="status")
 
-    left, said = await removed(cluster)
+    left, said = await removed(kube)
 
     assert left.nodes == {NODE: [f"capacity {names.GPU_SLOT}"]}
     assert left.unfinished
-    assert "waiting for kubelets to let go of the slots, up to five minutes" in said
+    assert said[-1] == "waiting for kubelets to let go of the slots, up to five minutes"
 
 
 async def test_one_node_is_cleaned_only_when_it_no_longer_shares(cluster: KubeClient) -> None:
