@@ -29,8 +29,8 @@ e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the f
 bench: setup ## measure; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: setup ## 100,000 odd AdmissionReviews against the real webhook (minutes)
-	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000
+fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 dear ones against the real webhook (minutes)
+	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -51,6 +51,16 @@ class LiveWebhook:
         return int(line.split()[1]) / 1024
 
     @property
+    def cpu_s(self) -> float:
+        """CPU time that all threads of the process have had, in seconds.
+
+        ``schedstat`` counts in nanoseconds, where ``stat`` counts in hundredths of a second.
+        Source: Linux, Documentation/scheduler/sched-stats.rst.
+        """
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((it / "schedstat").read_text().split()[0]) for it in tasks) / 1e9
+
+    @property
     def alive(self) -> bool:
         return self.process.returncode is None
 

@@ -1,7 +1,9 @@
 """``python -m benchmarks.fuzz_webhook [--count N]``: odd AdmissionReviews against a real webhook.
 
 The role runs as a process of its own and is asked over TLS. Each answer must be a correct review
-with our uid, or a 4xx with a reason; anything else, a silence or a dead process ends with 1.
+with our uid, or a 4xx with a reason; anything else, a silence or a dead process ends with 1. So
+does a review that takes more than 50 ms of the process's CPU time: a part of them is made to cost
+as much as its kind can.
 """
 
 import argparse
@@ -17,14 +19,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks._adversarial_reviews import adversarial_reviews
 from benchmarks._http_caller import Caller, request_bytes
 from benchmarks._live_webhook import Live, live_webhooks
 from benchmarks._odd_reviews import odd_reviews
 
 _COUNT: Final = 100_000
+_DEAR: Final = 5_000
 _SEED: Final = 20261120
 _ANSWER_LIMIT_S: Final = 20.0
 _SHOWN: Final = 5
+_MOST_CPU_S: Final = 0.05
+# A review that seems to cost too much is asked again: a processor that others use too is slower now
+# and then, and a collection of garbage or a list of the cluster may fall on any review.
+_SECOND_LOOKS: Final = 4
 _RSS_EVERY: Final = 500
 _WARM_UP: Final = 5_000  # caches and pools fill; from here on memory has to be flat
 
@@ -38,6 +46,8 @@ class Tally:
     slowest_s: float = 0.0
     rss_mib: list[float] = field(default_factory=list)
     took_s: float = 0.0
+    most_cpu_s: float = 0.0
+    most_cpu_of: str = ""
 
     def report(self) -> dict[str, Any]:
         """Sum up, with the memory of each tenth of the run."""
@@ -51,6 +61,11 @@ class Tally:
             "rss_mib": [round(it, 1) for it in self.rss_mib[::step]],
             "rss_mib_last": round(self.rss_mib[-1], 1) if self.rss_mib else None,
             "rss_mib_most": round(max(self.rss_mib), 1) if self.rss_mib else None,
+            **(
+                {"most_cpu_ms": round(self.most_cpu_s * 1000, 1), "of": self.most_cpu_of}
+                if self.most_cpu_of
+                else {}
+            ),
         }
 
 
@@ -69,6 +84,31 @@ async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> Tally:
                 break
     if webhook.alive:
         tally.rss_mib.append(webhook.rss_mib)
+    tally.took_s = time.monotonic() - began_s
+    return tally
+
+
+async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> Tally:
+    """Ask *count* questions that mean to be dear, and hold the CPU time of each to 50 ms."""
+    webhook = live.webhooks[0]
+    tally = Tally()
+    began_s = time.monotonic()
+    async with Caller(webhook.port, live.trust()) as caller:
+        for number, (what, path, body) in enumerate(adversarial_reviews(count, seed=seed)):
+            if number % _RSS_EVERY == 0:
+                tally.rss_mib.append(webhook.rss_mib)
+            cpu_s = _MOST_CPU_S + 1
+            for _ in range(1 + _SECOND_LOOKS):
+                before_s = webhook.cpu_s
+                await _ask(caller, path, body, tally)
+                cpu_s = min(cpu_s, webhook.cpu_s - before_s)
+                if cpu_s <= _MOST_CPU_S:
+                    break
+            else:
+                tally.faults.append(f"{cpu_s * 1000:.0f} ms of CPU for {what}, {len(body)} bytes")
+            if cpu_s > tally.most_cpu_s:
+                tally.most_cpu_s, tally.most_cpu_of = cpu_s, f"{what}, {len(body)} bytes"
+    tally.rss_mib.append(webhook.rss_mib)
     tally.took_s = time.monotonic() - began_s
     return tally
 
@@ -150,23 +190,27 @@ def _patch_fault(response: dict[str, Any]) -> str:
     return "" if fine else "a patch that is none"
 
 
-async def _run(count: int, seed: int) -> Tally:
+async def _run(count: int, dear: int, seed: int) -> list[Tally]:
     with tempfile.TemporaryDirectory() as folder:
         async with live_webhooks(Path(folder)) as live:
-            return await fuzz(live, count=count, seed=seed)
+            odd = await fuzz(live, count=count, seed=seed)
+            return [odd, await fuzz_costs(live, count=dear, seed=seed)]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fuzz, print one line of JSON; 1 when anything was wrong."""
+    """Fuzz, print a line of JSON for each part; 1 when anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz_webhook", description=__doc__)
-    parser.add_argument("--count", type=int, default=_COUNT, help=f"reviews, default {_COUNT}")
+    parser.add_argument("--count", type=int, default=_COUNT, help=f"odd ones, default {_COUNT}")
+    parser.add_argument("--dear", type=int, default=_DEAR, help=f"dear ones, default {_DEAR}")
     parser.add_argument("--seed", type=int, default=_SEED, help="of the dice")
     options = parser.parse_args(argv)
-    tally = asyncio.run(_run(options.count, options.seed))
-    sys.stdout.write(json.dumps(tally.report()) + "\n")
-    for fault in tally.faults[:_SHOWN]:
+    faults: list[str] = []
+    for tally in asyncio.run(_run(options.count, options.dear, options.seed)):
+        sys.stdout.write(json.dumps(tally.report()) + "\n")
+        faults += tally.faults
+    for fault in faults[:_SHOWN]:
         sys.stderr.write(f"fault: {fault}\n")
-    return 1 if tally.faults else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

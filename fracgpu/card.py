@@ -1,13 +1,14 @@
 """The physical cards: what one is, what of it may be shared, and which kinds a cluster has."""
 
-import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NewType
 
+from fracgpu.globs import glob_matches
 from fracgpu.units import Mib
 
 CardUuid = NewType("CardUuid", str)
@@ -140,13 +141,17 @@ def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
 
     Without globs that allow, every model is allowed that is not excluded.
     """
-    if not globs:
-        return True
+    return not globs or _allowed(model, tuple(globs))
+
+
+# The same few models are held against a pod's globs once for each of thousands of cards.
+@lru_cache(maxsize=2048)
+def _allowed(model: str, globs: tuple[str, ...]) -> bool:
     key = model_key(model).casefold()
     allowed = None
     for glob in globs:
         excludes = glob.startswith("!")
-        matches = fnmatch.fnmatchcase(key, model_key(glob.removeprefix("!")).casefold())
+        matches = glob_matches(key, model_key(glob.removeprefix("!")).casefold())
         if excludes and matches:
             return False
         if not excludes:

@@ -1,6 +1,5 @@
 """From a request to MiB: which card class a share is a share of, and what is granted."""
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -8,8 +7,9 @@ from typing import Final
 from fracgpu import names
 from fracgpu.card import CardClass, model_allowed
 from fracgpu.container import effective
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, listed
 from fracgpu.request import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.stated import per_card_mib
 from fracgpu.units import Mib, format_mib, share_of
 
@@ -34,6 +34,8 @@ class ClassRule:
     def has_default(self) -> bool:
         return bool(self.default_models) or self.default_mib is not None
 
+
+_MOST_MODELS: Final = 300  # characters of a list of the cluster's models
 
 NO_RULE: Final = ClassRule()
 
@@ -290,7 +292,8 @@ def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError
     return RequestError(
         field=names.MODEL,
         found=", ".join(request.models),
-        wanted="globs that match a card model of this cluster: " + ", ".join(models),
+        wanted="globs that match a card model of this cluster: "
+        + listed(models, limit=_MOST_MODELS),
         hint=_model_hint(request.models[0], models),
     )
 
@@ -302,7 +305,10 @@ def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
         field="the cluster's default card",
         found=(", ".join(rule.default_models) or "a card") + sizes,
         wanted="one that the cluster has: "
-        + ", ".join(f"{'/'.join(sorted(it.models))} ({it.capacity_mib} MiB)" for it in classes),
+        + listed(
+            (f"{'/'.join(sorted(it.models))} ({it.capacity_mib} MiB)" for it in classes),
+            limit=_MOST_MODELS,
+        ),
         hint=f'name a model, e.g. {names.MODEL}: "{there[0]}"',
     )
 
@@ -311,10 +317,12 @@ def _model_hint(glob: str, models: Sequence[str]) -> str:
     if glob.startswith("!"):
         return ""
     bare = glob.strip("*").casefold()
+    if len(glob) > MAX_WORD_CHARS:
+        return ""
     if bare and any(bare in model.casefold() for model in models):
         return f"write '*{glob.strip('*')}*'"
-    close = difflib.get_close_matches(glob, models, n=1, cutoff=0.3)
-    return f"did you mean '{close[0]}'?" if close else ""
+    close = nearest(glob, models, cutoff=0.3)
+    return f"did you mean '{close}'?" if close else ""
 
 
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:

@@ -1,6 +1,5 @@
 """What a pod asks for: the request language read strictly, or why it makes no sense."""
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -8,9 +7,12 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from fracgpu import names, stated
+from fracgpu.bounds import MAX_GLOBS, refuse_beyond
 from fracgpu.card import model_key
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.globs import MAX_GLOB_CHARS
+from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.stated import limit_of, per_card_mib, stated_amounts
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
@@ -147,6 +149,9 @@ def read_request(
     Raises:
         RequestError: something cannot be read or contradicts something else.
     """
+    if not _ours(annotations, containers):
+        return None  # nearly every pod
+    refuse_beyond(annotations, containers)
     _refuse_unknown_keys(annotations)
     strategy = _choice(annotations, names.PLACEMENT, Strategy)
     topology = _choice(annotations, names.TOPOLOGY, Topology)
@@ -198,18 +203,28 @@ def read_request(
     )
 
 
+def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> bool:
+    return any(key.startswith(names.PREFIX) for key in annotations) or any(
+        key.startswith(names.PREFIX)
+        for spec in containers
+        for amounts in (spec.limits, spec.requests)
+        for key in amounts
+    )
+
+
 def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
     known = (*names.REQUEST_KEYS, *names.RESERVED_KEYS)
-    for key in sorted(annotations):
-        if key.startswith(names.PREFIX) and key not in known:
-            words = [it.removeprefix(names.PREFIX) for it in names.REQUEST_KEYS]
-            close = difflib.get_close_matches(key.removeprefix(names.PREFIX).lower(), words, n=1)
-            raise RequestError(
-                field=f"annotation {key}",
-                found=annotations[key],
-                wanted="one of " + ", ".join(names.REQUEST_KEYS),
-                hint=f"did you mean {names.PREFIX}{close[0]}?" if close else "",
-            )
+    unknown = [key for key in annotations if key.startswith(names.PREFIX) and key not in known]
+    if unknown:
+        key = min(unknown)
+        words = [it.removeprefix(names.PREFIX) for it in names.REQUEST_KEYS]
+        close = nearest(key.removeprefix(names.PREFIX).lower(), words)
+        raise RequestError(
+            field=f"annotation {shorten(key)}",
+            found=annotations[key],
+            wanted="one of " + ", ".join(names.REQUEST_KEYS),
+            hint=f"did you mean {names.PREFIX}{close}?" if close else "",
+        )
 
 
 def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
@@ -273,12 +288,13 @@ def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
         if not equals or not name or not item:
             raise RequestError(field=key, found=text, wanted=_PAIRS)
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
+            hint = did_you_mean(name, known)
             raise RequestError(
                 field=key,
                 found=text,
-                wanted=f"names of this pod's containers: {', '.join(known)}",
-                hint=f"did you mean '{close[0]}'?" if close else "",
+                wanted="names of this pod's containers: "
+                + listed(known, limit=room_for_list(hint)),
+                hint=hint,
             )
         if name in items:
             raise RequestError(field=key, found=text, wanted=f"container '{name}' only once")
@@ -315,6 +331,12 @@ def _globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
             found=text,
             wanted="card models or globs, e.g. 'NVIDIA-A100*, *H100*'",
         )
+    if len(globs) > MAX_GLOBS or max(map(len, globs)) > MAX_GLOB_CHARS:
+        raise RequestError(
+            field=names.MODEL,
+            found=text,
+            wanted=f"at most {MAX_GLOBS} models or globs of at most {MAX_GLOB_CHARS} characters",
+        )
     return tuple(model_key(glob) for glob in globs)
 
 
@@ -332,7 +354,6 @@ def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E |
     if text in CHOICES[key].language:
         hint = "this release does not honour it yet"
     else:
-        close = difflib.get_close_matches(text, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else ""
+        hint = did_you_mean(text, known)
     wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"
     raise RequestError(field=key, found=text, wanted=wanted, hint=hint)

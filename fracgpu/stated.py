@@ -4,7 +4,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.container import ContainerSpec
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, shorten
 from fracgpu.units import Mib, parse_count, parse_mib
 
 MAX_CARDS: Final = 64
@@ -43,7 +43,7 @@ def _refuse_other_resources(spec: ContainerSpec) -> None:
         for key in sorted(amounts):
             if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
                 raise RequestError(
-                    field=f"{place}['{key}'] of container '{spec.name}'",
+                    field=f"{place}['{shorten(key)}'] of container '{spec.name}'",
                     found=amounts[key],
                     wanted=f"{names.GPU_MEM} in whole MiB",
                     hint=f"use the annotation {names.CARDS} for several cards",

@@ -8,13 +8,14 @@ from typing import Final
 from fracgpu import names
 from fracgpu.card import CardClass
 from fracgpu.dialects import PodPieces, Understood, enabled_dialects, understand
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, shorten
 from fracgpu.grant import ClassRule, Grant, describe, grant
 from fracgpu.request import PodRequest, read_request
 from webhook.affinity import node_edits, requirements
-from webhook.environment import places, refuse_chosen_cards, void_edits
+from webhook.bounds import asks_us, judge_bounds
+from webhook.environment import refuse_chosen_cards, void_edits
 from webhook.patch import Edit, escape
-from webhook.pod import NO_META, Pod, amounts, specs
+from webhook.pod import NO_META, Pod, specs
 from webhook.resources import resource_edits
 from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rules, Untouched
 
@@ -23,14 +24,10 @@ _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 # What a pod asks is settled when it is created; how it may be moved is not.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
+_MOST_GRANTED: Final = 120  # characters of a grant in a refusal
+
 # Between the words of a grant and where its request came from.
 _FROM: Final = "; in other words: "
-
-# Reading a request compares things with each other, so there are bounds. No pod that anybody runs
-# comes near, and the API server itself refuses larger annotations, but only after admission.
-_MOST_CONTAINERS: Final = 500
-_MOST_RESOURCES: Final = 100  # in one container's limits or requests
-_MOST_ANNOTATION_CHARS: Final = 256 * 1024
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -58,9 +55,9 @@ def judge_new(
         rules: the administrator's.
         namespace_labels: of the pod's namespace; they turn dialects on.
     """
-    fault = _fault_of(pod)
-    if fault:
-        return Refusal(message=fault) if _asks_us(pod) else Untouched()
+    beyond = judge_bounds(pod)
+    if beyond is not None:
+        return beyond
     try:
         _refuse_reserved_keys(pod)
         understood = _understood(pod, rules, namespace_labels)
@@ -76,7 +73,7 @@ def judge_new(
         )
         text = _refuse_granted(pod, describe(granted), origin=understood.origin)
     except RequestError as error:
-        return Refusal(message=str(error), dialect=OURS if _asks_us(pod) else OTHER)
+        return Refusal(message=str(error), dialect=OURS if asks_us(pod) else OTHER)
     edits = (
         *_annotation_edits(pod, {**understood.annotations, names.GRANTED: text}),
         *resource_edits(pod, granted, understood.removals),
@@ -109,6 +106,9 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
             wanted = "no change: what a pod asks is settled when it is created"
             _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
         if _ours(old.annotations) != _ours(new.annotations):
+            beyond = judge_bounds(new)
+            if beyond is not None:
+                return beyond
             read_request(new.annotations, specs(new))
     except RequestError as error:
         return Refusal(message=str(error))
@@ -154,50 +154,6 @@ def _dialect(origin: str) -> str:
     return origin.partition(" from ")[2].partition(":")[0] or OURS
 
 
-def _asks_us(pod: Pod) -> bool:
-    if any(key.startswith(names.PREFIX) for key in pod.annotations):
-        return True
-    return any(
-        key.startswith(names.PREFIX)
-        for _, containers in places(pod)
-        for it in containers
-        for which in ("limits", "requests")
-        for key in amounts(it, which)
-    )
-
-
-def _fault_of(pod: Pod) -> str:
-    """Say what keeps a pod from being read at all; empty when nothing does.
-
-    Names that stand twice are refused by the API server as well, but only after admission.
-    """
-    found = [it for _, containers in places(pod) for it in containers]
-    if len(found) > _MOST_CONTAINERS:
-        return (
-            f"the pod has {len(found)} containers; want at most {_MOST_CONTAINERS} in a pod that "
-            "asks for a share of a card"
-        )
-    if sum(len(key) + len(text) for key, text in pod.annotations.items()) > _MOST_ANNOTATION_CHARS:
-        return (
-            f"the pod's annotations are too long; want at most {_MOST_ANNOTATION_CHARS} characters "
-            "together"
-        )
-    for it in found:
-        held = it.resources and max(
-            len(it.resources.limits or ()), len(it.resources.requests or ())
-        )
-        if held and held > _MOST_RESOURCES:
-            return (
-                f"container '{it.name[:80]}' has more than {_MOST_RESOURCES} resources; want fewer "
-                "in a pod that asks for a share of a card"
-            )
-    names_ = [it.name for it in found]
-    if len(set(names_)) == len(names_):
-        return ""
-    twice = next(name for name in names_ if names_.count(name) > 1)
-    return f"the pod has two containers with the name '{twice[:80]}'; want a name for each"
-
-
 def _refuse_reserved_keys(pod: Pod) -> None:
     for key in (names.ASSIGNMENT, names.WIRED):
         if key in pod.annotations:
@@ -232,7 +188,9 @@ def _refuse_granted(pod: Pod, words: str, *, origin: str = "") -> str:
     raise RequestError(
         field=names.GRANTED,
         found=said,
-        wanted=f"{text!r}, which the webhook writes" if text else "no such annotation",
+        wanted=f"'{shorten(text, limit=_MOST_GRANTED)}', which the webhook writes"
+        if text
+        else "no such annotation",
         hint="leave it out",
     )
 

@@ -6,6 +6,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from fracgpu.container import ContainerSpec
+from fracgpu.errors import shorten_bytes
 from fracgpu.views import container_specs
 
 _T = TypeVar("_T")
@@ -15,21 +16,21 @@ class MalformedReviewError(Exception):
     """Bytes that are not what the API server sends; the message says what was wanted."""
 
 
-class Resources(msgspec.Struct, frozen=True):
+class Resources(msgspec.Struct, frozen=True, gc=False):
     """``resources`` of a container; JSON numbers are allowed where quantities stand."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
-class EnvVar(msgspec.Struct, frozen=True):
+class EnvVar(msgspec.Struct, frozen=True, gc=False):
     """One environment variable; without a value it is empty or comes from somewhere else."""
 
     name: str
     value: str | None = None
 
 
-class Container(msgspec.Struct, frozen=True, rename="camel"):
+class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A container or init container."""
 
     name: str
@@ -38,7 +39,7 @@ class Container(msgspec.Struct, frozen=True, rename="camel"):
     env: list[EnvVar] | None = None
 
 
-class Requirement(msgspec.Struct, frozen=True):
+class Requirement(msgspec.Struct, frozen=True, gc=False):
     """One node selector requirement; all of a term's must hold."""
 
     key: str
@@ -46,7 +47,7 @@ class Requirement(msgspec.Struct, frozen=True):
     values: list[str] | None = None
 
 
-class Term(msgspec.Struct, frozen=True, rename="camel"):
+class Term(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """One node selector term; one of a selector's must match, and an empty one matches nothing."""
 
     match_expressions: list[Requirement] | None = None
@@ -107,7 +108,12 @@ class Pod(msgspec.Struct, frozen=True):
         return self.metadata.annotations or {}
 
 
+class _StoredPod(msgspec.Struct):
+    metadata: PodMeta = NO_META
+
+
 _pod_decoder: Final = msgspec.json.Decoder(Pod)
+_stored_pod_decoder: Final = msgspec.json.Decoder(_StoredPod)
 
 
 def read_pod(body: bytes | msgspec.Raw, *, what: str = "the pod") -> Pod:
@@ -119,6 +125,16 @@ def read_pod(body: bytes | msgspec.Raw, *, what: str = "the pod") -> Pod:
     return decode(_pod_decoder, body, what=what)
 
 
+def read_stored_pod(body: bytes | msgspec.Raw, *, what: str) -> Pod:
+    """Read of the stored pod what an update may not change, its metadata; the spec is left empty.
+
+    Raises:
+        MalformedReviewError: it is no pod; the message names *what* it should have been.
+    """
+    stored = decode(_stored_pod_decoder, body, what=what)
+    return Pod(spec=PodSpec(containers=[]), metadata=stored.metadata)
+
+
 def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, what: str) -> _T:
     """Decode JSON.
 
@@ -128,7 +144,7 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, wh
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise MalformedReviewError(f"{what} cannot be read: {error}") from error
+        raise MalformedReviewError(shorten_bytes(f"{what} cannot be read: {error}")) from error
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:

@@ -10,13 +10,17 @@ from typing import Final
 
 import msgspec
 
+from fracgpu.errors import shorten_bytes
 from webhook.patch import Edit
-from webhook.pod import MalformedReviewError, Pod, decode, read_pod
+from webhook.pod import MalformedReviewError, Pod, decode, read_pod, read_stored_pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
 _NULL: Final = msgspec.Raw(b"null")
-_MOST_WORDS: Final = 2000  # characters of a refusal: an event holds 1024, a terminal not much more
+
+# kube-apiserver cuts every warning to 256 characters once all of them together exceed 4096
+# (apiserver, endpoints/filters/warning.go), and our warnings end with what to do.
+_MOST_WARNINGS_CHARS: Final = 4000
 
 
 class Operation(Enum):
@@ -154,7 +158,7 @@ def read_pods(review: Review) -> tuple[Pod, Pod | None]:
     pod = read_pod(review.object, what="request.object")
     if review.old is None:
         return pod, None
-    return pod, read_pod(review.old, what="request.oldObject")
+    return pod, read_stored_pod(review.old, what="request.oldObject")
 
 
 def kind_of(review: Review) -> str:
@@ -164,7 +168,7 @@ def kind_of(review: Review) -> str:
 
 def write_allowed(uid: str, *, edits: Sequence[Edit] = (), warnings: Sequence[str] = ()) -> bytes:
     """Answer yes, with a JSONPatch if there is anything to change."""
-    response = _Response(uid=uid, allowed=True, warnings=list(warnings) or None)
+    response = _Response(uid=uid, allowed=True, warnings=_bounded(warnings) or None)
     if edits:
         response.patch_type = "JSONPatch"
         response.patch = _encoder.encode(edits)
@@ -173,7 +177,18 @@ def write_allowed(uid: str, *, edits: Sequence[Edit] = (), warnings: Sequence[st
 
 def write_refused(uid: str, *, message: str, code: int, reason: str) -> bytes:
     """Answer no; ``kubectl`` shows the message."""
-    if len(message) > _MOST_WORDS:
-        message = f"{message[: _MOST_WORDS - 1]}…"
-    status = _Status(code=code, message=message, reason=reason)
+    status = _Status(code=code, message=shorten_bytes(message), reason=reason)
     return _encoder.encode(_Answer(response=_Response(uid=uid, allowed=False, status=status)))
+
+
+def _bounded(warnings: Sequence[str]) -> list[str]:
+    """Keep as many warnings as the API server hands on whole, each as long as an error may be."""
+    kept: list[str] = []
+    left = _MOST_WARNINGS_CHARS
+    for number, warning in enumerate(warnings):
+        text = shorten_bytes(warning)
+        left -= len(text)
+        if left < 0:
+            return [*kept, f"and {len(warnings) - number} more warnings like these"]
+        kept.append(text)
+    return kept

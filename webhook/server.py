@@ -10,9 +10,11 @@ from aiohttp import web
 
 from fracgpu import names
 from fracgpu.card import CardClass
+from fracgpu.errors import shorten
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
+from webhook.bounds import judge_size
 from webhook.metrics import Decision, WebhookMetrics
 from webhook.mutation import judge_change, judge_new
 from webhook.pod import MalformedReviewError
@@ -26,6 +28,7 @@ log = structlog.get_logger()
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
+_MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +94,15 @@ class Reviewer:
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> Outcome:
-        pod, old = read_pods(review)
         rules = self._known.rules()
+        excluded = review.old is None and review.namespace in rules.excluded_namespaces
+        beyond = judge_size(review.object, review.old, what="the pod")
+        if beyond is not None:
+            return _excluded(review) if excluded else beyond
+        pod, old = read_pods(review)
         if old is not None:
             return judge_change(old, pod, user=review.user, rules=rules)
-        if review.namespace in rules.excluded_namespaces:
+        if excluded:
             return _excluded(review)
         return judge_new(
             pod,
@@ -120,12 +127,12 @@ class Reviewer:
         event, said = _told(review, outcome)
         self._log.info(
             event,
-            uid=review.uid,
+            uid=shorten(review.uid),
             operation=review.operation.value,
-            kind=review.kind,
-            namespace=review.namespace,
-            name=review.name,
-            user=review.user,
+            kind=shorten(review.kind),
+            namespace=shorten(review.namespace),
+            name=shorten(review.name, limit=_MOST_NAME),
+            user=shorten(review.user, limit=_MOST_NAME),
             dry_run=review.dry_run,
             took_us=round(took_s * 1e6),
             **said,

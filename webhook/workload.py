@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.card import CardClass
+from fracgpu.errors import shorten
+from webhook.bounds import MAX_TEMPLATES, asks_in_json, judge_size
 from webhook.mutation import NO_LABELS, NOT_READ_YET, judge_new
-from webhook.pod import MalformedReviewError, Pod, decode
+from webhook.pod import MalformedReviewError, decode, read_pod
 from webhook.review import Review, kind_of
 from webhook.rules import (
     BUILT_IN_WORKLOADS,
@@ -22,9 +24,9 @@ from webhook.rules import (
     WorkloadKind,
 )
 
-_decoder: Final = msgspec.json.Decoder(dict[str, Any])
-
-Json = Mapping[str, Any]
+_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_NULL: Final = b"null"
 
 
 def judge_workload(
@@ -49,23 +51,36 @@ def judge_workload(
         MalformedReviewError: it is no kind of workload that we know, or no object.
     """
     kind = _kind(review, rules)
-    body = decode(_decoder, review.object, what="request.object")
-    old = decode(_decoder, review.old, what="request.oldObject") if review.old else {}
-    warnings = list(_misplaced(body, kind, review))
+    beyond = judge_size(review.object, review.old, what=f"the {review.kind}")
+    if beyond is not None:
+        return beyond
+    decode(_fields_decoder, review.object, what="request.object")
+    warnings = list(_misplaced(review.object, kind, review))
     asked = False
-    for path in kind.templates:
-        before = dict(_at(old, path))
-        for where, template in _at(body, path):
-            if template == before.get(where):
-                continue
-            outcome = _judge_template(
-                template, classes, rules=rules, namespace_labels=namespace_labels
-            )
-            if isinstance(outcome, Refusal):
-                return replace(outcome, message=f"in {where}: {outcome.message}")
-            asked = asked or outcome.dialect != Untouched().dialect
-            warnings += [f"in {where}: {it}" for it in outcome.warnings]
+    for number, (where, template) in enumerate(_new_templates(review, kind)):
+        if number == MAX_TEMPLATES:
+            return _too_many(review)
+        outcome = _judge_template(template, classes, rules=rules, namespace_labels=namespace_labels)
+        if isinstance(outcome, Refusal):
+            return replace(outcome, message=f"in {shorten(where)}: {outcome.message}")
+        asked = asked or outcome.dialect != Untouched().dialect
+        warnings += [f"in {shorten(where)}: {it}" for it in outcome.warnings]
     return Untouched(warnings=tuple(warnings), dialect=OURS if asked else Untouched().dialect)
+
+
+def _too_many(review: Review) -> Outcome:
+    fault = f"the {review.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
+    return Refusal(message=fault) if asks_in_json(review.object) else Untouched()
+
+
+def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, msgspec.Raw]]:
+    """Give the templates that are not as they were, with the paths that lead there."""
+    for path in kind.templates:
+        before = dict(_at(review.old, path)) if review.old else {}
+        for where, template in _at(review.object, path):
+            # The API server writes one value in one way: structs in order, maps sorted by key.
+            if where not in before or bytes(template) != bytes(before[where]):
+                yield where, template
 
 
 def _kind(review: Review, rules: Rules) -> WorkloadKind:
@@ -79,18 +94,18 @@ def _kind(review: Review, rules: Rules) -> WorkloadKind:
 
 
 def _judge_template(
-    template: object,
+    template: msgspec.Raw,
     classes: Sequence[CardClass] | None,
     *,
     rules: Rules,
     namespace_labels: Mapping[str, str],
 ) -> Outcome:
     try:
-        pod = msgspec.convert(template, Pod)
-    except (ValueError, RecursionError) as error:
-        if names.PREFIX.encode() not in msgspec.json.encode(template):
+        pod = read_pod(template, what="the pod template")
+    except MalformedReviewError as error:
+        if not asks_in_json(template):
             return Untouched()  # some controllers' templates lack what a whole pod has
-        return Refusal(message=f"the pod template cannot be read: {error}")
+        return Refusal(message=str(error))
     if names.GRANTED in pod.annotations:
         return Refusal(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
@@ -104,30 +119,34 @@ def _judge_template(
     return outcome
 
 
-def _at(body: Json, path: str) -> Iterator[tuple[str, object]]:
+def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[str, msgspec.Raw]]:
     """Find what stands at *path*, each with the path that leads there; nothing where it ends."""
-    found: list[tuple[str, object]] = [("", body)]
+    found = [("", body)]
     for step in path.split("."):
         found = [deeper for where, it in found for deeper in _step(where, it, step)]
-    yield from ((where, it) for where, it in found if it is not None)
+    yield from ((where, it) for where, it in found if bytes(it) != _NULL)
 
 
-def _step(where: str, value: object, step: str) -> Iterator[tuple[str, object]]:
+def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgspec.Raw]]:
     prefix = f"{where}." if where else ""
-    if isinstance(value, list) and step == "*":
-        yield from ((f"{where}[{index}]", it) for index, it in enumerate(value))
-    elif isinstance(value, dict):
-        keys = value if step == "*" else [step]
-        yield from ((f"{prefix}{key}", value[key]) for key in keys if key in value)
+    match bytes(value)[:1]:
+        case b"[" if step == "*":
+            places = decode(_list_decoder, value, what=where)
+            yield from ((f"{where}[{index}]", it) for index, it in enumerate(places))
+        case b"{":
+            fields = decode(_fields_decoder, value, what=where or "request.object")
+            keys = fields if step == "*" else [step]
+            yield from ((f"{prefix}{key}", fields[key]) for key in keys if key in fields)
+        case _:
+            return
 
 
-def _misplaced(body: Json, kind: WorkloadKind, review: Review) -> Iterator[str]:
+def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
     """Warn of requests on the workload itself, where nobody reads them."""
-    metadata = body.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    for key in sorted(annotations) if isinstance(annotations, dict) else ():
-        if key in names.REQUEST_KEYS:
-            yield (
-                f"metadata.annotations['{key}'] says nothing on a {review.kind}: write it in "
-                f"{kind.templates[0]}.metadata.annotations"
-            )
+    for _, annotations in _at(body, "metadata.annotations"):
+        for key in names.REQUEST_KEYS:
+            for _ in _step("", annotations, key):
+                yield (
+                    f"metadata.annotations['{key}'] says nothing on a {review.kind}: write it in "
+                    f"{kind.templates[0]}.metadata.annotations"
+                )

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final, NoReturn
 
 from fracgpu.container import ContainerSpec
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, shorten
 from fracgpu.request import FULL_CORES, MAX_CARDS
 from fracgpu.units import MAX_MIB, Mib, parse_memory_mib, parse_share
 
@@ -19,12 +19,12 @@ _SHARE_GRAIN: Final = 10**9
 
 def limit_field(key: str, spec: ContainerSpec) -> str:
     """Name a limit as refusals do."""
-    return f"limits['{key}'] of container '{spec.name}'"
+    return f"limits['{shorten(key)}'] of container '{spec.name}'"
 
 
 def annotation_field(key: str) -> str:
     """Name a pod annotation as refusals do."""
-    return f"annotation {key}"
+    return f"annotation {shorten(key)}"
 
 
 def whole(text: str, *, field: str, wanted: str, low: int, high: int) -> int:

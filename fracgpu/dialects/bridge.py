@@ -13,7 +13,7 @@ from fracgpu.dialects.language import ITEM_KEYS, annotations_of, items_of, pod_k
 from fracgpu.dialects.model import Ask, Options, PodPieces, Reading
 from fracgpu.dialects.reading import Intake, read
 from fracgpu.dialects.table import limit_owners
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, shorten
 from fracgpu.request import PodRequest, SliceRequest, read_request
 
 # Whole cards of device plugins; a node is shared or whole-card, so no pod can have both.
@@ -99,17 +99,20 @@ def _agreed(pod: PodPieces, ask: Ask, *, own: Mapping[str, str], said: Mapping[s
     if own == said:
         return True
     spec = next(it for it in pod.containers if it.name == ask.container)
-    beside = f"no request for container '{ask.container}' beside {ask.origin}"
+    beside = f"beside {shorten(ask.origin)}"
     if own:
         key = next(iter(own))
         raise RequestError(
-            field=key, found=pod.annotations[key], wanted=beside, hint="keep one of the two"
+            field=key,
+            found=pod.annotations[key],
+            wanted=f"no request for container '{ask.container}' {beside}",
+            hint="keep one of the two",
         )
     if names.GPU_MEM in spec.limits:
         raise RequestError(
             field=limit_field(names.GPU_MEM, spec),
             found=spec.limits[names.GPU_MEM],
-            wanted=beside,
+            wanted=f"no request of our own {beside}",
             hint="keep one of the two",
         )
     return False
@@ -164,7 +167,8 @@ def _pod_annotations(pod: PodPieces, intake: Intake) -> dict[str, str]:
             raise RequestError(
                 field=key,
                 found=own,
-                wanted=f"'{text}', as {intake.asks[0].origin.partition(':')[0]}'s annotations say",
+                wanted=f"'{shorten(text)}', as "
+                f"{intake.asks[0].origin.partition(':')[0]}'s annotations say",
                 hint="keep one of the two",
             )
     return said

@@ -1,6 +1,5 @@
 """KAI: a share or MiB for one container by pod annotation, and memory by container name."""
 
-import difflib
 import re
 from typing import Final
 
@@ -16,7 +15,8 @@ from fracgpu.dialects.amounts import (
 )
 from fracgpu.dialects.model import Ask, Dialect, Options, PodPieces, Reading, keys
 from fracgpu.dialects.preferences import not_offered
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, listed
+from fracgpu.spelling import did_you_mean, room_for_list
 from fracgpu.units import parse_memory_mib
 
 FRACTION: Final = "gpu-fraction"
@@ -138,12 +138,13 @@ def _known(pod: PodPieces, name: str, *, field: str, found: str) -> str:
     known = [spec.name for spec in pod.containers]
     if name in known:
         return name
-    close = difflib.get_close_matches(name, known, n=1)
+    hint = did_you_mean(name, known)
     raise RequestError(
         field=field,
         found=found,
-        wanted=f"the name of one of this pod's containers: {', '.join(known)}",
-        hint=f"did you mean '{close[0]}'?" if close else "",
+        wanted="the name of one of this pod's containers: "
+        + listed(known, limit=room_for_list(hint)),
+        hint=hint,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fracgpu import names
+from fracgpu.bounds import MAX_GLOBS
 from fracgpu.card import model_key
 from fracgpu.dialects.amounts import annotation_field
 from fracgpu.errors import RequestError
@@ -27,6 +28,12 @@ def model_globs(annotations: Mapping[str, str], *, use: str, avoid: str) -> tupl
 def _parts(annotations: Mapping[str, str], key: str) -> list[str]:
     if key not in annotations:
         return []
+    if annotations[key].count(",") >= MAX_GLOBS:
+        raise RequestError(
+            field=annotation_field(key),
+            found=annotations[key],
+            wanted=f"at most {MAX_GLOBS} parts of card models",
+        )
     parts = [part.strip() for part in annotations[key].split(",")]
     for part in parts:
         if not _MODEL_PART.fullmatch(part):

@@ -5,16 +5,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fracgpu import names
+from fracgpu.bounds import MAX_VALUE_CHARS, refuse_beyond
 from fracgpu.container import ContainerSpec
 from fracgpu.dialects import kai
 from fracgpu.dialects.amounts import annotation_field, limit_field
 from fracgpu.dialects.language import spelled
 from fracgpu.dialects.mentions import Mention, keys_of, mentions
 from fracgpu.dialects.model import Ask, Options, PodPieces, Reading
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, listed, shorten
 from fracgpu.request import Strategy
 
 _ORIGIN_CHARS: Final = 60
+_MOST_WORDS: Final = 160  # characters of our own language in a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
     found = [it for it in mentions(pod, enabled=enabled) if not it.dialect.leaves(pod, options)]
     if not found:
         return NOTHING
+    if any(it.dialect.name in enabled for it in found):
+        refuse_beyond(pod.annotations, pod.containers)
     _refuse_two_dialects(found, pod.containers, enabled)
     readings: list[Reading] = []
     warnings: list[str] = []
@@ -62,6 +66,7 @@ def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
 
 def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
     dialect = mention.dialect
+    _refuse_long_values(mention)
     _refuse_other_requests(mention, pod)
     reading = dialect.read(mention.pieces(pod), options)
     if reading.asks:
@@ -82,7 +87,17 @@ def _filled(ask: Ask, mention: Mention) -> Ask:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _ORIGIN_CHARS else f"{text[: _ORIGIN_CHARS - 1]}…"
+    return shorten(text, limit=_ORIGIN_CHARS)
+
+
+def _refuse_long_values(mention: Mention) -> None:
+    for key, text in mention.annotations.items():
+        if len(text) > MAX_VALUE_CHARS:
+            raise RequestError(
+                field=annotation_field(key),
+                found=text,
+                wanted=f"at most {MAX_VALUE_CHARS} characters",
+            )
 
 
 def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
@@ -95,7 +110,7 @@ def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
                     field=f"requests['{key}'] of container '{spec.name}'",
                     found=text,
                     wanted="what its limits say"
-                    + (f", {limits[key]}" if key in limits else "; they lack it"),
+                    + (f", {shorten(limits[key])}" if key in limits else "; they lack it"),
                     hint="leave the request out, Kubernetes copies the limit",
                 )
 
@@ -164,8 +179,8 @@ def _stray_warnings(mention: Mention, pod: PodPieces, options: Options) -> list[
         stray = sorted(mention.stray_annotations)
         say, it = ("say", "them") if len(stray) > 1 else ("says", "it")
         warnings.append(
-            f"{', '.join(annotation_field(key) for key in stray)} {say} nothing there: {title} "
-            f"reads {it} in a container's limits; {instead}"
+            f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {say} nothing there: "
+            f"{title} reads {it} in a container's limits; {instead}"
         )
     for spec in pod.containers:
         warnings += [
@@ -183,23 +198,28 @@ def _idle_warnings(mention: Mention, pod: PodPieces, options: Options, *, on: bo
     if all(key in mention.dialect.quiet for key in keys):
         return []
     instead, dialect = _instead(mention, pieces, options), mention.dialect
-    listed, many = ", ".join(keys), len(keys) > 1
+    found, many = listed(keys, limit=_MOST_WORDS), len(keys) > 1
     if on:
         says = "say nothing without" if many else "says nothing without"
-        return [f"{listed} {says} a request of {dialect.title} beside; {instead}"]
+        return [f"{found} {says} a request of {dialect.title} beside; {instead}"]
     gives = "are not read here and give" if many else "is not read here and gives"
     return [
-        f"{listed} {gives} no share of a card; {instead}, or have the dialect turned on "
+        f"{found} {gives} no share of a card; {instead}, or have the dialect turned on "
         f"(namespace label {names.DIALECTS_LABEL}={dialect.name})"
     ]
 
 
 def _instead(mention: Mention, pieces: PodPieces, options: Options) -> str:
     """Say what to write in our language, in place of all that the dialect reads."""
+    words = ""
     try:
-        words = spelled(mention.dialect.read(pieces, options), pieces.containers)
+        if max(map(len, pieces.annotations.values()), default=0) <= MAX_VALUE_CHARS:
+            words = spelled(mention.dialect.read(pieces, options), pieces.containers)
     except RequestError:
-        words = ""
+        pass
     if not words:
         return f"write {names.FRACTION} or {names.MEMORY} instead"
-    return f"write {words} in place of {', '.join(keys_of(pieces))}"
+    return (
+        f"write {shorten(words, limit=_MOST_WORDS)} in place of "
+        f"{listed(keys_of(pieces), limit=_MOST_WORDS)}"
+    )

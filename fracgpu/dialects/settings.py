@@ -1,6 +1,5 @@
 """The administrator's say in dialects: two keys of the ConfigMap's ``admission``, read strictly."""
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,6 +7,7 @@ from typing import Any, Final
 from fracgpu.dialects.model import MemoryUnit, Options
 from fracgpu.dialects.table import NAMES
 from fracgpu.errors import WireError
+from fracgpu.spelling import did_you_mean
 
 DIALECTS: Final = "dialects"
 DIALECT_OPTIONS: Final = "dialectOptions"
@@ -50,8 +50,8 @@ def read_dialect_settings(admission: Mapping[str, object]) -> DialectSettings:
 def _known(name: object, known: Iterable[str], *, what: str) -> None:
     if isinstance(name, str) and name in known:
         return
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = did_you_mean(str(name), known)
+    hint = f"; {hint}" if hint else ""
     message = f"'{str(name)[:60]}' does not exist; want some of {', '.join(known)}{hint}"
     raise WireError(what=what, message=message)
 

@@ -1,12 +1,12 @@
 """Which dialects are on for a pod: the cluster's setting, or its namespace's label instead."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
 from fracgpu.dialects.table import NAMES
+from fracgpu.spelling import did_you_mean
 
 ALL: Final = "all"
 NONE: Final = "none"
@@ -47,8 +47,8 @@ def enabled_dialects(
 
 
 def _unknown(part: str) -> str:
-    close = difflib.get_close_matches(part, NAMES, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = did_you_mean(part, NAMES)
+    hint = f"; {hint}" if hint else ""
     return (
         f"the namespace's label {names.DIALECTS_LABEL} names '{part}'; want names of "
         f"{', '.join(NAMES)}, joined by dots, or '{ALL}' or '{NONE}'{hint}"

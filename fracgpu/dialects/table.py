@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+from fracgpu.bounds import MAX_KEY_CHARS
 from fracgpu.dialects.aws import AWS
 from fracgpu.dialects.elastic import ELASTIC
 from fracgpu.dialects.gpushare import GPUSHARE
@@ -61,22 +62,24 @@ _LIMITS: Final = _Index(limits=True)
 _ANNOTATIONS: Final = _Index(limits=False)
 
 
-@lru_cache(maxsize=1024)
+# Keys that no object can have are not worth remembering: a few would fill the memory.
+_limit_owners: Final = lru_cache(maxsize=1024)(_LIMITS.owners)
+_annotation_owners: Final = lru_cache(maxsize=1024)(_ANNOTATIONS.owners)
+
+
 def limit_owners(key: str) -> tuple[Dialect, ...]:
     """Give the dialects that read *key* in a container's limits, in the table's order."""
-    return _LIMITS.owners(key)
+    return _limit_owners(key) if len(key) <= MAX_KEY_CHARS else ()
 
 
-@lru_cache(maxsize=1024)
 def annotation_owners(key: str) -> tuple[Dialect, ...]:
     """Give the dialects that read *key* among a pod's annotations, in the table's order."""
-    return _ANNOTATIONS.owners(key)
+    return _annotation_owners(key) if len(key) <= MAX_KEY_CHARS else ()
 
 
-@lru_cache(maxsize=1024)
 def is_foreign(key: str) -> bool:
     """Tell whether any dialect has a word for *key*, in whatever place."""
-    return bool(_LIMITS.owners(key) or _ANNOTATIONS.owners(key))
+    return bool(limit_owners(key) or annotation_owners(key))
 
 
 def by_name(names: Iterable[str]) -> tuple[Dialect, ...]:

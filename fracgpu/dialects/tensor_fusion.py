@@ -7,7 +7,7 @@ from fracgpu.container import ContainerKind
 from fracgpu.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
 from fracgpu.dialects.model import Ask, Dialect, Options, PodPieces, Reading, keys
 from fracgpu.dialects.preferences import model_globs, not_offered, refuse_single_cards
-from fracgpu.errors import RequestError
+from fracgpu.errors import RequestError, listed
 from fracgpu.units import Mib, parse_memory_mib
 
 _PREFIX: Final = "tensor-fusion.ai/"
@@ -100,7 +100,7 @@ def _container(pod: PodPieces) -> str:
     raise RequestError(
         field=annotation_field(CONTAINER),
         found="absent" if named is None else named,
-        wanted=f"the name of one of this pod's containers: {', '.join(apps)}",
+        wanted=f"the name of one of this pod's containers: {listed(apps)}",
         hint=f"use {names.MEMORY} with 'container=item' pairs for several",
     )
 

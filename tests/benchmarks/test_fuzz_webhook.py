@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._live_webhook import live_webhooks
 from benchmarks._odd_reviews import odd_reviews
-from benchmarks.fuzz_webhook import _fault_of, fuzz
+from benchmarks.fuzz_webhook import _fault_of, fuzz, fuzz_costs
 from benchmarks.webhook import a_review
 
 BODY = json.dumps(a_review()).encode()
@@ -73,3 +73,16 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
     said = set(tally.statuses) - {"hung up"}
     assert said == {"4xx", "passed", "patched", "refused"}
     assert tally.rss_mib[-1] < tally.rss_mib[0] + 20, "memory is flat"
+
+
+@pytest.mark.slow
+async def test_none_of_the_dear_reviews_takes_more_than_50_ms_of_a_real_webhooks_cpu(
+    tmp_path: Path,
+) -> None:
+    async with live_webhooks(tmp_path) as live:
+        await fuzz_costs(live, count=24, seed=1)  # modules and caches are warm from here on
+
+        tally = await fuzz_costs(live, count=240, seed=2)
+
+    assert tally.faults == []
+    assert 0 < tally.most_cpu_s <= 0.05

@@ -20,7 +20,7 @@ def test_without_a_hint_the_message_ends_with_the_wish() -> None:
 def test_a_hostile_value_is_shortened_in_the_message_and_kept_in_the_field() -> None:
     error = RequestError(field="a", found="x" * 5000, wanted="less")
 
-    assert str(error) == f"a is '{'x' * 119}…'; want less"
+    assert str(error) == f"a is '{'x' * 71}…'; want less"
     assert len(error.found) == 5000
 
 

@@ -501,8 +501,8 @@ REFUSED = {
         "chooses the cards, and shows them; leave it out",
     ),
     "more containers than anybody runs": (
-        a_pod(*(a_container(f"c{n}") for n in range(501)), fraction="c0=0.5"),
-        "the pod has 501 containers; want at most 500 in a pod that asks for a share of a card",
+        a_pod(*(a_container(f"c{n}") for n in range(129)), fraction="c0=0.5"),
+        "the pod has 129 containers; want at most 128 in a pod that asks for a share of a card",
     ),
     "annotations that no API server stores": (
         a_pod(fraction="0.5", model="x" * 262_144),
@@ -510,8 +510,8 @@ REFUSED = {
     ),
     "resources without end": (
         a_pod(a_container(resources={"limits": {f"x.y/{n}": "1" for n in range(101)}}), cards="1"),
-        "container 'train' has more than 100 resources; want fewer in a pod that asks for a share "
-        "of a card",
+        "container 'train' has more than 100 resources, or all together more than 1000; want fewer "
+        "in a pod that asks for a share of a card",
     ),
     "two containers of one name": (
         a_pod(a_container("a"), init=[a_container("a")], fraction="a=0.5"),
@@ -536,7 +536,10 @@ def test_a_pod_that_makes_no_sense_is_refused_in_these_words(pod: Json, message:
 
 
 def test_a_pod_that_the_api_server_will_refuse_and_that_asks_us_nothing_is_not_ours() -> None:
-    assert judged(a_pod(a_container("a"), a_container("a"))) == Untouched()
+    twice = "the pod has two containers with the name 'a'; want a name for each"
+    unread = f"{twice}; what it asks in other systems' words is left unread"
+
+    assert judged(a_pod(a_container("a"), a_container("a"))) == Untouched(warnings=(unread,))
 
 
 def test_without_any_card_the_refusal_says_what_is_missing() -> None:

@@ -175,4 +175,4 @@ def test_a_refusal_that_quotes_a_flood_is_cut() -> None:
     answer = json.loads(write_refused(UID, message="x" * 5000, code=422, reason="Invalid"))
 
     message = answer["response"]["status"]["message"]
-    assert (len(message), message[-1]) == (2000, "…")
+    assert (len(message), message[-1]) == (998, "…")

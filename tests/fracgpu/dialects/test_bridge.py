@@ -163,7 +163,7 @@ def test_our_limit_beside_a_dialect_on_one_container_is_refused_by_name() -> Non
     pod = a_pod({**GPUSHARE, names.GPU_MEM: "3072"})
 
     assert refusal(pod, "gpushare") == places(
-        "L(fracgpu.io/gpu-mem) is '3072'; want no request for container 'train' beside gpushare: "
+        "L(fracgpu.io/gpu-mem) is '3072'; want no request of our own beside gpushare: "
         "aliyun.com/gpu-mem=3; keep one of the two"
     )
 

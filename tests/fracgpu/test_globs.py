@@ -1,0 +1,62 @@
+"""Globs mean what fnmatch means by them, and cost a step for each character of the name."""
+
+import fnmatch
+import re
+import time
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fracgpu.globs import MAX_GLOB_CHARS, glob_matches
+
+GLOBS = st.text(alphabet="ab-*?[]!^\\c.", max_size=9)
+TEXTS = st.text(alphabet="ab-[]!^\\c.\n", max_size=6)
+
+
+def runs_backwards(glob: str) -> bool:
+    """Tell of a range such as ``[c-a]``, which fnmatch cuts out before it looks for a ``!``."""
+    return any(it[0] > it[2] for it in re.findall(r"(?=(.-.))", glob, re.DOTALL))
+
+
+@given(glob=GLOBS, text=TEXTS)
+def test_a_glob_matches_what_fnmatch_matches(glob: str, text: str) -> None:
+    assume(not runs_backwards(glob))
+
+    assert glob_matches(text, glob) is fnmatch.fnmatchcase(text, glob)
+
+
+@pytest.mark.parametrize(
+    ("glob", "text", "matches"),
+    [
+        ("*A100*", "NVIDIA-A100-SXM4-80GB", True),
+        ("*A100", "NVIDIA-A100-SXM4-80GB", False),
+        ("NVIDIA-?100*", "NVIDIA-H100-PCIe", True),
+        ("*[AH]100*", "NVIDIA-H100-PCIe", True),
+        ("*[!A]100*", "NVIDIA-A100-PCIe", False),
+        ("[c-a]", "b", False),
+        ("[!c-a]", "b", True),
+        ("", "", True),
+        ("*", "", True),
+        ("**", "anything", True),
+        ("[", "[", True),
+    ],
+)
+def test_what_the_documents_promise(glob: str, text: str, matches: bool) -> None:
+    assert glob_matches(text, glob) is matches
+
+
+def test_a_glob_longer_than_any_name_matches_nothing() -> None:
+    assert glob_matches("a", "*" * MAX_GLOB_CHARS)
+    assert not glob_matches("a", "*" * (MAX_GLOB_CHARS + 1))
+
+
+@pytest.mark.parametrize("glob", ["*a" * 48, "[" * 96, "*[!b]" * 19, "*" * 95 + "b", "[a-z" * 24])
+def test_no_glob_is_slow(glob: str) -> None:
+    glob_matches("a", glob)
+    began_s = time.thread_time()
+
+    for _ in range(100):
+        glob_matches("a" * 96, glob)
+
+    assert (time.thread_time() - began_s) / 100 < 0.002

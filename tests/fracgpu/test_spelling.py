@@ -1,0 +1,46 @@
+"""Suggestions cost little, whoever wrote the word and the words it might have been."""
+
+import random
+import time
+
+from fracgpu.spelling import did_you_mean, nearest, room_for_list
+
+
+def test_the_nearest_of_the_known_words_is_suggested() -> None:
+    assert nearest("fractoin", ["memory", "fraction"]) == "fraction"
+    assert did_you_mean("fractoin", ["memory", "fraction"]) == "did you mean 'fraction'?"
+
+
+def test_nothing_near_is_no_suggestion() -> None:
+    assert nearest("xyz", ["memory", "fraction"]) == ""
+    assert did_you_mean("xyz", []) == ""
+
+
+def test_suggestions_only_for_strings_up_to_63_characters() -> None:
+    assert nearest("a" * 63, ["a" * 62 + "b"]) == "a" * 62 + "b"
+    assert nearest("a" * 64, ["a" * 63 + "b"]) == ""
+    assert nearest("abc", ["abcd" * 100, "abd"]) == "abd"
+
+
+def test_a_long_suggestion_is_shown_in_part() -> None:
+    assert did_you_mean("a" * 63, ["a" * 62 + "b"]) == f"did you mean '{'a' * 39}…'?"
+
+
+def test_a_list_beside_a_hint_is_shorter() -> None:
+    assert room_for_list("did you mean 'a'?") < room_for_list("")
+
+
+def test_a_thousand_candidates_that_are_much_alike_cost_little() -> None:
+    dice = random.Random(5)  # noqa: S311 - a test's dice, not a secret
+    word = "".join(dice.choices("ab1", k=63))
+    known = []
+    for _ in range(1000):
+        letters = list(word)
+        for _ in range(25):
+            letters[dice.randrange(63)] = dice.choice("ab1")
+        known.append("".join(letters))
+    began_s = time.thread_time()
+
+    nearest(word, known)
+
+    assert time.thread_time() - began_s < 0.1
