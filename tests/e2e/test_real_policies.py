@@ -18,6 +18,7 @@ from kube.kinds import (
     DAEMONSETS,
     DEPLOYMENTS,
     JOBS,
+    LEASES,
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
@@ -28,11 +29,15 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
+from rebalancer.book import MoveBook
+from rebalancer.moves import MovePhase, plan_record
 from simulator.ports import free_ports
 from simulator.realapi import RealApiServer
+from tests.fakes.clock import NOON
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
+from tests.support.rebalancing import a_move
 from tests.support.roles import call_by_url, running_roles
 from tests.support.waiting import until
 
@@ -338,9 +343,61 @@ async def check_the_cordons(world: World) -> None:
     rebalancer = await world.as_account("fracgpu-rebalancer")
     await rebalancer.patch(NODES, "n1", cordons)
     forged = annotated(names.NODE_CARDS, "{}")
-    assert "written only by the FracGPU agent" in await refusal(
-        rebalancer.patch(NODES, "n1", forged)
+    assert DENIED in await refusal(rebalancer.patch(NODES, "n1", forged))
+
+
+async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_nothing_else(
+    world: World,
+) -> None:
+    rebalancer, admin = await world.as_account("fracgpu-rebalancer"), world.admin
+    only_cordons = "may change nothing of a node but the annotation fracgpu.io/cordons"
+    for change in (
+        {"metadata": {"labels": {names.SHARE_LABEL: "false"}}},
+        {"metadata": {"annotations": {"example.com/a": "b", names.NODE_CORDONS: "{}"}}},
+        {"metadata": {"finalizers": ["example.com/f"]}},
+        {"spec": {"unschedulable": True}},
+        {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
+    ):
+        assert only_cordons in await refusal(rebalancer.patch(NODES, "n1", change)), change
+    status = {"status": {"capacity": {"cpu": "1"}}}
+    await is_forbidden_by_rbac(rebalancer.patch(NODES, "n1", status, subresource="status"))
+    await rebalancer.patch(NODES, "n1", annotated(names.NODE_CORDONS, "{}"))
+    await rebalancer.patch(NODES, "n1", annotated(names.NODE_CORDONS, None))
+
+    for name in ("kept", "moved"):
+        await admin.create(PODS, a_pod(name), namespace="default")
+    await is_forbidden_by_rbac(
+        rebalancer.patch(PODS, "kept", annotated("a", "b"), namespace="default")
     )
+    await is_forbidden_by_rbac(rebalancer.delete(PODS, "kept", namespace="default"))
+    await is_forbidden_by_rbac(rebalancer.create(PODS, a_pod("x"), namespace="default"))
+    moved = await admin.get_object(PODS, "moved", namespace="default")
+    await rebalancer.evict(namespace="default", name="moved", uid=moved["metadata"]["uid"])
+
+    config = {"data": {"rebalancer": "mode: active"}}
+    await is_forbidden_by_rbac(
+        rebalancer.patch(CONFIGMAPS, names.CONFIG_MAP, config, namespace=SYSTEM)
+    )
+    found = await rebalancer.get_object(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    await is_forbidden_by_rbac(rebalancer.replace(CONFIGMAPS, {**found, **config}))
+    await admin.delete(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
+    for kind, name in ((CONFIGMAPS, names.CONFIG_MAP), (CONFIGMAPS, "x"), (LEASES, "x")):
+        body = {"metadata": {"name": name, "namespace": SYSTEM}}
+        assert "may create no other object" in await refusal(rebalancer.create(kind, body))
+    book = MoveBook(rebalancer, namespace=SYSTEM, guard=lambda: None)
+    await book.load()
+    record = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
+    await book.put(record, now=NOON)
+    await book.put(record.to(MovePhase.EVICTING, now=NOON), now=NOON)
+    lease = {"metadata": {"name": "fracgpu-rebalancer", "namespace": SYSTEM}}
+    await rebalancer.create(LEASES, lease)
+
+
+async def is_forbidden_by_rbac(request: Any) -> None:
+    with pytest.raises(Forbidden) as caught:
+        await request
+    assert DENIED not in str(caught.value)
+    assert "cannot" in str(caught.value)
 
 
 async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(

@@ -9,7 +9,7 @@ from typing import Any
 import cel
 import yaml
 
-POLICIES = Path(__file__).parents[2] / "deploy" / "policies.yaml"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 NODE_CLAIM = "authentication.kubernetes.io/node-name"
 SYSTEM = "system:serviceaccount:fracgpu-system"
 
@@ -18,7 +18,8 @@ Json = dict[str, Any]
 
 @cache
 def documents() -> tuple[Json, ...]:
-    return tuple(yaml.safe_load_all(POLICIES.read_text()))
+    files = sorted(DEPLOY.glob("policies*.yaml"))
+    return tuple(it for file in files for it in yaml.safe_load_all(file.read_text()))
 
 
 def policy(name: str) -> Json:
@@ -65,6 +66,7 @@ def refusals(
     old: Json | None = None,
     sender: Sender = ADMIN,
     params: Mapping[str, str] | None = None,
+    resource: str = "",
 ) -> list[str]:
     """What the policy *name* says against this request; nothing when it passes.
 
@@ -80,6 +82,7 @@ def refusals(
         "request": {
             "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
             "namespace": subject["metadata"].get("namespace", ""),
+            "resource": {"resource": resource},
             "userInfo": sender.user_info(),
         },
     }

@@ -1,0 +1,116 @@
+"""deploy/policies-rebalancer.yaml and the rebalancer's roles: what it may write, rule by rule."""
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from fracgpu import names
+from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, refusals
+
+Json = dict[str, Any]
+
+NODES, RECORDS = "fracgpu-rebalancer-nodes", "fracgpu-rebalancer-records"
+ONLY_CORDONS = (
+    "The FracGPU rebalancer may change nothing of a node but the annotation fracgpu.io/cordons."
+)
+ONLY_OWN = (
+    "The FracGPU rebalancer may create no other object than its own record and its own Lease, "
+    "fracgpu-rebalancer-state and fracgpu-rebalancer."
+)
+NODE: Json = {
+    "metadata": {
+        "name": "n1",
+        "labels": {"fracgpu.io/share": "true"},
+        "annotations": {"fracgpu.io/cards": "{}", "example.com/a": "b"},
+    },
+    "spec": {"podCIDR": "10.0.0.0/24"},
+    "status": {"capacity": {"cpu": "8"}},
+}
+
+
+def changed(**parts: Json) -> Json:
+    node = copy.deepcopy(NODE)
+    for part, fields in parts.items():
+        node[part].update(fields)
+    return node
+
+
+def noted(**notes: str) -> Json:
+    return changed(metadata={"annotations": {**NODE["metadata"]["annotations"], **notes}})
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        changed(metadata={"labels": {}}),
+        changed(metadata={"labels": {"fracgpu.io/share": "false"}}),
+        changed(metadata={"annotations": {"fracgpu.io/cards": "{}"}}),
+        changed(metadata={"finalizers": ["example.com/f"]}),
+        changed(metadata={"ownerReferences": [{"uid": "x"}]}),
+        changed(spec={"unschedulable": True}),
+        changed(spec={"taints": [{"key": "a", "effect": "NoExecute"}]}),
+        changed(status={"capacity": {"cpu": "1"}}),
+        noted(**{"example.com/a": "c"}),
+        noted(**{"fracgpu.io/out-of-service": "GPU-1"}),
+        noted(**{"fracgpu.io/cordons": "{}", "example.com/c": "d"}),
+    ],
+)
+def test_of_a_node_the_rebalancer_changes_nothing_but_the_cordons(new: Json) -> None:
+    assert refusals(NODES, new, old=NODE, sender=REBALANCER) == [ONLY_CORDONS]
+    assert refusals(NODES, new, old=NODE, sender=ADMIN) == []
+
+
+def test_it_sets_changes_and_removes_the_cordons() -> None:
+    first, second = (noted(**{names.NODE_CORDONS: it}) for it in ("{}", '{"GPU-1":{}}'))
+
+    for old, new in ((NODE, first), (first, second), (second, NODE)):
+        assert refusals(NODES, new, old=old, sender=REBALANCER) == []
+
+
+def test_it_creates_no_node() -> None:
+    assert refusals(NODES, NODE, sender=REBALANCER) == [ONLY_CORDONS]
+
+
+@pytest.mark.parametrize(
+    ("resource", "name", "said"),
+    [
+        ("configmaps", "fracgpu-rebalancer-state", []),
+        ("configmaps", "fracgpu-config", [ONLY_OWN]),
+        ("configmaps", "fracgpu-policies", [ONLY_OWN]),
+        ("configmaps", "fracgpu-rebalancer", [ONLY_OWN]),
+        ("leases", "fracgpu-rebalancer", []),
+        ("leases", "fracgpu-scheduler", [ONLY_OWN]),
+        ("leases", "", [ONLY_OWN]),
+    ],
+)
+def test_it_creates_its_own_records_alone(resource: str, name: str, said: list[str]) -> None:
+    metadata = {"name": name} if name else {"generateName": "fracgpu-rebalancer"}
+    new = {"metadata": {**metadata, "namespace": "fracgpu-system"}}
+
+    assert refusals(RECORDS, new, sender=REBALANCER, resource=resource) == said
+    assert refusals(RECORDS, new, sender=Sender(username="x"), resource=resource) == []
+
+
+def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -> None:
+    rules = [
+        (rule["apiGroups"][0], resource, tuple(rule.get("resourceNames", ())), verb)
+        for it in yaml.safe_load_all((DEPLOY / "rebalancer.yaml").read_text())
+        if it["kind"] in ("Role", "ClusterRole")
+        for rule in it["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    ]
+
+    assert sorted(rules) == [
+        ("", "configmaps", (), "create"),
+        ("", "configmaps", ("fracgpu-rebalancer-state",), "update"),
+        ("", "events", (), "create"),
+        ("", "nodes", (), "patch"),
+        ("", "pods/eviction", (), "create"),
+        ("coordination.k8s.io", "leases", (), "create"),
+        ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "patch"),
+        ("coordination.k8s.io", "leases", ("fracgpu-rebalancer",), "update"),
+    ]
