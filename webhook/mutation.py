@@ -7,7 +7,13 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.card import CardClass
-from fracgpu.dialects import PodPieces, Understood, enabled_dialects, understand
+from fracgpu.dialects import (
+    PodPieces,
+    Understood,
+    enabled_dialects,
+    in_authors_words,
+    understand,
+)
 from fracgpu.errors import RequestError, shorten
 from fracgpu.grant import ClassRule, Grant, describe, grant
 from fracgpu.request import PodRequest, read_request
@@ -65,12 +71,11 @@ def judge_new(
             _refuse_granted(pod, "")
             return Untouched(warnings=understood.warnings)
         _refuse_node_name(pod)
+        _refuse_foreign_scheduler(understood.foreign_scheduler, rules)
         refuse_chosen_cards(pod)
         if classes is None:
             return NOT_READ_YET
-        granted = _grant(
-            understood.request, classes, rule=rules.card_classes, said=_said_words(pod)
-        )
+        granted = _grant_in_words(pod, understood, classes, rules)
         text = _refuse_granted(pod, describe(granted), origin=understood.origin)
     except RequestError as error:
         return Refusal(message=str(error), dialect=OURS if asks_us(pod) else OTHER)
@@ -79,12 +84,12 @@ def judge_new(
         *resource_edits(pod, granted, understood.removals),
         *_void_edits(pod, granted, rules),
         *node_edits(pod.spec.affinity, requirements(granted)),
-        *_scheduler_edits(pod, rules),
+        *_scheduler_edits(pod, rules, foreign=understood.foreign_scheduler),
     )
     # Once taken over, a pod keeps foreign annotations that nothing else of theirs stands beside.
     taken_over = not understood.origin and _FROM in text
     foreign = () if taken_over else understood.warnings
-    warnings = (*foreign, *_warnings(pod, granted, rules))
+    warnings = (*foreign, *_warnings(pod, granted, rules, understood.foreign_scheduler))
     dialect = _dialect(understood.origin)
     if not edits:
         return Untouched(warnings=warnings, dialect=dialect)
@@ -113,6 +118,18 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
     except RequestError as error:
         return Refusal(message=str(error))
     return Untouched()
+
+
+def _grant_in_words(
+    pod: Pod, understood: Understood, classes: Sequence[CardClass], rules: Rules
+) -> Grant:
+    """Grant what a pod asks; a reason not to names the keys that its author wrote."""
+    assert understood.request is not None  # noqa: S101 - only pods that ask come here
+    rule, said = rules.card_classes, _said_words(pod)
+    try:
+        return _grant(understood.request, classes, rule=rule, said=said)
+    except RequestError as error:
+        raise in_authors_words(error, understood.authors, own=pod.annotations) from error
 
 
 def _grant(
@@ -234,18 +251,34 @@ def _void_edits(pod: Pod, granted: Grant, rules: Rules) -> list[Edit]:
     return void_edits(pod, {it.name for it in granted.need.containers})
 
 
-def _scheduler_edits(pod: Pod, rules: Rules) -> list[Edit]:
+def _refuse_foreign_scheduler(foreign: str, rules: Rules) -> None:
+    if foreign and not rules.scheduler_name:
+        raise RequestError(
+            field="spec.schedulerName",
+            found=foreign,
+            wanted="a scheduler that asks FracGPU's extender: this cluster's administrator leaves "
+            "each pod its own",
+            hint="leave it out",
+        )
+
+
+def _scheduler_edits(pod: Pod, rules: Rules, *, foreign: str) -> list[Edit]:
     if not rules.scheduler_name or pod.spec.scheduler_name == rules.scheduler_name:
         return []
-    if pod.spec.scheduler_name not in _DEFAULT_SCHEDULERS:
+    if pod.spec.scheduler_name not in (*_DEFAULT_SCHEDULERS, foreign):
         return []
     return [Edit(path="/spec/schedulerName", value=rules.scheduler_name)]
 
 
-def _warnings(pod: Pod, granted: Grant, rules: Rules) -> tuple[str, ...]:
+def _warnings(pod: Pod, granted: Grant, rules: Rules, foreign: str) -> tuple[str, ...]:
     found = []
     mine = (*_DEFAULT_SCHEDULERS, rules.scheduler_name)
-    if rules.scheduler_name and pod.spec.scheduler_name not in mine:
+    if foreign and foreign not in mine:
+        found.append(
+            f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
+            f"{rules.scheduler_name} now, so that scheduler's queues and groups do not hold"
+        )
+    elif rules.scheduler_name and pod.spec.scheduler_name not in mine:
         found.append(
             f"spec.schedulerName is {pod.spec.scheduler_name[:80]!r}, which was left as it is: the "
             "pod gets its card only if that scheduler asks FracGPU's extender, as "

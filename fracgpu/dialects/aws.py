@@ -24,4 +24,6 @@ def _ask(spec: ContainerSpec, per_card: int) -> Ask | None:
     return Ask(container=spec.name, share=decimal_share(Fraction(parts, per_card)))
 
 
-AWS: Final = Dialect(name="aws", title="AWS virtual GPU", limits=keys(VGPU), read=_read)
+AWS: Final = Dialect(
+    name="aws", title="AWS virtual GPU", limits=keys(VGPU), family=(VGPU,), read=_read
+)

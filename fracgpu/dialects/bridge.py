@@ -7,12 +7,13 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.dialects import kai
 from fracgpu.dialects.amounts import annotation_field, limit_field
+from fracgpu.dialects.authors import Authors, in_authors_words
 from fracgpu.dialects.language import ITEM_KEYS, annotations_of, items_of, pod_keys
+from fracgpu.dialects.mentions import asks_none
 from fracgpu.dialects.model import Ask, Options, PodPieces, Reading
 from fracgpu.dialects.reading import Intake, read
-from fracgpu.dialects.table import limit_owners
+from fracgpu.dialects.table import SCHEDULERS, is_of_family, limit_owners
 from fracgpu.errors import RequestError, shorten
 from fracgpu.request import PodRequest, SliceRequest, read_request
 
@@ -34,6 +35,9 @@ class Understood:
         annotations: to be written on the pod, so that everybody after us reads our language alone.
         removals: container name to resources that must leave its limits and requests.
         origin: dialect and raw text of each container's request, or an empty string.
+        authors: what the pod's author wrote, for errors about what we made of it.
+        foreign_scheduler: the scheduler of another system that a pod which is taken over names; it
+            must not go there, and is warned of it. Empty elsewhere.
         warnings: for the pod's author.
     """
 
@@ -41,6 +45,8 @@ class Understood:
     annotations: Mapping[str, str] = field(default_factory=dict)
     removals: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     origin: str = ""
+    authors: Authors = field(default_factory=Authors, compare=False)
+    foreign_scheduler: str = ""
     warnings: tuple[str, ...] = ()
 
 
@@ -79,13 +85,22 @@ def _taken_over(pod: PodPieces, intake: Intake) -> Understood:
     written |= _pod_annotations(pod, intake)
     written = {key: text for key, text in written.items() if pod.annotations.get(key) != text}
     removals = {ask.container: ask.foreign for ask in intake.asks if ask.foreign}
-    request = read_request({**pod.annotations, **written}, pod.containers)
+    authors = Authors(
+        containers={ask.container: ask.written for ask in intake.asks},
+        models=tuple(intake.model_texts.items()),
+    )
+    try:
+        request = read_request({**pod.annotations, **written}, pod.containers)
+    except RequestError as error:
+        raise in_authors_words(error, authors, own=pod.annotations) from error
     assert request is not None, "every ask is a slice"
     return Understood(
         request=request,
         annotations=written,
         removals=removals,
         origin="; ".join(f"{ask.container} from {ask.origin}" for ask in intake.asks),
+        authors=authors,
+        foreign_scheduler=pod.scheduler_name if pod.scheduler_name in SCHEDULERS else "",
         warnings=intake.warnings,
     )
 
@@ -175,28 +190,38 @@ def _pod_annotations(pod: PodPieces, intake: Intake) -> dict[str, str]:
 
 
 def _refuse_foreign_beside(pod: PodPieces, understood: Understood) -> None:
-    """Refuse what no node with shared cards offers on a container that asks for a share of one.
+    """Refuse what no node with shared cards offers in a pod that asks for a share of one.
 
     Raises:
         RequestError: a whole card, or a resource of a dialect that is off, would stay there.
     """
     assert understood.request is not None, "only pods that ask are judged"
-    specs = {it.name: it for it in pod.containers}
-    for part in understood.request.slices:
-        spec = specs[part.container]
+    parts = {it.container: it for it in understood.request.slices}
+    first = understood.request.slices[0]
+    for spec in pod.containers:
         for key in sorted(spec.limits.keys() - set(understood.removals.get(spec.name, ()))):
-            if _WHOLE_CARDS.fullmatch(key) or limit_owners(key):
+            if not asks_none(spec.limits[key]) and _is_elsewhere(key):
+                said = _said_in(parts.get(spec.name, first), pod, understood.authors)
                 raise RequestError(
                     field=limit_field(key, spec),
                     found=spec.limits[key],
-                    wanted=f"it left out: {_said_in(part, pod)} asks for a share of a card, and no "
-                    "node with shared cards offers both",
+                    wanted=f"it left out: {said} asks for a share of a card, and no node with "
+                    "shared cards offers both",
                     hint=f'write {names.FRACTION}: "1" for a whole card',
                 )
 
 
-def _said_in(part: SliceRequest, pod: PodPieces) -> str:
-    """Name the key that a container's request stands in, as far as it is one of ours."""
+def _is_elsewhere(key: str) -> bool:
+    if key.startswith(names.PREFIX):
+        return False
+    return bool(_WHOLE_CARDS.fullmatch(key) or limit_owners(key)) or is_of_family(key)
+
+
+def _said_in(part: SliceRequest, pod: PodPieces, authors: Authors) -> str:
+    """Name the key that its author wrote a container's request in."""
+    written = authors.containers.get(part.container, ())
+    if written:
+        return written[0][0]
     if part.share is not None:
         return names.FRACTION
     return names.MEMORY if names.MEMORY in pod.annotations else names.GPU_MEM
@@ -211,8 +236,6 @@ def _judge_orders(pod: PodPieces, *, asks: bool) -> tuple[str, ...]:
             wanted="no order to the container runtime beside a request: FracGPU chooses the card",
             hint="leave it out",
         )
-    if pod.scheduler_name == kai.SCHEDULER:
-        return ()
     return tuple(
         f"{annotation_field(key)} hands out cards past FracGPU's book; write {names.FRACTION} or "
         f"{names.MEMORY} instead"

@@ -47,5 +47,6 @@ ELASTIC: Final = Dialect(
     title="Elastic GPU",
     limits=keys(*(key for shape in _SHAPES for key in (shape.core, shape.memory))),
     annotations=keys(patterns=_CLAIMS),
+    family=("elasticgpu.io/", "elasticgpu.com/", "egpuc.elasticgpu.io/"),
     read=_read,
 )

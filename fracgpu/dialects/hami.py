@@ -140,4 +140,8 @@ HAMI: Final = Dialect(
     read=_read,
     leaves=_leaves,
     quiet=frozenset({GPU}),
+    family=("hami.io/", "nvidia.com/gpu", "nvidia.com/vgpu", "nvidia.com/use", "nvidia.com/nouse"),
+    labels=frozenset({OPT_OUT}),
+    model_keys=(USE_TYPE, AVOID_TYPE),
+    schedulers=frozenset({"hami-scheduler"}),
 )

@@ -155,4 +155,6 @@ KAI: Final = Dialect(
     read=_read,
     rivals=frozenset({WHOLE_GPU}),
     quiet=frozenset({MPS}),
+    family=("kai.scheduler/", "runai/", "run.ai/", "runai-", "pod-group-name", "gpu-fraction-"),
+    schedulers=frozenset({SCHEDULER}),
 )

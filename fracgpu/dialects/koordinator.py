@@ -108,5 +108,12 @@ KOORDINATOR: Final = Dialect(
     name="koordinator",
     title="Koordinator",
     limits=keys(GPU, CORE, RATIO, MEMORY, SHARED),
+    family=(
+        "koordinator.sh/gpu",
+        "scheduling.koordinator.sh/",
+        "gang.scheduling.koordinator.sh/",
+        "quota.scheduling.koordinator.sh/",
+    ),
+    schedulers=frozenset({"koord-scheduler"}),
     read=_read,
 )

@@ -27,6 +27,17 @@ class Mention:
     stray_annotations: dict[str, str] = field(default_factory=dict)
     stray_limits: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of this dialect is there at all."""
+        return not (
+            self.limits
+            or self.requests
+            or self.annotations
+            or self.stray_annotations
+            or self.stray_limits
+        )
+
     def pieces(self, pod: PodPieces) -> PodPieces:
         """Give the pod as its dialect sees it: with its own keys in their place, and no others."""
         return replace(
@@ -94,7 +105,26 @@ def mentions(pod: PodPieces, *, enabled: Set[str]) -> tuple[Mention, ...]:
                 _of(found, owner).requests.setdefault(spec.name, {})[key] = text
     for key, text in pod.annotations.items():
         _sort_annotation(found, key, text, enabled)
-    return tuple(found[it.name] for it in DIALECTS if it.name in found)
+    for mention in found.values():
+        _drop_none(mention)
+    return tuple(
+        found[it.name] for it in DIALECTS if it.name in found and not found[it.name].is_empty
+    )
+
+
+def asks_none(amount: str) -> bool:
+    """Tell whether an amount in limits asks for nothing, as templates with a switch write it."""
+    return amount == "0"
+
+
+def _drop_none(mention: Mention) -> None:
+    """Forget containers whose every resource of this dialect is 0: they ask for nothing.
+
+    One that is 0 beside another that is not is left to its dialect, which refuses it.
+    """
+    for amounts in (mention.limits, mention.requests):
+        for name in [it for it, found in amounts.items() if all(map(asks_none, found.values()))]:
+            del amounts[name]
 
 
 def _sort_limit(

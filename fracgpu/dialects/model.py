@@ -33,6 +33,7 @@ class Options:
         nvidia_replicas: into how many one card was cut for ``nvidia.com/gpu.shared``; None refuses.
         aws_vgpus_per_card: into how many one card was cut for ``k8s.amazonaws.com/vgpu``.
         tensor_fusion_runs: whether that operator serves pods labelled for it, so we do not.
+        kai_runs: whether that scheduler serves the pods that name it, so we do not.
     """
 
     gpushare_unit: MemoryUnit = MemoryUnit.GIB
@@ -42,6 +43,7 @@ class Options:
     nvidia_replicas: int | None = None
     aws_vgpus_per_card: int = 10
     tensor_fusion_runs: bool = False
+    kai_runs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,10 @@ class Ask:
         mib: MiB per card; None where *share* says it.
         cores: percent of one card's compute, 0 where it is shared freely.
         sources: pod annotations it was read from, beside the container's limits.
-        origin: dialect and raw text, for the user; filled in by the reader of the whole pod.
-        foreign: resources to take out of the container's limits and requests; filled in likewise.
+        written: the keys that its author wrote, with their texts; filled in, like what follows, by
+            the reader of the whole pod.
+        origin: dialect and raw text, for the user.
+        foreign: resources to take out of the container's limits and requests.
     """
 
     container: str
@@ -74,6 +78,7 @@ class Ask:
     mib: Mib | None = None
     cores: int = 0
     sources: tuple[str, ...] = ()
+    written: tuple[tuple[str, str], ...] = ()
     origin: str = ""
     foreign: tuple[str, ...] = ()
 
@@ -128,6 +133,11 @@ class Dialect:
         rivals: resources that no container of the pod may ask beside it.
         quiet: keys that mean something else, or nothing, to a cluster without this dialect, so they
             are not worth a warning alone.
+        family: how keys begin that are this system's, known to us or not; a pod that is taken over
+            keeps none of them without a word.
+        labels: the pod labels it reads.
+        model_keys: those of *annotations* that choose card models.
+        schedulers: the schedulers of this system; a pod that is taken over does not go to them.
     """
 
     name: str
@@ -138,3 +148,7 @@ class Dialect:
     leaves: Callable[[PodPieces, Options], bool] = _leaves_nothing
     rivals: frozenset[str] = frozenset()
     quiet: frozenset[str] = frozenset()
+    family: tuple[str, ...] = ()
+    labels: frozenset[str] = frozenset()
+    model_keys: tuple[str, ...] = ()
+    schedulers: frozenset[str] = frozenset()

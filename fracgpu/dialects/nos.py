@@ -40,4 +40,11 @@ def _ask(spec: ContainerSpec) -> Ask | None:
     return Ask(container=spec.name, mib=mib)
 
 
-NOS: Final = Dialect(name="nos", title="nos", limits=keys(patterns=(_SLICE,)), read=_read)
+NOS: Final = Dialect(
+    name="nos",
+    title="nos",
+    limits=keys(patterns=(_SLICE,)),
+    family=("nvidia.com/gpu-", "nos.nebuly.com/"),
+    schedulers=frozenset({"nos-scheduler"}),
+    read=_read,
+)

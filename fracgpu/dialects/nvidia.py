@@ -53,4 +53,5 @@ NVIDIA: Final = Dialect(
     limits=keys(GPU, SHARED),
     read=_read,
     quiet=frozenset({GPU, SHARED}),
+    family=("nvidia.com/gpu",),
 )

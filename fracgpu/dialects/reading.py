@@ -1,7 +1,7 @@
 """All dialects over one pod: what is asked, what contradicts, and what says nothing."""
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fracgpu import names
@@ -10,8 +10,9 @@ from fracgpu.container import ContainerSpec
 from fracgpu.dialects import kai
 from fracgpu.dialects.amounts import annotation_field, limit_field
 from fracgpu.dialects.language import spelled
-from fracgpu.dialects.mentions import Mention, keys_of, mentions
+from fracgpu.dialects.mentions import Mention, asks_none, keys_of, mentions
 from fracgpu.dialects.model import Ask, Options, PodPieces, Reading
+from fracgpu.dialects.table import is_foreign
 from fracgpu.errors import RequestError, listed, shorten
 from fracgpu.request import Strategy
 
@@ -25,10 +26,12 @@ class Intake:
 
     Attributes:
         asks: one for each container that asks, in the order of the containers.
+        model_texts: the annotations that *models* were read from.
     """
 
     asks: tuple[Ask, ...] = ()
     models: tuple[str, ...] = ()
+    model_texts: Mapping[str, str] = field(default_factory=dict)
     strategy: Strategy | None = None
     warnings: tuple[str, ...] = ()
 
@@ -42,26 +45,87 @@ def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
     Raises:
         RequestError: something cannot be read or contradicts something else.
     """
-    if pod.scheduler_name == kai.SCHEDULER:
+    present = mentions(pod, enabled=enabled)
+    if not present:
         return NOTHING
-    found = [it for it in mentions(pod, enabled=enabled) if not it.dialect.leaves(pod, options)]
+    if pod.scheduler_name == kai.SCHEDULER and (options.kai_runs or kai.KAI.name not in enabled):
+        return replace(NOTHING, warnings=_left_to_kai(present, pod))
+    found = [it for it in present if not it.dialect.leaves(pod, options)]
+    left = _left_warnings([it for it in present if it not in found], pod)
     if not found:
-        return NOTHING
+        return replace(NOTHING, warnings=left)
     if any(it.dialect.name in enabled for it in found):
         refuse_beyond(pod.annotations, pod.containers)
     _refuse_two_dialects(found, pod.containers, enabled)
     readings: list[Reading] = []
-    warnings: list[str] = []
+    warnings = list(left)
     for mention in found:
         on = mention.dialect.name in enabled
         reading = _read_one(mention, pod, options) if on else Reading()
         readings.append(reading)
         if reading.asks:
-            warnings += reading.warnings
+            warnings += [*reading.warnings, *_unread_warnings(mention, pod)]
         warnings += _stray_warnings(mention, pod, options)
         if not reading.asks:
             warnings += _idle_warnings(mention, pod, options, on=on)
-    return replace(_joined(readings, pod), warnings=tuple(warnings))
+    intake = _joined(readings, pod)
+    model_keys = [
+        key
+        for mention, reading in zip(found, readings, strict=True)
+        for key in mention.dialect.model_keys
+        if reading.asks and key in pod.annotations
+    ]
+    texts = {key: pod.annotations[key] for key in model_keys}
+    return replace(intake, model_texts=texts, warnings=tuple(warnings))
+
+
+def _left_to_kai(present: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    keys = _loud_keys(present, pod)
+    if not keys:
+        return ()
+    return (
+        f"spec.schedulerName is '{kai.SCHEDULER}', so the pod is left to KAI: FracGPU reads no "
+        f"{', '.join(keys)} here and does not know of the card it gets; have the administrator "
+        f"turn {kai.KAI.name} on and set kaiRuns to false to take such pods over",
+    )
+
+
+def _left_warnings(left: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    return tuple(
+        f"{', '.join(keys)} of {mention.dialect.title} was left unread, as a label of the pod or "
+        "of its namespace wants"
+        for mention in left
+        if (keys := _loud_keys([mention], pod))
+    )
+
+
+def _loud_keys(found: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    """Give the keys of some dialects that are worth a word by themselves."""
+    keys = [
+        key
+        for mention in found
+        for key in (*keys_of(mention.pieces(pod)), *mention.stray_annotations)
+        if key not in mention.dialect.quiet
+    ]
+    return tuple(dict.fromkeys(keys))
+
+
+def _unread_warnings(mention: Mention, pod: PodPieces) -> tuple[str, ...]:
+    """Warn of keys of a system whose pod is taken over that nothing here has a word for."""
+    dialect = mention.dialect
+    places = (
+        ("annotation", [it for it in pod.annotations if not is_foreign(it)]),
+        ("label", [it for it in pod.labels if it not in dialect.labels]),
+    )
+    unread = [
+        f"{place} {key}"
+        for place, keys in places
+        for key in sorted(keys)
+        if key.startswith(dialect.family)
+    ]
+    if not unread:
+        return ()
+    return (f"{', '.join(unread)} of {dialect.title} says nothing to FracGPU",)
 
 
 def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
@@ -81,6 +145,7 @@ def _filled(ask: Ask, mention: Mention) -> Ask:
     said = ", ".join(f"{key}={_short(text)}" for key, text in raw)
     return replace(
         ask,
+        written=tuple(raw),
         origin=f"{mention.dialect.name}: {said}",
         foreign=tuple(sorted({*limits, *mention.requests.get(ask.container, {})})),
     )
@@ -118,7 +183,7 @@ def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
 def _refuse_rivals(mention: Mention, reading: Reading, pod: PodPieces) -> None:
     for spec in pod.containers:
         for key in sorted(mention.dialect.rivals):
-            if key in spec.limits:
+            if not asks_none(spec.limits.get(key, "0")):
                 source = reading.asks[0].sources[0]
                 raise RequestError(
                     field=annotation_field(source),

@@ -87,4 +87,5 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[object, str], Any]]]] = {
     "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS)),
     "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS)),
     "tensorFusionRuns": ("tensor_fusion_runs", _flag),
+    "kaiRuns": ("kai_runs", _flag),
 }

@@ -1,6 +1,7 @@
 """The two shapes that most dialects of limits share, so that a dialect is mostly its keys."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from fracgpu import names
 from fracgpu.container import ContainerSpec
@@ -9,6 +10,7 @@ from fracgpu.dialects.amounts import (
     limit_field,
     memory_units,
     percent,
+    refuse_both,
     refuse_orphan,
     whole,
 )
@@ -74,21 +76,34 @@ class CoreAndMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountMemoryCores:
-    """A number of cards, and of each of them memory (absent: all of it) and cores in percent."""
+    """A number of cards, and of each of them memory (absent: all of it) and cores in percent.
+
+    Where *memory_percent* names a resource, memory may be stated in percent of a card instead.
+    """
 
     number: str
     memory: str
     cores: str
+    memory_percent: str = ""
 
     def read(self, spec: ContainerSpec, *, unit_mib: int = 1) -> Ask | None:
         """Give what a container asks, if anything."""
         number = spec.limits.get(self.number)
         memory, cores = spec.limits.get(self.memory), spec.limits.get(self.cores)
+        part = spec.limits.get(self.memory_percent)
         if number is None:
-            for key, text in ((self.memory, memory), (self.cores, cores)):
+            for key, text in (
+                (self.memory, memory),
+                (self.memory_percent, part),
+                (self.cores, cores),
+            ):
                 if text is not None:
                     refuse_orphan(limit_field(key, spec), found=text, needs=self.number)
             return None
+        if memory is not None and part is not None:
+            refuse_both(
+                limit_field(self.memory, spec), limit_field(self.memory_percent, spec), found=memory
+            )
         cards = card_count(number, field=limit_field(self.number, spec))
         mib = None
         if memory is not None:
@@ -96,7 +111,12 @@ class CountMemoryCores:
         return Ask(
             container=spec.name,
             cards=cards,
-            share=WHOLE if mib is None else None,
+            share=self._share(part, spec) if mib is None else None,
             mib=mib,
             cores=0 if cores is None else percent(cores, field=limit_field(self.cores, spec)),
         )
+
+    def _share(self, text: str | None, spec: ContainerSpec) -> Fraction:
+        if text is None:
+            return WHOLE
+        return Fraction(percent(text, field=limit_field(self.memory_percent, spec)), FULL_CORES)

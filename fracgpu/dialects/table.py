@@ -38,6 +38,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     NVIDIA,
 )
 NAMES: Final = tuple(it.name for it in DIALECTS)
+SCHEDULERS: Final = frozenset(name for it in DIALECTS for name in it.schedulers)
 
 
 class _Index:
@@ -80,6 +81,11 @@ def annotation_owners(key: str) -> tuple[Dialect, ...]:
 def is_foreign(key: str) -> bool:
     """Tell whether any dialect has a word for *key*, in whatever place."""
     return bool(limit_owners(key) or annotation_owners(key))
+
+
+def is_of_family(key: str) -> bool:
+    """Tell whether *key* begins like those of any system here, known to us or not."""
+    return any(key.startswith(it.family) for it in DIALECTS)
 
 
 def by_name(names: Iterable[str]) -> tuple[Dialect, ...]:

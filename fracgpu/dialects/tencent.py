@@ -59,11 +59,13 @@ VCUDA: Final = Dialect(
     title="tkestack vcuda",
     limits=keys(VCUDA_CORE, VCUDA_MEMORY),
     annotations=keys(VCUDA_BURST),
+    family=("tencent.com/vcuda-", "tencent.com/gpu-", "tencent.com/predicate-"),
     read=_read_vcuda,
 )
 QGPU: Final = Dialect(
     name="qgpu",
     title="Tencent qGPU",
     limits=keys(QGPU_CORE, QGPU_MEMORY, QGPU_GREEDY),
+    family=("tke.cloud.tencent.com/qgpu-",),
     read=_read_qgpu,
 )

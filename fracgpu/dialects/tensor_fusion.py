@@ -1,13 +1,17 @@
-"""TensorFusion: memory per GPU, percent of compute, a number of GPUs, all by pod annotation."""
+"""TensorFusion: memory per GPU, percent of compute, a number of GPUs, all by pod annotation.
+
+Source of the keys: tensor-fusion.ai, reference "Workload Configuration", and its annotations list.
+"""
 
 from typing import Final
 
 from fracgpu import names
 from fracgpu.container import ContainerKind
 from fracgpu.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
-from fracgpu.dialects.model import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.dialects.model import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
 from fracgpu.dialects.preferences import model_globs, not_offered, refuse_single_cards
 from fracgpu.errors import RequestError, listed
+from fracgpu.request import FULL_CORES
 from fracgpu.units import Mib, parse_memory_mib
 
 _PREFIX: Final = "tensor-fusion.ai/"
@@ -22,10 +26,21 @@ INDICES: Final = f"{_PREFIX}gpu-indices"
 MODEL: Final = f"{_PREFIX}gpu-model"
 CONTAINER: Final = f"{_PREFIX}inject-container"
 ENABLED: Final = f"{_PREFIX}enabled"
+VENDOR: Final = f"{_PREFIX}vendor"
+PROFILE: Final = f"{_PREFIX}workload-profile"
+DEDICATED: Final = f"{_PREFIX}dedicated-gpu"
+BY_CONTAINER: Final = f"{_PREFIX}container-gpu-count"
+PARTITION: Final = f"{_PREFIX}partition-id"
+# What its scheduler writes: the cards chosen.
+CHOSEN: Final = (f"{_PREFIX}gpu-ids", f"{_PREFIX}container-gpus")
+
+_SIZES: Final = (MEMORY, MEMORY_LIMIT, TFLOPS, TFLOPS_LIMIT, COMPUTE, COMPUTE_LIMIT)
 
 _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 _NO_TFLOPS: Final = f"FracGPU counts compute in percent of a card; write {names.CORES} instead"
+_NO_PROFILE: Final = "FracGPU reads no WorkloadProfile"
 _ASIDE: Final = {
+    PROFILE: _NO_PROFILE,
     TFLOPS: _NO_TFLOPS,
     TFLOPS_LIMIT: _NO_TFLOPS,
     f"{_PREFIX}isolation": f"what enforces a share is said by {names.ISOLATION} alone",
@@ -35,22 +50,86 @@ _ASIDE: Final = {
 
 
 def _read(pod: PodPieces, _options: Options) -> Reading:
-    texts = pod.annotations
-    if MEMORY not in texts:
-        for key in (MEMORY_LIMIT, COMPUTE, COMPUTE_LIMIT, COUNT, TFLOPS):
-            if key in texts:
-                refuse_orphan(annotation_field(key), found=texts[key], needs=MEMORY)
+    dedicated = _dedicated(pod)
+    if not dedicated and MEMORY not in pod.annotations:
+        _refuse_orphans(pod)
         return Reading()
-    refuse_single_cards(texts, (INDICES,))
+    _refuse_others(pod)
+    return _whole(pod) if dedicated else _share(pod)
+
+
+def _refuse_orphans(pod: PodPieces) -> None:
+    if PROFILE in pod.annotations:
+        raise RequestError(
+            field=annotation_field(PROFILE),
+            found=pod.annotations[PROFILE],
+            wanted=f"{MEMORY} on the pod itself: FracGPU reads no WorkloadProfile",
+            hint=f"write what the profile says as annotations, or {names.MEMORY}",
+        )
+    for key in (MEMORY_LIMIT, COMPUTE, COMPUTE_LIMIT, COUNT, BY_CONTAINER, TFLOPS):
+        if key in pod.annotations:
+            found = pod.annotations[key]
+            refuse_orphan(annotation_field(key), found=found, needs=MEMORY)
+
+
+def _refuse_others(pod: PodPieces) -> None:
+    """Refuse what would be another card, another vendor's or another division of them."""
+    texts = pod.annotations
+    refuse_single_cards(texts, (INDICES, *CHOSEN))
+    wanted = {
+        VENDOR: "NVIDIA: FracGPU shares no other vendor's cards",
+        BY_CONTAINER: f"no count by container; write {names.MEMORY} with 'container=item' pairs",
+        PARTITION: "no partition: MIG slices are no shares of a card",
+    }
+    for key, want in wanted.items():
+        if key in texts and not (key == VENDOR and texts[key].lower() == "nvidia"):
+            raise RequestError(field=annotation_field(key), found=texts[key], wanted=want)
+
+
+def _dedicated(pod: PodPieces) -> bool:
+    text = pod.annotations.get(DEDICATED, "false")
+    if text not in ("true", "false"):
+        raise RequestError(
+            field=annotation_field(DEDICATED), found=text, wanted="'true' or 'false'"
+        )
+    return text == "true"
+
+
+def _whole(pod: PodPieces) -> Reading:
+    """Read whole cards; sizes beside them say nothing there either."""
+    why = f"a card of {DEDICATED} is whole"
+    useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
+    ask = Ask(
+        container=_container(pod),
+        cards=_count(pod),
+        share=WHOLE,
+        cores=FULL_CORES,
+        sources=tuple(
+            key for key in (DEDICATED, COUNT, VENDOR, CONTAINER) if key in pod.annotations
+        ),
+    )
+    return Reading(
+        asks=(ask,),
+        models=model_globs(pod.annotations, use=MODEL, avoid=""),
+        warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
+    )
+
+
+def _count(pod: PodPieces) -> int:
+    text = pod.annotations.get(COUNT)
+    return 1 if text is None else card_count(text, field=annotation_field(COUNT))
+
+
+def _share(pod: PodPieces) -> Reading:
+    texts = pod.annotations
     mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
-    count = texts.get(COUNT)
     bursts = (*_memory_burst(pod, mib), *_compute_burst(pod))
     ask = Ask(
         container=_container(pod),
-        cards=1 if count is None else card_count(count, field=annotation_field(COUNT)),
+        cards=_count(pod),
         mib=mib,
         cores=_compute(pod, COMPUTE) or 0,
-        sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, CONTAINER) if key in texts),
+        sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
     )
     return Reading(
         asks=(ask,),
@@ -113,8 +192,13 @@ TENSOR_FUSION: Final = Dialect(
     name="tensor-fusion",
     title="TensorFusion",
     annotations=keys(
-        MEMORY, MEMORY_LIMIT, COMPUTE, COMPUTE_LIMIT, COUNT, INDICES, MODEL, CONTAINER, *_ASIDE
+        *(*_SIZES, COUNT, INDICES, *CHOSEN, MODEL, VENDOR, CONTAINER),
+        *(DEDICATED, BY_CONTAINER, PARTITION, *_ASIDE),
     ),
+    family=(_PREFIX,),
+    labels=frozenset({ENABLED}),
+    model_keys=(MODEL,),
+    schedulers=frozenset({"tensor-fusion-scheduler"}),
     read=_read,
     leaves=_leaves,
 )

@@ -47,5 +47,8 @@ VGPU_MANAGER: Final = Dialect(
     title="vgpu-manager",
     limits=keys(VGPU.number, VGPU.memory, VGPU.cores),
     annotations=keys(NODE_POLICY, CARD_POLICY, USE_UUID, AVOID_UUID, USE_TYPE, AVOID_TYPE, *_ASIDE),
+    family=("nvidia.com/vgpu-", "nvidia.com/include-gpu", "nvidia.com/exclude-gpu"),
+    model_keys=(USE_TYPE, AVOID_TYPE),
+    schedulers=frozenset({"vgpu-scheduler"}),
     read=_read,
 )

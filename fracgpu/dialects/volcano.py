@@ -5,6 +5,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.container import ContainerSpec
 from fracgpu.dialects.amounts import (
+    annotation_field,
     card_count,
     limit_field,
     memory_units,
@@ -13,20 +14,44 @@ from fracgpu.dialects.amounts import (
     refuse_orphan,
 )
 from fracgpu.dialects.model import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.dialects.preferences import not_offered
 from fracgpu.dialects.shapes import CountMemoryCores
+from fracgpu.errors import RequestError
 
 MEMORY: Final = "volcano.sh/gpu-memory"
 NUMBER: Final = "volcano.sh/gpu-number"
 VGPU: Final = CountMemoryCores(
-    number="volcano.sh/vgpu-number", memory="volcano.sh/vgpu-memory", cores="volcano.sh/vgpu-cores"
+    number="volcano.sh/vgpu-number",
+    memory="volcano.sh/vgpu-memory",
+    cores="volcano.sh/vgpu-cores",
+    memory_percent="volcano.sh/vgpu-memory-percentage",
 )
+# Source: volcano.sh, user guide "GPU virtualization": a task may insist on one of the two.
+MODE: Final = "volcano.sh/vgpu-mode"
+_HAMI_CORE: Final = "hami-core"
+_FAMILY: Final = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/group-name")
+_SCHEDULERS: Final = frozenset({"volcano"})
 CCE_MEMORY: Final = "volcano.sh/gpu-mem.128Mi"
 CCE_CORES: Final = "volcano.sh/gpu-core.percentage"
 
 
 def _read(pod: PodPieces, options: Options) -> Reading:
-    asks = [_ask(spec, options) for spec in pod.containers]
-    return Reading(asks=tuple(ask for ask in asks if ask))
+    asks = tuple(ask for ask in (_ask(spec, options) for spec in pod.containers) if ask)
+    return Reading(asks=asks, warnings=_mode(pod) if asks else ())
+
+
+def _mode(pod: PodPieces) -> tuple[str, ...]:
+    mode = pod.annotations.get(MODE)
+    if mode is not None and mode != _HAMI_CORE:
+        raise RequestError(
+            field=annotation_field(MODE),
+            found=mode,
+            wanted=f"'{_HAMI_CORE}'",
+            hint="MIG slices are no shares of a card" if mode == "mig" else "",
+        )
+    return not_offered(
+        pod.annotations, {MODE: f"what enforces a share is said by {names.ISOLATION} alone"}
+    )
 
 
 def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
@@ -48,7 +73,7 @@ def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
 
 
 def _refuse_loose(spec: ContainerSpec) -> None:
-    for key in (VGPU.memory, VGPU.cores):
+    for key in (VGPU.memory, VGPU.memory_percent, VGPU.cores):
         if key in spec.limits:
             refuse_orphan(limit_field(key, spec), found=spec.limits[key], needs=VGPU.number)
 
@@ -72,9 +97,17 @@ def _cce(spec: ContainerSpec) -> Ask | None:
 VOLCANO: Final = Dialect(
     name="volcano",
     title="Volcano",
-    limits=keys(MEMORY, NUMBER, VGPU.number, VGPU.memory, VGPU.cores),
+    limits=keys(MEMORY, NUMBER, VGPU.number, VGPU.memory, VGPU.memory_percent, VGPU.cores),
+    annotations=keys(MODE),
+    family=_FAMILY,
+    schedulers=_SCHEDULERS,
     read=_read,
 )
 CCE: Final = Dialect(
-    name="cce", title="Huawei CCE", limits=keys(CCE_MEMORY, CCE_CORES), read=_read_cce
+    name="cce",
+    title="Huawei CCE",
+    limits=keys(CCE_MEMORY, CCE_CORES),
+    family=_FAMILY,
+    schedulers=_SCHEDULERS,
+    read=_read_cce,
 )

@@ -312,8 +312,97 @@ def test_a_grant_that_only_pretends_to_come_from_a_dialect_still_has_to_be_true(
     assert outcome.message.startswith(f"fracgpu.io/granted is '{forged[:60]}")
 
 
-def test_kais_own_pods_are_left_to_kai() -> None:
+def kais_own() -> Json:
     pod = a_pod(spec={"schedulerName": "kai-scheduler"})
     pod["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    return pod
 
-    assert judged(pod, labels=on("all")) == Untouched()
+
+def test_kais_own_pods_are_left_to_kai_and_warned_of() -> None:
+    outcome = judged(kais_own(), labels=on("all"))
+
+    assert isinstance(outcome, Untouched)
+    assert "so the pod is left to KAI: FracGPU reads no gpu-fraction here" in outcome.warnings[0]
+
+
+def test_kais_own_pods_are_taken_over_where_a_setting_says_so() -> None:
+    settings = DialectSettings(options=Options(kai_runs=False))
+    rules = replace(RULES, dialects=settings)
+
+    outcome = judged(kais_own(), labels=on("kai"), rules=rules)
+
+    assert isinstance(outcome, Patch)
+    assert stored(kais_own(), outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
+    assert outcome.warnings == (
+        "spec.schedulerName was 'kai-scheduler', which does not know FracGPU's cards; it is "
+        "fracgpu-scheduler now, so that scheduler's queues and groups do not hold",
+    )
+
+
+@pytest.mark.parametrize(("scheduler", "dialect"), [("hami-scheduler", "hami"), ("volcano", "all")])
+def test_a_pod_that_is_taken_over_loses_the_foreign_scheduler_or_is_refused(
+    scheduler: str, dialect: str
+) -> None:
+    asks = a_container(resources={"limits": {"nvidia.com/gpumem": "3000"}})
+    pod = a_pod(asks, spec={"schedulerName": scheduler})
+
+    outcome = judged(pod, labels=on(dialect))
+    kept = judged(pod, labels=on(dialect), rules=replace(RULES, scheduler_name=""))
+
+    assert isinstance(outcome, Patch)
+    assert stored(pod, outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
+    assert isinstance(kept, Refusal)
+    assert kept.message.startswith(f"spec.schedulerName is '{scheduler}'; want a scheduler that")
+
+
+@pytest.mark.parametrize(
+    ("limits", "notes", "message"),
+    [
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "90000"},
+            {},
+            "nvidia.com/gpu, nvidia.com/gpumem of container 'train' is '1, 90000'; want at most "
+            "what the largest card shares, 81920 MiB (80 GiB); FracGPU reads it as "
+            "fracgpu.io/memory of container 'train' '90000Mi'",
+        ),
+        (
+            {"nvidia.com/gpumem": "3000"},
+            {"nvidia.com/use-gputype": "V100"},
+            "nvidia.com/use-gputype is 'V100'; want globs that match a card model of this cluster",
+        ),
+        (
+            {"nvidia.com/gpu": "9"},
+            {},
+            "nvidia.com/gpu of container 'train' is '9'; want at most 4: no node has more cards",
+        ),
+        ({}, {"gpu-memory": "90000"}, "gpu-memory of container 'train' is '90000'; want at most"),
+    ],
+)
+def test_a_refusal_names_the_key_that_its_author_wrote(
+    limits: dict[str, str], notes: dict[str, str], message: str
+) -> None:
+    pod = a_pod(a_container(resources={"limits": limits}))
+    pod["metadata"]["annotations"] = notes
+
+    outcome = judged(pod, labels=on("all"))
+
+    assert isinstance(outcome, Refusal)
+    assert outcome.message.startswith(message)
+
+
+def test_no_whole_card_is_none() -> None:
+    none = a_container("web", resources={"limits": {"nvidia.com/gpu": "0"}})
+    alone = judged(a_pod(none), labels=on("all"))
+    beside = judged(a_pod(none, a_container(), fraction="train=0.5"), labels=on("all"))
+
+    assert alone == Untouched()
+    assert isinstance(beside, Patch)
+
+
+def test_a_whole_card_on_another_container_of_a_pod_that_asks_is_refused() -> None:
+    whole = a_container("web", resources={"limits": {"nvidia.com/gpu": "1"}})
+
+    outcome = judged(a_pod(whole, a_container(), fraction="train=0.5"))
+
+    assert isinstance(outcome, Refusal)
+    assert outcome.message.startswith("limits['nvidia.com/gpu'] of container 'web' is '1'; want it")

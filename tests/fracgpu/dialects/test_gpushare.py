@@ -54,8 +54,8 @@ def test_every_form_of_gpushare_is_understood(row: Row) -> None:
     ("limits", "sentence"),
     [
         (
-            {MEMORY: "0"},
-            "L(aliyun.com/gpu-mem) is '0'; want whole GiB above 0 and at most 16384, e.g. '8' for "
+            {MEMORY: "-1"},
+            "L(aliyun.com/gpu-mem) is '-1'; want whole GiB above 0 and at most 16384, e.g. '8' for "
             "8192 MiB",
         ),
         (
@@ -69,7 +69,7 @@ def test_every_form_of_gpushare_is_understood(row: Row) -> None:
             "'2' would do",
         ),
         (
-            {COUNT: "0"},
+            {COUNT: "0", MEMORY: "4"},
             "L(aliyun.com/gpu-count) is '0'; want a whole number of cards from 1 to 64, e.g. '1'",
         ),
     ],

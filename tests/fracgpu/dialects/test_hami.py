@@ -157,7 +157,7 @@ def test_every_form_of_hami_is_understood(row: Row) -> None:
     ("limits", "annotations", "sentence"),
     [
         (
-            {GPU: "0"},
+            {GPU: "0", MEMORY: "3000"},
             {},
             "L(nvidia.com/gpu) is '0'; want a whole number of cards from 1 to 64, e.g. '1'",
         ),
@@ -243,8 +243,14 @@ def test_a_pod_or_namespace_that_opted_out_of_hami_is_left_alone(place: str) -> 
         else PodPieces(containers=(spec,), namespace_labels=ignored)
     )
 
-    assert read(pod, "hami") == Understood()
-    assert read(pod) == Understood()
+    left = Understood(
+        warnings=(
+            "nvidia.com/gpumem of HAMi was left unread, as a label of the pod or of its namespace "
+            "wants",
+        )
+    )
+    assert read(pod, "hami") == left
+    assert read(pod) == left
 
 
 def test_a_constraint_without_a_request_is_answered_in_our_words() -> None:

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.dialects import PodPieces, Understood
+from fracgpu.dialects import Options, PodPieces, Understood
 from fracgpu.dialects.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
 from fracgpu.request import SliceRequest
 from fracgpu.units import Mib
@@ -167,16 +167,44 @@ def test_a_share_and_a_whole_card_in_one_pod_are_refused_as_kai_does() -> None:
     )
 
 
-def test_a_pod_of_the_kai_scheduler_is_left_alone_whatever_it_says() -> None:
+ORDER = "nvidia.cdi.k8s.io/container.train"
+
+
+def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_says() -> None:
     spec = ContainerSpec(name="train", limits={"nvidia.com/gpumem": "oops"})
     pod = PodPieces(
         containers=(spec,),
-        annotations={FRACTION: "NaN", "nvidia.cdi.k8s.io/container.train": "gpu=0"},
+        annotations={FRACTION: "NaN", ORDER: "gpu=0"},
+        scheduler_name="kai-scheduler",
+    )
+    left = Understood(
+        warnings=(
+            "spec.schedulerName is 'kai-scheduler', so the pod is left to KAI: FracGPU reads no "
+            "nvidia.com/gpumem, gpu-fraction here and does not know of the card it gets; have the "
+            "administrator turn kai on and set kaiRuns to false to take such pods over",
+            f"annotation {ORDER} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
+            "fracgpu.io/memory instead",
+        )
+    )
+
+    assert read(pod, "kai", "hami") == left
+    assert read(pod) == left
+    assert read(pod, "hami", options=Options(kai_runs=False)) == left, "the dialect is off"
+
+
+def test_a_pod_of_the_kai_scheduler_is_taken_over_where_a_setting_says_so() -> None:
+    pod = PodPieces(
+        containers=(ContainerSpec(name="train"),),
+        annotations={FRACTION: "0.5"},
+        labels={"kai.scheduler/queue": "research"},
         scheduler_name="kai-scheduler",
     )
 
-    assert read(pod, "kai", "hami") == Understood()
-    assert read(pod) == Understood()
+    found = read(pod, "kai", options=Options(kai_runs=False))
+
+    assert found.annotations == {"fracgpu.io/fraction": "0.5"}
+    assert found.foreign_scheduler == "kai-scheduler"
+    assert found.warnings == ("label kai.scheduler/queue of KAI says nothing to FracGPU",)
 
 
 def test_a_fraction_is_the_first_app_containers_and_an_init_container_can_be_named() -> None:

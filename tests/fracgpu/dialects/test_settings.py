@@ -41,7 +41,7 @@ def test_every_option_is_read() -> None:
 
 KNOWN = (
     "gpushareUnit, hamiMemoryFactor, hamiDefaultCount, volcanoMemoryFactor, nvidiaReplicas, "
-    "awsVgpusPerCard, tensorFusionRuns"
+    "awsVgpusPerCard, tensorFusionRuns, kaiRuns"
 )
 NAMES = (
     "gpushare, hami, kai, vcuda, qgpu, elastic-gpu, nos, volcano, cce, vgpu-manager, "

@@ -99,7 +99,7 @@ QGPU_WANT = (
     ("limits", "sentence"),
     [
         ({VCUDA_CORE: "150"}, f"L(tencent.com/vcuda-core) is '150'; {VCUDA_WANT}"),
-        ({VCUDA_CORE: "0"}, f"L(tencent.com/vcuda-core) is '0'; {VCUDA_WANT}"),
+        ({VCUDA_CORE: "-1"}, f"L(tencent.com/vcuda-core) is '-1'; {VCUDA_WANT}"),
         ({VCUDA_CORE: "1e2"}, f"L(tencent.com/vcuda-core) is '1e2'; {VCUDA_WANT}"),
         (
             {VCUDA_CORE: "30"},
