@@ -1,25 +1,22 @@
-"""The referee's experiment with the policy behind kube-scheduler's extender protocol.
+"""The referee's experiment as kube-scheduler runs it: a ring of nodes, and a sample of them.
 
-kube-scheduler (`pkg/scheduler/schedule_one.go`) looks for feasible nodes in a ring, stops when it
-has enough, lets the extender filter and score those from 0 to 10, and draws at random among the
-highest. What it sees of cards is a sum over the node; the extender sees each. `Policy` looks at all
-nodes (``percentageOfNodesToScore: 100``, as in our profile), `Sampled` at as many as kube-scheduler
-does by default (42 % of 1,000 nodes).
+kube-scheduler (`pkg/scheduler/schedule_one.go`) looks for feasible nodes in a ring and stops when
+it has enough; the extender filters and scores those. What it sees of cards is a sum over the node;
+the extender sees each. `Policy` looks at all nodes (``percentageOfNodesToScore: 100``, as in our
+profile), `Sampled` at as many as kube-scheduler does by default (41 % of 1,213 nodes).
 
     PYTHONPATH=../shared/referee:. .venv/bin/python -m openb_bench.referee \
         benchmarks.referee_protocol:Policy benchmarks.referee_protocol:Sampled
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.referee import Cluster, Pod, want_of
-from benchmarks.referee import Policy as InProcess
-from fracgpu.policies.priorities import priorities
-from fracgpu.policies.workload_mix import Want
+from benchmarks._referee_world import Cluster, Pod
+from benchmarks.referee import Policy as EveryNode
+from benchmarks.referee import fits_in_sum
 
 # kube-scheduler 1.30 to 1.36: minFeasibleNodesToFind, minFeasibleNodesPercentageToFind.
 _FEWEST_NODES: Final = 100
@@ -34,57 +31,28 @@ def nodes_wanted(nodes: int) -> int:
     return max(nodes * percent // 100, _FEWEST_NODES)
 
 
-class Policy:
+class Policy(EveryNode):
     """kube-scheduler with our extender, looking at every node."""
 
-    def __init__(self) -> None:
-        self._inner = InProcess()
-        self._draw = np.random.default_rng(0)
-        self._next = 0
-
-    def start(self, cluster: Cluster, history: Iterable[Pod], rng: np.random.Generator) -> None:
-        self._inner.start(cluster, history, rng)
-        self._draw = rng
+    _next = 0  # where the ring goes on
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
-        want = want_of(pod)
-        fits = self._fits_in_sum(want, cluster)
+        view = self.world.read(pod)
+        fits = fits_in_sum(pod, cluster)
         ring = (np.arange(cluster.n) + self._next) % cluster.n
         feasible = ring[fits[ring]]
         # A pod that none of one sample takes is tried again, from where that sample ended.
         for start in range(0, len(feasible), self.sample(cluster.n)):
             nodes = feasible[start : start + self.sample(cluster.n)]
             self._next = int(nodes[-1] + 1) % cluster.n
-            chosen = self._cycle(want, cluster, np.sort(nodes))
-            if chosen is not None:
-                return chosen
+            # No dice: one node alone has the extender's highest score, whatever the order.
+            node = self.world.best_node(view, np.sort(nodes))
+            if node is not None:
+                return node, self.world.cards_on(view, node)
         return None
 
     def sample(self, nodes: int) -> int:
         return nodes
-
-    def _cycle(
-        self, want: Want, cluster: Cluster, nodes: NDArray[np.int64]
-    ) -> tuple[int, Sequence[int]] | None:
-        ranking = self._inner.rank(want, cluster, among=nodes)  # filter and prioritize
-        if not len(ranking.rows):
-            return None
-        marks = priorities(ranking.cost_milli)
-        node = int(self._draw.choice(ranking.rows[marks == marks.max()]))
-        bound = self._inner.rank(want, cluster, among=np.array([node]))  # bind asks for cards only
-        return node, self._inner.cards(bound, 0, want)
-
-    @staticmethod
-    def _fits_in_sum(want: Want, cluster: Cluster) -> NDArray[np.bool_]:
-        fits: NDArray[np.bool_] = (
-            (cluster.cpu_free >= want.cpu_milli)
-            & (cluster.mem_free >= want.memory_mib)
-            & (cluster.card_free.sum(1) >= want.gpu_milli)
-        )
-        if want.cards and want.models is not None:
-            accepted = np.array([name in want.models for name in cluster.model_names])
-            fits &= accepted[cluster.model]
-        return fits
 
 
 class Sampled(Policy):

@@ -13,10 +13,12 @@ from typing import Final
 
 import msgspec
 
+from fracgpu import names
 from fracgpu.allocation import Hold, holds_by_card
 from fracgpu.card import NO_HOST, CardUuid, Host
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.errors import WireError
+from fracgpu.errors import RequestError, WireError
+from fracgpu.request import model_globs
 from fracgpu.resources import requested
 from fracgpu.snapshot import PodHolds
 from fracgpu.units import Mib
@@ -37,6 +39,7 @@ class BoundPod:
         host: what it requests of its node besides cards.
         started: when kubelet took it on, as the API server writes times; empty before.
         holds: what it holds of cards; nothing once it has ended.
+        models: globs of the card models that it accepts; empty where it accepts any.
         problem: why its assignment cannot be read; else empty.
     """
 
@@ -49,6 +52,7 @@ class BoundPod:
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
     host: Host = NO_HOST
     holds: PodHolds
+    models: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -62,6 +66,7 @@ class BoundPod:
 
 class _Notes(msgspec.Struct, gc=False):
     assignment: str = msgspec.field(name="fracgpu.io/assignment", default="")
+    model: str = msgspec.field(name="fracgpu.io/model", default="")
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -136,6 +141,7 @@ def read_bound(body: bytes) -> BoundPod | None:
         labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
         host=_shared_host(requested(containers)) if live else NO_HOST,
         holds=PodHolds(pod_uid=meta.uid, node=sys.intern(spec.node_name), holds=holds),
+        models=_shared_models(meta.annotations.model) if meta.annotations else (),
         problem=problem,
     )
 
@@ -185,6 +191,14 @@ def _amounts(found: _Amounts | None) -> Mapping[str, str]:
 @lru_cache(maxsize=8192)
 def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return MappingProxyType(dict(items))
+
+
+@lru_cache(maxsize=1024)
+def _shared_models(text: str) -> tuple[str, ...]:
+    try:
+        return model_globs({names.MODEL: text}) if text else ()
+    except RequestError:  # it runs, so whatever it says, it accepted its card
+        return ()
 
 
 @lru_cache(maxsize=1024)

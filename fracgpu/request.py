@@ -196,7 +196,7 @@ def read_request(
         return None
     return PodRequest(
         slices=tuple(slices),
-        models=_globs(annotations),
+        models=model_globs(annotations),
         strategy=strategy,
         rebalance=rebalance,
         topology=topology,
@@ -320,7 +320,12 @@ def _cards(text: str, key: str) -> int:
     return parse_count(text, field=key, low=1, high=MAX_CARDS, wanted=wanted)
 
 
-def _globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
+def model_globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Read the card models that a pod accepts; empty means any.
+
+    Raises:
+        RequestError: one of them is empty.
+    """
     text = annotations.get(names.MODEL)
     if text is None:
         return ()

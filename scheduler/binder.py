@@ -7,22 +7,22 @@ again and judged again; a write without an answer is left to :mod:`scheduler.ass
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import structlog
 
 from fracgpu import names
 from fracgpu.allocation import Assignment
-from fracgpu.card import CardUuid
 from fracgpu.ledger import Ledger
-from fracgpu.placement import NoPlacement, place
+from fracgpu.placement import NoPlacement
 from fracgpu.request import PodNeed, Strategy
+from fracgpu.resources import requested
 from fracgpu.views import PodView
 from fracgpu.wire import write_assignment
 from kube.errors import Conflict, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.assumptions import Assumptions, PodReader, read_now
+from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
 from scheduler.metrics import BindOutcome, SchedulerMetrics
 from scheduler.protocol import BindingArgs
 
@@ -37,16 +37,6 @@ class PodBinder(PodReader, Protocol):
     """The two verbs that binding needs of the API server."""
 
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None: ...
-
-
-class CardChooser(Protocol):
-    """A policy that knows more of cards than each one's score."""
-
-    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid] | None:
-        """Name the cards to take, if the pod fits on them; None where it has nothing to say."""
-
-
-_NO_CHOOSERS: Final[Mapping[Strategy, CardChooser]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +79,7 @@ class Binder:
         clock: Clock,
         metrics: SchedulerMetrics,
         limit_s: float,
-        choosers: Mapping[Strategy, CardChooser] = _NO_CHOOSERS,
+        choosers: Choosers = NO_CHOOSERS,
     ) -> None:
         self._choosers = choosers
         self._api = api
@@ -184,18 +174,13 @@ class Binder:
         loads = self._ledger.node(args.node, now=self._clock.now())
         if loads is None:
             return Refusal(reason=f"node {args.node} is not known to the extender")
-        strategy = self._strategy()
-        chooser = self._choosers.get(need.strategy or strategy)
-        preferred = None if chooser is None else chooser.prefer(pod, need, args.node)
-        # Whatever is preferred, the ledger as it is now has the last word: no MiB is booked twice.
-        answer = place(
+        answer = choose_cards(
             loads,
             need,
-            strategy=strategy,
-            exclude=frozenset(loads.cards) - (preferred or loads.cards.keys()),
+            requested(pod.record.containers),
+            strategy=self._strategy(),
+            choosers=self._choosers,
         )
-        if isinstance(answer, NoPlacement) and preferred is not None:
-            answer = place(loads, need, strategy=strategy)
         if isinstance(answer, NoPlacement):
             return Refusal(reason=f"no room on node {args.node} any more: {answer.text}")
         return answer.assignment

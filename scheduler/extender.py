@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.board import Rows
+from fracgpu.card import Host
 from fracgpu.placement import MAX_SCORE
 from fracgpu.request import PodNeed, Strategy
+from fracgpu.resources import requested
 from fracgpu.survey import FITS, Survey
-from fracgpu.views import PodView
 from process.clock import Clock
 from scheduler.protocol import ExtenderArgs, FilterResult
 
@@ -23,7 +24,7 @@ _RUNNER_UP: Final = 7
 class NodeOrder(Protocol):
     """A policy that knows more of nodes than each card's score."""
 
-    def quality(self, pod: PodView, need: PodNeed, rows: Rows) -> NDArray[np.float64] | None:
+    def quality(self, need: PodNeed | None, host: Host, rows: Rows) -> NDArray[np.float64] | None:
         """Judge nodes on which the pod fits, by their rows: 1.0 for the best, 0.0 for the worst.
 
         None where it has nothing to say; then the cards' own scores decide.
@@ -93,7 +94,7 @@ class Extender:
         quality = None
         order = self._orders.get(pod.need.strategy or strategy)
         if order is not None:
-            quality = order.quality(pod, pod.need, fit_rows)
+            quality = order.quality(pod.need, requested(pod.record.containers), fit_rows)
         if quality is None:
             quality = answers.score[fit_rows]
         scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)

@@ -3,11 +3,8 @@
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
-from fracgpu.board import Board
-from fracgpu.ledger import Ledger
-from fracgpu.request import Strategy
-from fracgpu.survey import Survey
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -25,19 +22,17 @@ from scheduler.announcement import Announcement, Endpoint
 from scheduler.assumptions import Assumptions, Times
 from scheduler.audit import Audit
 from scheduler.binder import Binder
-from scheduler.book import Book, decode_any_pod, decode_node, waiting
+from scheduler.book import decode_any_pod, decode_node, waiting
 from scheduler.certificate import SecretCertificate
-from scheduler.extender import Extender
+from scheduler.core import Core
 from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
-from scheduler.patience import News, PatientFilter
+from scheduler.patience import PatientFilter
 from scheduler.preemptor import Preemptor, decode_budget
-from scheduler.roster import Roster
 from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
 from scheduler.skew import Skew
 from scheduler.standing import Standing
-from scheduler.waste import WasteOrder
 
 _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two looks at whether the workload is another one by now
@@ -77,17 +72,6 @@ def _wire(
     gate: ReadyGate,
 ) -> Running:
     metrics = SchedulerMetrics(registry)
-    ledger = Ledger()
-    news = News()
-    roster = Roster()
-    board = Board(ledger)
-    waste = WasteOrder(board, roster, clock, every_s=_LEARN_S)
-    book = Book(ledger, news, roster, on_new=waste.saw)
-    nodes = Informer(client, NODES, decode=decode_node, on_change=book.node_changed)
-    pods = Informer(
-        client, PODS, decode=decode_any_pod, field_selector=_LIVE_PODS, on_change=book.pod_changed
-    )
-    budgets = Informer(client, PDBS, decode=decode_budget)
     identity = settings.identity or socket.gethostname()
     refused = RefusedEdits(
         EventRecorder(client, _COMPONENT, clock, instance=identity),
@@ -108,6 +92,17 @@ def _wire(
         default=policy.DEFAULT,
         on_refused=refuse,
     )
+    core = Core(strategy=lambda: config.value, clock=clock)
+    ledger = core.ledger
+    nodes = Informer(client, NODES, decode=decode_node, on_change=core.book.node_changed)
+    pods = Informer(
+        client,
+        PODS,
+        decode=decode_any_pod,
+        field_selector=_LIVE_PODS,
+        on_change=core.book.pod_changed,
+    )
+    budgets = Informer(client, PDBS, decode=decode_budget)
     election = Election(
         client,
         clock,
@@ -149,30 +144,23 @@ def _wire(
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_limit_s,
-        choosers={Strategy.LEAST_WASTE: waste},
+        choosers=core.choosers,
     )
-    survey = Survey(board)
     audit = Audit(
         ledger,
-        board,
+        core.board,
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
         clock=clock,
         on_drift=metrics.audited,
         every_s=settings.audit_s,
     )
-    extender = Extender(
-        survey,
-        strategy=lambda: config.value,
-        clock=clock,
-        orders={Strategy.LEAST_WASTE: waste},
-    )
     server = ExtenderServer(
-        extender=extender,
-        patient=PatientFilter(extender, news, clock, limit_s=settings.patience_s),
+        extender=core.extender,
+        patient=PatientFilter(core.extender, core.news, clock, limit_s=settings.patience_s),
         preemptor=Preemptor(
             ledger,
-            roster,
+            core.roster,
             budgets=lambda: tuple(budgets.items().values()),
             strategy=lambda: config.value,
             clock=clock,
@@ -194,12 +182,13 @@ def _wire(
         config_valid=lambda: not config.problem,
     )
     tasks |= _beside_kube_scheduler(settings, client, clock, gate, standing, metrics)
+    learn = partial(core.waste.learn, clock, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
             "assumptions": assumptions.look_after,
             "audit": standing.once_listed(audit.run),
-            "learn the mix": standing.once_listed(waste.learn),
+            "learn the mix": standing.once_listed(learn),
             "settle memory": standing.once_listed(settle_memory),
         },
         servers=(server,),

@@ -2,10 +2,15 @@
 
 What it takes to judge a node, `fracgpu.policies.least_waste`, is worked out beforehand and between
 requests. Until that is done for the first time, cards' own scores decide (the tightest card).
+
+The extender, ``fracgpu explain``, replays and benchmarks all ask this one class, so that what is
+measured and what is explained is what runs.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -14,14 +19,18 @@ from numpy.typing import NDArray
 
 from fracgpu.board import SHARES, USABLE, Board, Rows
 from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST, CardUuid
+from fracgpu.card import NO_HOST, CardUuid, Host
 from fracgpu.policies.least_waste import LeastWaste
 from fracgpu.policies.node_table import NodeFree
 from fracgpu.policies.waste import MAX_CARDS
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want, WorkloadMix, drift_ratio
+from fracgpu.policies.workload_mix import (
+    WHOLE_CARD_MILLI,
+    PodClass,
+    Want,
+    WorkloadMix,
+    drift_ratio,
+)
 from fracgpu.request import PodNeed
-from fracgpu.resources import requested
-from fracgpu.views import PodView
 from process.clock import Clock
 from scheduler.roster import Roster
 
@@ -31,8 +40,12 @@ log = structlog.get_logger()
 _WORST_JUDGED: Final = 0.1
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
+_CLASSES_AT_ONCE: Final = 64
 _WANTS_REMEMBERED: Final = 64
+_GLOBS_REMEMBERED: Final = 256
 _UNBOUNDED_MILLI: Final = 10**9
+
+Models = frozenset[str] | None
 
 
 class WasteOrder:
@@ -41,87 +54,151 @@ class WasteOrder:
     Args:
         board: the cards.
         roster: CPU and memory that pods take.
-        clock: paces the learning.
-        every_s: pause between two looks at whether the mix has changed.
+        now: tells which cordons and assumptions still hold.
     """
 
-    def __init__(self, board: Board, roster: Roster, clock: Clock, *, every_s: float) -> None:
+    def __init__(self, board: Board, roster: Roster, *, now: Callable[[], datetime]) -> None:
         self._board = board
         self._roster = roster
-        self._clock = clock
-        self._every_s = every_s
+        self._now = now
+        # In here the models of a Want are what its pod wrote: globs. Which models those are is
+        # found out anew each time that the mix is learnt, for a fleet gets new ones.
         self._mix = WorkloadMix()
         self._folded = False
         self._feed: _Feed | None = None
+        self._accepted: dict[frozenset[str], Models] = {}
+        self._models_known = 0
 
     @property
     def learnt(self) -> bool:
         """Whether it judges already."""
         return self._feed is not None
 
+    @property
+    def classes(self) -> tuple[PodClass, ...]:
+        """The mix that it judges by; nothing before it has learnt one."""
+        return () if self._feed is None else self._feed.policy.classes
+
     def saw(self, pod: BoundPod) -> None:
         """Count a pod that is new to the books towards the mix."""
         if self._folded:
-            self._count(pod)
+            want = self._want_of_bound(pod)
+            if want is not None:
+                self._mix.observe(want)
 
-    def _count(self, pod: BoundPod) -> None:
+    def expect(self, wants: Iterable[Want]) -> None:
+        """Count pods that are known beforehand, of a workload that is yet to come."""
+        for want in wants:
+            self._mix.include(want)
+
+    def _want_of_bound(self, pod: BoundPod) -> Want | None:
+        """Tell what a pod asked for; None where it can leave no card idle."""
         row = self._board.rows.get(pod.node)
         loads = None if row is None else self._board.loads[row]
-        if loads is None:
-            return
-        sizes = [
-            loads.cards[uuid].card.capacity_mib for uuid in pod.holds.holds if uuid in loads.cards
+        if loads is None or not loads.cards:
+            return None
+        held = [
+            (loads.cards[uuid], it) for uuid, it in pod.holds.holds.items() if uuid in loads.cards
         ]
-        holds = [hold.mib for uuid, hold in pod.holds.holds.items() if uuid in loads.cards]
-        share = _milli(holds[0], sizes[0]) if holds else 0
-        self._mix.observe(Want(cpu_milli=pod.host.cpu_milli, cards=len(holds), share_milli=share))
+        share = 0
+        if held:
+            (load, hold), *_ = held
+            share = _milli(hold.mib, load.card.capacity_mib)
+        return Want(
+            cpu_milli=pod.host.cpu_milli,
+            cards=len(held),
+            share_milli=share,
+            models=frozenset(pod.models) if held and pod.models else None,
+        )
 
-    async def learn(self) -> None:
+    async def learn(self, clock: Clock, *, every_s: float) -> None:
         """Learn for ever; each time from the mix as it is by then."""
         while True:
             await self.learn_once()
-            await self._clock.sleep(self._every_s)
+            await clock.sleep(every_s)
 
     async def learn_once(self) -> bool:
         """Learn if the mix is another one than was learnt; tell whether it was."""
-        self._board.refresh(now=self._clock.now())
+        before = self._feed
+        for _ in self.learning():
+            await asyncio.sleep(0)
+        return self._feed is not before
+
+    def learn_now(self) -> None:
+        """Learn at one go, where nobody waits for an answer meanwhile."""
+        for _ in self.learning():
+            pass
+
+    def learning(self) -> Iterator[None]:
+        """Learn, in steps of some milliseconds, if the mix is another one than was learnt."""
+        self._board.refresh(now=self._now())
         if not self._folded:
-            await self._fold()
-        classes = self._mix.classes()
+            yield from self._fold()
+        classes = yield from self._resolved()
         if (
             self._feed is not None
             and drift_ratio(self._feed.policy.classes, classes) < _DRIFT_RATIO
         ):
-            return False
+            return
         feed = _Feed(LeastWaste(classes, self._board.models), self._board, self._roster)
         feed.keep_up()
         for _ in feed.policy.warming([it.want for it in classes]):
-            await asyncio.sleep(0)
+            yield
         self._feed = feed
         log.info("mix_learnt", classes=len(classes), states=feed.policy.evaluated)
-        return True
 
-    async def _fold(self) -> None:
+    def _fold(self) -> Iterator[None]:
         """Learn from the pods that live already; whoever comes meanwhile is counted as new."""
         living = self._roster.pods()
         self._folded = True
         for at, pod in enumerate(living):
-            self._count(pod)
+            want = self._want_of_bound(pod)
+            if want is not None:
+                self._mix.include(want)
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+                yield
 
-    def quality(self, pod: PodView, need: PodNeed, rows: Rows) -> NDArray[np.float64] | None:
-        """Judge nodes on which the pod fits; see `scheduler.extender.NodeOrder`."""
+    def _resolved(self) -> Generator[None, None, tuple[PodClass, ...]]:
+        """Give the mix with each pod's globs as the models of this fleet that they allow."""
+        found: dict[Want, float] = {}
+        for at, it in enumerate(self._mix.classes()):
+            want = it.want
+            if want.models is not None:
+                want = replace(want, models=self._models(want.models))
+            found[want] = found.get(want, 0.0) + it.frequency_ratio
+            if at % _CLASSES_AT_ONCE == _CLASSES_AT_ONCE - 1:
+                yield
+        return tuple(PodClass(want=want, frequency_ratio=it) for want, it in found.items())
+
+    def _models(self, globs: frozenset[str]) -> Models:
+        """Find the models of the fleet that globs allow; None where it is every one."""
+        models = self._board.models
+        if len(models) != self._models_known or len(self._accepted) >= _GLOBS_REMEMBERED:
+            self._models_known = len(models)
+            self._accepted.clear()
+        if globs not in self._accepted:
+            allowed = self._board.allowed(sorted(globs)).tolist()
+            found = frozenset(it for it, yes in zip(models, allowed, strict=False) if yes)
+            self._accepted[globs] = None if len(found) == len(models) else found
+        return self._accepted[globs]
+
+    def quality(self, need: PodNeed | None, host: Host, rows: Rows) -> NDArray[np.float64] | None:
+        """Judge nodes on which a pod fits; see `scheduler.extender.NodeOrder`.
+
+        A pod without a need takes CPU and memory of a node, and no card.
+        """
         feed = self._feed
-        if feed is None or len(need.containers) != 1:
+        if feed is None or (need is not None and len(need.containers) != 1):
             return None
         feed.keep_up()
         sizes = feed.size_mib[rows]
-        cost = feed.costs(self._want(pod, need, int(sizes[0])))[rows]
+        cost = feed.costs(self._want(need, host, int(sizes[0])))[rows]
         other = sizes != sizes[0]
         for size in np.unique(sizes[other]).tolist():
             at = np.flatnonzero(sizes == size)
-            cost[at] = feed.costs(self._want(pod, need, size))[rows[at]]
+            cost[at] = feed.costs(self._want(need, host, size))[rows[at]]
+        if need is None:  # nodes that the policy does not know have no card to lose
+            cost[np.isnan(cost)] = 0.0
         judged = np.flatnonzero(~np.isnan(cost))
         quality = np.zeros(len(rows))
         if len(judged):
@@ -130,7 +207,7 @@ class WasteOrder:
             quality[judged] = 1.0 - dear * (1.0 - _WORST_JUDGED)
         return quality
 
-    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid] | None:
+    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid] | None:
         """Name the cards to take on one node; None where it has nothing to say.
 
         Thousandths of a card are not MiB, and other binds may be under way: whether the pod fits
@@ -140,35 +217,30 @@ class WasteOrder:
         if feed is None or len(need.containers) != 1:
             return None
         # Binds follow each other without a question in between that would bring the news.
-        self._board.refresh(now=self._clock.now())
+        self._board.refresh(now=self._now())
         feed.keep_up()
         row = self._board.rows.get(node)
         loads = None if row is None else self._board.loads[row]
         at = -1 if row is None else int(feed.row[row])
         if row is None or loads is None or at < 0:
             return None
-        want = self._want(pod, need, int(feed.size_mib[row]))
+        want = self._want(need, host, int(feed.size_mib[row]))
         ranking = feed.policy.rank(want, among=np.array([at]))
         if not len(ranking.rows):
             return None
         uuids = tuple(loads.cards)
         return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, want))
 
-    def _want(self, pod: PodView, need: PodNeed, size_mib: int) -> Want:
+    def _want(self, need: PodNeed | None, host: Host, size_mib: int) -> Want:
+        if need is None:
+            return Want(cpu_milli=host.cpu_milli, memory_mib=host.memory_mib)
         (container,) = need.containers
-        host = requested(pod.record.containers)
-        models = None
-        if need.models:
-            allowed = self._board.allowed(need.models).tolist()
-            models = frozenset(
-                model for model, yes in zip(self._board.models, allowed, strict=False) if yes
-            )
         return Want(
             cpu_milli=host.cpu_milli,
             memory_mib=host.memory_mib,
             cards=container.cards,
             share_milli=_milli(container.mib, size_mib),
-            models=models,
+            models=self._models(frozenset(need.models)) if need.models else None,
         )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.policies.card_states import MAX_STATES, CardStates
+from fracgpu.policies.model_prices import ModelPrices
 from fracgpu.policies.node_table import NodeFree, NodeTable
 from fracgpu.policies.outcomes import Outcomes
 from fracgpu.policies.scarcity import Scarcity
@@ -135,6 +136,7 @@ class LeastWaste:
             model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
         )
         cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
+        cost += self._prices.by_model[nodes.model[node]] * want.gpu_milli
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
             return Ranking(rows=node, cost_milli=cost, card=outcome.card[node, option])
@@ -185,6 +187,7 @@ class LeastWaste:
     def _learnt(self) -> None:
         self._sequences = FillSequences(self._classes, self._nodes.models)
         self._scarcity = Scarcity(self._classes, self._nodes.models)
+        self._prices = ModelPrices(self._classes, self._nodes.models)
         self._forget()
 
     def _forget(self) -> None:
@@ -232,6 +235,7 @@ class LeastWaste:
                 cpu_milli=nodes.cpu_milli[rows],
                 idle_cards=self._states.idle_cards[self._state],
             )
+            self._prices.refresh(model=nodes.model[rows], idle_milli=self._idle_milli)
         self._cost_now[rows] = self._cost(rows)
 
     def _cpu_milli(self, rows: Index) -> Index:

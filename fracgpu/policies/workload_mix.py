@@ -76,8 +76,12 @@ class WorkloadMix:
         """Learn from pods that are there already, all of the same age."""
         mix = cls()
         for want in wants:
-            mix._add(want)
+            mix.include(want)
         return mix
+
+    def include(self, want: Want) -> None:
+        """Count a pod that is no newer than those counted before."""
+        self._add(want)
 
     def observe(self, want: Want) -> None:
         """See one more pod."""

@@ -7,15 +7,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.allocation import Assignment, Slice
-from fracgpu.card import model_key
-from fracgpu.placement import Placement, place
-from fracgpu.policies.least_waste import LeastWaste
-from fracgpu.policies.node_table import NodeFree
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, WorkloadMix
-from fracgpu.request import FULL_CORES, Strategy
-from fracgpu.snapshot import CardLoad, NodeLoads
-from simulator.replay.state import FleetState
+from fracgpu.allocation import Assignment
+from fracgpu.placement import Placement
+from fracgpu.request import Strategy
+from fracgpu.snapshot import NodeLoads
+from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
+from scheduler.waste import WasteOrder
+from simulator.replay.state import NOW, FleetState
 from simulator.replay.workload import ReplayPod, Workload
 
 
@@ -84,16 +82,15 @@ class ByScore:
 
 
 class ByWaste:
-    """``least-waste``: where the fleet is expected to lose least; it knows the workload's mix."""
+    """``least-waste`` as the extender asks it; it knows the workload's mix beforehand."""
 
     def __init__(self, state: FleetState, workload: Workload, cpu_pods: CpuPods) -> None:
         self._state = state
         self._cpu_pods = cpu_pods
-        models = sorted({_model(state.loads(at)) for at in range(len(state.names))})
-        mix = WorkloadMix.fold(pod.want for pod in workload.pods)
-        self._policy = LeastWaste(mix.classes(), models)
-        for at in range(len(state.names)):
-            self.took(at)
+        self._order = WasteOrder(state.board, state.roster, now=lambda: NOW)
+        self._order.expect(pod.want for pod in workload.pods)
+        self._order.learn_now()
+        self._choosers = {Strategy.LEAST_WASTE: self._order}
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
         state = self._state
@@ -102,28 +99,17 @@ class ByWaste:
             return None
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
             return most_cpu_left(state, places.tolist()), {}
-        ranking = self._policy.rank(pod.want, among=places)
-        best = ranking.best
-        if best is None:  # thousandths are coarser than MiB: a card may fit that looks too small
-            best_place = int(places[0])
-            return best_place, _cards(state.loads(best_place), pod, Strategy.LEAST_WASTE)
-        chosen = int(ranking.rows[best])
-        if pod.need is None:
-            return chosen, {}
-        loads = state.loads(chosen)
-        named = self._policy.cards(ranking, best, pod.want)
-        return chosen, _named_cards(loads, pod, named) or _cards(loads, pod, Strategy.LEAST_WASTE)
+        quality = self._order.quality(pod.need, pod.host, state.rows[places])
+        if quality is None and pod.need is not None:  # a pod of several containers
+            answers = state.ask(pod.need, strategy=Strategy.LEAST_WASTE)
+            quality = answers.score[state.rows[places]]
+        best = 0 if quality is None else int(quality.argmax())
+        place_ = int(places[best])
+        return place_, _cards(state.loads(place_), pod, Strategy.LEAST_WASTE, self._choosers)
 
     def took(self, place: int) -> None:
-        # Told in order from the start, so that the policy's row is the node's place.
-        loads = self._state.loads(place)
-        free = NodeFree(
-            model=_model(loads),
-            cpu_milli=int(self._state.cpu_milli[place]),
-            memory_mib=int(self._state.memory_mib[place]),
-            card_milli=tuple(_free_milli(load) for load in loads.cards.values()),
-        )
-        self._policy.put(self._state.names[place], free)
+        del place  # the board knows which nodes have changed
+        self._state.board.refresh(now=NOW)
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
@@ -132,38 +118,15 @@ def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
     return places[int(left.argmax())]
 
 
-def _model(loads: NodeLoads) -> str:
-    return next((model_key(load.card.model) for load in loads.cards.values()), "")
-
-
-def _free_milli(load: CardLoad) -> int:
-    return max(0, load.free_mib) * WHOLE_CARD_MILLI // max(1, load.card.capacity_mib)
-
-
-def _cards(loads: NodeLoads, pod: ReplayPod, strategy: Strategy) -> Assignment:
+def _cards(
+    loads: NodeLoads, pod: ReplayPod, strategy: Strategy, choosers: Choosers = NO_CHOOSERS
+) -> Assignment:
     if pod.need is None:
         return {}
-    answer = place(loads, pod.need, strategy=strategy)
+    answer = choose_cards(loads, pod.need, pod.host, strategy=strategy, choosers=choosers)
     if not isinstance(answer, Placement):
         raise TypeError(f"the survey said that {pod.name} fits, the placement: {answer.text}")
     return answer.assignment
-
-
-def _named_cards(loads: NodeLoads, pod: ReplayPod, indexes: Sequence[int]) -> Assignment | None:
-    """Put a pod of one container on cards named by their place; None where that does not fit."""
-    cards = list(loads.cards.values())
-    if pod.need is None or len(pod.need.containers) > 1:
-        return None
-    (need,) = pod.need.containers
-    chosen = [cards[index] for index in indexes]
-    if any(
-        it.free_mib < need.mib or it.held_cores + need.cores > FULL_CORES or it.free_slots < 1
-        for it in chosen
-    ):
-        return None
-    return {
-        need.name: tuple(Slice(card=it.card.uuid, mib=need.mib, cores=need.cores) for it in chosen)
-    }
 
 
 Maker = Callable[[FleetState, Workload, CpuPods], Policy]

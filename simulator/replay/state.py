@@ -8,15 +8,17 @@ import numpy as np
 
 from fracgpu.allocation import Assignment, holds_by_card
 from fracgpu.board import Board, Rows
+from fracgpu.bookings import BoundPod
 from fracgpu.card import NO_HOST, NodeCards
 from fracgpu.container import ContainerSpec
 from fracgpu.ledger import Ledger
 from fracgpu.request import PodNeed, Strategy
 from fracgpu.snapshot import NodeLoads, PodHolds
 from fracgpu.survey import FITS, Answers, Survey
+from scheduler.roster import Roster
 from simulator.replay.workload import ReplayPod
 
-_NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time
+NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time
 _PLENTY: Final = 2**62
 
 
@@ -31,11 +33,12 @@ class FleetState:
         self._ledger = Ledger()
         for node in nodes:
             self._ledger.set_node(node)
-        self._board = Board(self._ledger)
-        self._board.refresh(now=_NOW)
-        self.survey = Survey(self._board)
+        self.board = Board(self._ledger)
+        self.board.refresh(now=NOW)
+        self.roster = Roster()
+        self.survey = Survey(self.board)
         # The board numbers nodes by name; we prefer them in the order given.
-        self.rows: Rows = self._board.rows_of([node.node for node in nodes])
+        self.rows: Rows = self.board.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
         # A node that does not say what it has beside cards lacks nothing.
         self.cpu_milli = np.array([_room(it, it.host.cpu_milli) for it in nodes], np.int64)
@@ -51,7 +54,7 @@ class FleetState:
 
     def ask(self, need: PodNeed, *, strategy: Strategy) -> Answers:
         """Let the survey judge every node's cards, as the extender does."""
-        return self.survey.ask(need, strategy=strategy, now=_NOW)
+        return self.survey.ask(need, strategy=strategy, now=NOW)
 
     def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> Rows:
         """Give the places, ascending, of nodes that could take the pod now."""
@@ -64,7 +67,7 @@ class FleetState:
 
     def loads(self, place: int) -> NodeLoads:
         """Picture one node's cards."""
-        loads = self._ledger.node(self.names[place], now=_NOW)
+        loads = self._ledger.node(self.names[place], now=NOW)
         if loads is None:
             raise LookupError(f"{self.names[place]} is gone, and no node ever leaves a replay")
         return loads
@@ -82,12 +85,13 @@ class FleetState:
             raise ValueError(f"{name} has no CPU or memory left for {pod.name}")
         self.cpu_milli[place] -= pod.host.cpu_milli
         self.memory_mib[place] -= pod.host.memory_mib
-        if not assignment or pod.need is None:
-            return
-        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in pod.need.containers]
+        needs = pod.need.containers if pod.need is not None else ()
+        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
         self._placed += 1
         holds = holds_by_card(assignment, specs)
-        self._ledger.observe(PodHolds(pod_uid=str(self._placed), node=name, holds=holds))
+        bound = PodHolds(pod_uid=str(self._placed), node=name, holds=holds)
+        self._ledger.observe(bound)
+        self.roster.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
         self.used_mib += sum(it.mib for it in holds.values())
         over = [uuid for uuid in holds if self.loads(place).cards[uuid].free_mib < 0]
         if over:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.referee import Policy, want_of
+from benchmarks.referee import DefaultCpu, Policy
 from tests.benchmarks.referee_world import HALF, HISTORY, NAMED, PAIR, PROCESSOR, Cluster, Pod
 
 RNG = np.random.default_rng(1)
@@ -35,5 +35,10 @@ def test_every_pod_that_fits_is_placed_until_none_does(pod: Pod) -> None:
     assert count == {HALF: 12, PAIR: 3, NAMED: 2, PROCESSOR: 12}[pod]
 
 
-def test_a_pod_without_cards_asks_for_no_share() -> None:
-    assert want_of(Pod(milli=1000)).share_milli == 0
+def test_pods_without_cards_may_be_left_to_kube_scheduler() -> None:
+    cluster, policy = Cluster(3), DefaultCpu()
+    policy.start(cluster, HISTORY, RNG)
+    cluster.cpu_free[:] = (5_000, 9_000, 7_000)
+
+    assert policy.place(PROCESSOR, cluster) == (1, ())
+    assert policy.place(Pod(cpu=10_000), cluster) is None

@@ -9,7 +9,7 @@ from fracgpu.allocation import Hold, holds_by_card
 from fracgpu.bookings import read_bound
 from fracgpu.card import CardUuid, Host
 from fracgpu.errors import WireError
-from fracgpu.names import ASSIGNMENT
+from fracgpu.names import ASSIGNMENT, MODEL
 from fracgpu.units import Mib
 from fracgpu.views import read_pod
 from tests.support.gpu import a_gpu_pod
@@ -95,3 +95,17 @@ def test_pods_share_what_they_have_in_common() -> None:
 def test_what_is_no_pod_is_refused() -> None:
     with pytest.raises(WireError, match="pod"):
         read_bound(b"[]")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("NVIDIA A30, *H100*", ("NVIDIA-A30", "*H100*")), ("", ()), ("A30,,T4", ())],
+)
+def test_the_models_that_it_accepts_are_known(written: str, read: tuple[str, ...]) -> None:
+    pod = bound()
+    pod["metadata"]["annotations"][MODEL] = written
+
+    found = read_bound(json.dumps(pod).encode())
+
+    assert found is not None
+    assert found.models == read

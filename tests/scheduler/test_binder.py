@@ -5,9 +5,8 @@ import asyncio
 import pytest
 
 from fracgpu import names
-from fracgpu.card import CardUuid
+from fracgpu.card import CardUuid, Host
 from fracgpu.request import PodNeed, Strategy
-from fracgpu.views import PodView
 from kube.errors import KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import World, refusal, silence
@@ -332,7 +331,7 @@ async def test_the_clusters_strategy_chooses_the_card() -> None:
 class Stubborn:
     """A policy that always wants the same card, full or not."""
 
-    def prefer(self, pod: PodView, need: PodNeed, node: str) -> frozenset[CardUuid]:
+    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid]:
         return frozenset({CardUuid(f"GPU-{node}-0")})
 
 

@@ -1,20 +1,26 @@
 """The strategy least-waste in the extender."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fracgpu.bookings import read_bound
-from fracgpu.card import CardUuid
-from fracgpu.names import ASSIGNMENT
+from fracgpu.card import CardUuid, Host
+from fracgpu.names import ASSIGNMENT, MODEL
+from fracgpu.policies.workload_mix import Want
 from fracgpu.request import Strategy
 from fracgpu.views import PodView, read_pod
+from scheduler.book import Book
 from scheduler.extender import Extender
 from scheduler.protocol import ExtenderArgs
 from scheduler.waste import WasteOrder
 from tests.scheduler.world import World
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_gpu_pod, some_cards
+
+HOST = Host(pods=1)  # what the pods in here ask besides cards
 
 
 def bound(world: World, name: str, *, node: str, card: int, mib: int) -> None:
@@ -37,7 +43,7 @@ class Wasting:
         bound(self.world, "half", node="b", card=1, mib=12_000)
         bound(self.world, "whole", node="c", card=0, mib=24_000)
         self.board = self.world.survey.board
-        self.order = WasteOrder(self.board, self.world.roster, self.world.clock, every_s=60)
+        self.order = WasteOrder(self.board, self.world.roster, now=self.world.clock.now)
         self.world.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
             self.world.survey,
@@ -54,7 +60,7 @@ class Wasting:
 
     def quality(self, pod: PodView, *nodes: str) -> list[float] | None:
         assert pod.need is not None
-        found = self.order.quality(pod, pod.need, self.board.rows_of(nodes))
+        found = self.order.quality(pod.need, HOST, self.board.rows_of(nodes))
         return None if found is None else found.tolist()
 
 
@@ -64,7 +70,7 @@ async def test_before_it_has_learnt_the_cards_own_scores_decide() -> None:
 
     assert wasting.quality(pod, "a", "b") is None
     assert pod.need is not None
-    assert wasting.order.prefer(pod, pod.need, "b") is None
+    assert wasting.order.prefer(pod.need, HOST, "b") is None
     assert not wasting.order.learnt
 
 
@@ -78,7 +84,7 @@ async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> No
     assert found is not None
     assert int(np.argmax(found)) == 1
     assert pod.need is not None
-    assert wasting.order.prefer(pod, pod.need, "b") == frozenset({CardUuid("GPU-b-1")})
+    assert wasting.order.prefer(pod.need, HOST, "b") == frozenset({CardUuid("GPU-b-1")})
 
 
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
@@ -135,8 +141,8 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
     assert pod.need is not None
     two = type(pod.need)(containers=pod.need.containers * 2)
 
-    assert wasting.order.quality(pod, two, wasting.board.rows_of(["a"])) is None
-    assert wasting.order.prefer(pod, two, "a") is None
+    assert wasting.order.quality(two, HOST, wasting.board.rows_of(["a"])) is None
+    assert wasting.order.prefer(two, HOST, "a") is None
 
 
 async def test_binds_that_follow_each_other_without_a_question_book_no_mib_twice() -> None:
@@ -154,3 +160,96 @@ async def test_binds_that_follow_each_other_without_a_question_book_no_mib_twice
     loads = world.ledger.node("a", now=world.clock.now())
     assert loads is not None
     assert [load.held_mib for load in loads.cards.values()] == [18_000, 18_000]
+
+
+class TwoModels:
+    """Two nodes of each of two models, empty."""
+
+    def __init__(self) -> None:
+        self.world = World("a", "b", cards=2)
+        for name in ("x", "y"):
+            cards = tuple(replace(it, model="NVIDIA T4") for it in some_cards(name, count=2))
+            self.world.add_node(name, cards)
+        self.order = WasteOrder(
+            self.world.survey.board, self.world.roster, now=self.world.clock.now
+        )
+
+    def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
+        slices = f'{{"train":[{{"card":"GPU-{node}-0","mib":{mib}}}]}}'
+        notes = {ASSIGNMENT: slices, **({MODEL: model} if model else {})}
+        self.world.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
+        self.world.see(name)
+
+    def learnt(self) -> dict[frozenset[str] | None, float]:
+        self.order.learn_now()
+        return {it.want.models: it.frequency_ratio for it in self.order.classes}
+
+
+A30, T4 = frozenset({"NVIDIA A30"}), frozenset({"NVIDIA T4"})
+
+
+def test_the_shipped_policy_learns_which_models_pods_accept() -> None:
+    two = TwoModels()
+    two.runs("any", model="", node="a")
+    two.runs("named", model="NVIDIA T4", node="x")
+    two.runs("glob", model="*T4*", node="y")
+    two.runs("not", model="!*T4*", node="b")
+
+    assert two.learnt() == {None: 0.25, T4: 0.5, A30: 0.25}
+
+
+def test_pods_that_come_later_are_learnt_with_their_models_as_well() -> None:
+    two = TwoModels()
+    two.order.learn_now()
+    two.world.book = Book(two.world.ledger, two.world.news, two.world.roster, on_new=two.order.saw)
+    for n in range(4):
+        two.runs(f"p{n}", model="*T4*" if n % 2 else "", node="x")
+
+    learnt = two.learnt()
+
+    assert learnt.keys() == {None, T4}
+    assert learnt[T4] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_model_that_joins_the_fleet_is_one_that_the_globs_of_earlier_pods_allow() -> None:
+    two = TwoModels()
+    two.runs("glob", model="!*A30*", node="x")
+    assert two.learnt().keys() == {T4}
+    cards = tuple(replace(it, model="NVIDIA L4") for it in some_cards("z", count=2))
+    two.world.add_node("z", cards)
+
+    assert two.learnt().keys() == {T4 | {"NVIDIA L4"}}
+
+
+def test_pods_on_nodes_without_cards_are_no_part_of_the_mix() -> None:
+    two = TwoModels()
+    two.world.add_node("plain", ())
+    two.runs("named", model="", node="a")
+    plain = a_gpu_pod("cpu", nodeName="plain")
+    plain["metadata"]["annotations"] = {}
+    plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
+    two.world.api.put(plain)
+    two.world.see("cpu")
+
+    assert list(two.learnt()) == [None]
+    assert [it.want.cards for it in two.order.classes] == [1]
+
+
+def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name_it() -> None:
+    two = TwoModels()
+    # Three fifths of the demand can go on T4 only, and one of these cards is begun.
+    two.order.expect(
+        [
+            *[Want(cards=1, share_milli=500, models=frozenset({"*T4*"}))] * 3,
+            *[Want(cards=1, share_milli=500)] * 2,
+        ]
+    )
+    two.runs("on-t4", model="*T4*", node="y", mib=12_000)
+    two.order.learn_now()
+    pod = pending(mib=12_000)
+    rows = two.world.survey.board.rows_of(["b", "y"])
+
+    found = two.order.quality(pod.need, HOST, rows)
+
+    assert found is not None
+    assert int(found.argmax()) == 0, "an empty card of the other model, not the begun T4"

@@ -21,8 +21,9 @@ from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
 from scheduler.assumptions import Assumptions, Times
-from scheduler.binder import Binder, CardChooser
+from scheduler.binder import Binder
 from scheduler.book import AnyPod, Book, decode_any_pod, waiting
+from scheduler.choice import CardChooser
 from scheduler.extender import Extender
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News

@@ -1,0 +1,43 @@
+"""Which cards of one node a pod gets: what a policy prefers, if the ledger agrees."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from fracgpu.card import CardUuid, Host
+from fracgpu.placement import NoPlacement, Placement, place
+from fracgpu.request import PodNeed, Strategy
+from fracgpu.snapshot import NodeLoads
+
+
+class CardChooser(Protocol):
+    """A policy that knows more of cards than each one's score."""
+
+    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid] | None:
+        """Name the cards to take, if the pod fits on them; None where it has nothing to say."""
+
+
+Choosers = Mapping[Strategy, CardChooser]
+NO_CHOOSERS: Final[Choosers] = MappingProxyType({})
+
+
+def choose_cards(
+    loads: NodeLoads, need: PodNeed, host: Host, *, strategy: Strategy, choosers: Choosers
+) -> Placement | NoPlacement:
+    """Choose cards for a pod on one node.
+
+    Args:
+        loads: the node, as the ledger has it now.
+        need: what the pod asks of cards.
+        host: what it asks of the node besides.
+        strategy: the cluster's; the pod's own, where it names one, beats it.
+        choosers: strategies that choose cards themselves.
+    """
+    chooser = choosers.get(need.strategy or strategy)
+    preferred = None if chooser is None else chooser.prefer(need, host, loads.node.node)
+    # Whatever is preferred, the ledger as it is now has the last word: no MiB is booked twice.
+    others = frozenset(loads.cards) - (preferred or loads.cards.keys())
+    answer = place(loads, need, strategy=strategy, exclude=others)
+    if isinstance(answer, NoPlacement) and others:
+        return place(loads, need, strategy=strategy)
+    return answer

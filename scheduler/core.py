@@ -1,0 +1,81 @@
+"""The part of the extender that decides: told of nodes and pods, asked where a pod goes.
+
+No request and no API server is in it. Whoever wants the extender's own answer without running one
+(``fracgpu explain``, a benchmark) builds a `Core`, tells it what an informer would, and asks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from fracgpu.board import Board
+from fracgpu.ledger import Ledger
+from fracgpu.placement import MAX_SCORE, NoPlacement, Placement
+from fracgpu.request import Strategy
+from fracgpu.resources import requested
+from fracgpu.survey import Survey
+from fracgpu.views import PodView
+from process.clock import Clock
+from scheduler.book import Book
+from scheduler.choice import CardChooser, choose_cards
+from scheduler.extender import Extender
+from scheduler.patience import News
+from scheduler.protocol import ExtenderArgs
+from scheduler.roster import Roster
+from scheduler.waste import WasteOrder
+
+
+class Core:
+    """The books, and the policies over them.
+
+    Args:
+        strategy: gives the cluster's default at the moment of asking.
+        clock: tells which cordons and assumptions still hold.
+    """
+
+    def __init__(self, *, strategy: Callable[[], Strategy], clock: Clock) -> None:
+        self._strategy = strategy
+        self._clock = clock
+        self.ledger = Ledger()
+        self.news = News()
+        self.roster = Roster()
+        self.board = Board(self.ledger)
+        self.waste = WasteOrder(self.board, self.roster, now=clock.now)
+        self.book = Book(self.ledger, self.news, self.roster, on_new=self.waste.saw)
+        self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
+            {Strategy.LEAST_WASTE: self.waste}
+        )
+        self.extender = Extender(
+            Survey(self.board),
+            strategy=strategy,
+            clock=clock,
+            orders={Strategy.LEAST_WASTE: self.waste},
+        )
+
+    def best_node(self, pod: PodView, candidates: Sequence[str]) -> str | None:
+        """Name the node that gets all ten points of those *candidates* on which the pod fits.
+
+        None where it fits on none, or asks nothing of us.
+        """
+        asked = ExtenderArgs(pod=pod, node_names=tuple(candidates))
+        fitting = self.extender.filter(asked).passed
+        if not fitting:
+            return None
+        scores = self.extender.prioritize(ExtenderArgs(pod=pod, node_names=tuple(fitting)))
+        best = int(scores.argmax())
+        return fitting[best] if scores[best] == MAX_SCORE else None
+
+    def cards_on(self, pod: PodView, node: str) -> Placement | NoPlacement | None:
+        """Choose the cards that a Binding to a node would name.
+
+        None where the pod asks nothing of us, or the node is not known.
+        """
+        loads = self.ledger.node(node, now=self._clock.now())
+        if pod.need is None or loads is None:
+            return None
+        return choose_cards(
+            loads,
+            pod.need,
+            requested(pod.record.containers),
+            strategy=self._strategy(),
+            choosers=self.choosers,
+        )

@@ -1,0 +1,159 @@
+"""What is measured is what runs: the benchmark and an extender told by informers choose alike."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.referee import Policy
+from fracgpu import names
+from fracgpu.card import Card, CardUuid
+from fracgpu.placement import Placement
+from fracgpu.policies.workload_mix import Want, WorkloadMix
+from fracgpu.request import Strategy
+from fracgpu.units import Mib
+from fracgpu.views import read_node, read_pod
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.book import decode_any_pod
+from scheduler.core import Core
+from tests.benchmarks.referee_world import WHOLE, Cluster, Pod
+from tests.fakes.clock import VirtualClock
+from tests.support.gpu import a_gpu_pod, a_sharing_node
+
+MIB_PER_MILLI = 80
+NODES = 6
+MODELS = [None, None, frozenset({"A"}), frozenset({"B"})]
+SHARES = st.builds(
+    Pod,
+    cpu=st.sampled_from([500, 1000, 4000]),
+    cards=st.just(1),
+    milli=st.sampled_from([200, 330, 500, 700, WHOLE]),
+    models=st.sampled_from(MODELS),
+)
+PAIRS = st.builds(
+    Pod, cpu=st.just(2000), cards=st.just(2), milli=st.just(WHOLE), models=st.sampled_from(MODELS)
+)
+PLAIN = st.builds(Pod, cpu=st.sampled_from([1000, 8000]))
+
+
+class Told:
+    """An extender's deciding part, told of JSON objects as its informers are."""
+
+    def __init__(self) -> None:
+        self.core = Core(strategy=lambda: Strategy.LEAST_WASTE, clock=VirtualClock())
+        self.nodes = [f"n{number:06}" for number in range(NODES)]
+        for number, name in enumerate(self.nodes):
+            cards = tuple(
+                Card(
+                    uuid=CardUuid(f"{name}/{index}"),
+                    index=index,
+                    model="AB"[number % 2],
+                    total_mib=Mib(WHOLE * MIB_PER_MILLI),
+                )
+                for index in range(2)
+            )
+            node = a_sharing_node(name, cards=cards, cpu="16")
+            node["status"]["allocatable"]["memory"] = "100000Mi"
+            self.core.book.node_changed(
+                Change(
+                    type=ChangeType.ADDED,
+                    key=ObjectKey("", name),
+                    uid=name,
+                    resource_version="1",
+                    object=read_node(json.dumps(node).encode()),
+                )
+            )
+
+    def pod(self, pod: Pod, name: str) -> dict[str, Any]:
+        notes = {names.MODEL: ",".join(sorted(pod.models))} if pod.models else {}
+        mib = pod.milli * MIB_PER_MILLI
+        found = a_gpu_pod(name, mib=mib, cards=pod.cards, annotations=notes)
+        if not pod.cards:
+            found["metadata"]["annotations"] = {}
+            found["spec"]["containers"][0]["resources"] = {"requests": {}}
+        asked = {"cpu": f"{pod.cpu}m", "memory": f"{pod.mem}Mi"}
+        resources = found["spec"]["containers"][0]["resources"]
+        resources["requests"] = {**resources["requests"], **asked}
+        found["metadata"]["uid"] = name
+        return found
+
+    def runs(self, pod: Pod, name: str, *, node: str, cards: list[str]) -> None:
+        body = self.pod(pod, name)
+        body["spec"]["nodeName"] = node
+        if cards:
+            mib = pod.milli * MIB_PER_MILLI
+            slices = [{"card": card, "mib": mib} for card in cards]
+            body["metadata"]["annotations"][names.ASSIGNMENT] = json.dumps({"train": slices})
+        self.told(body, ChangeType.ADDED)
+
+    def told(self, body: dict[str, Any], what: ChangeType) -> None:
+        name = body["metadata"]["name"]
+        self.core.book.pod_changed(
+            Change(
+                type=what,
+                key=ObjectKey("default", name),
+                uid=name,
+                resource_version="1",
+                object=decode_any_pod(json.dumps(body).encode()),
+            )
+        )
+
+    def learn(self, history: list[Pod]) -> None:
+        """Start beside pods that run already, and see them end."""
+        for number, pod in enumerate(history):
+            node = self.nodes[1 if pod.models == frozenset({"B"}) else 0]
+            cards = [f"{node}/{card}" for card in range(pod.cards)]
+            self.runs(pod, f"past-{number}", node=node, cards=cards)
+        self.core.waste.learn_now()
+        for number, pod in enumerate(history):
+            self.told(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
+
+    def place(self, pod: Pod, name: str) -> tuple[int, tuple[int, ...]] | None:
+        view = read_pod(json.dumps(self.pod(pod, name)).encode())
+        node = self.core.best_node(view, self.nodes)
+        if node is None:
+            return None
+        answer = self.core.cards_on(view, node)
+        assert isinstance(answer, Placement)
+        cards = sorted(it.card for it in answer.assignment["train"])
+        self.runs(pod, name, node=node, cards=list(cards))
+        return self.nodes.index(node), tuple(int(it.rpartition("/")[2]) for it in cards)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    history=st.lists(st.one_of(SHARES, PAIRS, PLAIN), max_size=12),
+    arrivals=st.lists(st.one_of(SHARES, PAIRS), max_size=16),
+)
+def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
+    history: list[Pod], arrivals: list[Pod]
+) -> None:
+    told, cluster, measured = Told(), Cluster(NODES), Policy()
+    told.learn(history)
+    measured.start(cluster, history, np.random.default_rng(1))
+
+    assert told.core.waste.classes == measured.world.core.waste.classes
+    for number, pod in enumerate(arrivals):
+        shipped = told.place(pod, f"p{number}")
+        assert shipped == measured.place(pod, cluster)
+        if shipped is not None:
+            cluster.place(pod, *shipped)
+
+
+@given(history=st.lists(st.one_of(SHARES, PAIRS, PLAIN), min_size=1, max_size=12))
+@settings(max_examples=25, deadline=None)
+def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod]) -> None:
+    told = Told()
+    told.learn(history)
+
+    asked = WorkloadMix.fold(
+        Want(cpu_milli=it.cpu, cards=it.cards, share_milli=it.milli, models=it.models)
+        for it in history
+    )
+
+    learnt = {it.want: it.frequency_ratio for it in told.core.waste.classes}
+    assert learnt == pytest.approx({it.want: it.frequency_ratio for it in asked.classes()})

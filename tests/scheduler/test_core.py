@@ -1,0 +1,64 @@
+"""The deciding part, without an API server, answers as the extender does."""
+
+import json
+
+from fracgpu.placement import Placement
+from fracgpu.request import Strategy
+from fracgpu.views import PodView, read_node, read_pod
+from kube.informer import Change, ChangeType
+from kube.objects import ObjectKey
+from scheduler.core import Core
+from scheduler.protocol import ExtenderArgs
+from tests.fakes.clock import VirtualClock
+from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+
+
+def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> Core:
+    core = Core(strategy=lambda: strategy, clock=VirtualClock())
+    for name in nodes:
+        node = read_node(json.dumps(a_sharing_node(name, cards=some_cards(name))).encode())
+        key = ObjectKey("", name)
+        core.book.node_changed(
+            Change(type=ChangeType.ADDED, key=key, uid=name, resource_version="1", object=node)
+        )
+    return core
+
+
+def pending(mib: int = 1000) -> PodView:
+    return read_pod(json.dumps(a_gpu_pod("p", mib=mib)).encode())
+
+
+def test_the_best_node_is_the_one_with_ten_points() -> None:
+    core = a_core("a", "b", "c")
+    asked = ExtenderArgs(pod=pending(), node_names=("a", "b", "c"))
+
+    scores = core.extender.prioritize(asked).tolist()
+
+    assert core.best_node(pending(), ("a", "b", "c")) == "abc"[scores.index(10)]
+
+
+def test_where_nothing_fits_there_is_no_best_node() -> None:
+    core = a_core("a")
+
+    assert core.best_node(pending(mib=30_000), ("a",)) is None
+    assert core.best_node(pending(), ("unknown",)) is None
+    assert core.best_node(pending(), ()) is None
+
+
+def test_a_pod_that_asks_nothing_of_us_has_no_best_node_and_no_cards() -> None:
+    core = a_core("a")
+    plain = read_pod(b'{"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}')
+
+    assert core.best_node(plain, ("a",)) is None
+    assert core.cards_on(plain, "a") is None
+
+
+def test_the_cards_are_those_that_a_binding_would_name() -> None:
+    core = a_core("a", strategy=Strategy.LEAST_WASTE)
+    core.waste.learn_now()
+
+    answer = core.cards_on(pending(), "a")
+
+    assert isinstance(answer, Placement)
+    assert [it.card for it in answer.assignment["train"]] == ["GPU-a-0"]
+    assert core.cards_on(pending(), "unknown") is None
