@@ -7,7 +7,9 @@ changed: prioritize after filter, or the next pod of the same kind, costs nothin
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -21,7 +23,6 @@ from fracgpu.placement import (
     Reason,
     is_linked,
     place,
-    refusal_text,
 )
 from fracgpu.policies.scoring import Scoring
 from fracgpu.request import ContainerNeed, PodNeed, Strategy
@@ -66,7 +67,37 @@ _REMEDIED: Final = frozenset(
     }
 )
 _MOST_KEPT: Final = 256
-UNSEEN_NODE: Final = "node(s) that the extender has not seen yet"
+
+
+class Obstacle(Enum):
+    """What a node lacks, in few words and few kinds: those that are nearest to a yes come first.
+
+    An event of kube-scheduler counts equal reasons of nodes and has 1,024 bytes for all of them;
+    each card's own reason is for ``fracgpu explain`` to give.
+    """
+
+    MEMORY = "too little free memory"
+    COMPUTE = "too little free compute"
+    TOGETHER = "too few cards that fit together"
+    OTHER_CARDS = "another model or size than asked for"
+    OUT_OF_SERVICE = "unhealthy, set aside or cordoned"
+    NO_CARDS = "no shared cards known"
+
+
+_OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
+    Reason.TOO_LITTLE_FREE: Obstacle.MEMORY,
+    Reason.TOO_FEW_CORES: Obstacle.COMPUTE,
+    Reason.TOO_FEW_CARDS: Obstacle.TOGETHER,
+    Reason.CONTAINERS_CLASH: Obstacle.TOGETHER,
+    Reason.TOO_MANY_TRIES: Obstacle.TOGETHER,
+    Reason.WRONG_MODEL: Obstacle.OTHER_CARDS,
+    Reason.WRONG_CLASS: Obstacle.OTHER_CARDS,
+    Reason.UNHEALTHY: Obstacle.OUT_OF_SERVICE,
+    Reason.CORDONED: Obstacle.OUT_OF_SERVICE,
+    Reason.UNSCHEDULABLE: Obstacle.OUT_OF_SERVICE,
+    Reason.NOT_SHARED: Obstacle.NO_CARDS,
+    Reason.NO_INVENTORY: Obstacle.NO_CARDS,
+}
 
 
 class Answers:
@@ -155,7 +186,7 @@ class Survey:
     def __init__(self, board: Board) -> None:
         self.board = board
         self._kept: OrderedDict[tuple[PodNeed, Strategy], Answers] = OrderedDict()
-        self._texts: dict[int, tuple[str, bool]] = {}
+        self._read: dict[int, tuple[Obstacle, bool]] = {}
 
     def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> Answers:
         """Judge every node for *need* as the ledger is now."""
@@ -171,14 +202,30 @@ class Survey:
         answers.keep_up(self.board)
         return answers
 
-    def why(self, verdict: int) -> tuple[str, bool]:
-        """Say a verdict that is not :data:`FITS` in words, and whether preemption might help."""
-        found = self._texts.get(verdict)
+    def why(self, verdict: int) -> tuple[Obstacle, bool]:
+        """Say what a verdict that is not :data:`FITS` means, and whether preemption might help."""
+        found = self._read.get(verdict)
         if found is None:
-            if len(self._texts) > 10 * _MOST_KEPT:
-                self._texts.clear()
-            found = self._texts[verdict] = _read(verdict)
+            if len(self._read) > 10 * _MOST_KEPT:
+                self._read.clear()
+            found = self._read[verdict] = _read(verdict)
         return found
+
+
+def obstacle(reasons: Iterable[Reason | None]) -> Obstacle:
+    """Give the obstacle nearest to a yes of all the reasons that a node and its cards give."""
+    met = {_OBSTACLES.get(reason, Obstacle.TOGETHER) for reason in reasons if reason is not None}
+    return next((it for it in Obstacle if it in met), Obstacle.NO_CARDS)
+
+
+def refusal(counted: Mapping[Obstacle, int]) -> str:
+    """Say why none of so many nodes will do, the commonest obstacle first.
+
+    kube-scheduler puts the number of nodes before it, so it begins as its own reasons do.
+    """
+    parts = sorted(counted.items(), key=lambda it: (-it[1], list(Obstacle).index(it[0])))
+    said = ", ".join(f"{count} {it.value}" for it, count in parts)
+    return f"node(s) without a fitting card ({said}; fracgpu explain says more)"
 
 
 def may_preempt(answer: NoPlacement) -> bool:
@@ -228,19 +275,14 @@ def _verdict_of(answer: NoPlacement) -> int:
     return verdict
 
 
-def _read(verdict: int) -> tuple[str, bool]:
+def _read(verdict: int) -> tuple[Obstacle, bool]:
     whole_number = verdict & (2**_WHOLE_BITS - 1)
     if whole_number == UNKNOWN:
-        return UNSEEN_NODE, True
-    rest = verdict >> _WHOLE_BITS
-    total, rest = rest & _COUNT_MASK, rest >> _COUNT_BITS
-    counted = {}
+        return Obstacle.NO_CARDS, True  # it may still be reported
+    rest = verdict >> (_WHOLE_BITS + _COUNT_BITS)
+    reasons = {_WHOLE[whole_number]}
     for reason in _OF_CARDS:
         if rest & _COUNT_MASK:
-            counted[reason] = rest & _COUNT_MASK
+            reasons.add(reason)
         rest >>= _COUNT_BITS
-    whole = _WHOLE[whole_number]
-    text = refusal_text(whole, counted, total=total)
-    remedied = bool({whole, *counted} & _REMEDIED)
-    # Said so that it can be read after a count, which kube-scheduler puts before each reason.
-    return f"node(s) without a fitting card ({text})", remedied
+    return obstacle(reasons), bool(reasons & _REMEDIED)

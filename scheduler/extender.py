@@ -1,5 +1,6 @@
 """Filter and prioritize: two questions about one picture. They change nothing."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import compress
 from typing import Final, Protocol
@@ -12,7 +13,7 @@ from fracgpu.card import Host
 from fracgpu.placement import MAX_SCORE
 from fracgpu.request import PodNeed, Strategy
 from fracgpu.resources import requested
-from fracgpu.survey import FITS, Survey
+from fracgpu.survey import FITS, Obstacle, Survey, refusal
 from process.clock import Clock
 from scheduler.protocol import ExtenderArgs, FilterResult
 
@@ -66,12 +67,19 @@ class Extender:
         fits = verdict == FITS
         if fits.all():
             return FilterResult(passed=names)
+        no = np.flatnonzero(~fits)
+        codes, of_code, counts = np.unique(verdict[no], return_inverse=True, return_counts=True)
+        why = [self._survey.why(code) for code in codes.tolist()]
+        counted: Counter[Obstacle] = Counter()
+        for (met, _), count in zip(why, counts.tolist(), strict=True):
+            counted[met] += count
+        # The same words for every node: kube-scheduler adds equal reasons up, and sorts others by
+        # their first digit, so that only we can put the commonest first.
+        text = refusal(counted)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
-        no = np.flatnonzero(~fits)
-        for at, code in zip(no.tolist(), verdict[no].tolist(), strict=True):
-            why, remedied = self._survey.why(code)
-            (failed if remedied else unresolvable)[names[at]] = why
+        for at, code in zip(no.tolist(), of_code.tolist(), strict=True):
+            (failed if why[code][1] else unresolvable)[names[at]] = text
         passed = tuple(compress(names, fits.tolist()))
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 

@@ -1,13 +1,16 @@
 """The real kube-scheduler asks our extender, and every pod gets an exact card."""
 
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fracgpu import names
+from fracgpu.card import Health
 from kube.kinds import CONFIGMAPS, PODS
-from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.real_scheduler import World, assert_cards_hold, real_scheduler
 from tests.support.waiting import until
 
@@ -53,7 +56,7 @@ async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_even
 
     async def refused() -> bool:
         return any(
-            "3 node(s) without a fitting card (4 of 4 cards: too little free memory)" in message
+            "3 node(s) without a fitting card (3 too little free memory;" in message
             for message in await world.failures_of("whole")
         )
 
@@ -67,6 +70,44 @@ async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_even
         return "whole" in await world.bound()
 
     await until(placed, what="the pod takes the card that was freed", limit_s=60)
+
+
+async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first_within_1_kb(
+    world: World,
+) -> None:
+    # Nodes that differ in how many cards of which state they have: 36 different lists of reasons.
+    for n in range(36):
+        name = f"gpu-node-{n}.eu-central-1.compute.internal"
+        cards = tuple(
+            replace(
+                card,
+                health=Health.UNHEALTHY if card.index < n % 6 else Health.HEALTHY,
+                model="NVIDIA H100" if card.index < n // 6 + n % 6 else card.model,
+            )
+            for card in some_cards(name, count=10, mib=800)
+        )
+        await register(world.client, a_sharing_node(name, cards=cards))
+    mib = CARD_MIB // 6  # within every node's sum, and more than any of the new cards has
+    fillers = [f"filler-{n}" for n in range(12)]
+    for name in fillers:
+        await world.client.create(PODS, a_gpu_pod(name, mib=CARD_MIB - 800))
+
+    async def filled() -> bool:
+        return fillers == sorted(await world.bound(), key=fillers.index)
+
+    await until(filled, what="every large card is taken", limit_s=60)
+    await world.client.create(PODS, a_gpu_pod("p", mib=mib, annotations={names.MODEL: "*A30*"}))
+
+    async def refused() -> bool:
+        return bool(await world.failures_of("p"))
+
+    await until(refused, what="an event of kube-scheduler", limit_s=60)
+    (message, *_) = await world.failures_of("p")
+    counts = [int(it) for it in re.findall(r"(\d+) (?:too|another|unhealthy|no shared)", message)]
+    assert message.startswith("0/39 nodes are available: ")
+    assert 2 <= len(counts) <= 6, message
+    assert counts == sorted(counts, reverse=True)
+    assert len(message.encode()) <= 1_024
 
 
 async def test_the_extender_killed_in_the_middle_books_nothing_twice(world: World) -> None:

@@ -13,10 +13,10 @@ from fracgpu.allocation import Hold, PodRecord, Slice
 from fracgpu.board import Board
 from fracgpu.card import Card, CardUuid, Cordon, Health, NodeCards
 from fracgpu.ledger import Ledger
-from fracgpu.placement import NoPlacement, Placement, place
+from fracgpu.placement import NoPlacement, Placement, Reason, place
 from fracgpu.request import ContainerNeed, PodNeed, Strategy, Topology
 from fracgpu.snapshot import PodHolds
-from fracgpu.survey import FITS, UNSEEN_NODE, Survey, may_preempt
+from fracgpu.survey import FITS, Obstacle, Survey, may_preempt, obstacle, refusal
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
@@ -112,8 +112,8 @@ def assert_agrees(survey: Survey, ledger: Ledger, need: PodNeed, strategy: Strat
             assert answers.verdict[row] == FITS
             assert answers.score[row] == expected.score
         else:
-            text, remedied = survey.why(int(answers.verdict[row]))
-            assert text == f"node(s) without a fitting card ({expected.text})"
+            met, remedied = survey.why(int(answers.verdict[row]))
+            assert met is obstacle({expected.whole, *expected.refusals.values()})
             assert remedied == may_preempt(expected)
 
 
@@ -157,7 +157,7 @@ def verdict(survey: Survey, mib: int, node: str = "n0", *, late: bool = False) -
 def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
     _, survey = a_world()
 
-    assert survey.why(verdict(survey, 100, "nowhere")) == (UNSEEN_NODE, True)
+    assert survey.why(verdict(survey, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
 
 
 def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
@@ -165,7 +165,7 @@ def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
     assert verdict(survey, 800, "n199") == FITS
 
     ledger.remove_node("n7")
-    assert survey.why(verdict(survey, 800, "n7"))[0] == UNSEEN_NODE
+    assert survey.why(verdict(survey, 800, "n7"))[0] is Obstacle.NO_CARDS
     card = Card(uuid=CardUuid("GPU-new"), index=0, model="A", total_mib=Mib(80))
     ledger.set_node(NodeCards(node="new", cards=(card,)))
 
@@ -223,6 +223,26 @@ def test_one_more_container_is_searched_node_by_node() -> None:
     found = place(loads, need, strategy=Strategy.PACK)
 
     assert isinstance(found, NoPlacement)
-    text = survey.why(int(answers.verdict[survey.board.rows_of(["n0"])[0]]))[0]
-    assert found.text in text
+    met, _ = survey.why(int(answers.verdict[survey.board.rows_of(["n0"])[0]]))
+    assert met is obstacle({found.whole, *found.refusals.values()}) is Obstacle.TOGETHER
     assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_one_of_six_obstacles(reason: Reason) -> None:
+    assert len(Obstacle) == 6
+    assert obstacle([None, reason]) in Obstacle
+
+
+def test_of_several_reasons_the_one_nearest_to_a_yes_is_said() -> None:
+    assert obstacle([Reason.UNHEALTHY, Reason.TOO_LITTLE_FREE, None]) is Obstacle.MEMORY
+    assert obstacle([Reason.TOO_FEW_CARDS, Reason.WRONG_MODEL]) is Obstacle.TOGETHER
+
+
+def test_the_commonest_obstacle_is_said_first() -> None:
+    counted = {Obstacle.MEMORY: 900, Obstacle.OTHER_CARDS: 4_100, Obstacle.NO_CARDS: 900}
+
+    assert refusal(counted) == (
+        "node(s) without a fitting card (4100 another model or size than asked for, "
+        "900 too little free memory, 900 no shared cards known; fracgpu explain says more)"
+    )

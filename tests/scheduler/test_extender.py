@@ -1,15 +1,19 @@
 """Filter and prioritize: two questions about one picture."""
 
+import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from fracgpu import names
-from fracgpu.card import CardUuid, NodeCards
+from fracgpu.card import CardUuid, Health, NodeCards
 from fracgpu.placement import NoPlacement, Reason
 from fracgpu.request import Strategy
-from fracgpu.survey import may_preempt
+from fracgpu.survey import Obstacle, may_preempt, refusal
+from fracgpu.units import Mib
 from scheduler.protocol import FilterResult
 from tests.scheduler.world import World
 from tests.support.core import on
@@ -36,16 +40,69 @@ def test_nodes_are_sorted_by_whether_and_why() -> None:
 
     result = world.extender.filter(world.asking("p", "whole", "full", "unseen", "roomy"))
 
-    assert result == FilterResult(
-        passed=("roomy",),
-        failed={
-            "full": "node(s) without a fitting card (1 of 1 cards: too little free memory)",
-            "unseen": "node(s) that the extender has not seen yet",
-        },
-        unresolvable={
-            "whole": "node(s) without a fitting card (the node does not share its cards)"
-        },
+    text = (
+        "node(s) without a fitting card (2 no shared cards known, 1 too little free memory; "
+        "fracgpu explain says more)"
     )
+    assert result == FilterResult(
+        passed=("roomy",), failed={"full": text, "unseen": text}, unresolvable={"whole": text}
+    )
+
+
+def fit_error(reasons: Mapping[str, str]) -> str:
+    """Write the event as kube-scheduler does.
+
+    Source: pkg/scheduler/framework/types.go FitError.Error, 1.36: equal reasons are counted, and
+    "count reason" is sorted as text.
+    """
+    counted = Counter(reasons.values())
+    parts = sorted(f"{count} {reason}" for reason, count in counted.items())
+    return f"0/{len(reasons)} nodes are available: {', '.join(parts)}."
+
+
+# What kube-scheduler adds when preemption has found nobody either.
+PREEMPTION = (
+    " preemption: 0/5000 nodes are available: 2500 No preemption victims found for incoming pod, "
+    "2500 Preemption is not helpful for scheduling."
+)
+
+
+def test_an_event_at_5000_nodes_has_six_coarse_reasons_the_commonest_first_within_1_kb() -> None:
+    nodes = [f"gpu-node-{n}.eu-central-1.compute.internal" for n in range(5_000)]
+    world = World("first")
+    for n, name in enumerate(nodes[:4_990]):
+        # Cards of many states side by side, in numbers that differ from node to node.
+        cards = tuple(
+            replace(
+                card,
+                health=Health.UNHEALTHY if (n + card.index) % 5 == 0 else Health.HEALTHY,
+                model="NVIDIA H100" if (n // 7 + card.index) % 3 == 0 else card.model,
+                total_mib=Mib(80 * (1 + (n * 7 + card.index) % 40)),
+            )
+            for card in some_cards(name, count=n % 9)
+        )
+        world.ledger.set_node(
+            NodeCards(node=name, cards=cards, shared=n % 11 > 0, schedulable=n % 13 > 0)
+        )
+    world.create(mib=3_000, cards=2, annotations={names.MODEL: "*A30*", names.CORES: "30"})
+
+    result = world.extender.filter(world.asking("p", *nodes))
+
+    refused = {**result.failed, **result.unresolvable}
+    event = fit_error(refused) + PREEMPTION
+    counts = [int(it) for it in re.findall(r"(\d+) (?:too|another|unhealthy|no shared)", event)]
+    assert len(refused) + len(result.passed) == 5_000
+    assert len(refused) > 4_000
+    assert 4 <= len(counts) <= 6
+    assert counts == sorted(counts, reverse=True)
+    assert sum(counts) == len(refused)
+    assert len(event.encode()) <= 1_024
+
+
+def test_all_six_reasons_with_every_count_at_its_longest_are_within_1_kb() -> None:
+    event = fit_error({f"n{n}": refusal(dict.fromkeys(Obstacle, 99_999)) for n in range(3)})
+
+    assert len((event + PREEMPTION).encode()) <= 1_024
 
 
 def test_a_pod_that_asks_nothing_of_us_passes_everywhere() -> None:
