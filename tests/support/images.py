@@ -94,7 +94,7 @@ def program_image(name: str, program: Path, archive: Path) -> Path:
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
-        tar.add(program, f"usr/local/bin/{program.name}", filter=_as_root)
+        tar.add(program.resolve(), f"usr/local/bin/{program.name}", filter=_as_root)
     config = ImageConfig(
         entrypoint=(f"/usr/local/bin/{program.name}",), env=(f"PATH={DEFAULT_PATH}",)
     )
