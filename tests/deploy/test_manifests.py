@@ -114,6 +114,13 @@ def test_the_node_agent_is_root_whatever_the_images_user() -> None:
     assert (context["runAsUser"], context["runAsGroup"]) == (0, 0)
 
 
+def test_every_other_role_is_in_no_group_of_the_hosts() -> None:
+    contexts = [it["spec"]["template"]["spec"]["securityContext"] for it in of_kind("Deployment")]
+
+    # Without a group of its own a process is in root's.
+    assert {(it["runAsUser"], it["runAsGroup"]) for it in contexts} == {(65532, 65532)}
+
+
 def test_a_quota_admits_the_critical_pods_where_a_cluster_wants_one() -> None:
     (quota,) = of_kind("ResourceQuota")
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]

@@ -30,6 +30,7 @@ DEVICES: Final = {
     f"GPU-{NODE}-1": "device /dev/nvidia1 1:5",
 }
 _TELL: Final = "for it in /dev/nvidia*; do stat -c 'device %n %t:%T' $it; done; env"
+_WHO: Final = "import os; print(os.getuid(), os.getgid(), os.access('/', os.W_OK))"
 _REFUSED: Final = re.compile(r"answered 403|permission denied|forbidden|read-only file", re.I)
 
 
@@ -69,6 +70,17 @@ async def complaints(cluster: RealCluster) -> list[str]:
     return found
 
 
+async def users(cluster: RealCluster) -> dict[str, set[str]]:
+    """Ask each pod of ours as whom it runs, by its name in ``deploy/``."""
+    found: dict[str, set[str]] = {}
+    for pod in await cluster.pods(SYSTEM):
+        metadata = pod["metadata"]
+        words = ("exec", metadata["name"], "-n", SYSTEM, "--", "python", "-c", _WHO)
+        user = (await cluster.kubectl(*words)).strip()
+        found.setdefault(metadata["labels"]["app.kubernetes.io/name"], set()).add(user)
+    return found
+
+
 async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
     async with a_cluster_with_our_images(tmp_path) as cluster:
         await cluster.apply(DEPLOY)
@@ -91,6 +103,7 @@ async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
         pod = await cluster.wait_pod("half", phase="Succeeded")
         said = cluster.logs("default", "half")["train"]
         troubles = await complaints(cluster)
+        whose = await users(cluster)
 
     assert pod["spec"]["schedulerName"] == names.SCHEDULER_NAME
     ((promised,),) = read_assignment(pod["metadata"]["annotations"][names.ASSIGNMENT]).values()
@@ -99,3 +112,11 @@ async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
     assert f"{names.ENV_VISIBLE_DEVICES}={promised.card}\n" in said
     assert f"{names.ENV_MEM_MIB}={promised.mib}\n" in said
     assert troubles == []
+    # As whom, in which group, and whether it could write to its root file system.
+    assert whose == {
+        "fracgpu-certs": {"65532 65532 False"},
+        "fracgpu-webhook": {"65532 65532 False"},
+        "fracgpu-scheduler": {"65532 65532 False"},
+        "fracgpu-rebalancer": {"65532 65532 False"},
+        "fracgpu-deviceplugin": {"0 0 True"},
+    }

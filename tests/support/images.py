@@ -31,6 +31,7 @@ from tests.support.dockerfile import (
 
 ROOT: Final = Path(__file__).parents[2]
 _BASE: Final = re.compile(r"python:(?P<version>\d+\.\d+)-slim-(?P<suite>[a-z]+)")
+_KEPT: Final = 3
 _FETCH_LIMIT_S: Final = 900
 _STEP_LIMIT_S: Final = 900
 # What its own image has beside Python.
@@ -77,7 +78,9 @@ def our_image(name: str) -> Path:
         if not archive.exists():
             bases = {stage.base: _base(cache, stage.base) for stage in stages}
             wheels = _wheels(cache, _python_of(stages[-1].base)[0])
-            for old in cache.glob("image-*.tar"):
+            # Another checkout's tests may be about to use the newest ones.
+            archives = sorted(cache.glob("image-*.tar"), key=lambda it: it.stat().st_mtime)
+            for old in archives[:-_KEPT]:
                 old.unlink()
             with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
                 built = _Build(Path(folder), bases=bases, wheels=wheels, files=files)
