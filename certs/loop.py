@@ -32,6 +32,7 @@ from certs.rotation import (
 )
 from certs.rounds import LOOK_AT_LEAST_EVERY, LookAgain, Rounds
 from certs.store import CertStore, SecretClient, StoredSecret
+from kube.kinds import DAEMONSETS, DEPLOYMENTS
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 
@@ -70,6 +71,7 @@ class Wanted:
         services: whose replicas serve them, and are looked at.
         targets: the webhook configurations that shall trust the authority.
         readers: Deployments whose pods read the bundle only when they start.
+        node_readers: DaemonSets whose pods each restart such a program on their node.
         ca_life: of the authority.
         leaf_life: of what it signs.
         overlap: how long a new authority is trusted everywhere before it signs.
@@ -81,6 +83,7 @@ class Wanted:
     services: Sequence[str]
     targets: Sequence[BundleTarget]
     readers: Sequence[str]
+    node_readers: Sequence[str] = ()
     ca_life: timedelta
     leaf_life: timedelta
     overlap: timedelta
@@ -182,9 +185,13 @@ class CertsLoop(Rounds):
         fingerprint = authority.facts.fingerprint
         if self._read_by_all == fingerprint:
             return []
+        readers = [(DEPLOYMENTS, name) for name in self._wanted.readers]
+        readers += [(DAEMONSETS, name) for name in self._wanted.node_readers]
         done = [
-            await restarted(self._client, name, namespace=self._namespace, authority=fingerprint)
-            for name in self._wanted.readers
+            await restarted(
+                self._client, name, namespace=self._namespace, authority=fingerprint, kind=kind
+            )
+            for kind, name in readers
         ]
         if not all(done):
             return [Keep(until=now + _ROLLOUT_EVERY)]

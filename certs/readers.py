@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from kube.client import PatchType
 from kube.errors import NotFound
-from kube.kinds import DEPLOYMENTS, Kind
+from kube.kinds import DAEMONSETS, DEPLOYMENTS, Kind
 
 TRUSTS_KEY: Final = "fracgpu.io/trusts"
 """Annotation of a pod template: the fingerprint of the authority that its pods started with."""
@@ -33,30 +33,38 @@ class DeploymentClient(Protocol):
     ) -> dict[str, Any]: ...
 
 
-async def restarted(client: DeploymentClient, name: str, *, namespace: str, authority: str) -> bool:
+async def restarted(
+    client: DeploymentClient,
+    name: str,
+    *,
+    namespace: str,
+    authority: str,
+    kind: Kind = DEPLOYMENTS,
+) -> bool:
     """Have every pod of the Deployment *name* started with *authority* in reach; tell if so.
 
     Without such a Deployment nobody has to be restarted.
 
     Args:
         client: reaches the API server.
-        name: of the Deployment.
-        namespace: of the Deployment.
+        name: of the Deployment, or of a DaemonSet.
+        namespace: where it is.
+        kind: which of the two it is.
         authority: fingerprint of the authority, already in the bundle that the pods mount.
 
     Raises:
         KubeError: the API server did not answer, or refused.
     """
     try:
-        deployment = await client.get_object(DEPLOYMENTS, name, namespace=namespace)
-        if told(deployment) != authority:
+        found = await client.get_object(kind, name, namespace=namespace)
+        if told(found) != authority:
             template = {"metadata": {"annotations": {TRUSTS_KEY: authority}}}
             patch = {"spec": {"template": template}}
-            await client.patch(DEPLOYMENTS, name, patch, namespace=namespace)
+            await client.patch(kind, name, patch, namespace=namespace)
             return False
     except NotFound:
         return True
-    return rolled_out(deployment)
+    return rolled_out_everywhere(found) if kind == DAEMONSETS else rolled_out(found)
 
 
 def told(deployment: Mapping[str, Any]) -> str | None:
@@ -75,3 +83,15 @@ def rolled_out(deployment: Mapping[str, Any]) -> bool:
     wanted = deployment["spec"].get("replicas", 1)
     seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     return bool(seen and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0))
+
+
+def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
+    """Tell whether each node has a pod of the newest template that is ready.
+
+    Ready they must be: that says that what they look after on their node has started anew.
+    """
+    status = daemon_set.get("status") or {}
+    wanted = status.get("desiredNumberScheduled", 0)
+    seen = status.get("observedGeneration", 0) >= daemon_set["metadata"].get("generation", 0)
+    counts = [status.get(key, 0) for key in ("updatedNumberScheduled", "numberReady")]
+    return bool(seen and counts == [wanted, wanted])

@@ -3,14 +3,18 @@
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 
 from certs.adoption import Adopted, AdoptionLoop
+from certs.files import CURRENT
 from certs.injection import BundleTarget
 from certs.loop import CertsLoop, Leaf, Purpose, Wanted
 from certs.metrics import CertsMetrics
+from certs.node import CONFIGURATION, NodeFiles, NodeWanted
 from certs.rounds import Rounds
 from certs.settings import CertsSettings, normal_name
+from certs.static_pod import KubeScheduler
 from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer
@@ -20,6 +24,7 @@ from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 
 OWN: Final = "own"
+NODE: Final = "node"
 
 
 def build(settings: CertsSettings) -> Service:
@@ -64,6 +69,7 @@ def wanted_of(settings: CertsSettings) -> Wanted:
         services=settings.services,
         targets=targets_of(settings),
         readers=settings.restarted_deployments,
+        node_readers=settings.restarted_daemonsets,
         ca_life=timedelta(seconds=settings.ca_life_s),
         leaf_life=timedelta(seconds=settings.serving_life_s),
         overlap=timedelta(seconds=settings.overlap_s),
@@ -78,6 +84,16 @@ def adopted_of(settings: CertsSettings) -> Adopted:
         service=settings.webhook_service,
         secrets=_leaf_secrets(settings),
         targets=targets_of(settings),
+    )
+
+
+def node_wanted_of(settings: CertsSettings) -> NodeWanted:
+    """Spell out what there shall be on a control-plane node."""
+    return NodeWanted(
+        folder=Path(settings.node_folder),
+        secret=client_secret(settings.clients[0]),
+        service=settings.node_service,
+        configuration=Path(settings.node_configuration),
     )
 
 
@@ -112,6 +128,18 @@ def _loop(
     if settings.mode == OWN:
         wanted = wanted_of(settings)
         return CertsLoop(client, clock, namespace=namespace, wanted=wanted, metrics=metrics)
+    if settings.mode == NODE:
+        node = node_wanted_of(settings)
+        return NodeFiles(
+            client,
+            clock,
+            namespace=namespace,
+            wanted=node,
+            kube_scheduler=KubeScheduler(
+                config=str(node.folder / CURRENT / CONFIGURATION), proc=Path(settings.node_proc)
+            ),
+            metrics=metrics,
+        )
     adopted = adopted_of(settings)
     return AdoptionLoop(client, clock, namespace=namespace, wanted=adopted, metrics=metrics)
 
@@ -139,6 +167,8 @@ def _informers(
             on_change=lambda _: loop.look(),
         )
 
+    if settings.mode == NODE:
+        return [watch(SECRETS, node_wanted_of(settings).secret, settings.namespace)]
     own = [settings.ca_secret] if settings.mode == OWN else []
     secrets = [watch(SECRETS, name, settings.namespace) for name in own + _leaf_secrets(settings)]
     return secrets + [watch(each.kind, each.name) for each in targets_of(settings)]

@@ -19,8 +19,9 @@ class CertsSettings(ProcessSettings):
     ca_secret: str = setting("fracgpu-ca", "Secret of the certificate authority and its key")
     mode: str = setting(
         "own",
-        "who makes the certificates: this role, or cert-manager; then it only injects the bundle",
-        choices=("own", "cert-manager"),
+        "who makes the certificates: this role, or cert-manager; then it only injects the bundle; "
+        "node: write those of kube-scheduler into a folder of this control-plane node",
+        choices=("own", "cert-manager", "node"),
     )
     services: tuple[str, ...] = setting(
         ("fracgpu-webhook", "fracgpu-scheduler"),
@@ -46,6 +47,23 @@ class CertsSettings(ProcessSettings):
         "Deployments that mount a CA bundle and read it only when they start: "
         "restarted before a new authority signs",
     )
+    restarted_daemonsets: tuple[str, ...] = setting(
+        (),
+        "DaemonSets of this role in mode node, whose kube-schedulers read a CA bundle only when "
+        "they start: replaced before a new authority signs",
+    )
+    node_folder: str = setting(
+        "/etc/fracgpu/kube-scheduler",
+        "mode node: folder of the node; kube-scheduler sees it at the same path",
+    )
+    node_configuration: str = setting(
+        "/etc/fracgpu-configuration/config.yaml",
+        "mode node: the KubeSchedulerConfiguration to write there",
+    )
+    node_service: str = setting(
+        "fracgpu-scheduler-leader", "mode node: Service whose address goes into the configuration"
+    )
+    node_proc: str = setting("/proc", "mode node: where the processes of the node are")
     ca_life_s: float = setting(365 * 86_400.0, "life of the authority", low=6)
     serving_life_s: float = setting(30 * 86_400.0, "life of a serving or client certificate", low=3)
     overlap_s: float = setting(

@@ -5,13 +5,13 @@ import pytest
 
 from certs.loop import CertsLoop, Leaf, Purpose, Wanted
 from certs.metrics import CertsMetrics
-from certs.readers import TRUSTS_KEY, restarted, rolled_out, told
+from certs.readers import TRUSTS_KEY, restarted, rolled_out, rolled_out_everywhere, told
 from certs.reading import ROTATE_KEY
 from certs.settings import CertsSettings
 from certs.status import look
 from certs.store import CertStore
-from kube.client import KubeClient
-from kube.kinds import DEPLOYMENTS, SECRETS
+from kube.client import KubeClient, PatchType
+from kube.kinds import DAEMONSETS, DEPLOYMENTS, SECRETS, Kind
 from process.telemetry import new_registry
 from tests.fakes.clock import VirtualClock
 
@@ -73,6 +73,74 @@ def test_a_deployment_of_no_replicas_has_nobody_to_restart() -> None:
 
     assert rolled_out({**deployment, "status": {"observedGeneration": 2}})
     assert not rolled_out(deployment)
+
+
+@pytest.mark.parametrize(
+    ("status", "done"),
+    [
+        ({"desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberReady": 3}, True),
+        ({"desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberReady": 2}, False),
+        ({"desiredNumberScheduled": 3, "updatedNumberScheduled": 2, "numberReady": 3}, False),
+        ({"desiredNumberScheduled": 0}, True),
+    ],
+)
+def test_of_a_daemon_set_every_node_must_be_done(status: dict[str, int], *, done: bool) -> None:
+    body = {"metadata": {"generation": 2}}
+
+    assert rolled_out_everywhere({**body, "status": {**status, "observedGeneration": 2}}) is done
+    assert not rolled_out_everywhere({**body, "status": {**status, "observedGeneration": 1}})
+    assert not rolled_out_everywhere(body)
+
+
+class OneDaemonSet:
+    """A client of an API server that has one DaemonSet."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Any] = {
+            "metadata": {"generation": 1},
+            "spec": {"template": {}},
+            "status": {},
+        }
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        assert (kind, name, namespace) == (DAEMONSETS, NAME, NAMESPACE)
+        return self.body
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Any,
+        *,
+        namespace: str | None = None,
+        how: PatchType = PatchType.MERGE,
+    ) -> dict[str, Any]:
+        assert (kind, name, namespace, how) == (DAEMONSETS, NAME, NAMESPACE, PatchType.MERGE)
+        self.body["spec"]["template"] |= patch["spec"]["template"]
+        self.body["metadata"]["generation"] += 1
+        return self.body
+
+
+async def test_a_daemon_set_is_replaced_once_and_awaited_node_by_node() -> None:
+    client = OneDaemonSet()
+
+    async def answer() -> bool:
+        return await restarted(client, NAME, namespace=NAMESPACE, authority="ab12", kind=DAEMONSETS)
+
+    answers = [await answer(), await answer()]
+    client.body["status"] = {
+        "observedGeneration": 2,
+        "desiredNumberScheduled": 1,
+        "updatedNumberScheduled": 1,
+        "numberReady": 1,
+    }
+    answers.append(await answer())
+
+    assert answers == [False, False, True]
+    assert client.body["metadata"]["generation"] == 2
+    assert told(client.body) == "ab12"
 
 
 async def test_without_such_a_deployment_there_is_nobody_to_restart(kube: KubeClient) -> None:

@@ -19,7 +19,12 @@ OLDEST, NEWEST = 30, 36
 FIELDS: Final[dict[str, dict[str, tuple[str, int]]]] = json.loads(
     (Path(__file__).parent / "kubernetes_fields.json").read_text()
 )
-FOLDERS = ("deploy", "overlays/cert-manager")
+FOLDERS = (
+    "deploy",
+    "overlays/cert-manager",
+    "overlays/cluster-scheduler/prepare",
+    "overlays/cluster-scheduler",
+)
 _LIST: Final = re.compile(r"list\[(\w+)\]")
 _MAP: Final = re.compile(r"dict\(str, (\w+)\)")
 

@@ -1,7 +1,7 @@
 """The real kube-apiserver for tests, where KUBEBUILDER_ASSETS names one; else a reason to skip."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,8 +11,13 @@ from simulator.realapi import ASSETS_ENV, RealApiError, RealApiServer, find_asse
 
 
 @asynccontextmanager
-async def real_api_server(workdir: Path) -> AsyncIterator[RealApiServer]:
-    """Start one with its state in *workdir*, or skip the test and say what is missing."""
+async def real_api_server(
+    workdir: Path, *, flags: Mapping[str, str | None] | None = None
+) -> AsyncIterator[RealApiServer]:
+    """Start one with its state in *workdir*, or skip the test and say what is missing.
+
+    The *flags* are those of :meth:`simulator.realapi.RealApiServer.start`.
+    """
     value = os.environ.get(ASSETS_ENV)
     if not value:
         pytest.skip(f"{ASSETS_ENV} is not set: no real kube-apiserver to test against")
@@ -21,5 +26,5 @@ async def real_api_server(workdir: Path) -> AsyncIterator[RealApiServer]:
         assets = find_assets(value)
     except RealApiError as error:
         pytest.fail(str(error))
-    async with RealApiServer.start(assets, workdir) as api:
+    async with RealApiServer.start(assets, workdir, flags=flags) as api:
         yield api

@@ -1,8 +1,9 @@
-"""The Deployment fracgpu-scheduler without nodes: stand-ins for kubelet and for kube-proxy.
+"""The scheduler's pods without nodes: stand-ins for kubelet and for kube-proxy.
 
-The control plane is real, and so are kube-scheduler and extender: a process each for every pod that
-the Deployment has, with the flags, the files and the account that the pod says. What kubelet does
-with a pod (start, probe, end, mount a Secret) and kube-proxy with a Service is done here.
+The control plane is real, and so are kube-scheduler and extender: a process each for every pod of
+the Deployment, with the flags, the files and the account that the pod says; and so for the pods of
+the DaemonSet that looks after the cluster's own kube-scheduler. What kubelet does with a pod
+(start, probe, end, mount a Secret) and kube-proxy with a Service is done here.
 """
 
 import asyncio
@@ -37,9 +38,12 @@ from tests.support.real_scheduler import is_ready
 
 SYSTEM: Final = names.SYSTEM_NAMESPACE
 _NODE: Final = "control-plane-1"
-_LABEL: Final = "app.kubernetes.io/name=fracgpu-scheduler"
+_APP: Final = "app.kubernetes.io/name"
+_SCHEDULER: Final = "fracgpu-scheduler"
+_AGENT: Final = "fracgpu-kube-scheduler-files"
 _LEADER: Final = "fracgpu-scheduler-leader"
 _EVERY_S: Final = 0.25
+_PYTHON: Final = (sys.executable, "-m", "cli")
 
 
 async def write_secret(client: KubeClient, secret: str, folder: Path) -> None:
@@ -122,7 +126,7 @@ class Proxy:
 class _Pod:
     children: dict[str, Child]
     telemetry: int
-    secure: int
+    secure: int | None = None
     ready: bool | None = None
 
 
@@ -133,7 +137,8 @@ class Kubelet:
     api: RealApiServer
     client: KubeClient
     workdir: Path
-    proxy_port: int
+    leader_url: str
+    node_folder: Path
     started: list[str] = field(default_factory=list)
     _pods: dict[str, _Pod] = field(default_factory=dict)
     _node_number: int = 0
@@ -150,10 +155,13 @@ class Kubelet:
                     group.create_task(child.end(), name="end")
 
     async def _register(self) -> None:
-        await self.client.create(NODES, {"metadata": {"name": _NODE}})
+        labels = {"node-role.kubernetes.io/control-plane": ""}
+        await self.client.create(NODES, {"metadata": {"name": _NODE, "labels": labels}})
 
     async def _sync(self) -> None:
-        listed = await self.client.list(PODS, namespace=SYSTEM, label_selector=_LABEL)
+        listed = await self.client.list(
+            PODS, namespace=SYSTEM, label_selector=f"{_APP} in ({_SCHEDULER},{_AGENT})"
+        )
         for raw in listed.items:
             body = decode_object(raw)
             with contextlib.suppress(KubeError):
@@ -181,26 +189,61 @@ class Kubelet:
             await self.client.delete(PODS, name, namespace=SYSTEM, grace_s=0)
 
     async def _start(self, name: str, body: Mapping[str, Any]) -> None:
-        folder = self.workdir / name
-        try:
-            await write_secret(self.client, "fracgpu-scheduler-client", folder)
-        except FileNotFoundError:  # kubelet waits for it too
-            return
-        kubeconfig = write_kubeconfig(
-            folder / "kubeconfig",
+        if body["metadata"]["labels"][_APP] == _AGENT:
+            pod = await self._agent(name, body)
+        else:
+            try:
+                await write_secret(self.client, "fracgpu-scheduler-client", self.workdir / name)
+            except FileNotFoundError:  # kubelet waits for it too
+                return
+            pod = await self._scheduler(name, body)
+        self._pods[name] = pod
+        self.started.append(name)
+        for child in _all(pod):
+            await child.start()
+
+    async def _agent(self, name: str, body: Mapping[str, Any]) -> _Pod:
+        (container,) = body["spec"]["containers"]
+        (telemetry,) = free_ports(1)
+        text = await self._config_map("fracgpu-kube-scheduler", "config.yaml")
+        # The paths of a control-plane node are this test's.
+        text = text.replace("/etc/fracgpu/kube-scheduler", str(self.node_folder))
+        text = text.replace("/etc/kubernetes", str(self.workdir))
+        configuration = self.workdir / f"{name}.yaml"
+        await asyncio.to_thread(configuration.write_text, text)
+        flags = {
+            "--kubeconfig": str(await self._credentials(self.workdir / name, _AGENT)),
+            "--node-folder": str(self.node_folder),
+            "--node-configuration": str(configuration),
+            "--telemetry-host": "127.0.0.1",
+            "--telemetry-port": str(telemetry),
+        }
+        command = [*_PYTHON, *container["args"], *(f"{it}={value}" for it, value in flags.items())]
+        return _Pod({"files": self._child(name, "files", command)}, telemetry)
+
+    def _child(self, pod: str, container: str, command: list[str]) -> Child:
+        return Child(command, log=self.workdir / f"{pod}-{container}.log", env=os.environ)
+
+    async def _credentials(self, folder: Path, account: str) -> Path:
+        return write_kubeconfig(
+            folder.with_suffix(".kubeconfig"),
             server=self.api.url,
-            token=await token_of(self.client, "scheduler"),
+            token=await token_of(self.client, account.removeprefix("fracgpu-")),
             ca_file=self.api.ca_file,
         )
+
+    async def _scheduler(self, name: str, body: Mapping[str, Any]) -> _Pod:
+        folder = self.workdir / name
+        kubeconfig = await self._credentials(folder, _SCHEDULER)
         listen, telemetry, secure = free_ports(3)
-        containers = {it["name"]: it for it in body["spec"]["containers"]}
         self._node_number += 1
         variables = {
             "POD_NAME": name,
             "POD_IP": f"192.0.2.{self._node_number}",
             "NODE_NAME": _NODE,
         }
-        words = containers.get("extender", {}).get("args", [])
+        containers = {it["name"]: it for it in body["spec"]["containers"]}
+        words = containers["extender"]["args"]
         flags = dict(_expand(it, variables).partition("=")[::2] for it in words[2:])
         flags |= {
             "--kubeconfig": str(kubeconfig),
@@ -210,55 +253,51 @@ class Kubelet:
             "--telemetry-port": str(telemetry),
             "--drain-wait-s": "0",
         }
-        commands = {
-            "extender": [
-                *(sys.executable, "-m", "cli", *words[:2]),
-                *(f"{flag}={value}" for flag, value in flags.items()),
-            ],
-            "kube-scheduler": [
-                str(self.api.assets / "kube-scheduler"),
-                f"--config={await self._profile(folder, kubeconfig)}",
-                "--bind-address=127.0.0.1",
-                f"--secure-port={secure}",
-                f"--authentication-kubeconfig={kubeconfig}",
-                f"--authorization-kubeconfig={kubeconfig}",
-                "--authentication-tolerate-lookup-failure",
-            ],
-        }
-        children = {
-            which: Child(command, log=self.workdir / f"{name}-{which}.log", env=os.environ)
-            for which, command in commands.items()
-        }
-        self._pods[name] = _Pod(children, telemetry, secure)
-        self.started.append(name)
-        for child in children.values():
-            await child.start()
+        command = [*_PYTHON, *words[:2], *(f"{flag}={value}" for flag, value in flags.items())]
+        children = {"extender": self._child(name, "extender", command)}
+        if "kube-scheduler" not in containers:
+            return _Pod(children, telemetry)
+        command = [
+            str(self.api.assets / "kube-scheduler"),
+            f"--config={await self._profile(folder, kubeconfig)}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={secure}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--authentication-tolerate-lookup-failure",
+        ]
+        children["kube-scheduler"] = self._child(name, "kube-scheduler", command)
+        return _Pod(children, telemetry, secure)
+
+    async def _config_map(self, stem: str, key: str) -> str:
+        """Read the newest of the ConfigMaps that kustomize made with a hash behind *stem*."""
+        found = await self.client.list(CONFIGMAPS, namespace=SYSTEM)
+        bodies = [
+            body
+            for body in map(decode_object, found.items)
+            if body["metadata"]["name"].rpartition("-")[0] == stem
+        ]
+        newest = max(bodies, key=lambda it: str(it["metadata"]["creationTimestamp"]))
+        return str(newest["data"][key])
 
     async def _profile(self, folder: Path, kubeconfig: Path) -> Path:
         """Write the shipped configuration; only the paths and the address are this machine's."""
-        found = await self.client.list(CONFIGMAPS, namespace=SYSTEM)
-        (profile,) = [
-            body["data"]["profile.yaml"]
-            for body in map(decode_object, found.items)
-            if body["metadata"]["name"].startswith("fracgpu-scheduler-profile")
-        ]
+        profile = await self._config_map("fracgpu-scheduler-profile", "profile.yaml")
         text = profile.replace("/etc/fracgpu-client", str(folder))
-        text = text.replace(f"https://{_LEADER}.{SYSTEM}.svc:9404", self._leader_url)
+        text = text.replace(f"https://{_LEADER}.{SYSTEM}.svc:9404", self.leader_url)
         configuration = yaml.safe_load(text)
         configuration["clientConnection"] = {"kubeconfig": str(kubeconfig)}
         path = folder / "profile.json"
         path.write_text(json.dumps(configuration))
         return path
 
-    @property
-    def _leader_url(self) -> str:
-        return f"https://127.0.0.1:{self.proxy_port}"
-
     async def _probe(self, name: str, pod: _Pod) -> None:
         for child in _all(pod):
             if not child.alive:  # restartPolicy: Always
                 await child.start()
-        ready = await is_ready(pod.telemetry) and await _kube_scheduler_ready(pod.secure)
+        ready = await is_ready(pod.telemetry)
+        if pod.secure is not None:
+            ready = ready and await _kube_scheduler_ready(pod.secure)
         if ready is pod.ready:
             return
         pod.ready = ready
@@ -304,13 +343,22 @@ class SchedulerPods:
 
 @asynccontextmanager
 async def scheduler_pods(
-    api: RealApiServer, client: KubeClient, workdir: Path
+    api: RealApiServer,
+    client: KubeClient,
+    workdir: Path,
+    *,
+    listen: tuple[str, int] = ("127.0.0.1", 0),
 ) -> AsyncIterator[SchedulerPods]:
-    """Hold up the Deployment's pods, and the leader's Service, until the block ends."""
+    """Hold up the pods, and the leader's Service at *listen*, until the block ends."""
     proxy = Proxy(client=client)
-    server = await asyncio.start_server(proxy.carry, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.carry, *listen)
+    host, port = server.sockets[0].getsockname()[:2]
     kubelet = Kubelet(
-        api=api, client=client, workdir=workdir, proxy_port=server.sockets[0].getsockname()[1]
+        api=api,
+        client=client,
+        workdir=workdir,
+        leader_url=f"https://{host}:{port}",
+        node_folder=workdir / "etc-fracgpu",
     )
     async with server, asyncio.TaskGroup() as group:
         tasks = [

@@ -1,0 +1,233 @@
+"""The cluster's own kube-scheduler places card by card: there, through a new authority, and back.
+
+The steps are those of docs/scheduler.md. The static pod is a process with the command of kubeadm's
+manifest; it is started again whenever it ends, as kubelet does.
+"""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.certs import main as fracgpu_certs
+from fracgpu import names
+from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
+from simulator.ports import free_ports
+from tests.support.gpu import a_gpu_pod
+from tests.support.installed import World, apply, installed, settled
+from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.placing import PATIENCE_S, users
+from tests.support.processes import Child
+from tests.support.scheduler_pods import SYSTEM
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(500)]
+
+OVERLAY = DEPLOY.parent / "overlays" / "cluster-scheduler"
+PATCH = DEPLOY / "cluster-scheduler" / "files" / "kube-scheduler+json.yaml"
+AGENT = "fracgpu-kube-scheduler-files"
+
+
+def kubeadm_manifest() -> dict[str, Any]:
+    """What kubeadm 1.36 writes to /etc/kubernetes/manifests/kube-scheduler.yaml, in essence."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+        "spec": {
+            "hostNetwork": True,
+            "containers": [
+                {
+                    "name": "kube-scheduler",
+                    "image": "registry.k8s.io/kube-scheduler:v1.36.2",
+                    "command": [
+                        "kube-scheduler",
+                        "--authentication-kubeconfig=/etc/kubernetes/scheduler.conf",
+                        "--authorization-kubeconfig=/etc/kubernetes/scheduler.conf",
+                        "--bind-address=127.0.0.1",
+                        "--kubeconfig=/etc/kubernetes/scheduler.conf",
+                        "--leader-elect=true",
+                    ],
+                    "volumeMounts": [
+                        {
+                            "name": "kubeconfig",
+                            "mountPath": "/etc/kubernetes/scheduler.conf",
+                            "readOnly": True,
+                        }
+                    ],
+                }
+            ],
+            "volumes": [
+                {
+                    "name": "kubeconfig",
+                    "hostPath": {"path": "/etc/kubernetes/scheduler.conf", "type": "FileOrCreate"},
+                }
+            ],
+        },
+    }
+
+
+class StaticPod:
+    """kubelet, as far as kube-scheduler's manifest goes."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._world = world
+        self._folder = folder
+        self._child: Child | None = None
+        self._port = free_ports(1)[0]
+        self.starts = 0
+
+    async def take(self, manifest: dict[str, Any]) -> None:
+        """Run what the manifest says from now on."""
+        (container,) = manifest["spec"]["containers"]
+        _, *flags = [self._here(word) for word in container["command"]]
+        binary = self._world.api.assets / "kube-scheduler"
+        command = [str(binary), *flags, f"--secure-port={self._port}"]
+        old, self._child = self._child, None
+        if old is not None:
+            await old.end()
+        self._child = Child(command, log=self._folder / "static-kube-scheduler.log")
+
+    def _here(self, word: str) -> str:
+        """Only the paths of a control-plane node are this test's."""
+        node = str(self._world.pods.kubelet.node_folder)
+        word = word.replace("/etc/fracgpu/kube-scheduler", node)
+        return word.replace("/etc/kubernetes", str(self._folder))
+
+    async def hold_up(self) -> None:
+        try:
+            while True:
+                if self._child is not None and not self._child.alive:
+                    self.starts += 1
+                    await self._child.start()
+                await asyncio.sleep(0.2)
+        finally:
+            if self._child is not None:
+                await self._child.end()
+
+
+@asynccontextmanager
+async def a_cluster(folder: Path) -> AsyncIterator[tuple[World, StaticPod]]:
+    """A cluster whose own kube-scheduler runs as kubeadm has it, with the first step done."""
+    async with installed(folder, manifests=OVERLAY / "prepare") as world:
+        # Its identity there is another, with the rights of kube-scheduler.
+        world.api.kubeconfig(folder / "scheduler.conf")
+        static = StaticPod(world, folder)
+        await static.take(kubeadm_manifest())
+        async with asyncio.TaskGroup() as group:
+            holding = group.create_task(static.hold_up(), name="kubelet")
+            try:
+                yield world, static
+            finally:
+                holding.cancel()
+
+
+async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
+    """Edit the manifest as the administrator does."""
+    path = folder / "kube-scheduler.yaml"
+    await asyncio.to_thread(path.write_text, yaml.safe_dump(kubeadm_manifest()))
+    said = await kubectl(
+        *("patch", "--local", "-f", str(path), "--type=json"),
+        *("--patch-file", str(PATCH), "-o", "yaml"),
+    )
+    manifest: dict[str, Any] = yaml.safe_load(said)
+    return manifest
+
+
+async def containers_of(world: World) -> list[str]:
+    found = await world.client.get_object(DEPLOYMENTS, "fracgpu-scheduler", namespace=SYSTEM)
+    return [it["name"] for it in found["spec"]["template"]["spec"]["containers"]]
+
+
+async def files_ready(world: World) -> bool:
+    found = await world.client.get_object(DAEMONSETS, AGENT, namespace=SYSTEM)
+    status = found.get("status", {})
+    wanted = ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady")
+    return [status.get(it) for it in wanted] == [1, 1, 1]
+
+
+async def placed(world: World, name: str, scheduler: str, **spec: Any) -> dict[str, Any]:
+    """Have one pod scheduled; returns it with its node."""
+    await world.client.create(PODS, a_gpu_pod(name, mib=1_000, schedulerName=scheduler, **spec))
+    found: dict[str, Any] = {}
+
+    async def bound() -> bool:
+        found.update(await world.client.get_object(PODS, name, namespace="default"))
+        return bool(found["spec"].get("nodeName"))
+
+    await until(bound, what=f"{name} bound", limit_s=PATIENCE_S)
+    return found
+
+
+def modes(folder: Path) -> set[str]:
+    return {oct(it.stat().st_mode & 0o777) for it in (folder / "current").iterdir()}
+
+
+async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authority_and_goes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    async with a_cluster(tmp_path) as (world, static):
+        # The files first: they change nobody's scheduler.
+        await until(lambda: files_ready(world), what="the node's files", limit_s=90)
+        assert static.starts == 1
+        assert modes(world.pods.kubelet.node_folder) == {"0o600"}
+        await placed_by_ours(world, "ours-before")
+
+        # Then each control-plane node, then everything else.
+        await static.take(await patched(world.kubectl, tmp_path))
+        await apply(world.kubectl, OVERLAY)
+        await until(lambda: settled(world), what="the extenders alone", limit_s=120)
+        assert await containers_of(world) == ["extender"]
+        await placed_by_ours(world, "ours-from-before")  # the name still counts
+
+        async with users(world.client, scheduler="default-scheduler") as applicants:
+            await applicants.until_placed(5)
+            starts, agents = static.starts, set(world.pods.kubelet.started)
+            await rotate(world)
+            await applicants.until_placed(10)
+            await applicants.finish()
+        assert static.starts == starts + 1
+        assert len([it for it in world.pods.kubelet.started if it.startswith(AGENT)]) >= 2
+        assert set(world.pods.kubelet.started) > agents
+        assert applicants.longest_s < PATIENCE_S
+        with capsys.disabled():
+            sys.stdout.write(f"\nthe cluster's own, a new authority: {applicants.figures}\n")
+
+        # And back, in the other order.
+        await apply(world.kubectl, OVERLAY / "prepare")
+        await until(lambda: settled(world), what="our kube-scheduler again", limit_s=120)
+        assert await containers_of(world) == ["extender", "kube-scheduler"]
+        await static.take(kubeadm_manifest())
+        await world.kubectl(*remove_words())
+        await placed_by_ours(world, "ours-again")
+        plain = await placed(world, "plain", "default-scheduler", containers=[PLAIN])
+        assert names.ASSIGNMENT not in (plain["metadata"].get("annotations") or {})
+
+
+PLAIN = {"name": "c", "image": "x"}
+
+
+async def placed_by_ours(world: World, name: str) -> None:
+    pod = await placed(world, name, names.SCHEDULER_NAME)
+    assert names.ASSIGNMENT in pod["metadata"]["annotations"]
+
+
+async def rotate(world: World) -> None:
+    argv = ["rotate", "--ca", "--limit-s=240", f"--kubeconfig={world.kubeconfig}"]
+    argv += ["--webhook-configurations="]  # none is here
+    assert await asyncio.to_thread(fracgpu_certs, argv) == 0
+
+
+def remove_words() -> Sequence[str]:
+    """The command of docs/scheduler.md that takes the first step back."""
+    text = (DEPLOY.parent / "docs" / "scheduler.md").read_text()
+    (line,) = [it for it in text.splitlines() if "app.kubernetes.io/component=cluster-sch" in it]
+    return line.split()[1:]
