@@ -192,6 +192,7 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
             await applicants.until_placed(5)
             starts, agents = static.starts, set(world.pods.kubelet.started)
             await rotate(world)
+            world.pods.proxy.cut()  # the next question needs a handshake
             await applicants.until_placed(10)
             await applicants.finish()
         assert static.starts == starts + 1

@@ -1,4 +1,4 @@
-"""Pods are placed on and on: through an update of the scheduler, and through a new authority.
+"""Pods are placed on and on: through a new authority, an update, and the loss of the leader.
 
 Everything is as shipped and real but the nodes: ``tests/support/scheduler_pods.py`` says
 what stands in for kubelet and kube-proxy.
@@ -14,6 +14,7 @@ from certs.authority import read
 from certs.store import CertStore
 from cli.certs import main as fracgpu_certs
 from kube.client import KubeClient
+from kube.kinds import LEASES
 from tests.support.installed import installed, settled
 from tests.support.placing import PATIENCE_S, users
 from tests.support.scheduler_pods import SYSTEM
@@ -30,7 +31,21 @@ async def issuers(client: KubeClient) -> set[str]:
     return {read(it.data["tls.crt"]).issuer_key_id for it in found if it is not None}
 
 
-async def test_a_new_authority_and_a_rolling_update_never_stop_placing(
+async def leader(client: KubeClient) -> str:
+    """Name the pod whose extender leads."""
+    holder = ""
+
+    async def somebody() -> bool:
+        nonlocal holder
+        lease = await client.get_object(LEASES, "fracgpu-scheduler-extender", namespace=SYSTEM)
+        holder = lease["spec"].get("holderIdentity") or ""
+        return bool(holder)
+
+    await until(somebody, what="somebody leads")
+    return holder
+
+
+async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_placing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with installed(tmp_path) as world:
@@ -43,20 +58,28 @@ async def test_a_new_authority_and_a_rolling_update_never_stop_placing(
             assert await asyncio.to_thread(fracgpu_certs, argv) == 0
             after_rotation = set(world.pods.kubelet.started)
             second = await issuers(world.client)
-            # Whoever trusts the authority before alone would ask nobody any more.
+            # Whoever trusts the authority before alone can now ask nobody any more.
+            world.pods.proxy.cut()
             await applicants.until_placed(10)
             rotated = applicants.figures
 
             await world.kubectl("-n", SYSTEM, "rollout", "restart", "deployment/fracgpu-scheduler")
             await until(lambda: settled(world), what="the update ends", limit_s=120)
+            updated, started = applicants.figures, set(world.pods.kubelet.started)
+
+            await world.pods.kubelet.lose(await leader(world.client))
+            await applicants.until_placed(5)
             await applicants.finish()
         with capsys.disabled():
-            sys.stdout.write(f"\na new authority: {rotated}; and an update: {applicants.figures}\n")
+            sys.stdout.write(
+                f"\na new authority: {rotated}; and an update: {updated}; "
+                f"and the leader's node lost: {applicants.figures}\n"
+            )
 
     assert applicants.longest_s < PATIENCE_S
     assert not first & second
     # Two more pods for the authority, two more for the update.
     assert len(after_rotation - before) == 2
-    assert len(set(world.pods.kubelet.started) - after_rotation) == 2
+    assert len(started - after_rotation) == 2
     # Never two to ask.
     assert max(map(len, world.pods.proxy.seen)) == 1

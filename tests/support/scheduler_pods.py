@@ -86,6 +86,12 @@ class Proxy:
     client: KubeClient
     seen: list[tuple[str, ...]] = field(default_factory=list)
     _ports: tuple[int, ...] = ()
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def cut(self) -> None:
+        """End every connection, so that the next question needs a handshake."""
+        for writer in self._open:
+            writer.close()
 
     async def follow(self) -> None:
         while True:
@@ -117,9 +123,13 @@ class Proxy:
         except OSError:
             writer.close()
             return
-        async with asyncio.TaskGroup() as group:
-            group.create_task(proxied(reader, there[1]), name="there")
-            group.create_task(proxied(there[0], writer), name="back")
+        self._open.add(writer)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(proxied(reader, there[1]), name="there")
+                group.create_task(proxied(there[0], writer), name="back")
+        finally:
+            self._open.discard(writer)
 
 
 @dataclass
@@ -141,6 +151,7 @@ class Kubelet:
     node_folder: Path
     started: list[str] = field(default_factory=list)
     _pods: dict[str, _Pod] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
     _node_number: int = 0
 
     async def run(self) -> None:
@@ -154,6 +165,13 @@ class Kubelet:
                 for child in [it for pod in self._pods.values() for it in _all(pod)]:
                     group.create_task(child.end(), name="end")
 
+    async def lose(self, name: str) -> None:
+        """Lose a pod with its node: nothing of it runs any more, and nobody says so."""
+        pod = self._pods.pop(name)
+        self._lost.add(name)
+        for child in _all(pod):
+            await child.kill()
+
     async def _register(self) -> None:
         labels = {"node-role.kubernetes.io/control-plane": ""}
         await self.client.create(NODES, {"metadata": {"name": _NODE, "labels": labels}})
@@ -164,8 +182,10 @@ class Kubelet:
         )
         for raw in listed.items:
             body = decode_object(raw)
-            with contextlib.suppress(KubeError):
-                await self._sync_pod(body["metadata"]["name"], body)
+            name = body["metadata"]["name"]
+            if name not in self._lost:
+                with contextlib.suppress(KubeError):
+                    await self._sync_pod(name, body)
 
     async def _sync_pod(self, name: str, body: Mapping[str, Any]) -> None:
         if body["metadata"].get("deletionTimestamp"):
