@@ -20,6 +20,8 @@ from deviceplugin.health_events import HealthEvents
 from deviceplugin.injection import HandedOut, Injection
 from deviceplugin.inventory import CardBoard
 from deviceplugin.links import LinkFolder
+from deviceplugin.load import SlowLoad
+from deviceplugin.load_report import LoadReport
 from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
 from deviceplugin.mps import MpsDaemons
 from deviceplugin.outfit import MPS, Enforcer, Outfitter
@@ -206,6 +208,21 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     refused = RefusedPods(
         node=node, pods=lambda: _values(pods), client=client, recorder=recorder, clock=clock
     )
+    load_report = LoadReport(
+        node=node,
+        load=SlowLoad(
+            average_s=settings.load_average_s,
+            gap_s=settings.load_report_s,
+            stale_s=3 * settings.collect_period_s,
+            headroom_mib=settings.headroom_mib,
+        ),
+        picture=exporter.picture,
+        current=lambda: nodes.get("", node),
+        writer=client,
+        clock=clock,
+        period_s=settings.collect_period_s,
+        metrics=metrics,
+    )
     collector = CardCollector(
         node=node,
         picture=exporter.picture,
@@ -245,6 +262,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "node": nodes.run,
             "survey": survey,
             "report": report.run,
+            "load": load_report.run,
             "collect": exporter.run,
             "notes": notes.run,
             "health": health_events.run,

@@ -78,6 +78,16 @@ class DevicePluginSettings(ProcessSettings):
     collect_period_s: float = setting(
         5.0, "time between two readings of the cards' figures", low=0.2, high=300
     )
+    load_average_s: float = setting(
+        300.0, "time over which the heat on the node object is averaged", low=0.2, high=3600
+    )
+    load_report_s: float = setting(
+        60.0,
+        "shortest time between two reports of heat and foreign memory on the node object; a sixth "
+        "of it for what gets worse",
+        low=0.2,
+        high=3600,
+    )
     metrics_dialect: str = setting(
         Dialect.CLASSIC.value,
         "how NVIDIA's metrics are spelled: as dcgm-exporter up to 4.8.2, 4.8.3, or 4.9 does",

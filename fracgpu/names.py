@@ -45,8 +45,8 @@ NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
-# Node annotations that may be published: how busy each card was lately (JSON, UUID to 0..1), and
-# the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
+# Node annotations that the agent writes now and then: how busy each card was lately (JSON, UUID to
+# 0..1), and the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"
 NODE_FOREIGN: Final = "fracgpu.io/foreign"
 

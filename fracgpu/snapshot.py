@@ -16,7 +16,7 @@ class CardLoad:
 
     Attributes:
         foreign_mib: what somebody holds who is no pod we know; it is not free either.
-        heat: how busy the card was lately, 0..1; 0 where nobody says.
+        heat: how busy the card was lately, 0..1; 1 where nobody says.
     """
 
     card: Card
@@ -26,7 +26,7 @@ class CardLoad:
     pods: frozenset[str] = frozenset()
     cordoned: bool = False
     foreign_mib: Mib = Mib(0)
-    heat: float = 0.0
+    heat: float = 1.0
 
     @property
     def free_mib(self) -> Mib:
@@ -156,6 +156,6 @@ def node_loads(
             pods=frozenset(holders.get(card.uuid, ())),
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
-            heat=node.heat.get(card.uuid, 0.0),
+            heat=node.heat.get(card.uuid, 1.0),
         )
     return NodeLoads(node=node, cards=MappingProxyType(loads))

@@ -170,6 +170,16 @@ def write_cordons(cordons: Sequence[Cordon]) -> str:
     ).decode()
 
 
+def write_heat(heat: Mapping[CardUuid, float]) -> str:
+    """Write how busy each card was lately, 0..1, as compact JSON with sorted keys."""
+    return _encoder.encode({str(uuid): ratio for uuid, ratio in heat.items()}).decode()
+
+
+def write_foreign(foreign: Mapping[CardUuid, Mib]) -> str:
+    """Write the MiB of each card that no pod we know uses, as compact JSON with sorted keys."""
+    return _encoder.encode({str(uuid): int(mib) for uuid, mib in foreign.items()}).decode()
+
+
 def read_heat(text: str) -> Mapping[CardUuid, float]:
     """Read ``fracgpu.io/heat``: how busy each card was lately, 0..1.
 

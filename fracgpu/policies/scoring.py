@@ -25,6 +25,6 @@ class Scoring(Protocol):
 
         Args:
             left: what would be left of its shareable memory, 0..1 of its capacity.
-            heat: how busy it was lately, 0..1; 0 where nobody says.
+            heat: how busy it was lately, 0..1; 1 where nobody says.
         """
         ...

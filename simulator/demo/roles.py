@@ -103,6 +103,8 @@ def _plugin(node: str, place: NodePlace) -> Sequence[str]:
         # This machine's own runtime is not asked: the simulated one knows CDI.
         *("--injection", "cdi", "--vendor-cdi-dirs", str(folders.cdi)),
         *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
+        # A demo of two minutes cannot wait for an average over five.
+        *("--load-average-s", "10", "--load-report-s", "6"),
     )
 
 

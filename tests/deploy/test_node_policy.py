@@ -36,7 +36,13 @@ ALLOCATABLE = (
 SHARED: Json = {
     "metadata": {
         "name": "n1",
-        "annotations": {"fracgpu.io/cards": "[]", "fracgpu.io/cordons": "{}", "other": "x"},
+        "annotations": {
+            "fracgpu.io/cards": "[]",
+            "fracgpu.io/heat": '{"GPU-1":0.9}',
+            "fracgpu.io/foreign": '{"GPU-1":512}',
+            "fracgpu.io/cordons": "{}",
+            "other": "x",
+        },
         "labels": {
             "fracgpu.io/share": "true",
             "fracgpu.io/card-model": "A10",
@@ -70,6 +76,10 @@ IN_CAPACITY, IN_ALLOCATABLE = ("status", "capacity"), ("status", "allocatable")
     [
         (NOTES, "fracgpu.io/cards", '["forged"]', NODE_NOTES),
         (NOTES, "fracgpu.io/cards", None, NODE_NOTES),
+        (NOTES, "fracgpu.io/heat", '{"GPU-1":0.1}', NODE_NOTES),
+        (NOTES, "fracgpu.io/heat", None, NODE_NOTES),
+        (NOTES, "fracgpu.io/foreign", "{}", NODE_NOTES),
+        (NOTES, "fracgpu.io/foreign", None, NODE_NOTES),
         (NOTES, "fracgpu.io/new", "x", NODE_NOTES),
         (NOTES, "fracgpu.io/cordons", '{"GPU-1":{}}', CORDONS),
         (NOTES, "fracgpu.io/cordons", None, CORDONS),

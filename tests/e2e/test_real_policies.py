@@ -278,6 +278,8 @@ async def check_that_the_api_server_finds_nothing_to_warn_of(world: World) -> No
 
 async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World) -> None:
     cards = annotated(names.NODE_CARDS, '{"cards":[]}')
+    heat = annotated(names.NODE_HEAT, '{"GPU-1":0.1}')
+    foreign = annotated(names.NODE_FOREIGN, "{}")
     labels = {"metadata": {"labels": {names.CARD_MODEL_LABEL: "A30", names.DRIVER_LABEL: "570"}}}
     amounts = {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}
     capacity = {"status": {"capacity": amounts}}
@@ -286,12 +288,14 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World)
 
     only_own = "may change only the node it runs on"
     for stranger in (other, unbound):
-        for patch in (cards, labels, {"metadata": {"labels": {"zone": "b"}}}):
+        for patch in (cards, heat, foreign, labels, {"metadata": {"labels": {"zone": "b"}}}):
             assert only_own in await refusal(stranger.patch(NODES, "n1", patch))
         said = await refusal(stranger.patch(NODES, "n1", capacity, subresource="status"))
         assert only_own in said
     for patch, sentence in (
         (cards, "annotations of a node are written only by the FracGPU agent"),
+        (heat, "annotations of a node are written only by the FracGPU agent"),
+        (foreign, "annotations of a node are written only by the FracGPU agent"),
         (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
     ):
         assert sentence in await refusal(world.admin.patch(NODES, "n1", patch))
@@ -299,7 +303,8 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World)
     said = await refusal(world.admin.patch(NODES, "n1", capacity, subresource="status"))
     assert only_agent in said
 
-    await own.patch(NODES, "n1", cards)
+    for patch in (cards, heat, foreign):
+        await own.patch(NODES, "n1", patch)
     await own.patch(NODES, "n1", labels)
     await own.patch(NODES, "n1", capacity, subresource="status")
     await check_kubelet_goes_on(world, amounts)

@@ -1,0 +1,138 @@
+"""Heat and outsiders' memory from the processes on a card to whoever decides and whoever looks."""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.wire import read_assignment, read_foreign, read_heat
+from kube.kinds import NODES, PODS
+from process.clock import SystemClock
+from simulator.cards import ProcessFolder, SimulatedProcess
+from simulator.demo.rig import Rig, RigSettings, open_rig
+from simulator.demo.workload import NAMESPACE
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+CLOCK = SystemClock()
+ROOT = Path(__file__).parents[2]
+
+
+@asynccontextmanager
+async def a_rig() -> AsyncIterator[tuple[Rig, ProcessFolder]]:
+    """One node with three cards, and the processes on them."""
+    # Sockets lie in it, so its path must be short.
+    with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
+        settings = RigSettings(nodes=1, cards_per_node=3)
+        async with open_rig(settings, Path(folder), CLOCK) as rig:
+
+            async def ready() -> bool:
+                return not await rig.waiting_for()
+
+            await until(ready, what="every role is ready", limit_s=90)
+            yield rig, ProcessFolder(Path(folder) / "n0" / "processes")
+
+
+async def notes_of(rig: Rig) -> dict[str, str]:
+    (node,) = rig.kubelets
+    body = await rig.kube.get_object(NODES, node)
+    return dict(body["metadata"].get("annotations", {}))
+
+
+async def ask(rig: Rig, *words: str) -> str:
+    """Run a command of ours as its user does."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli", *words, "--kubeconfig", str(rig.kubeconfig)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    async with asyncio.timeout(60):
+        out, _ = await process.communicate()
+    return out.decode()
+
+
+async def cards_shown(rig: Rig) -> dict[str, dict[str, Any]]:
+    told = json.loads(await ask(rig, "cards", "--json"))
+    return {card["uuid"]: card for node in told["nodes"] for card in node["cards"]}
+
+
+async def submit(rig: Rig, name: str, **annotations: str) -> None:
+    notes = {f"{names.PREFIX}{key}": value for key, value in annotations.items()}
+    container = {"name": "main", "image": "registry.example/main:1"}
+    spec = {"schedulerName": names.SCHEDULER_NAME, "containers": [container]}
+    body = {"metadata": {"name": name, "annotations": notes}, "spec": spec}
+    await rig.kube.create(PODS, body, namespace=NAMESPACE)
+
+
+async def card_of(rig: Rig, name: str) -> str:
+    """Wait until the pod is bound, and name its card."""
+    found = ""
+
+    async def bound() -> bool:
+        nonlocal found
+        body = await rig.kube.get_object(PODS, name, namespace=NAMESPACE)
+        text = body["metadata"]["annotations"].get(names.ASSIGNMENT)
+        if text:
+            found = str(read_assignment(text)["main"][0].card)
+        return bool(text)
+
+    await until(bound, what=f"{name} is bound", limit_s=60)
+    return found
+
+
+async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card() -> None:
+    async with a_rig() as (rig, processes):
+        first, second, third = await cards_shown(rig)
+        whole_mib = (await cards_shown(rig))[first]["capacityMib"]
+        # Two programs of no pod: one fills a card, the other keeps one half busy:
+        # not so busy that the rebalancer would set it aside.
+        filler = SimulatedProcess(
+            pid=4711, cards=(first,), used_mib=whole_mib - 2000, busy_ratio=0.0
+        )
+        worker = SimulatedProcess(pid=4712, cards=(second,), used_mib=0, busy_ratio=0.5)
+        for process in (filler, worker):
+            processes.write(process)
+
+        async def published() -> bool:
+            notes = await notes_of(rig)
+            heat = read_heat(notes.get(names.NODE_HEAT, ""))
+            foreign = read_foreign(notes.get(names.NODE_FOREIGN, ""))
+            return (
+                {uuid for uuid, ratio in heat.items() if ratio > 0.3} == {second}
+                and heat.keys() == {first, second, third}
+                and set(foreign) == {first}
+            )
+
+        await until(published, what="the node says what runs on its cards", limit_s=60)
+
+        shown = await cards_shown(rig)
+        assert 0 < whole_mib - shown[first]["foreignMib"] <= 2000
+        assert shown[first]["freeMib"] == whole_mib - shown[first]["foreignMib"]
+        assert shown[second]["heat"] > 0.3 > shown[third]["heat"]
+        head, *rows = (await ask(rig, "cards")).splitlines()
+        assert "BUSY" in head
+        assert f"(+{shown[first]['foreignMib']} foreign)" in rows[0]
+
+        # The cool and empty card, although the busy one is as empty.
+        await submit(rig, "cool", fraction="0.9", placement="load-aware")
+        assert await card_of(rig, "cool") == third
+        # Only the busy card is left for this one, and for the next there is none.
+        await submit(rig, "warm", fraction="0.9", placement="load-aware")
+        assert await card_of(rig, "warm") == second
+        await submit(rig, "waits", fraction="0.9")
+
+        async def explained() -> bool:
+            told = await ask(rig, "explain", f"{NAMESPACE}/waits")
+            return f"({shown[first]['foreignMib']} MiB used by nobody known)" in told
+
+        await until(explained, what="explain names the memory of nobody known", limit_s=60)
+        processes.remove(4711)
+        assert await card_of(rig, "waits") == first
