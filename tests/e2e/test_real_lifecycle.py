@@ -1,0 +1,124 @@
+"""A real kubelet: refused pods go, a card's limit holds, and nothing of ours is left at the end."""
+
+from typing import Any, Final
+
+import pytest
+
+from fracgpu import names
+from fracgpu.node_marks import marks_of
+from kube.kinds import EVENTS, NODES, PODS
+from kube.objects import decode_object
+from tests.support.gpu import some_cards
+from tests.support.real_node import NODE, RealNode, a_real_node
+from tests.support.real_pods import a_container, a_real_pod
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+Json = dict[str, Any]
+
+CARD_MIB: Final = 24_000
+OWNER: Final = {
+    "apiVersion": "apps/v1",
+    "kind": "ReplicaSet",
+    "name": "train",
+    "uid": "0f7d1b0a-0000-4000-8000-000000000000",
+    "controller": True,
+}
+
+
+async def a_pod_on(node: RealNode, card: int, *, owner: Json | None = None) -> Json:
+    body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)
+    if owner is not None:
+        body["metadata"]["ownerReferences"] = [owner]
+    pod = await node.create(body)
+    await node.bind(pod, train=[(node.cards[card].uuid, 500)])
+    return pod
+
+
+async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_them() -> None:
+    cards = some_cards(NODE, count=2, mib=CARD_MIB)
+    async with a_real_node(cards=cards) as node:
+        await node.wait_counted(slots=64, mib=2 * CARD_MIB)
+        await node.agent.kill()
+        owned, bare = await a_pod_on(node, 0, owner=OWNER), await a_pod_on(node, 1)
+        uids = [it["metadata"]["uid"] for it in (owned, bare)]
+
+        async def refused() -> bool:
+            pods = await node.pods()
+            states = [pods[uid].get("status", {}) for uid in uids]
+            return [it.get("reason") for it in states] == ["UnexpectedAdmissionError"] * 2
+
+        await until(refused, what="kubelet refuses both pods", limit_s=120)
+        await node.agent.start()
+
+        async def gone() -> bool:
+            return uids[0] not in await node.pods()
+
+        await until(gone, what="the pod with an owner is gone", limit_s=60)
+        assert uids[1] in await node.pods()
+        events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
+        (told,) = [it for it in events if it["reason"] == "RefusedPodRemoved"]
+        assert told["involvedObject"]["uid"] == uids[0]
+
+
+async def test_one_container_more_than_a_card_takes_does_not_start_on_it() -> None:
+    cards = some_cards(NODE, count=2, mib=CARD_MIB)
+    async with a_real_node(cards=cards, flags={"slots-per-card": "2"}) as node:
+        await node.wait_counted(slots=4, mib=2 * CARD_MIB)
+        first, second = await a_pod_on(node, 0), await a_pod_on(node, 0)
+        await node.wait_running(it["metadata"]["uid"] for it in (first, second))
+
+        third = await a_pod_on(node, 0)
+
+        async def told() -> bool:
+            events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
+            uid = third["metadata"]["uid"]
+            said = [it["message"] for it in events if it["involvedObject"].get("uid") == uid]
+            return any("together have 3 containers of 2" in it for it in said)
+
+        await until(told, what="the third container is refused and says why", limit_s=90)
+        assert node.sights(third) == []
+
+
+async def test_a_node_that_stops_sharing_is_clean_and_kubelets_zero_can_be_removed() -> None:
+    cards = some_cards(NODE, count=2, mib=CARD_MIB)
+    async with a_real_node(cards=cards) as node:
+        await node.wait_counted(slots=64, mib=2 * CARD_MIB)
+        pod = await a_pod_on(node, 0)
+        await node.wait_running([pod["metadata"]["uid"]])
+
+        await node.client.patch(NODES, NODE, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+        await node.agent.end()
+
+        assert not marks_of(await node.node())
+        assert list(node.cdi_dir.glob("fracgpu*")) == []
+
+        async def let_go() -> bool:
+            capacity = (await node.node())["status"]["capacity"]
+            return bool(capacity.get(names.GPU_SLOT) == "0")
+
+        # kubelet's endpointStopGracePeriod is five minutes.
+        await until(let_go, what="kubelet lets go of the slots", limit_s=480)
+        marks = marks_of(await node.node())
+        assert marks.resources == (names.GPU_SLOT,)
+        await node.client.patch(NODES, NODE, marks.status_patch(), subresource="status")
+        before = await heartbeat(node)
+
+        async def reported() -> bool:
+            return await heartbeat(node) != before
+
+        await until(reported, what="kubelet reports again", limit_s=400)
+        status = (await node.node())["status"]
+        for amounts in (status["capacity"], status["allocatable"]):
+            assert [it for it in amounts if it.startswith(names.PREFIX)] == []
+        found = decode_object(
+            await node.client.get(PODS, pod["metadata"]["name"], namespace="default")
+        )
+        assert found["status"]["phase"] == "Running"
+
+
+async def heartbeat(node: RealNode) -> str:
+    conditions = (await node.node())["status"]["conditions"]
+    (ready,) = [it for it in conditions if it["type"] == "Ready"]
+    return str(ready["lastHeartbeatTime"])
