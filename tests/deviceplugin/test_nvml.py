@@ -276,6 +276,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
             "health": "healthy",
             "health_reason": "",
             "numa_node": 1,
+            "slots": 32,
             "links": {},
         },
         "pci_bus_id": "00000000:17:00.0",

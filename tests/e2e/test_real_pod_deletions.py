@@ -1,0 +1,97 @@
+"""What the node agent may delete, and who may clean up a node, on a real kube-apiserver."""
+
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from fracgpu.node_marks import marks_of
+from kube.client import PatchType
+from kube.kinds import NODES, PODS
+from tests.e2e.test_real_policies import World, a_pod, refusal, world  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+OWNER = {
+    "apiVersion": "apps/v1",
+    "kind": "ReplicaSet",
+    "name": "train",
+    "uid": "0f7d1b0a-0000-4000-8000-000000000000",
+    "controller": True,
+}
+LIMITS = {names.GPU_SLOT: "1", names.GPU_MEM: "80"}
+
+
+async def an_ended_pod(
+    world: World,  # noqa: F811
+    name: str,
+    *,
+    node: str = "n1",
+    owner: bool = True,
+    reason: str = "UnexpectedAdmissionError",
+) -> None:
+    body: dict[str, Any] = a_pod(name, node=node)
+    body["spec"]["containers"][0]["resources"] = {"limits": LIMITS}
+    if owner:
+        body["metadata"]["ownerReferences"] = [OWNER]
+    # Nothing of deploy/ runs here, so this namespace is one that the webhook does not see.
+    await world.admin.create(PODS, body, namespace="kube-system")
+    status = {"status": {"phase": "Failed", "reason": reason}}
+    await world.admin.patch(PODS, name, status, namespace="kube-system", subresource="status")
+
+
+async def test_the_agent_deletes_refused_pods_of_its_own_node_that_have_an_owner_and_no_other(
+    world: World,  # noqa: F811
+) -> None:
+    agent, stranger = await world.agent_of("n1"), await world.agent_of("n2")
+    await an_ended_pod(world, "refused")
+    await an_ended_pod(world, "bare", owner=False)
+    await an_ended_pod(world, "evicted", reason="Evicted")
+    await an_ended_pod(world, "elsewhere", node="n2")
+
+    only = "may delete only pods of the node it runs on that ask for a card"
+    for client, name in (
+        (agent, "bare"),
+        (agent, "evicted"),
+        (agent, "elsewhere"),
+        (stranger, "refused"),
+    ):
+        assert only in await refusal(client.delete(PODS, name, namespace="kube-system"))
+    assert only in await refusal(agent.delete(PODS, "agent-n2", namespace=names.SYSTEM_NAMESPACE))
+    await agent.delete(PODS, "refused", namespace="kube-system")
+
+    left = {b"refused" in bytes(it) for it in (await world.admin.list(PODS)).items}
+    assert left == {False}
+    await world.admin.delete(PODS, "bare", namespace="kube-system")  # whoever else may, may
+
+
+async def test_policies_let_an_administrator_clean_up_a_node_that_shares_no_more_and_forge_nothing(
+    world: World,  # noqa: F811
+) -> None:
+    agent = await world.agent_of("n1")
+    notes = {"annotations": {names.NODE_CARDS: '{"cards":[]}'}}
+    await agent.patch(NODES, "n1", {"metadata": {**notes, "labels": {names.DRIVER_LABEL: "570"}}})
+    amounts = {"status": {"capacity": {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}}}
+    await agent.patch(NODES, "n1", amounts, subresource="status")
+    rebalancer = await world.as_account("fracgpu-rebalancer")
+    cordons = {"metadata": {"annotations": {names.NODE_CORDONS: "{}"}}}
+    await rebalancer.patch(NODES, "n1", cordons)
+    marks = marks_of(await world.admin.get_object(NODES, "n1"))
+
+    removal = marks.metadata_patch()
+    said = await refusal(world.admin.patch(NODES, "n1", removal))
+    assert "once the node does not carry fracgpu.io/share=true" in said
+
+    await world.admin.patch(NODES, "n1", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    forged = {"metadata": {"annotations": {names.NODE_CARDS: '{"cards":[1]}'}}}
+    assert "written only by" in await refusal(world.admin.patch(NODES, "n1", forged))
+    await world.admin.patch(NODES, "n1", removal)
+    await world.admin.patch(NODES, "n1", marks.status_patch(), subresource="status")
+    await world.admin.patch(
+        NODES,
+        "n1",
+        {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
+        subresource="status",
+        how=PatchType.STRATEGIC,
+    )
+    assert not marks_of(await world.admin.get_object(NODES, "n1"))
