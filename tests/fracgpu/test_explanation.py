@@ -71,6 +71,18 @@ def test_a_busy_card_says_how_much_compute_is_left() -> None:
     assert card.reason == "too little free compute: 20% free, 30% asked"
 
 
+def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_have_to_go() -> None:
+    few = replace(a_card("GPU-a"), slots=2)
+    cluster = Cluster().node("n", few)
+    for name in ("p", "q"):
+        cluster.holder(name, "n", "GPU-a", 100)
+
+    explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.world())
+
+    card = only_card(explanation)
+    assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
+
+
 def test_a_cordoned_card_says_until_when_and_why() -> None:
     world = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).world()
 

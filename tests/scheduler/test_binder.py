@@ -1,6 +1,7 @@
 """Bind: choose the card, count it, and write node and card in one Binding."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from fracgpu.request import PodNeed, Strategy
 from kube.errors import KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import World, refusal, silence
-from tests.support.gpu import a_gpu_pod
+from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
@@ -65,6 +66,29 @@ async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
     assert first.result() == ""
     assert "no room on node n any more" in second.result()
     assert world.held() == 13_000
+
+
+async def test_a_card_with_all_slots_taken_is_refused_by_filter_and_bind_and_says_so() -> None:
+    world = World(cards=1)
+    (card,) = some_cards("n", count=1)
+    world.add_node("n", (replace(card, slots=2),))
+    world.api.held = asyncio.Event()
+    for name in ("p", "q", "r"):
+        world.create(name, mib=80)
+
+    async with asyncio.TaskGroup() as group:
+        # All three have passed the filter; the third meets the two others' assumptions.
+        binds = [group.create_task(world.bind(name), name=name) for name in ("p", "q", "r")]
+        await asyncio.sleep(0)
+        world.api.held.set()
+    world.create("late", mib=80)
+    filtered = world.extender.filter(world.asking("late", "n"))
+
+    assert [it.result() for it in binds[:2]] == ["", ""]
+    assert "1 of 1 cards: all its slots are taken" in binds[2].result()
+    assert filtered.passed == ()
+    assert "1 of 1 cards: all its slots are taken" in filtered.failed["n"]
+    assert len(world.api.bindings) == 2
 
 
 async def test_one_pod_is_bound_by_one_request_at_a_time() -> None:
