@@ -95,8 +95,9 @@ class Rig:
             folders=(self.mps, root / "none"),
         )
 
-    def left(self) -> tuple[frozenset[str], frozenset[str], set[str]]:
-        return self.specs.names(), self.links.names(), {it.name for it in self.mps.iterdir()}
+    def left(self) -> tuple[set[str], set[str], set[str]]:
+        mps = {it.name for it in self.mps.iterdir()}
+        return set(self.specs.names()), set(self.links.names()), mps
 
 
 async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
             {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
         ]
         # The folder of a container that runs stays: its variables are mounted from there.
-        assert rig.left() == (frozenset(), {S1}, {"shm"})
+        assert rig.left() == (set(), {S1}, {"shm"})
         assert (tmp_path / place / "cdi" / "nvidia.json").exists()
         ((reason, note),) = node.events
         assert reason == "SharingEnded"
@@ -150,4 +151,4 @@ async def test_without_kubelets_word_no_folder_counts_as_unused(tmp_path: Path) 
 
     await rig.farewell.say()
 
-    assert rig.left() == (frozenset(), {S1, S2}, {"shm"})
+    assert rig.left() == (set(), {S1, S2}, {"shm"})
