@@ -48,10 +48,13 @@ def _steady(path: str, item: Json) -> Json:
     kept = {**item, "metadata": metadata}
     if path.endswith("/leases"):
         kept.pop("spec", None)  # when it was last renewed, and by whom
+    if path.endswith("/nodes"):
+        # kubelet tells in its own time which images it has.
+        kept["status"] = {key: it for key, it in item["status"].items() if key != "images"}
     conditions = (item.get("status") or {}).get("conditions")
     if conditions:
         steady = [{key: it for key, it in one.items() if "Time" not in key} for one in conditions]
-        kept["status"] = {**item["status"], "conditions": steady}
+        kept["status"] = {**kept["status"], "conditions": steady}
     return kept
 
 
