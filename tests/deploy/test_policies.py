@@ -50,7 +50,7 @@ def a_pod(notes: Json | None = None, *, node: str = "", namespace: str = "ml", *
 STORED = {ASSIGNMENT: "{}", GRANTED: "1 card", WIRED: "{}", "app": "x"}
 
 
-def test_every_policy_is_bound_denies_and_fails_closed() -> None:
+def test_every_policy_is_bound_denies_or_says_that_it_warns_and_fails_closed() -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     policies, bindings = ([it for it in documents() if it["kind"] == kind] for kind in kinds)
 
@@ -58,7 +58,9 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
         it["spec"]["policyName"] for it in bindings
     }
     assert {it["spec"]["failurePolicy"] for it in policies} == {"Fail"}
-    assert [it["spec"]["validationActions"] for it in bindings] == [["Deny"]] * len(policies)
+    for it in bindings:
+        warns = it["metadata"]["name"].endswith("-warn")
+        assert it["spec"]["validationActions"] == (["Warn"] if warns else ["Deny"])
 
 
 def test_every_refusal_is_a_sentence_and_forbidden() -> None:
@@ -303,4 +305,4 @@ def test_a_pod_older_than_the_policy_can_still_be_updated() -> None:
 def test_the_parameter_that_ships_is_one_the_policy_knows() -> None:
     (config,) = [it for it in documents() if it["kind"] == "ConfigMap"]
 
-    assert config["data"] == {"foreignAssignments": "sharing"}
+    assert config["data"] == {"foreignAssignments": "sharing", "devices": "warn"}

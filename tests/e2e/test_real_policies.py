@@ -20,9 +20,11 @@ from kube.kinds import (
     JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     PODS,
     REPLICASETS,
+    SECRETS,
     STATEFULSETS,
     VALIDATING_POLICIES,
     VALIDATING_WEBHOOKS,
@@ -349,6 +351,63 @@ async def check_the_cordons(world: World) -> None:
     await rebalancer.patch(NODES, "n1", cordons)
     forged = annotated(names.NODE_CARDS, "{}")
     assert DENIED in await refusal(rebalancer.patch(NODES, "n1", forged))
+
+
+async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
+    kubectl, admin = world.kubectl, world.admin
+    await admin.create(
+        NAMESPACES, {"metadata": {"name": "closed", "labels": {"fracgpu.io/devices": "deny"}}}
+    )
+    await until(
+        lambda: is_refused(admin.create(PODS, a_grabber(), namespace="closed", dry_run=True)),
+        what="the label of the namespace in force",
+        limit_s=60,
+    )
+    for pod in (
+        a_grabber(valueFrom={"configMapKeyRef": {"name": "m", "key": "k"}}),
+        a_pod("x", volumes=[{"name": "v", "hostPath": {"path": "/dev//nvidia0"}}]),
+        a_pod("x", volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+        a_pod("x", notes={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
+    ):
+        assert DENIED in await refusal(admin.create(PODS, pod, namespace="closed"))
+    for kind, data in ((CONFIGMAPS, "all"), (SECRETS, "YWxs")):
+        body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
+        said = await refusal(admin.create(kind, body, namespace="closed"))
+        assert "(envFrom)" in said
+    for kind, data in ((CONFIGMAPS, "void"), (SECRETS, "dm9pZA==")):
+        body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
+        await admin.create(kind, body, namespace="closed")
+    await admin.create(PODS, a_grabber(value="void"), namespace="closed")
+    debug = {"name": "d", "image": "x", "env": [{"name": names.ENV_VISIBLE_DEVICES, "value": "0"}]}
+    grab = {"spec": {"ephemeralContainers": [debug]}}
+    said = await refusal(
+        admin.patch(PODS, "grab", grab, namespace="closed", subresource="ephemeralcontainers")
+    )
+    assert "A container sets NVIDIA_VISIBLE_DEVICES" in said
+    del debug["env"]
+    await admin.patch(PODS, "grab", grab, namespace="closed", subresource="ephemeralcontainers")
+
+    # Elsewhere the cluster's default counts, and kubectl shows it.
+    answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
+    assert answer.ok
+    assert "Warning: " in answer.error
+    assert "leave it out or say" in answer.error
+    await admin.patch(
+        CONFIGMAPS, "fracgpu-policies", {"data": {"devices": "deny"}}, namespace=SYSTEM
+    )
+    other = {**a_grabber(), "metadata": {"name": "other"}}
+    await until(
+        lambda: is_refused(admin.create(PODS, other, namespace="default", dry_run=True)),
+        what="the default of the cluster in force",
+        limit_s=60,
+    )
+    await admin.create(PODS, other, namespace="kube-system", dry_run=True)
+
+
+def a_grabber(**variable: Any) -> dict[str, Any]:
+    """A pod that takes cards past the book, if *variable* says so; by default all."""
+    env = [{"name": names.ENV_VISIBLE_DEVICES, **(variable or {"value": "all"})}]
+    return a_pod("grab", containers=[{"name": "c", "image": "x", "env": env}])
 
 
 async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_nothing_else(

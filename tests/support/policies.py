@@ -59,7 +59,7 @@ def kubelet_of(node: str) -> Sender:
     return Sender(username=f"system:node:{node}")
 
 
-def refusals(
+def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaults
     name: str,
     new: Json | None,
     *,
@@ -67,6 +67,7 @@ def refusals(
     sender: Sender = ADMIN,
     params: Mapping[str, str] | None = None,
     resource: str = "",
+    namespace_labels: Mapping[str, str] | None = None,
 ) -> list[str]:
     """What the policy *name* says against this request; nothing when it passes.
 
@@ -79,6 +80,7 @@ def refusals(
         "object": new,
         "oldObject": old,
         "params": {"data": dict(params or {})},
+        "namespaceObject": {"metadata": {"labels": dict(namespace_labels or {})}},
         "request": {
             "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
             "namespace": subject["metadata"].get("namespace", ""),

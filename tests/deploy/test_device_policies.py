@@ -1,0 +1,190 @@
+"""deploy/policies-devices.yaml: the ways to a card that lead around the request language."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.support.policies import policy, refusals
+
+Json = dict[str, Any]
+
+DENY = {"fracgpu.io/devices": "deny"}
+ENV = "NVIDIA_VISIBLE_DEVICES"
+
+
+def a_pod(container: Json | None = None, *, notes: Json | None = None, **spec: Any) -> Json:
+    body = {"containers": [{"name": "c", **(container or {})}], **spec}
+    return {"metadata": {"name": "p", "namespace": "ml", "annotations": notes or {}}, "spec": body}
+
+
+def with_env(**variable: Any) -> Json:
+    return a_pod({"env": [{"name": "A", "value": "b"}, {"name": ENV, **variable}]})
+
+
+def with_path(path: str) -> Json:
+    return a_pod(volumes=[{"name": "a", "emptyDir": {}}, {"name": "v", "hostPath": {"path": path}}])
+
+
+def with_mount(path: str) -> Json:
+    return a_pod({"volumeMounts": [{"name": "v", "mountPath": path}]})
+
+
+def said(pod: Json, *, old: Json | None = None) -> list[str]:
+    return refusals("fracgpu-devices", pod, old=old, namespace_labels=DENY)
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        with_env(value="all"),
+        with_env(value="0"),
+        with_env(value="GPU-5a1f"),
+        with_env(value="$(A)"),
+        with_env(value="Void"),
+        with_env(valueFrom={"configMapKeyRef": {"name": "m", "key": "k"}}),
+        a_pod({"envFrom": [{"prefix": "NVIDIA_", "configMapRef": {"name": "m"}}]}),
+        a_pod({"envFrom": [{"prefix": ENV, "secretRef": {"name": "m"}}]}),
+        a_pod({"env": [{"name": "CUDA_VERSION", "value": "10.0"}]}),
+        with_mount("/var/run/nvidia-container-devices/all"),
+        with_mount("var//run/./nvidia-container-devices/0"),
+        with_mount("/var/run/x/../nvidia-container-devices/0"),
+        a_pod(notes={"cdi.k8s.io/a": "nvidia.com/gpu=all"}),
+        a_pod(notes={"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}),
+        a_pod(runtimeClassName="nvidia"),
+        a_pod(initContainers=[{"name": "i", "env": [{"name": ENV, "value": "all"}]}]),
+    ],
+)
+def test_pods_that_ask_for_nothing_get_nothing(pod: Json) -> None:
+    assert len(said(pod)) == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "//", "/./", "/dev", "/dev/", "//dev", "/./dev/.", "/dev/nvidia0", "/dev/nvidiactl",
+        "/dev//nvidia-caps/nvidia-cap1", "/dev/./nvidia0", "/dev/../dev", "/mnt/..", "/dev/dri",
+        "/dev/dri/renderD128", "/dev/kfd", "/dev/char/195:0", "/var", "/var/", "/var/run",
+        "/var/run/cdi", "/run", "/run/cdi/", "/run/nvidia/driver/dev", "/run/fracgpu/mps", "/etc",
+        "/etc/cdi", "/etc//cdi/x.json", "/var/lib", "/var/lib/fracgpu", "/var/lib/fracgpu/links",
+        "/var/lib/kubelet", "/var/lib/kubelet/", "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/device-plugins/kubelet.sock", "/var/lib/kubelet/pod-resources",
+        "/var//lib/./kubelet/plugins_registry", "dev", "dev/nvidia0",
+    ],
+)  # fmt: skip
+def test_no_host_path_leads_to_a_card_however_it_is_written(path: str) -> None:
+    (sentence,) = said(with_path(path))
+
+    assert sentence.startswith("A hostPath volume holds device files of cards")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/mnt", "/data", "/dev/mqueue", "/dev/fuse", "/dev/null", "/dev/hugepages", "/devices",
+        "/var/log", "/var/log/pods", "/var/lib/docker", "/var/lib/kubelet/pods",
+        "/var/lib/kubelet-x", "/var/lib/fracgpu-data", "/run/secrets", "/run/cdi-x", "/etc/ssl",
+        "/etc/cdix", "/home/dev/nvidia", "/mnt/..a", "/variety", "/running",
+    ],
+)  # fmt: skip
+def test_other_host_paths_are_other_policies_business(path: str) -> None:
+    assert said(with_path(path)) == []
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_pod(),
+        with_env(value="void"),
+        with_env(value="none"),
+        with_env(value=""),
+        with_env(),
+        a_pod({"envFrom": [{"configMapRef": {"name": "m"}}, {"prefix": "APP_"}, {"prefix": ""}]}),
+        a_pod({"env": [{"name": "CUDA_VERSION"}, {"name": ENV, "value": "void"}]}),
+        with_mount("/var/run/secrets"),
+        a_pod(notes={"nvidia.cdi.k8s.io/c.gpu-memory.request": "8Gi", "app": "x"}),
+        a_pod({"env": [{"name": ENV, "value": "void"}]}, runtimeClassName="nvidia"),
+        a_pod({"resources": {"limits": {"fracgpu.io/gpu-slot": "1"}}}, runtimeClassName="nvidia"),
+        a_pod({"resources": {"limits": {"nvidia.com/gpu": "1"}}}, runtimeClassName="nvidia"),
+        a_pod(runtimeClassName="gvisor"),
+    ],
+)
+def test_pods_that_take_no_card_pass(pod: Json) -> None:
+    assert said(pod) == []
+
+
+def test_an_ephemeral_container_is_judged_and_what_runs_already_is_not() -> None:
+    running = with_env(value="all")
+    debugged, grabbing = copy.deepcopy(running), copy.deepcopy(running)
+    debugged["spec"]["ephemeralContainers"] = [{"name": "debug"}]
+    taking = {"name": "grab", "env": [{"name": ENV, "value": "all"}]}
+    grabbing["spec"]["ephemeralContainers"] = [{"name": "debug"}, taking]
+
+    assert said(debugged, old=running) == []
+    assert len(said(grabbing, old=debugged)) == 1
+    assert said(grabbing, old=grabbing) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "default", "denies", "warns"),
+    [
+        ("", "", False, True),
+        ("", "warn", False, True),
+        ("", "deny", True, False),
+        ("", "allow", False, False),
+        ("", "Deny", False, True),  # a slip for the whole cluster stops nobody
+        ("deny", "allow", True, False),
+        ("warn", "deny", False, True),
+        ("allow", "deny", False, False),
+        ("Allow", "allow", True, False),  # a slip in a label opens nothing
+    ],
+)
+def test_a_namespace_says_warn_or_deny_and_the_parameter_says_it_for_the_others(
+    label: str, default: str, denies: bool, warns: bool
+) -> None:
+    labels = {"fracgpu.io/devices": label} if label else {}
+    params = {"devices": default} if default else {}
+    secret = {"metadata": {"namespace": "ml"}, "data": {ENV: "YWxs"}}
+
+    for name, pod in (("devices", with_env(value="all")), ("device-environment", secret)):
+        for suffix, speaks in (("", denies), ("-warn", warns)):
+            found = refusals(f"fracgpu-{name}{suffix}", pod, params=params, namespace_labels=labels)
+            assert bool(found) is speaks, (name, suffix)
+
+
+@pytest.mark.parametrize(
+    ("value", "passes"),
+    [("all", False), ("YWxs", False), ("void", True), ("dm9pZA==", True), ("", True)],
+)
+def test_no_config_map_or_secret_hands_out_cards_through_env_from(value: str, passes: bool) -> None:
+    new = {"metadata": {"namespace": "ml"}, "data": {ENV: value, "a": "b"}}
+    stored = {"metadata": {"namespace": "ml"}, "data": {ENV: value}}
+    name = "fracgpu-device-environment"
+
+    assert (refusals(name, new, namespace_labels=DENY) == []) is passes
+    assert refusals(name, new, old=stored, namespace_labels=DENY) == [], "stored before"
+
+
+@pytest.mark.parametrize("name", ["fracgpu-devices", "fracgpu-device-environment"])
+def test_what_warns_is_what_denies(name: str) -> None:
+    deny, warn = policy(name), policy(f"{name}-warn")
+    for rule in deny["validations"]:
+        assert rule["expression"].startswith("variables.mode != 'deny' || ")
+        rule = {**rule, "expression": rule["expression"].replace("'deny'", "'warn'", 1)}  # noqa: PLW2901
+        assert rule in warn["validations"]
+    same = ("failurePolicy", "paramKind", "matchConstraints", "matchConditions", "variables")
+
+    assert {key: deny.get(key) for key in same} == {key: warn.get(key) for key in same}
+    assert len(deny["validations"]) == len(warn["validations"])
+
+
+def test_the_namespaces_of_the_nodes_own_agents_are_left_alone() -> None:
+    excluded = policy("fracgpu-devices")["matchConstraints"]["namespaceSelector"]
+
+    assert excluded["matchExpressions"] == [
+        {
+            "key": "kubernetes.io/metadata.name",
+            "operator": "NotIn",
+            "values": ["fracgpu-system", "kube-system", "kube-public", "kube-node-lease"],
+        }
+    ]
