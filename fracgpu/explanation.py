@@ -23,6 +23,7 @@ from fracgpu.explained import (
     Verdict,
     World,
 )
+from fracgpu.granted import words_of
 from fracgpu.placement import NoPlacement, Placement, Reason, place
 from fracgpu.request import FULL_CORES, PodNeed, Strategy
 from fracgpu.snapshot import CardLoad, NodeLoads, Snapshot
@@ -38,7 +39,7 @@ def explain(subject: Subject, world: World) -> Explanation:
     """Explain one pod; the same world always gives the same answer."""
     view = subject.view
     record = view.record
-    asks = view.annotations.get(names.GRANTED, "") or _asks(view.need)
+    asks = words_of(view.annotations.get(names.GRANTED, "")) or _asks(view.need)
     found = Explanation(pod=record.key, verdict=Verdict.STUCK, asks=asks)
     if view.need is None and not view.need_problem and record.assignment is None:
         return replace(found, verdict=Verdict.ASKS_NOTHING)

@@ -5,8 +5,9 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.grant import Grant
+from fracgpu.granted import Requirement
 from webhook.patch import Edit
-from webhook.pod import Affinity, NodeSelector, Requirement, Term
+from webhook.pod import Affinity, NodeSelector, Term
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -18,7 +19,7 @@ def requirements(granted: Grant) -> tuple[Requirement, ...]:
     scheduler's extender decides that. So these may be too weak, and are never too strong.
     """
     needs = granted.need.containers
-    wanted = [Requirement(key=names.SHARE_LABEL, operator="In", values=["true"])]
+    wanted = [Requirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
     shares = [it.cards for it in needs if it.share is not None]
     if shares:
         assert granted.card_class is not None, "a share is a share of some class"  # noqa: S101
@@ -61,17 +62,17 @@ def _selector_edits(path: str, selector: NodeSelector, wanted: Sequence[Requirem
 def _term_edits(path: str, term: Term, wanted: Sequence[Requirement]) -> list[Edit]:
     if term.match_expressions is None:
         return [Edit(path=path, value=[_json(it) for it in wanted])]
-    present = [_json(it) for it in term.match_expressions]
-    missing = [it for it in map(_json, wanted) if it not in present]
+    present = [(it.key, it.operator, tuple(it.values or ())) for it in term.match_expressions]
+    missing = [_json(it) for it in wanted if (it.key, it.operator, it.values) not in present]
     return [Edit(path=f"{path}/-", value=it) for it in missing]
 
 
 def _more_than(key: str, number: int) -> Requirement:
     if number == 0:
         return Requirement(key=key, operator="Exists")
-    return Requirement(key=key, operator="Gt", values=[str(number)])
+    return Requirement(key=key, operator="Gt", values=(str(number),))
 
 
 def _json(requirement: Requirement) -> dict[str, object]:
     plain: dict[str, object] = {"key": requirement.key, "operator": requirement.operator}
-    return plain | ({"values": requirement.values} if requirement.values else {})
+    return plain | ({"values": list(requirement.values)} if requirement.values else {})

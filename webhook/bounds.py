@@ -69,8 +69,9 @@ def _unread(fault: str) -> str:
 
 
 def asks_us(pod: Pod) -> bool:
-    """Tell whether a pod carries a key of ours."""
-    return any(key.startswith(names.PREFIX) for key in pod.annotations) or any(
+    """Tell whether a pod carries a key of ours, in its place or out of it."""
+    noted = (*pod.annotations, *(pod.metadata.labels or ()))
+    return any(key.lower().startswith(names.PREFIX) for key in noted) or any(
         key.startswith(names.PREFIX) for it in _containers(pod) for key in _resources(it)
     )
 

@@ -1,5 +1,7 @@
 """The serving certificate: read from its Secret through the API, and replaced while serving."""
 
+import hashlib
+import hmac
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
@@ -9,7 +11,7 @@ import structlog
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
-from process.tls import CERT_KEY, ServingTls, TlsError, read_secret
+from process.tls import CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
 from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
@@ -38,6 +40,7 @@ class SecretCertificate:
         self._metrics = metrics
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
+        self._seal_key = b""
         self._informer = Informer(
             client,
             SECRETS,
@@ -56,6 +59,11 @@ class SecretCertificate:
         """Say why there is no certificate to serve, or None."""
         return None if self._tls.loaded else self._problem
 
+    @property
+    def seal_key(self) -> bytes:
+        """A secret that all replicas share and nobody else: made of the private key they serve."""
+        return self._seal_key
+
     def _take(self, change: Change[Mapping[str, bytes]]) -> None:
         if change.type is ChangeType.DELETED:
             log.warning("certificate_secret_deleted", secret=self._where)
@@ -69,6 +77,7 @@ class SecretCertificate:
             return
         if replaced:
             self._metrics.certificate(taken=True)
+            self._seal_key = _seal_key(change.object[PRIVATE_KEY_KEY])
             self._watch_expiry(change.object[CERT_KEY])
             log.info("certificate_replaced", secret=self._where)
 
@@ -84,3 +93,8 @@ class SecretCertificate:
             return (ends - self._now()).total_seconds()
 
         self._metrics.watch_expiry(left_s)
+
+
+def _seal_key(private_key_pem: bytes) -> bytes:
+    # The key itself signs handshakes; what is derived from it can tell nothing about it.
+    return hmac.new(private_key_pem, b"fracgpu.io/granted", hashlib.sha256).digest()

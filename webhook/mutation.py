@@ -15,11 +15,22 @@ from fracgpu.dialects import (
     understand,
 )
 from fracgpu.errors import RequestError, shorten
-from fracgpu.grant import ClassRule, Grant, describe, grant
-from fracgpu.request import PodRequest, read_request
+from fracgpu.grant import ClassRule, Grant, grant
+from fracgpu.granted import (
+    NO_SEAL,
+    Granted,
+    Seal,
+    describe_grant,
+    read_granted,
+    with_changes,
+    words_of,
+)
+from fracgpu.request import PodRequest
 from webhook.affinity import node_edits, requirements
 from webhook.bounds import asks_us, judge_bounds
 from webhook.environment import refuse_chosen_cards, void_edits
+from webhook.limit_range import blame_limit_range
+from webhook.misplaced import refuse_misplaced
 from webhook.patch import Edit, escape
 from webhook.pod import NO_META, Pod, specs
 from webhook.resources import resource_edits
@@ -27,13 +38,7 @@ from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rul
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
-# What a pod asks is settled when it is created; how it may be moved is not.
-_FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
-
 _MOST_GRANTED: Final = 120  # characters of a grant in a refusal
-
-# Between the words of a grant and where its request came from.
-_FROM: Final = "; in other words: "
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -50,103 +55,103 @@ def judge_new(
     *,
     rules: Rules,
     namespace_labels: Mapping[str, str] = NO_LABELS,
+    seal: Seal = NO_SEAL,
 ) -> Outcome:
     """Judge a pod that is about to be created.
 
-    Judging the result again, by the same classes and rules, leaves it untouched.
+    Judging the result again, within the same request, leaves it untouched.
 
     Args:
         pod: as the API server shows it to us.
         classes: the cluster's card classes, the most free first; None while they are unknown.
         rules: the administrator's.
         namespace_labels: of the pod's namespace; they turn dialects on.
+        seal: of what is granted, so that nobody else can write it.
     """
     beyond = judge_bounds(pod)
     if beyond is not None:
         return beyond
     try:
+        misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
         understood = _understood(pod, rules, namespace_labels)
         if understood.request is None:
-            _refuse_granted(pod, "")
-            return Untouched(warnings=understood.warnings)
+            _refuse_forged(pod, None)
+            return Untouched(warnings=(*misplaced, *understood.warnings))
         _refuse_node_name(pod)
         _refuse_foreign_scheduler(understood.foreign_scheduler, rules)
         refuse_chosen_cards(pod)
         if classes is None:
             return NOT_READ_YET
-        granted = _grant_in_words(pod, understood, classes, rules)
-        text = _refuse_granted(pod, describe(granted), origin=understood.origin)
+        said = _said(pod)
+        sealed = said if said is not None and seal.holds(said) else None
+        granted = _grant_in_words(pod, understood, classes, rules, sealed=sealed)
+        described = describe_grant(granted, origin=understood.origin)
+        _refuse_forged(pod, described)
     except RequestError as error:
-        return Refusal(message=str(error), dialect=OURS if asks_us(pod) else OTHER)
+        reason = blame_limit_range(error, pod.annotations)
+        return Refusal(message=str(reason), dialect=OURS if asks_us(pod) else OTHER)
+    required = requirements(granted)
+    to_scheduler = _scheduler_edits(pod, rules, foreign=understood.foreign_scheduler)
+    changed = with_changes(
+        described,
+        requires=required,
+        scheduler=pod.spec.scheduler_name if to_scheduler else "",
+        removed=understood.removals,
+    )
+    text = pod.annotations[names.GRANTED] if sealed is not None else seal.write(changed)
     edits = (
         *_annotation_edits(pod, {**understood.annotations, names.GRANTED: text}),
         *resource_edits(pod, granted, understood.removals),
         *_void_edits(pod, granted, rules),
-        *node_edits(pod.spec.affinity, requirements(granted)),
-        *_scheduler_edits(pod, rules, foreign=understood.foreign_scheduler),
+        *node_edits(pod.spec.affinity, required),
+        *to_scheduler,
     )
     # Once taken over, a pod keeps foreign annotations that nothing else of theirs stands beside.
-    taken_over = not understood.origin and _FROM in text
+    taken_over = not understood.origin and sealed is not None and sealed.data.dialect
     foreign = () if taken_over else understood.warnings
-    warnings = (*foreign, *_warnings(pod, granted, rules, understood.foreign_scheduler))
+    warnings = (*misplaced, *foreign, *_warnings(pod, granted, rules, understood.foreign_scheduler))
     dialect = _dialect(understood.origin)
     if not edits:
         return Untouched(warnings=warnings, dialect=dialect)
-    return Patch(edits=edits, granted=text, warnings=warnings, dialect=dialect)
-
-
-def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
-    """Judge an update of a stored pod; it needs no knowledge of the cluster.
-
-    The assignment comes with the Binding, which is another resource, so nobody may touch it here.
-    """
-    try:
-        for key in (names.ASSIGNMENT, names.GRANTED):
-            _refuse_change(old, new, key, wanted="no change: only FracGPU writes it")
-        if user not in rules.agent_users:
-            wanted = "no change: only the node agent writes it"
-            _refuse_change(old, new, names.WIRED, wanted=wanted)
-        for key in _FIXED_KEYS:
-            wanted = "no change: what a pod asks is settled when it is created"
-            _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
-        if _ours(old.annotations) != _ours(new.annotations):
-            beyond = judge_bounds(new)
-            if beyond is not None:
-                return beyond
-            read_request(new.annotations, specs(new))
-    except RequestError as error:
-        return Refusal(message=str(error))
-    return Untouched()
+    return Patch(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
 
 
 def _grant_in_words(
-    pod: Pod, understood: Understood, classes: Sequence[CardClass], rules: Rules
+    pod: Pod,
+    understood: Understood,
+    classes: Sequence[CardClass],
+    rules: Rules,
+    *,
+    sealed: Granted | None,
 ) -> Grant:
     """Grant what a pod asks; a reason not to names the keys that its author wrote."""
     assert understood.request is not None  # noqa: S101 - only pods that ask come here
-    rule, said = rules.card_classes, _said_words(pod)
     try:
-        return _grant(understood.request, classes, rule=rule, said=said)
+        return _grant(understood.request, classes, rule=rules.card_classes, sealed=sealed)
     except RequestError as error:
         raise in_authors_words(error, understood.authors, own=pod.annotations) from error
 
 
 def _grant(
-    request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule, said: str | None
+    request: PodRequest,
+    classes: Sequence[CardClass],
+    *,
+    rule: ClassRule,
+    sealed: Granted | None,
 ) -> Grant:
-    """Grant as before where a grant is written already, else by the administrator's rule.
+    """Grant as before where we wrote a grant a moment ago, else by the administrator's rule.
 
     Between two looks at one pod another class may have become the most free one, or the rule may
     have changed.
     """
-    if said is not None:
+    if sealed is not None:
         for card_class in classes:
             try:
                 again = grant(request, [card_class])
             except RequestError:
                 continue
-            if describe(again) == said:
+            if describe_grant(again).repeats(sealed):
                 return again
     return grant(request, classes, rule=rule)
 
@@ -182,34 +187,30 @@ def _refuse_reserved_keys(pod: Pod) -> None:
             )
 
 
-def _said_words(pod: Pod) -> str | None:
-    """Give what a grant that is written already says, without where it came from."""
-    said = pod.annotations.get(names.GRANTED)
-    return None if said is None else said.partition(_FROM)[0]
+def _said(pod: Pod) -> Granted | None:
+    """Read a grant that is written already, if there are data in it."""
+    text = pod.annotations.get(names.GRANTED)
+    return None if text is None else read_granted(text)
 
 
-def _refuse_granted(pod: Pod, words: str, *, origin: str = "") -> str:
-    """Give the text of the grant; one that is there already may only say the same.
-
-    Once a dialect's resources are taken off a pod, only the text says where its request came from.
+def _refuse_forged(pod: Pod, granted: Granted | None) -> None:
+    """Refuse a grant that stands on the pod already and is not the one it gets.
 
     Raises:
         RequestError: the pod says something else.
     """
-    text = f"{words}{_FROM}{origin}" if origin else words
-    said = pod.annotations.get(names.GRANTED)
-    if said is None or said == text:
-        return text
-    if words and not origin and said.startswith(words + _FROM):
-        return said
-    raise RequestError(
-        field=names.GRANTED,
-        found=said,
-        wanted=f"'{shorten(text, limit=_MOST_GRANTED)}', which the webhook writes"
-        if text
-        else "no such annotation",
-        hint="leave it out",
-    )
+    text = pod.annotations.get(names.GRANTED)
+    if text is None:
+        return
+    said = read_granted(text)
+    if said is None or granted is None or not granted.repeats(said):
+        raise RequestError(
+            field=names.GRANTED,
+            found=text,
+            wanted="no such annotation: only the webhook writes it"
+            + (f", here '{shorten(granted.words, limit=_MOST_GRANTED)}'" if granted else ""),
+            hint="leave it out",
+        )
 
 
 def _refuse_node_name(pod: Pod) -> None:
@@ -220,17 +221,6 @@ def _refuse_node_name(pod: Pod) -> None:
             wanted="none: a pod with a share of a card has its node and card chosen together",
             hint="use a nodeSelector or node affinity",
         )
-
-
-def _refuse_change(old: Pod, new: Pod, key: str, *, wanted: str, hint: str = "") -> None:
-    before, after = old.annotations.get(key), new.annotations.get(key)
-    if before != after:
-        found = "removed" if after is None else after
-        raise RequestError(field=key, found=found, wanted=wanted, hint=hint)
-
-
-def _ours(annotations: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in annotations.items() if key.startswith(names.PREFIX)}
 
 
 def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:

@@ -36,6 +36,7 @@ BUILT_IN_WORKLOADS: Final = (
         WorkloadKind(group="apps", kind=kind)
         for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
     ),
+    WorkloadKind(group="", kind="ReplicationController"),
     WorkloadKind(group="batch", kind="Job"),
     WorkloadKind(group="batch", kind="CronJob", templates=("spec.jobTemplate.spec.template",)),
 )

@@ -11,12 +11,14 @@ from aiohttp import web
 from fracgpu import names
 from fracgpu.card import CardClass
 from fracgpu.errors import shorten
+from fracgpu.granted import Seal
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
 from webhook.bounds import judge_size
+from webhook.change import judge_change
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.mutation import judge_change, judge_new
+from webhook.mutation import judge_new
 from webhook.pod import MalformedReviewError
 from webhook.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
@@ -40,12 +42,14 @@ class Knowledge:
         rules: the administrator's.
         namespace_labels: of a namespace by its name; None for one that is not known yet.
         ask_labels: the same of the API server, for a namespace that is not known yet.
+        seal: of what is granted now to a pod of a namespace.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
     rules: Callable[[], Rules]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
+    seal: Callable[[str], Seal]
 
 
 class Reviewer:
@@ -109,6 +113,7 @@ class Reviewer:
             self._known.classes(),
             rules=rules,
             namespace_labels=labels,
+            seal=self._known.seal(review.namespace),
         )
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from fracgpu.granted import Seal
 from kube.access import connect
 from kube.events import EventRecorder
 from process.clock import SystemClock
@@ -68,6 +69,9 @@ def build(settings: WebhookSettings) -> Service:
                 rules=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.ask,
+                seal=lambda namespace: Seal(
+                    key=certificate.seal_key, scope=namespace, now=clock.now()
+                ),
             )
             server = WebhookServer(
                 settings,

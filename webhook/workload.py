@@ -10,6 +10,7 @@ from fracgpu import names
 from fracgpu.card import CardClass
 from fracgpu.errors import shorten
 from webhook.bounds import MAX_TEMPLATES, asks_in_json, judge_size
+from webhook.misplaced import requests_among
 from webhook.mutation import NO_LABELS, NOT_READ_YET, judge_new
 from webhook.pod import MalformedReviewError, decode, read_pod
 from webhook.review import Review, kind_of
@@ -89,7 +90,8 @@ def _kind(review: Review, rules: Rules) -> WorkloadKind:
             return it
     raise MalformedReviewError(
         f"request.kind is {kind_of(review)}; want a workload: Deployment, StatefulSet, DaemonSet, "
-        "ReplicaSet, Job, CronJob, or a kind that the key 'admission' of the ConfigMap lists"
+        "ReplicaSet, ReplicationController, Job, CronJob, or a kind that the key 'admission' of "
+        "the ConfigMap lists"
     )
 
 
@@ -143,10 +145,11 @@ def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgs
 
 def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
     """Warn of requests on the workload itself, where nobody reads them."""
-    for _, annotations in _at(body, "metadata.annotations"):
-        for key in names.REQUEST_KEYS:
-            for _ in _step("", annotations, key):
+    for place in ("annotations", "labels"):
+        for _, found in _at(body, f"metadata.{place}"):
+            keys = decode(_fields_decoder, found, what=f"metadata.{place}")
+            for key in requests_among(keys):
                 yield (
-                    f"metadata.annotations['{key}'] says nothing on a {review.kind}: write it in "
-                    f"{kind.templates[0]}.metadata.annotations"
+                    f"metadata.{place}['{key}'] says nothing on a {review.kind}: write "
+                    f"{key.lower()} in {kind.templates[0]}.metadata.annotations"
                 )

@@ -17,6 +17,7 @@ from fracgpu.errors import RequestError, listed, shorten
 from fracgpu.request import Strategy
 
 _ORIGIN_CHARS: Final = 60
+_MOST_UNREAD: Final = 10  # keys that one warning lists
 _MOST_WORDS: Final = 160  # characters of our own language in a warning
 
 
@@ -125,7 +126,9 @@ def _unread_warnings(mention: Mention, pod: PodPieces) -> tuple[str, ...]:
     ]
     if not unread:
         return ()
-    return (f"{', '.join(unread)} of {dialect.title} says nothing to FracGPU",)
+    more = f" and {len(unread) - _MOST_UNREAD} more" if len(unread) > _MOST_UNREAD else ""
+    listed = ", ".join(unread[:_MOST_UNREAD])
+    return (f"{listed}{more} of {dialect.title} says nothing to FracGPU",)
 
 
 def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:

@@ -36,8 +36,12 @@ def who(entries_: dict[str, Json], new: Json, old: Json | None = None) -> list[s
     return [name.split(".")[0] for name, it in entries_.items() if asked(it, new, old)]
 
 
-def a_pod(*limits: str, init: str = "", notes: tuple[str, ...] = ()) -> Json:
+def a_pod(
+    *limits: str, init: str = "", notes: tuple[str, ...] = (), labels: tuple[str, ...] = ()
+) -> Json:
     pod: Json = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}
+    if labels:
+        pod["metadata"]["labels"] = dict.fromkeys(labels, "1")
     if notes:
         pod["metadata"]["annotations"] = dict.fromkeys(notes, "1")
     if limits:
@@ -49,8 +53,9 @@ def a_pod(*limits: str, init: str = "", notes: tuple[str, ...] = ()) -> Json:
 
 def a_workload(pod: Json, *, cron: bool = False, notes: tuple[str, ...] = ()) -> Json:
     spec: Json = {"template": {"spec": pod["spec"]}}
-    if "annotations" in pod["metadata"]:
-        spec["template"]["metadata"] = {"annotations": pod["metadata"]["annotations"]}
+    metadata = {key: it for key, it in pod["metadata"].items() if key != "name"}
+    if metadata:
+        spec["template"]["metadata"] = metadata
     body: Json = {"metadata": {"name": "w"}, "spec": {"jobTemplate": {"spec": spec}}}
     body["spec"] = body["spec"] if cron else spec
     if notes:
@@ -88,6 +93,10 @@ FOREIGN_NOTES = sorted(
         (a_pod(init="aliyun.com/gpu-mem"), ["dialects", "hints"]),
         (a_pod(notes=("gpu-fraction",)), ["dialects", "hints"]),
         (a_pod("aliyun.com/gpu-mem", notes=("fracgpu.io/model",)), [""]),
+        (a_pod(notes=("FracGPU.io/Fraction",)), [""]),
+        (a_pod(notes=("xfracgpu.io/fraction", "fracgpu-io/fraction")), []),
+        (a_pod(labels=("fracgpu.io/fraction",)), [""]),
+        (a_pod("aliyun.com/gpu-mem", labels=("fracgpu.io/fraction",)), [""]),
     ],
 )
 def test_who_is_asked_about_depends_on_the_keys_alone_and_nobody_is_asked_about_twice(

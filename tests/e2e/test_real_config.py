@@ -82,7 +82,7 @@ async def test_every_bad_or_misspelt_key_in_fracgpu_config_makes_an_event_and_a_
     async with real_api_server(tmp_path) as api:
         admin = api.kubeconfig(tmp_path / "admin.kubeconfig")
         kubectl = Kubectl.find(admin)
-        await kubectl("apply", "-k", str(DEPLOY), "--validate=false")
+        await kubectl("apply", "-k", str(DEPLOY))
         async with connect(admin) as client:
             accounts = {it: await account(api, client, it, tmp_path) for it in TOLD}
             flags = {

@@ -93,6 +93,7 @@ def workloads(**asks: str) -> dict[str, Json]:
         ("apps/v1", "StatefulSet"): {**always, "serviceName": "w"},
         ("apps/v1", "DaemonSet"): always,
         ("apps/v1", "ReplicaSet"): always,
+        ("v1", "ReplicationController"): {**always, "selector": {"app": "w"}},
         ("batch/v1", "Job"): job,
         ("batch/v1", "CronJob"): {"schedule": "@yearly", "jobTemplate": {"spec": job}},
     }
@@ -164,7 +165,10 @@ async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
     async with in_force(world, kubectl):
         await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), "asks"))
         said = await kubectl.refused(
-            "create", "-f-", stdin=named(a_pod(fraction="0.5", assignment="{}"), "forged")
+            "create",
+            "--validate=false",
+            "-f-",
+            stdin=named(a_pod(fraction="0.5", assignment="{}"), "forged"),
         )
         assert "fracgpu.io/assignment is '{}'; want no such annotation" in said
     foreign = a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}})
@@ -218,3 +222,73 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
             return "aliyun.com/gpu-mem" in answer.error and "volcano.sh" in answer.error
 
         await until(refused, what="two dialects on one container are refused")
+
+
+ZONE: Json = {"key": "zone", "operator": "In", "values": ["a"]}
+OWN_AFFINITY: Json = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [ZONE]}]
+        }
+    }
+}
+
+
+@pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
+async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted(
+    world: World, kubectl: Kubectl, *, server_side: bool
+) -> None:
+    ours = named(a_pod(fraction="0.5", spec={"affinity": OWN_AFFINITY}), "ours")
+    limits = {"nvidia.com/gpumem": "3000"}
+    asks = a_container(resources={"limits": limits})
+    spec = {"affinity": OWN_AFFINITY, "schedulerName": "hami-scheduler"}
+    foreign = named(a_pod(asks, spec=spec), "foreign")
+    await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=hami")
+    words = ("apply", *(["--server-side"] if server_side else []), "-f-")
+    async with in_force(world, kubectl):
+        for pod in (ours, foreign):
+            name = pod["metadata"]["name"]
+            await kubectl(*words, stdin=pod)
+            before = await world.client.get_object(PODS, name, namespace="default")
+            pod["metadata"]["labels"] = {"edited": "yes"}
+            await kubectl(*words, stdin=pod)
+            after = await world.client.get_object(PODS, name, namespace="default")
+
+            assert after["spec"] == before["spec"], name
+            assert after["metadata"]["labels"] == {"edited": "yes"}
+            assert before["spec"]["schedulerName"] == names.SCHEDULER_NAME
+
+
+async def test_a_label_or_another_case_is_answered_by_name(world: World, kubectl: Kubectl) -> None:
+    labelled, shouted = named(a_pod(), "labelled"), named(a_pod(), "shouted")
+    labelled["metadata"]["labels"] = {"fracgpu.io/fraction": "0.5"}
+    shouted["metadata"]["annotations"] = {"FracGPU.io/Fraction": "0.5"}
+    words = ("create", "-f-")
+    async with in_force(world, kubectl):
+        said = await kubectl.refused(*words, stdin=labelled)
+        assert "label fracgpu.io/fraction is '0.5'; want no such label" in said
+        said = await kubectl.refused(*words, stdin=shouted)
+        assert "annotation FracGPU.io/Fraction is '0.5'" in said
+        assert "did you mean fracgpu.io/fraction?" in said
+
+
+async def test_a_limit_range_default_that_collides_is_named_as_such(
+    world: World, kubectl: Kubectl
+) -> None:
+    default = {"type": "Container", "default": {names.GPU_MEM: "2048"}}
+    limit_range: Json = {
+        "apiVersion": "v1",
+        "kind": "LimitRange",
+        "metadata": {"name": "defaults", "namespace": "default"},
+        "spec": {"limits": [default]},
+    }
+    words = ("create", "-f-")
+    async with in_force(world, kubectl):
+        await kubectl(*words, stdin=limit_range)
+        pod = named(a_pod(fraction="0.5"), "asks")
+
+        async def blamed() -> bool:
+            answer = await kubectl.ask(*words, "--dry-run=server", stdin=pod)
+            return "it is the default of a LimitRange of this namespace" in answer.error
+
+        await until(blamed, what="the API server applies the LimitRange, and we name it")

@@ -11,7 +11,8 @@ from fracgpu.card import CardClass
 from fracgpu.units import Mib
 from simulator.patches import json_patch
 from simulator.quantities import canonical
-from webhook.mutation import judge_change, judge_new
+from webhook.change import judge_change
+from webhook.mutation import judge_new
 from webhook.pod import Pod, read_pod
 from webhook.rules import Outcome, Patch, Rules
 
@@ -98,6 +99,14 @@ def stored(pod: Json, outcome: Outcome) -> Json:
             for key in amounts or {}:
                 amounts[key] = canonical(amounts[key])
     return result
+
+
+def worded(pod: Json) -> Json:
+    """The pod with nothing but the words of its grant."""
+    annotations = pod["metadata"]["annotations"]
+    words = annotations["fracgpu.io/granted"].partition("\n")[0]
+    metadata = {**pod["metadata"], "annotations": {**annotations, "fracgpu.io/granted": words}}
+    return {**pod, "metadata": metadata}
 
 
 def a_review(pod: Json | None, **request: Any) -> Json:

@@ -1,13 +1,15 @@
 from fractions import Fraction
 
 from fracgpu.grant import Grant
+from fracgpu.granted import Requirement
 from fracgpu.request import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
 from webhook.affinity import node_edits, requirements
-from webhook.pod import Affinity, NodeAffinity, NodeSelector, Requirement, Term
+from webhook.pod import Affinity, NodeAffinity, NodeSelector, Term
+from webhook.pod import Requirement as Present
 
-SHARED = Requirement(key="fracgpu.io/share", operator="In", values=["true"])
+SHARED = Requirement(key="fracgpu.io/share", operator="In", values=("true",))
 REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -35,7 +37,7 @@ def test_the_container_with_the_most_cards_decides_how_many_a_node_must_have() -
     four = ContainerNeed(name="b", mib=Mib(40960), share=Fraction(1, 2), cards=4)
 
     assert requirements(a_grant(one, four))[1] == Requirement(
-        key="fracgpu.io/card-class-81920", operator="Gt", values=["3"]
+        key="fracgpu.io/card-class-81920", operator="Gt", values=("3",)
     )
 
 
@@ -44,7 +46,7 @@ def test_the_largest_memory_decides_how_large_a_card_must_be() -> None:
 
     assert requirements(a_grant(small, large)) == (
         SHARED,
-        Requirement(key="fracgpu.io/card-memory", operator="Gt", values=["8999"]),
+        Requirement(key="fracgpu.io/card-memory", operator="Gt", values=("8999",)),
     )
 
 
@@ -68,10 +70,11 @@ def test_without_an_affinity_one_is_added_whole() -> None:
 
 
 def test_what_a_term_requires_already_is_not_added_again() -> None:
-    zone = Requirement(key="zone", operator="In", values=["a"])
+    zone = Present(key="zone", operator="In", values=["a"])
+    shared = Present(key="fracgpu.io/share", operator="In", values=["true"])
 
     edits = node_edits(
-        with_terms(Term(match_expressions=[SHARED]), Term(match_expressions=[zone])), [SHARED]
+        with_terms(Term(match_expressions=[shared]), Term(match_expressions=[zone])), [SHARED]
     )
 
     assert [it.path for it in edits] == [f"{REQUIRED}/nodeSelectorTerms/1/matchExpressions/-"]

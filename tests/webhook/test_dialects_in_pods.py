@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fracgpu.dialects import NAMES, DialectSettings, MemoryUnit, Options
-from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored
+from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored, worded
 from tests.webhook.test_mutation import admitted, amounts, has, more
 from webhook.rules import OTHER, Patch, Refusal, Untouched
 
@@ -245,7 +245,7 @@ def test_there_is_a_row_for_every_dialect() -> None:
 def test_where_the_namespace_turns_it_on_a_foreign_pod_becomes_one_of_ours(row: Row) -> None:
     outcome = judged(row.pod(), labels=on(row.dialect))
 
-    assert stored(row.pod(), outcome) == row.wanted()
+    assert worded(stored(row.pod(), outcome)) == row.wanted()
     assert (outcome.dialect, isinstance(outcome, Patch)) == (row.dialect, True)
 
 
@@ -253,12 +253,14 @@ def test_where_the_namespace_turns_it_on_a_foreign_pod_becomes_one_of_ours(row: 
 def test_where_the_cluster_turns_it_on_as_well(row: Row) -> None:
     rules = replace(RULES, dialects=DialectSettings(dialects=frozenset({row.dialect})))
 
-    assert stored(row.pod(), judged(row.pod(), rules=rules)) == row.wanted()
+    assert worded(stored(row.pod(), judged(row.pod(), rules=rules))) == row.wanted()
 
 
 @in_rows
 def test_what_was_taken_over_passes_a_second_look_untouched_and_in_silence(row: Row) -> None:
-    outcome = judged(row.wanted(), labels=on(row.dialect))
+    once = stored(row.pod(), judged(row.pod(), labels=on(row.dialect)))
+
+    outcome = judged(once, labels=on(row.dialect))
 
     assert isinstance(outcome, Untouched)
     assert outcome.warnings == ()

@@ -2,6 +2,7 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fracgpu.card import CardClass
 from fracgpu.grant import ClassRule
+from fracgpu.granted import Seal
 from fracgpu.request import read_request
 from fracgpu.units import Mib
 from tests.webhook.builders import (
@@ -17,6 +19,7 @@ from tests.webhook.builders import (
     AGENT,
     CLASSES,
     H100S,
+    RULES,
     Json,
     a_container,
     a_pod,
@@ -24,8 +27,9 @@ from tests.webhook.builders import (
     judged_change,
     parsed,
     stored,
+    worded,
 )
-from webhook.mutation import NOT_READ_YET
+from webhook.mutation import NOT_READ_YET, judge_new
 from webhook.pod import specs
 from webhook.rules import OURS, Patch, Refusal, Rules, Untouched
 
@@ -228,7 +232,7 @@ GRANTED = {
 
 @pytest.mark.parametrize(("pod", "wanted"), GRANTED.values(), ids=GRANTED.keys())
 def test_a_pod_that_can_be_read_is_stored_like_this(pod: Json, wanted: Json) -> None:
-    assert stored(pod, judged(pod)) == wanted
+    assert worded(stored(pod, judged(pod))) == wanted
 
 
 @pytest.mark.parametrize("pod", [pod for pod, _ in GRANTED.values()], ids=GRANTED.keys())
@@ -271,7 +275,9 @@ def test_null_where_a_map_could_stand_is_as_good_as_nothing() -> None:
 
     result = stored(pod, judged(pod))
 
-    assert result["metadata"]["annotations"] == {"fracgpu.io/granted": "train: 512 MiB on 1 card"}
+    assert worded(result)["metadata"]["annotations"] == {
+        "fracgpu.io/granted": "train: 512 MiB on 1 card"
+    }
     assert result["spec"]["containers"][0]["resources"]["requests"] == {
         "fracgpu.io/gpu-mem": "512",
         "fracgpu.io/gpu-slot": "1",
@@ -284,7 +290,7 @@ def test_a_pod_without_any_metadata_gets_some() -> None:
     del pod["metadata"]
 
     granted = {"fracgpu.io/granted": "train: 512 MiB on 1 card"}
-    assert stored(pod, judged(pod))["metadata"] == {"annotations": granted}
+    assert worded(stored(pod, judged(pod)))["metadata"] == {"annotations": granted}
 
 
 # -- affinity ----------------------------------------------------------------------------------
@@ -392,7 +398,7 @@ def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> Non
 
     outcome = judged(pod, rules=rules)
 
-    assert stored(pod, outcome) == admitted(
+    assert worded(stored(pod, outcome)) == admitted(
         a_container(resources=amounts("102400")),
         granted="train: 102400 MiB on 1 card",
         requires=[more("card-memory", 102_399)],
@@ -484,12 +490,13 @@ REFUSED = {
     ),
     "a forged grant": (
         a_pod(fraction="0.5", granted="everything"),
-        f"fracgpu.io/granted is 'everything'; want {HALF_H100!r}, which the webhook writes; "
-        "leave it out",
+        "fracgpu.io/granted is 'everything'; want no such annotation: only the webhook writes it, "
+        f"here {HALF_H100!r}; leave it out",
     ),
     "a grant on a pod that asks for nothing": (
         a_pod(granted="everything"),
-        "fracgpu.io/granted is 'everything'; want no such annotation; leave it out",
+        "fracgpu.io/granted is 'everything'; want no such annotation: only the webhook writes it; "
+        "leave it out",
     ),
     "a container that shows itself cards": (
         a_pod(
@@ -859,3 +866,40 @@ def test_whatever_stands_in_the_annotations_the_answer_is_an_outcome(asks: dict[
     pod = json.loads(json.dumps(a_pod(also=asks)).encode("utf-8", "replace"))
 
     assert isinstance(judged(pod), Patch | Untouched | Refusal)
+
+
+# -- a grant that stands there already ------------------------------------------------------------
+
+NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+OURS_ALONE = Seal(key=b"secret", scope="ml", now=NOON)
+
+
+def a_granted_pod(seal: Seal, classes: Sequence[CardClass] = CLASSES, **asks: str) -> Json:
+    pod = a_pod(also=asks)
+    return stored(pod, judge_new(parsed(pod), classes, rules=RULES, seal=seal))
+
+
+def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
+    """Half of the less free class, in words and data like the webhook's own."""
+    forged = a_granted_pod(Seal(key=b"guess", scope="ml", now=NOON), (A30S, H100S), fraction="0.5")
+    text = forged["metadata"]["annotations"]["fracgpu.io/granted"]
+    pod = a_pod(fraction="0.5", granted=text)
+
+    outcome = judge_new(parsed(pod), CLASSES, rules=RULES, seal=OURS_ALONE)
+
+    assert isinstance(outcome, Refusal)
+    assert "want no such annotation: only the webhook writes it" in outcome.message
+
+
+def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_true() -> None:
+    once = a_granted_pod(OURS_ALONE, fraction="0.00001")
+    swapped, later = (A30S, H100S), replace(OURS_ALONE, now=NOON + timedelta(hours=1))
+
+    again = judge_new(parsed(once), swapped, rules=RULES, seal=OURS_ALONE)
+    exported = judge_new(parsed(once), CLASSES, rules=RULES, seal=later)
+    outdated = judge_new(parsed(once), swapped, rules=RULES, seal=later)
+
+    assert again == Untouched(dialect=OURS)
+    assert isinstance(exported, Patch)
+    assert [it.path for it in exported.edits] == ["/metadata/annotations/fracgpu.io~1granted"]
+    assert isinstance(outdated, Refusal)

@@ -7,6 +7,7 @@ def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> No
         ("apps", "StatefulSet"): ("spec.template",),
         ("apps", "DaemonSet"): ("spec.template",),
         ("apps", "ReplicaSet"): ("spec.template",),
+        ("", "ReplicationController"): ("spec.template",),
         ("batch", "Job"): ("spec.template",),
         ("batch", "CronJob"): ("spec.jobTemplate.spec.template",),
     }

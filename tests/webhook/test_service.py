@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
+from fracgpu.granted import words_of
 from fracgpu.views import read_pod
 from kube.access import connect
 from kube.errors import Invalid, KubeError
@@ -83,7 +84,7 @@ def asserts_granted(pod: Json) -> None:
     assert [(it.name, it.cards, it.mib) for it in view.need.containers] == [("train", 1, 12_000)]
     assert view.scheduler_name == "fracgpu-scheduler"
     words = "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
-    assert view.annotations[names.GRANTED] == words
+    assert words_of(view.annotations[names.GRANTED]) == words
     # What the API server made of "12000", and why the core reads such amounts.
     resources = pod["spec"]["containers"][0]["resources"]
     assert resources == {
@@ -166,7 +167,8 @@ async def asserts_dialects_understood(world: World) -> None:
     pod = await world.create(a_pod(spoken), name="spoken")
     ours = {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "1"}
     assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
-    assert pod["metadata"]["annotations"] == {
+    annotations = pod["metadata"]["annotations"]
+    assert {**annotations, names.GRANTED: words_of(annotations[names.GRANTED])} == {
         names.MEMORY: "4096Mi",
         names.GRANTED: "train: 4096 MiB on 1 card; in other words: "
         "train from gpushare: aliyun.com/gpu-mem=4",

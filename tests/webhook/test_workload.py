@@ -126,10 +126,13 @@ def test_before_the_cluster_is_read_the_language_is_judged_alone() -> None:
 def test_a_request_on_the_workload_itself_is_warned_of() -> None:
     body = a_workload()
     body["metadata"]["annotations"] = {"fracgpu.io/fraction": "0.5", "team": "x"}
+    body["metadata"]["labels"] = {"fracgpu.io/Memory": "1Gi"}
 
     assert judged(body).warnings == (  # type: ignore[union-attr]
-        "metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment: write it in "
-        "spec.template.metadata.annotations",
+        "metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment: write "
+        "fracgpu.io/fraction in spec.template.metadata.annotations",
+        "metadata.labels['fracgpu.io/Memory'] says nothing on a Deployment: write "
+        "fracgpu.io/memory in spec.template.metadata.annotations",
     )
 
 
@@ -184,8 +187,8 @@ def test_another_kind_is_no_workload() -> None:
 
     assert str(refused.value) == (
         "request.kind is kubeflow.org PyTorchJob; want a workload: Deployment, StatefulSet, "
-        "DaemonSet, ReplicaSet, Job, CronJob, or a kind that the key 'admission' of the ConfigMap "
-        "lists"
+        "DaemonSet, ReplicaSet, ReplicationController, Job, CronJob, or a kind that the key "
+        "'admission' of the ConfigMap lists"
     )
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
 from fracgpu.card import CardClass
+from fracgpu.granted import Seal
 from process.clock import SystemClock
 from process.telemetry import Readiness
 from process.tls import ServingTls
@@ -87,6 +88,7 @@ async def a_webhook(*, body_limit_mib: int = 3, certificate: bool = True) -> Asy
         rules=lambda: world.rules,
         namespace_labels=lambda name: None if name in world.young else world.labels.get(name, {}),
         ask_labels=world.ask_labels,
+        seal=lambda namespace: Seal(scope=namespace),
     )
     reviewer = Reviewer(knowledge, WebhookMetrics(registry), SystemClock())
     settings = WebhookSettings(

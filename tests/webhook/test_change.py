@@ -1,0 +1,83 @@
+"""What comes of an update of a stored pod; what it may not change is in test_mutation."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tests.webhook.builders import (
+    Json,
+    a_container,
+    a_pod,
+    judged,
+    judged_change,
+    stored,
+)
+from tests.webhook.test_mutation import required
+from webhook.rules import Patch, Untouched
+
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+OWN_AFFINITY = required([{"matchExpressions": [ZONE]}])
+HAMI = {"fracgpu.io/dialects": "hami"}
+
+
+def applied_again(pod: Json, once: Json) -> Json:
+    """The stored pod as ``kubectl apply`` changes it: back to its manifest, field by field."""
+    again = copy.deepcopy(once)
+    again["spec"]["affinity"] = copy.deepcopy(pod["spec"].get("affinity"))
+    again["spec"]["schedulerName"] = pod["spec"]["schedulerName"]
+    for old, new in zip(pod["spec"]["containers"], again["spec"]["containers"], strict=True):
+        for which, amounts in (old.get("resources") or {}).items():
+            new["resources"][which] |= amounts
+    return again
+
+
+def a_hami_pod() -> Json:
+    limits = {"nvidia.com/gpumem": "3000", "cpu": "1"}
+    resources = {"limits": limits, "requests": dict(limits)}
+    spec = {**OWN_AFFINITY, "schedulerName": "hami-scheduler"}
+    return a_pod(a_container(resources=resources), spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("pod", "labels"),
+    [
+        (a_pod(fraction="0.5", spec=OWN_AFFINITY), {}),
+        (a_pod(a_container(), a_container("web"), memory="web=1Gi", spec=OWN_AFFINITY), {}),
+        (a_hami_pod(), HAMI),
+    ],
+    ids=["its own affinity", "two containers", "another system's pod"],
+)
+def test_the_same_bare_pod_applied_twice_is_as_it_was(pod: Json, labels: dict[str, str]) -> None:
+    once = stored(pod, judged(pod, labels=labels))
+    again = applied_again(pod, once)
+
+    outcome = judged_change(once, again)
+
+    assert isinstance(outcome, Patch)
+    assert stored(again, outcome) == once
+
+
+def test_an_update_that_changes_nothing_of_ours_is_left_alone() -> None:
+    pod = a_pod(fraction="0.5", spec=OWN_AFFINITY)
+    once = stored(pod, judged(pod))
+    labelled = copy.deepcopy(once)
+    labelled["metadata"]["labels"] = {"team": "a"}
+
+    assert judged_change(once, labelled) == Untouched()
+
+
+def test_nothing_is_put_back_on_a_pod_that_was_granted_nothing() -> None:
+    old, new = a_pod(spec=OWN_AFFINITY), a_pod()
+
+    assert judged_change(old, new) == Untouched()
+
+
+@pytest.mark.parametrize("scheduler", ["batch", "fracgpu-scheduler"])
+def test_another_scheduler_than_the_one_it_named_is_left_to_the_api_server(scheduler: str) -> None:
+    pod = a_pod(fraction="0.5")
+    once = stored(pod, judged(pod))
+    changed: dict[str, Any] = copy.deepcopy(once)
+    changed["spec"]["schedulerName"] = scheduler
+
+    assert judged_change(once, changed) == Untouched()

@@ -1,0 +1,63 @@
+import pytest
+
+from tests.webhook.builders import a_pod, judged
+from webhook.misplaced import requests_among
+from webhook.rules import Refusal, Untouched
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "message"),
+    [
+        (
+            "labels",
+            "fracgpu.io/fraction",
+            "label fracgpu.io/fraction is '0.5'; want no such label: a request is read from the "
+            'pod\'s annotations; write the annotation fracgpu.io/fraction: "0.5"',
+        ),
+        (
+            "labels",
+            "fracgpu.io/Memory",
+            "label fracgpu.io/Memory is '0.5'; want no such label: a request is read from the "
+            'pod\'s annotations; write the annotation fracgpu.io/memory: "0.5"',
+        ),
+        (
+            "annotations",
+            "FracGPU.io/Fraction",
+            "annotation FracGPU.io/Fraction is '0.5'; want fracgpu.io/ in small letters; did you "
+            "mean fracgpu.io/fraction?",
+        ),
+        (
+            "annotations",
+            "FRACGPU.IO/colour",
+            "annotation FRACGPU.IO/colour is '0.5'; want fracgpu.io/ in small letters",
+        ),
+    ],
+)
+def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, message: str) -> None:
+    pod = a_pod()
+    pod["metadata"][place] = {key: "0.5"}
+
+    outcome = judged(pod)
+
+    assert isinstance(outcome, Refusal)
+    assert outcome.message == message
+
+
+def test_a_label_that_is_no_request_is_warned_of() -> None:
+    pod = a_pod()
+    pod["metadata"]["labels"] = {"fracgpu.io/team": "vision", "app": "web"}
+    one = judged(pod)
+    pod["metadata"]["labels"] |= {"fracgpu.io/a": "1", "fracgpu.io/b": "2"}
+
+    assert one == Untouched(
+        warnings=("label fracgpu.io/team of ours says nothing: FracGPU reads annotations",)
+    )
+    assert judged(pod) == Untouched(
+        warnings=("label fracgpu.io/a and 2 more of ours says nothing: FracGPU reads annotations",)
+    )
+
+
+def test_requests_are_found_in_any_case_and_in_order() -> None:
+    keys = ["fracgpu.io/memory", "app", "FracGPU.io/Cores", "fracgpu.io/granted"]
+
+    assert requests_among(keys) == ["FracGPU.io/Cores", "fracgpu.io/memory"]

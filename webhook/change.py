@@ -1,0 +1,89 @@
+"""An update of a stored pod: what nobody may change, and what its author could not repeat; pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+from fracgpu.granted import Granted, read_granted
+from fracgpu.request import read_request
+from webhook.affinity import node_edits
+from webhook.bounds import judge_bounds
+from webhook.environment import places
+from webhook.patch import Edit, escape
+from webhook.pod import Pod, amounts, specs
+from webhook.rules import OURS, Outcome, Patch, Refusal, Rules, Untouched
+
+# What a pod asks is settled when it is created; how it may be moved is not.
+_FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
+
+
+def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
+    """Judge an update of a stored pod; it needs no knowledge of the cluster.
+
+    The assignment comes with the Binding, which is another resource, so nobody may touch it here.
+    Whoever applies a manifest twice repeats what it said before we changed it, and the API server
+    takes no such change of a stored pod: so what we changed is put back.
+    """
+    try:
+        for key in (names.ASSIGNMENT, names.GRANTED):
+            _refuse_change(old, new, key, wanted="no change: only FracGPU writes it")
+        if user not in rules.agent_users:
+            wanted = "no change: only the node agent writes it"
+            _refuse_change(old, new, names.WIRED, wanted=wanted)
+        for key in _FIXED_KEYS:
+            wanted = "no change: what a pod asks is settled when it is created"
+            _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
+        if _ours(old.annotations) != _ours(new.annotations):
+            beyond = judge_bounds(new)
+            if beyond is not None:
+                return beyond
+            read_request(new.annotations, specs(new))
+    except RequestError as error:
+        return Refusal(message=str(error))
+    granted = read_granted(old.annotations.get(names.GRANTED, ""))
+    edits = () if granted is None else _put_back(old, new, granted)
+    if granted is None or not edits:
+        return Untouched()
+    dialect = granted.data.dialect or OURS
+    return Patch(edits=edits, granted=granted.words, dialect=dialect)
+
+
+def _put_back(old: Pod, new: Pod, granted: Granted) -> tuple[Edit, ...]:
+    data = granted.data
+    edits: list[Edit] = []
+    if new.spec.affinity != old.spec.affinity:
+        edits += node_edits(new.spec.affinity, data.requires)
+    named, stored = new.spec.scheduler_name, old.spec.scheduler_name
+    if data.scheduler and named == data.scheduler and named != stored:
+        edits.append(Edit(path="/spec/schedulerName", value=stored))
+    return (*edits, *_removals(old, new, data.removed))
+
+
+def _removals(old: Pod, new: Pod, removed: Mapping[str, tuple[str, ...]]) -> list[Edit]:
+    """Take the other system's resources off again, where the stored pod does not have them."""
+    before = {
+        (it.name, which): amounts(it, which)
+        for _, containers in places(old)
+        for it in containers
+        for which in ("limits", "requests")
+    }
+    return [
+        Edit(op="remove", path=f"{path}/{index}/resources/{which}/{escape(key)}")
+        for path, containers in places(new)
+        for index, it in enumerate(containers)
+        for which in ("limits", "requests")
+        for key in removed.get(it.name, ())
+        if key in amounts(it, which) and key not in before.get((it.name, which), ())
+    ]
+
+
+def _refuse_change(old: Pod, new: Pod, key: str, *, wanted: str, hint: str = "") -> None:
+    before, after = old.annotations.get(key), new.annotations.get(key)
+    if before != after:
+        found = "removed" if after is None else after
+        raise RequestError(field=key, found=found, wanted=wanted, hint=hint)
+
+
+def _ours(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in annotations.items() if key.startswith(names.PREFIX)}

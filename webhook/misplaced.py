@@ -1,0 +1,47 @@
+"""Requests where nobody reads them: labels in place of annotations, and keys in another case."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+
+_KNOWN: Final = frozenset((*names.REQUEST_KEYS, *names.RESERVED_KEYS))
+_MOST_SHOWN: Final = 80
+
+
+def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Give warnings of labels under our prefix, which say nothing.
+
+    Raises:
+        RequestError: a label that would be a request as an annotation, or an annotation that would
+            be ours in small letters. (The API server takes capitals in an annotation's prefix.)
+    """
+    for key in sorted(annotations):
+        small = key.lower()
+        if small != key and small.startswith(names.PREFIX) and not key.startswith(names.PREFIX):
+            raise RequestError(
+                field=f"annotation {key[:_MOST_SHOWN]}",
+                found=annotations[key],
+                wanted=f"{names.PREFIX} in small letters",
+                hint=f"did you mean {small}?" if small in _KNOWN else "",
+            )
+    ours = sorted(key for key in labels if key.startswith(names.PREFIX))
+    for key in ours:
+        small = key.lower()
+        if small in _KNOWN:
+            raise RequestError(
+                field=f"label {key}",
+                found=labels[key],
+                wanted="no such label: a request is read from the pod's annotations",
+                hint=f'write the annotation {small}: "{labels[key]}"',
+            )
+    if not ours:
+        return ()
+    many = f" and {len(ours) - 1} more" if len(ours) > 1 else ""
+    return (f"label {ours[0][:_MOST_SHOWN]}{many} of ours says nothing: FracGPU reads annotations",)
+
+
+def requests_among(keys: Iterable[str]) -> list[str]:
+    """Give those of *keys* that would be requests as annotations of a pod, in whatever case."""
+    return sorted(key for key in keys if key.lower() in names.REQUEST_KEYS)
