@@ -145,11 +145,10 @@ def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgs
 
 def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
     """Warn of requests on the workload itself, where nobody reads them."""
-    for place in ("annotations", "labels"):
-        for _, found in _at(body, f"metadata.{place}"):
-            keys = decode(_fields_decoder, found, what=f"metadata.{place}")
-            for key in requests_among(keys):
-                yield (
-                    f"metadata.{place}['{key}'] says nothing on a {review.kind}: write "
-                    f"{key.lower()} in {kind.templates[0]}.metadata.annotations"
-                )
+    for place in ("metadata.annotations", "metadata.labels"):
+        found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
+        for key in requests_among(found):
+            yield (
+                f"{place}['{key}'] says nothing on a {review.kind}: write {key.lower()} in "
+                f"{kind.templates[0]}.metadata.annotations"
+            )

@@ -22,7 +22,8 @@ from tests.webhook.builders import (
     parsed,
 )
 from webhook.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, judge_bounds, judge_size
-from webhook.mutation import judge_change, judge_new
+from webhook.change import judge_change
+from webhook.mutation import judge_new
 from webhook.pod import MalformedReviewError
 from webhook.review import read_pods, read_review, write_allowed, write_refused
 from webhook.rules import Outcome, Refusal, Rules, Untouched, WorkloadKind
