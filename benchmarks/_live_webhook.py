@@ -82,7 +82,8 @@ async def live_webhooks(workdir: Path, *, count: int = 1) -> AsyncIterator[Live]
     """Run *count* processes until the context ends."""
     now = SystemClock().now()
     ca = make_ca(name="benchmark CA", now=now, life=timedelta(hours=6))
-    leaf = make_serving(ca, names=("localhost", "127.0.0.1"), now=now, life=timedelta(hours=3))
+    called = ("localhost", "127.0.0.1", "fracgpu-webhook.fracgpu-system.svc")
+    leaf = make_serving(ca, names=called, now=now, life=timedelta(hours=3))
     async with ApiServer.start() as api, AsyncExitStack() as stack:
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
         client = await stack.enter_async_context(connect(kubeconfig))

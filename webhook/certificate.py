@@ -11,7 +11,8 @@ import structlog
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
-from process.tls import CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
+from process.handshake import why_refused
+from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
 from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
@@ -23,9 +24,18 @@ class SecretCertificate:
 
     A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log and
     the metrics say so.
+
+    Args:
+        client: where the Secret is.
+        tls: of the server.
+        metrics: where certificates are counted.
+        namespace: of the Secret.
+        secret: its name.
+        service_name: DNS name by which the API server calls; empty does not compare names.
+        now: the time.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per independent fact
         self,
         client: KubeClient,
         tls: ServingTls,
@@ -33,6 +43,7 @@ class SecretCertificate:
         *,
         namespace: str,
         secret: str,
+        service_name: str,
         now: Callable[[], datetime],
     ) -> None:
         self._tls = tls
@@ -41,6 +52,8 @@ class SecretCertificate:
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
         self._seal_key = b""
+        self._service_name = service_name
+        self._trusted_pem, self._partial = b"", False
         self._informer = Informer(
             client,
             SECRETS,
@@ -56,8 +69,24 @@ class SecretCertificate:
         return {"follow_certificate": self._informer.run}
 
     def problem(self) -> str | None:
-        """Say why there is no certificate to serve, or None."""
-        return None if self._tls.loaded else self._problem
+        """Say why there is no certificate that the API server would take, or None.
+
+        What can be known here: the dates, by this machine's clock, the names, the purpose, and the
+        signature by an authority that the Secret names (``ca.crt``). Whether the configurations'
+        ``caBundle`` has that authority is not: they are the certificates role's to keep true.
+        """
+        if not self._tls.loaded:
+            return self._problem
+        why = why_refused(
+            self._tls.context,
+            name=self._service_name,
+            trusted_pem=self._trusted_pem,
+            partial=self._partial,
+        )
+        if not why:
+            return None
+        called = f" at {self._service_name}" if self._service_name else ""
+        return f"Secret {self._where}: the API server would refuse the certificate{called}: {why}"
 
     @property
     def seal_key(self) -> bytes:
@@ -78,6 +107,8 @@ class SecretCertificate:
         if replaced:
             self._metrics.certificate(taken=True)
             self._seal_key = _seal_key(change.object[PRIVATE_KEY_KEY])
+            ca_pem = change.object.get(CA_KEY, b"")
+            self._trusted_pem, self._partial = ca_pem or change.object[CERT_KEY], not ca_pem
             self._watch_expiry(change.object[CERT_KEY])
             log.info("certificate_replaced", secret=self._where)
 

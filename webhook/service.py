@@ -56,6 +56,7 @@ def build(settings: WebhookSettings) -> Service:
                 metrics,
                 namespace=settings.namespace,
                 secret=settings.tls_secret,
+                service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
                 now=clock.now,
             )
             namespaces = NamespaceLabels(client)

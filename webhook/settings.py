@@ -22,6 +22,11 @@ class WebhookSettings(ProcessSettings):
         SYSTEM_NAMESPACE, "namespace of the certificate's Secret and of the ConfigMap"
     )
     tls_secret: str = setting("fracgpu-webhook-tls", "Secret with tls.crt and tls.key")
+    service: str = setting(
+        "fracgpu-webhook",
+        "Service by which the API server calls, for which the certificate must be good; empty: "
+        "names are not compared",
+    )
     scheduler_name: str = setting(
         SCHEDULER_NAME,
         "scheduler that asks our extender; empty leaves a pod's own (the ConfigMap goes before)",

@@ -54,7 +54,8 @@ class World:
         return answer.decode()
 
     async def give_certificate(self) -> None:
-        leaf = a_leaf(self.ca)
+        service = f"{self.settings.service}.{self.settings.namespace}.svc"
+        leaf = a_leaf(self.ca, "localhost", "127.0.0.1", service)
         data = {
             key: base64.b64encode(pem).decode()
             for key, pem in (("tls.crt", leaf.cert_pem), ("tls.key", leaf.key_pem))

@@ -2,16 +2,17 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from certs.authority import Pair
+from certs.authority import Pair, make_serving
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.clock import SystemClock
 from process.tls import ServingTls, read_secret
-from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
+from tests.certs.tls_world import HOUR, a_ca, a_leaf, ask, https, now, trusting
 from tests.support.waiting import until_true
 from webhook.certificate import SecretCertificate
 from webhook.expiry import not_after
@@ -41,6 +42,7 @@ class Following:
             metrics,
             namespace="default",
             secret="tls",
+            service_name="localhost",
             now=SystemClock().now,
         )
 
@@ -151,3 +153,44 @@ def test_values_that_are_no_base64_are_as_good_as_missing() -> None:
 @pytest.mark.parametrize("body", [b"{}", b'{"data":null}', b'{"data":[]}'])
 def test_a_secret_without_data_is_empty(body: bytes) -> None:
     assert read_secret(body) == {}
+
+
+@pytest.mark.parametrize(
+    ("begins", "names", "why"),
+    [
+        (-3 * HOUR, ("localhost",), "certificate has expired"),
+        (3 * HOUR, ("localhost",), "certificate is not yet valid"),
+        (0 * HOUR, ("elsewhere",), "Hostname mismatch, certificate is not valid for 'localhost'."),
+    ],
+)
+@pytest.mark.parametrize("with_ca", [False, True])
+async def test_readyz_fails_with_a_certificate_that_the_api_server_would_refuse(
+    kube: KubeClient,
+    following: Following,
+    begins: timedelta,
+    names: tuple[str, ...],
+    why: str,
+    *,
+    with_ca: bool,
+) -> None:
+    ca = a_ca(life=12 * HOUR)
+    leaf = make_serving(ca, names=names, now=now() + begins, life=HOUR)
+    data = {**keys_of(leaf), **({"ca_crt": ca.cert_pem} if with_ca else {})}
+
+    await kube.create(SECRETS, a_secret("tls", **data))
+    await following.until_counted(taken=1)
+
+    assert following.certificate.problem() == (
+        f"Secret default/tls: the API server would refuse the certificate at localhost: {why}"
+    )
+
+
+async def test_readyz_fails_with_a_certificate_of_another_authority(
+    kube: KubeClient, following: Following
+) -> None:
+    data = {**keys_of(a_leaf(a_ca())), "ca_crt": a_ca().cert_pem}
+
+    await kube.create(SECRETS, a_secret("tls", **data))
+    await following.until_counted(taken=1)
+
+    assert "issuer certificate" in str(following.certificate.problem())
