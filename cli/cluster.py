@@ -11,11 +11,13 @@ from typing import Final
 import msgspec
 
 from cli.main import FAILED
+from fracgpu.bookings import BoundPod, read_bound
 from fracgpu.card import NO_HOST, Host, NodeCards
 from fracgpu.explained import Site, Subject, World
 from fracgpu.explanation import shortages
 from fracgpu.ledger import Ledger
 from fracgpu.nodefit import Taint, read_rules, read_taints
+from fracgpu.request import Strategy
 from fracgpu.resources import requested
 from fracgpu.snapshot import Snapshot
 from fracgpu.views import PodView, read_node, read_pod
@@ -62,10 +64,15 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """All pods and nodes, at about the same moment."""
+    """All pods and nodes, at about the same moment.
+
+    Attributes:
+        bound: the pods that have a node, as the extender's books have them.
+    """
 
     pods: tuple[Subject, ...]
     nodes: tuple[SeenNode, ...]
+    bound: tuple[BoundPod, ...] = ()
 
     def find(self, key: str) -> Subject | None:
         """Give the pod ``namespace/name``."""
@@ -83,6 +90,7 @@ async def observe(client: KubeClient) -> Observed:
     return Observed(
         pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
+        bound=tuple(it for raw in pods.items if (it := read_bound(bytes(raw))) is not None),
     )
 
 
@@ -114,7 +122,12 @@ def snapshot_of(pods: Iterable[PodView], nodes: Iterable[NodeCards], *, now: dat
 
 
 def world_of(
-    observed: Observed, subject: Subject, *, schedulers: Iterable[str], now: datetime
+    observed: Observed,
+    subject: Subject,
+    *,
+    schedulers: Iterable[str],
+    strategy: Strategy,
+    now: datetime,
 ) -> World:
     """See the cluster from where one pod stands."""
     views = {it.view.record.uid: it.view for it in observed.pods}
@@ -133,6 +146,7 @@ def world_of(
         pods=views,
         sites=sites,
         schedulers=frozenset(schedulers),
+        strategy=strategy,
         now=now,
     )
 

@@ -8,11 +8,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from cli.choice import default_config_map, read_strategy, with_choice
 from cli.cluster import Observed, add_cluster_flags, observe, with_cluster, world_of
 from cli.live import open_console, show_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
@@ -44,10 +45,17 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
     subject = observed.find(key)
     if subject is None:
         return _complain(f"no pod {key}{_nearest(observed, key)}")
-    now = SystemClock().now()
+    namespace, _, config_map = options.config_map.rpartition("/")
+    config = await read_strategy(client, namespace=namespace, config_map=config_map)
     world = world_of(
-        observed, subject, schedulers=options.scheduler_name or [names.SCHEDULER_NAME], now=now
+        observed,
+        subject,
+        schedulers=options.scheduler_name or [names.SCHEDULER_NAME],
+        strategy=config.strategy,
+        now=SystemClock().now(),
     )
+    world = replace(world, notes=(config.note,) if config.note else ())
+    world = with_choice(world, subject, observed)
     explanation = explain(subject, world)
     if explanation.verdict is Verdict.ASKS_NOTHING:
         return _complain(f"{key} asks for no share of a card; add {names.FRACTION} to it")
@@ -112,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
         default=None,
         help="schedulerName whose kube-scheduler asks our extender; may be repeated "
         f"(default {names.SCHEDULER_NAME})",
+    )
+    parser.add_argument(
+        "--config-map",
+        default=default_config_map(),
+        metavar="NAMESPACE/NAME",
+        help="ConfigMap whose key 'placement' has the cluster's strategy (default: %(default)s)",
     )
     add_cluster_flags(parser)
     return parser

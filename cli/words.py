@@ -119,10 +119,9 @@ def _headline(explanation: Explanation) -> str:
             state = "runs" if since else "is bound and starting"
             return f"{pod} {state} on {node}{since}"
         case Verdict.FITS:
-            homes = [it for it in explanation.nodes if it.fits]
-            which = ", ".join(str(card.index) for card in homes[0].cards if card.chosen)
-            more = f" (and {_nodes(len(homes) - 1)} more)" if len(homes) > 1 else ""
-            return f"{pod} fits now: {homes[0].node}, card {which}{more}"
+            others = sum(it.fits for it in explanation.nodes) - 1
+            more = f" (and {_nodes(others)} more)" if others else ""
+            return f"{pod} fits now: {explanation.choice.text}{more}"
         case Verdict.STUCK if node:
             return f"{pod} is on {node} and cannot start"
         case Verdict.STUCK:

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Final
 
 from fracgpu import names
 from fracgpu.card import CardUuid
 from fracgpu.nodefit import NodeRules, Taint
+from fracgpu.request import Strategy
 from fracgpu.snapshot import Snapshot
 from fracgpu.units import Mib
 from fracgpu.views import PodView
@@ -64,9 +66,17 @@ class World:
         pods: by UID, those that hold a card at least.
         sites: by node name; a node that is missing has nothing special.
         schedulers: the schedulerNames whose kube-scheduler asks our extender.
+        strategy: the cluster's; a pod may name its own.
+        chosen: by node, the cards that the extender would take for the pod in question.
+        preferred_node: the one that it would give all its points; empty where there is none.
+        notes: what could not be found out for certain.
     """
 
     snapshot: Snapshot
+    strategy: Strategy
+    chosen: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
+    preferred_node: str = ""
+    notes: tuple[str, ...] = ()
     pods: Mapping[str, PodView]
     sites: Mapping[str, Site] = field(default_factory=dict)
     schedulers: frozenset[str] = frozenset({names.SCHEDULER_NAME})
@@ -143,6 +153,8 @@ class Explanation:
         asks: its need in plain words.
         blockers: why it cannot be placed wherever there is room.
         notes: what this judgement could not look at.
+        choice: the node that the extender prefers, and the cards it takes there; none where it
+            would not fit.
         since: since when it runs, for a pod that does.
     """
 
@@ -154,6 +166,7 @@ class Explanation:
     nodes: tuple[NodeAnswer, ...] = ()
     on_node: str = ""
     held: tuple[HeldCard, ...] = ()
+    choice: "Home" = field(default_factory=lambda: NO_HOME)
     since: datetime | None = None
 
 
@@ -182,6 +195,9 @@ class Home:
         """Say it: ``gpu-node-1, cards 0, 2``."""
         which = ", ".join(str(index) for index in self.cards)
         return f"{self.node}, card{'s' if len(self.cards) > 1 else ''} {which}"
+
+
+NO_HOME: Final = Home()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.allocation import PodRecord, holds_by_card
-from fracgpu.card import NO_HOST, Cordon, Host, NodeCards
+from fracgpu.card import NO_HOST, CardUuid, Cordon, Host, NodeCards
 from fracgpu.explained import (
+    NO_HOME,
     CardAnswer,
     Explanation,
     HeldCard,
@@ -48,19 +49,37 @@ def explain(subject: Subject, world: World) -> Explanation:
     if record.node:
         return _placed(found, view, world)
     blockers = _blockers(subject, world)
-    found = replace(found, blockers=blockers, notes=_notes(subject))
+    found = replace(found, blockers=blockers, notes=(*_notes(subject), *world.notes))
     if view.need is None:
         return found
+    need = by_strategy(view.need, world)
     nodes = tuple(
-        judge_node(loads, view.need, subject, world) for loads in world.snapshot.nodes.values()
+        judge_node(loads, need, subject, world) for loads in world.snapshot.nodes.values()
     )
     fits = not blockers and any(it.fits for it in nodes)
-    return replace(found, verdict=Verdict.FITS if fits else Verdict.STUCK, nodes=nodes)
+    return replace(
+        found,
+        verdict=Verdict.FITS if fits else Verdict.STUCK,
+        nodes=nodes,
+        choice=_choice(nodes, world.preferred_node) if fits else NO_HOME,
+    )
+
+
+def by_strategy(need: PodNeed, world: World) -> PodNeed:
+    """Give a need with the strategy that holds for it: its own, else the cluster's."""
+    return replace(need, strategy=need.strategy or world.strategy)
+
+
+def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> Home:
+    """Name the preferred node's cards; where none is preferred, those of the first that fits."""
+    fitting = sorted((it for it in nodes if it.fits), key=lambda it: it.node != preferred)
+    cards = tuple(it.index for it in fitting[0].cards if it.chosen)
+    return Home(node=fitting[0].node, cards=cards)
 
 
 def judge_node(loads: NodeLoads, need: PodNeed, subject: Subject, world: World) -> NodeAnswer:
     """Say whether one node would take the pod now, and every reason if not."""
-    answer = try_cards(loads, need)
+    answer = try_cards(loads, need, among=world.chosen.get(loads.node.node))
     objections = objections_of(loads.node, subject, world)
     if isinstance(answer, NoPlacement):
         # What the labels say of the cards, the cards say better.
@@ -79,10 +98,23 @@ def judge_node(loads: NodeLoads, need: PodNeed, subject: Subject, world: World) 
     )
 
 
-def try_cards(loads: NodeLoads, need: PodNeed) -> Placement | NoPlacement:
-    """Ask the real placement about the cards alone, as if the node were open."""
+def try_cards(
+    loads: NodeLoads, need: PodNeed, *, among: frozenset[CardUuid] | None = None
+) -> Placement | NoPlacement:
+    """Ask the real placement about the cards alone, as if the node were open.
+
+    Args:
+        loads: the node.
+        need: what is asked, with the strategy that holds for it; see `by_strategy`.
+        among: the cards to take if they will do; any where it is None.
+    """
     opened = replace(loads, node=replace(loads.node, schedulable=True))
-    return place(opened, need, strategy=need.strategy or Strategy.PACK)
+    others = loads.cards.keys() - among if among is not None else frozenset()
+    # A need without any strategy is somebody's thought experiment: as the product ships.
+    answer = place(opened, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(others))
+    if isinstance(answer, NoPlacement) and others:
+        return place(opened, need, strategy=Strategy.LEAST_WASTE)
+    return answer
 
 
 def find_home(need: PodNeed, sites: Iterable[NodeLoads]) -> Home | None:

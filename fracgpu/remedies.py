@@ -12,7 +12,7 @@ from fracgpu import names
 from fracgpu.card import Health, model_allowed, model_key
 from fracgpu.container import ContainerKind
 from fracgpu.explained import Explanation, Home, Remedy, RemedyKind, Subject, World
-from fracgpu.explanation import describe_need, find_home, try_cards
+from fracgpu.explanation import by_strategy, describe_need, find_home, try_cards
 from fracgpu.placement import Placement
 from fracgpu.relief import lapsing_cordons, leaving_pods, opened_nodes
 from fracgpu.request import ContainerNeed, PodNeed
@@ -27,6 +27,7 @@ def remedies(subject: Subject, world: World, explanation: Explanation) -> tuple[
     need = subject.view.need
     if need is None or explanation.verdict.good or subject.view.record.node:
         return ()
+    need = by_strategy(need, world)
     closed = {it.node for it in explanation.nodes if it.objections}
     everywhere = tuple(world.snapshot.nodes.values())
     opened = tuple(it for it in everywhere if it.node.node not in closed)

@@ -122,15 +122,22 @@ class WasteOrder:
         before = self._feed
         for _ in self.learning():
             await asyncio.sleep(0)
-        return self._feed is not before
+        if self._feed is None or self._feed is before:
+            return False
+        log.info("mix_learnt", classes=len(self.classes), states=self._feed.policy.evaluated)
+        return True
 
-    def learn_now(self) -> None:
-        """Learn at one go, where nobody waits for an answer meanwhile."""
-        for _ in self.learning():
+    def learn_now(self, *, ahead: bool = True) -> None:
+        """Learn at one go, where nobody waits for an answer meanwhile; see `learning`."""
+        for _ in self.learning(ahead=ahead):
             pass
 
-    def learning(self) -> Iterator[None]:
-        """Learn, in steps of some milliseconds, if the mix is another one than was learnt."""
+    def learning(self, *, ahead: bool = True) -> Iterator[None]:
+        """Learn, in steps of some milliseconds, if the mix is another one than was learnt.
+
+        Args:
+            ahead: work out beforehand what questions will need. The answers are the same without.
+        """
         self._board.refresh(now=self._now())
         if not self._folded:
             yield from self._fold()
@@ -142,10 +149,9 @@ class WasteOrder:
             return
         feed = _Feed(LeastWaste(classes, self._board.models), self._board, self._roster)
         feed.keep_up()
-        for _ in feed.policy.warming([it.want for it in classes]):
+        for _ in feed.policy.warming([it.want for it in classes]) if ahead else ():
             yield
         self._feed = feed
-        log.info("mix_learnt", classes=len(classes), states=feed.policy.evaluated)
 
     def _fold(self) -> Iterator[None]:
         """Learn from the pods that live already; whoever comes meanwhile is counted as new."""

@@ -235,7 +235,9 @@ class LeastWaste:
                 cpu_milli=nodes.cpu_milli[rows],
                 idle_cards=self._states.idle_cards[self._state],
             )
-            self._prices.refresh(model=nodes.model[rows], idle_milli=self._idle_milli)
+            self._prices.refresh(
+                model=nodes.model[rows], idle_milli=self._idle_milli, cards=nodes.cards_there[rows]
+            )
         self._cost_now[rows] = self._cost(rows)
 
     def _cpu_milli(self, rows: Index) -> Index:

@@ -1,10 +1,16 @@
 """What a part of a card is worth because of its model alone, to pods that accept few models.
 
 Pods that name models can only go where one of these is left, and every pod that does not mind the
-model makes that less. A named set of models sets a price on each of them: the demand confined to
-the set over the set's share of what is idle, squared, 1 at most, times `WEIGHT` of the part of a
-card that is taken. It is paid for every part of a card, whole or broken, so pods that accept other
-models go there. `scarcity` prices whole idle cards only, and shares set no price in it.
+model makes that less. A named set of models sets a price on each of them, paid for every part of a
+card, whole or broken, so that pods which accept other models go there:
+
+- the demand confined to the set over the set's share of what is *idle*, squared and 1 at most: how
+  soon it runs out, as things are now; times
+- the demand confined to the set over its share of *all* cards, to the fourth and 1 at most: whether
+  it can run out at all. Where a set has plenty of cards, sending others away gains nothing, and
+  costs what suits them less (a card beside much CPU, say).
+
+`scarcity` prices whole idle cards only, and shares set no price in it.
 """
 
 from collections.abc import Sequence
@@ -16,9 +22,8 @@ from numpy.typing import NDArray
 from fracgpu.policies.waste import Index
 from fracgpu.policies.workload_mix import PodClass
 
-WEIGHT: Final = 0.3
 _STEEPNESS: Final = 2
-_HIGHEST: Final = 1.0
+_SLACK_STEEPNESS: Final = 4
 # Beyond this many sets the ones with least demand set no price; comparing them all is quadratic.
 _MOST_SETS: Final = 256
 
@@ -52,19 +57,24 @@ class ModelPrices:
         self._confined = inside @ asked_of / total if total else asked_of
         self.by_model: NDArray[np.float64] = np.zeros(len(models))
 
-    def refresh(self, *, model: Index, idle_milli: Index) -> None:
+    def refresh(self, *, model: Index, idle_milli: Index, cards: Index) -> None:
         """Set the prices anew.
 
         Args:
             model: of each node.
             idle_milli: thousandths of a card that are idle on each node, in parts or whole.
+            cards: of each node.
         """
         if not len(self._sets):
             return
-        idle = np.bincount(model, weights=idle_milli, minlength=len(self.by_model))
-        share = self._sets @ idle / max(idle.sum(), 1.0)
-        with np.errstate(divide="ignore"):
-            scarce = np.where(share > 0, self._confined / share, np.inf)
-        each = np.minimum(scarce**_STEEPNESS, _HIGHEST)
+        now = self._pressure(model, idle_milli) ** _STEEPNESS
+        ever = self._pressure(model, cards) ** _SLACK_STEEPNESS
         # A model in several named sets is as dear as to the one that needs it most.
-        self.by_model = WEIGHT * (self._sets * each[:, None]).max(0)
+        self.by_model = (self._sets * (now * ever)[:, None]).max(0)
+
+    def _pressure(self, model: Index, amount: Index) -> NDArray[np.float64]:
+        """Give the demand confined to each set over the set's share of an amount, 1 at most."""
+        of_model = np.bincount(model, weights=amount, minlength=len(self.by_model))
+        share = self._sets @ of_model / max(of_model.sum(), 1.0)
+        with np.errstate(divide="ignore"):
+            return np.minimum(np.where(share > 0, self._confined / share, np.inf), 1.0)

@@ -50,6 +50,7 @@ class NodeTable:
         self.cpu_milli = np.full(_FIRST_ROWS, -1, np.int64)  # no pod fits a row without a node
         self.memory_mib = np.full(_FIRST_ROWS, -1, np.int64)
         self.levels: Levels = np.zeros((_FIRST_ROWS, MAX_CARDS), np.int16)
+        self.cards_there = np.zeros(_FIRST_ROWS, np.int64)  # full ones and those out of service too
         self.changed = np.zeros(_FIRST_ROWS, np.int64)
         self.now = 0
         self.width = 1
@@ -79,6 +80,7 @@ class NodeTable:
         self.memory_mib[row] = free.memory_mib
         self.levels[row] = 0
         self.levels[row, :cards] = free.card_milli
+        self.cards_there[row] = cards
         self.width = max(self.width, cards)
         self._touch(row)
 
@@ -86,6 +88,7 @@ class NodeTable:
         """Forget a node."""
         self.cpu_milli[row] = self.memory_mib[row] = -1
         self.levels[row] = 0
+        self.cards_there[row] = 0
         self._touch(row)
         self._spare.append(row)
 
@@ -127,4 +130,5 @@ class NodeTable:
         self.cpu_milli = np.concatenate((self.cpu_milli, np.full(more, -1, np.int64)))
         self.memory_mib = np.concatenate((self.memory_mib, np.full(more, -1, np.int64)))
         self.levels = np.concatenate((self.levels, np.zeros((more, MAX_CARDS), np.int16)))
+        self.cards_there = np.concatenate((self.cards_there, np.zeros(more, np.int64)))
         self.changed = np.concatenate((self.changed, np.zeros(more, np.int64)))

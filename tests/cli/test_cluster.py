@@ -6,6 +6,7 @@ from typing import Any
 from cli.cluster import Observed, read_seen_node, read_subject, snapshot_of, world_of
 from fracgpu import names
 from fracgpu.nodefit import Taint
+from fracgpu.request import Strategy
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -30,7 +31,9 @@ def test_gates_taints_and_cordons_are_read() -> None:
     pod = subject(a_gpu_pod("p", schedulingGates=[{"name": "quota"}]))
     observed = Observed(pods=(pod,), nodes=(seen(node),))
 
-    world = world_of(observed, pod, schedulers=[names.SCHEDULER_NAME], now=NOON)
+    world = world_of(
+        observed, pod, schedulers=[names.SCHEDULER_NAME], strategy=Strategy.PACK, now=NOON
+    )
 
     assert pod.gates == ("quota",)
     assert world.sites["n"].cordoned
@@ -46,7 +49,7 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
     pods = (subject(hungry), subject(asking))
     observed = Observed(pods=pods, nodes=(seen(a_sharing_node("n")), seen(a_sharing_node("m"))))
 
-    world = world_of(observed, pods[1], schedulers=[], now=NOON)
+    world = world_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
 
     assert world.sites["n"].short == ("too little CPU: 500m free, 1000m asked",)
     assert world.sites["m"].short == ()

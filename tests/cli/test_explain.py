@@ -10,7 +10,7 @@ from cli.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from kube.client import KubeClient
-from kube.kinds import NODES, PODS
+from kube.kinds import CONFIGMAPS, NAMESPACES, NODES, PODS
 from simulator.apiserver import ApiServer
 from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
 from tests.support.objects import a_pod as a_plain_pod
@@ -135,3 +135,20 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(
 @pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])
 def test_anything_but_one_pod_is_a_wrong_call(argv: list[str]) -> None:
     assert main(argv) == CALLED_WRONG
+
+
+async def test_explain_asks_with_the_clusters_strategy_and_the_pods_own(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await furnish(kube)
+    await bind(kube, await a_pod(kube, "chat", mib=9_000), card=0, mib=9_000)
+    await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    config = {"name": names.CONFIG_MAP, "namespace": names.SYSTEM_NAMESPACE}
+    await kube.create(CONFIGMAPS, {"metadata": config, "data": {"placement": "strategy: spread"}})
+    await a_pod(kube, "waits", mib=1_000)
+    await a_pod(kube, "packed", mib=1_000, annotations={names.PLACEMENT: "pack"})
+
+    assert await call(main, api, tmp_path, "waits") == DONE
+    assert capsys.readouterr().out.startswith("default/waits fits now: gpu-1, card 1\n")
+    assert await call(main, api, tmp_path, "packed") == DONE
+    assert capsys.readouterr().out.startswith("default/packed fits now: gpu-1, card 0\n")

@@ -10,7 +10,7 @@ from fracgpu.card import Card, CardUuid, Cordon, NodeCards
 from fracgpu.container import ContainerSpec
 from fracgpu.explained import Site, Subject, World
 from fracgpu.nodefit import NodeRules, Taint
-from fracgpu.request import PodNeed
+from fracgpu.request import PodNeed, Strategy
 from fracgpu.snapshot import PodHolds, Snapshot, node_loads
 from fracgpu.views import PodView
 from tests.support.core import a_hold
@@ -81,6 +81,7 @@ class Cluster:
             snapshot=Snapshot(nodes=loads, pods={it.pod_uid: it for it in self.holds}),
             pods=self.pods,
             sites=self.sites,
+            strategy=Strategy.PACK,
             now=NOON,
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fracgpu.policies.model_prices import WEIGHT, ModelPrices
+from fracgpu.policies.model_prices import ModelPrices
 from fracgpu.policies.workload_mix import PodClass, Want
 
 MODELS = ("common", "rare", "other")
@@ -15,10 +15,14 @@ def a_class(ratio: float, *models: str, share: int = 500) -> PodClass:
     return PodClass(want=want, frequency_ratio=ratio)
 
 
-def prices(classes: list[PodClass], idle: tuple[int, int, int]) -> list[float]:
+def prices(
+    classes: list[PodClass],
+    idle: tuple[int, int, int],
+    cards: tuple[int, int, int] = (80, 10, 10),
+) -> list[float]:
     found = ModelPrices(classes, MODELS)
-    found.refresh(model=NODES, idle_milli=np.array(idle))
-    each: list[float] = (found.by_model / WEIGHT).tolist()
+    found.refresh(model=NODES, idle_milli=np.array(idle), cards=np.array(cards))
+    each: list[float] = found.by_model.tolist()
     return each
 
 
@@ -27,10 +31,10 @@ def test_where_no_pod_names_a_model_no_model_has_a_price() -> None:
 
 
 def test_a_share_sets_a_price_on_the_model_it_names_and_on_no_other() -> None:
-    # 5 % of the demand can only go where 10 % of what is idle is.
-    found = prices([a_class(0.95), a_class(0.05, "rare")], (8000, 1000, 1000))
+    # 10 % of the demand can only go on 10 % of the cards, and 20 % of what is idle is on those.
+    found = prices([a_class(0.9), a_class(0.1, "rare")], (7000, 2000, 1000))
 
-    assert found == pytest.approx([0, 0.25, 0])
+    assert found == pytest.approx([0, 0.5**2, 0])
 
 
 def test_the_price_rises_as_the_model_is_used_up_and_never_beyond_the_card_itself() -> None:
@@ -41,22 +45,30 @@ def test_the_price_rises_as_the_model_is_used_up_and_never_beyond_the_card_itsel
     assert each[-2:] == [1, 1]
 
 
+def test_of_a_model_that_cannot_run_out_little_is_made_even_when_few_are_idle() -> None:
+    classes = [a_class(0.9), a_class(0.1, "rare")]
+
+    plenty = prices(classes, (8000, 100, 1000), cards=(60, 20, 20))
+
+    assert plenty == pytest.approx([0, 0.5**4, 0])
+
+
 def test_a_set_pays_for_what_is_confined_to_it_also_through_a_smaller_set() -> None:
-    # Of the two sets, the smaller one's demand counts in both: {rare} lies within {rare, other}.
+    # {rare} lies within {rare, other}: the demand of both is confined to the larger one.
     classes = [a_class(0.8), a_class(0.1, "rare"), a_class(0.1, "rare", "other")]
 
     found = prices(classes, (6000, 2000, 2000))
 
-    assert found == pytest.approx([0, 0.25, 0.25])
+    assert found == pytest.approx([0, 0.5**2, 0.5**2])
 
 
 def test_demand_is_weighed_by_what_is_asked_of_cards() -> None:
-    whole = prices([a_class(0.5, share=1000), a_class(0.5, "rare", share=250)], (8000, 1000, 1000))
+    def price(share: int) -> float:
+        classes = [a_class(0.5, share=1000), a_class(0.5, "rare", share=share)]
+        return prices(classes, (5000, 5000, 0))[1]
 
-    assert whole[1] == 1
-    assert prices([a_class(0.5, share=1000), a_class(0.5, "rare", share=50)], (5000, 5000, 0))[
-        1
-    ] == pytest.approx((50 / 1050 / 0.5) ** 2)
+    assert price(1000) == 1
+    assert price(50) == pytest.approx((50 / 1050 / 0.5) ** 2 * (50 / 1050 / 0.1) ** 4)
 
 
 def test_models_that_no_card_has_set_no_price() -> None:
@@ -65,7 +77,8 @@ def test_models_that_no_card_has_set_no_price() -> None:
 
 
 def test_a_fleet_without_models_has_no_prices() -> None:
+    nothing = np.zeros(0, np.int64)
     found = ModelPrices([a_class(1.0, "rare")], ())
-    found.refresh(model=np.zeros(0, np.int64), idle_milli=np.zeros(0, np.int64))
+    found.refresh(model=nothing, idle_milli=nothing, cards=nothing)
 
     assert found.by_model.tolist() == []

@@ -69,3 +69,13 @@ def test_the_table_grows_with_the_cluster() -> None:
 def test_cards_that_cannot_be_are_refused(cards: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="want"):
         node(*cards)
+
+
+def test_a_node_has_its_cards_also_while_they_are_full() -> None:
+    table = NodeTable(["A"])
+    row = table.add()
+    table.put(row, NodeFree(model="A", cpu_milli=0, memory_mib=0, card_milli=(0, 500, 1000)))
+    assert table.cards_there[row] == 3
+
+    table.drop(row)
+    assert table.cards_there[row] == 0

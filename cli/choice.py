@@ -1,0 +1,107 @@
+"""What the extender would choose for a pod: its own deciding part, told what a command saw."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from cli.cluster import Observed
+from fracgpu import names
+from fracgpu.explained import Subject, World
+from fracgpu.explanation import objections_of
+from fracgpu.placement import Placement
+from fracgpu.request import Strategy
+from kube.client import KubeClient
+from kube.errors import KubeError, NotFound
+from kube.kinds import CONFIGMAPS
+from kube.objects import decode_object
+from process.clock import SystemClock
+from scheduler import policy
+from scheduler.core import Core
+
+_MIX_NOTE: Final = (
+    "least-waste was judged by the pods that live now; the running extender also remembers pods "
+    "that have ended, so where cards are nearly equal to it, it may take another one"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterStrategy:
+    """The cluster's strategy, and why that is not sure, if it is not."""
+
+    strategy: Strategy = policy.DEFAULT
+    note: str = ""
+
+
+class _StoppedClock(SystemClock):
+    """The moment at which the cluster was looked at."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now
+
+
+async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) -> ClusterStrategy:
+    """Read the strategy where the extender reads it; without one it has the same default."""
+    where = f"{policy.KEY!r} of ConfigMap {namespace}/{config_map}"
+    try:
+        body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
+        text = (decode_object(body).get("data") or {}).get(policy.KEY)
+        return ClusterStrategy(
+            strategy=policy.DEFAULT if text is None else policy.parse_strategy(text)
+        )
+    except NotFound:
+        return ClusterStrategy()
+    except (KubeError, ValueError) as error:
+        return ClusterStrategy(
+            note=f"{where} cannot be read ({error}), so {policy.DEFAULT.value} was assumed; the "
+            "extender goes on with the last good value that it has seen"
+        )
+
+
+def with_choice(world: World, subject: Subject, observed: Observed) -> World:
+    """Add to a world which cards the extender would take on each node, and which node it prefers.
+
+    Nodes to which kube-scheduler's own rules do not let the pod are not offered to the extender.
+    """
+    need = subject.view.need
+    if need is None or subject.view.record.node:
+        return world
+    core = _core(world, observed)
+    offered = [
+        name
+        for name, loads in world.snapshot.nodes.items()
+        if not objections_of(loads.node, subject, world)
+    ]
+    chosen = {
+        name: frozenset(part.card for parts in answer.assignment.values() for part in parts)
+        for name in offered
+        if isinstance(answer := core.cards_on(subject.view, name), Placement)
+    }
+    notes = world.notes
+    if (need.strategy or world.strategy) is Strategy.LEAST_WASTE and len(need.containers) == 1:
+        notes = (*notes, _MIX_NOTE)
+    return replace(
+        world,
+        chosen=chosen,
+        preferred_node=core.best_node(subject.view, offered) or "",
+        notes=notes,
+    )
+
+
+def _core(world: World, observed: Observed) -> Core:
+    core = Core(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
+    for node in observed.nodes:
+        core.ledger.set_node(node.cards)
+    for pod in observed.bound:
+        if pod.live:
+            core.ledger.observe(pod.holds)
+            core.roster.put(pod)
+    core.waste.learn_now(ahead=False)
+    return core
+
+
+def default_config_map() -> str:
+    """Where the extender looks unless it is told otherwise."""
+    return f"{names.SYSTEM_NAMESPACE}/{names.CONFIG_MAP}"

@@ -1,0 +1,228 @@
+"""What a command says the extender would choose is what it then chooses."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from cli.choice import ClusterStrategy, default_config_map, read_strategy, with_choice
+from cli.cluster import Observed, read_seen_node, read_subject, world_of
+from fracgpu import names
+from fracgpu.bookings import read_bound
+from fracgpu.card import Card, CardUuid, Health
+from fracgpu.explained import Explanation, Verdict
+from fracgpu.explanation import explain
+from fracgpu.placement import Placement
+from fracgpu.request import Strategy
+from fracgpu.units import Mib
+from fracgpu.views import read_node
+from kube.client import KubeClient
+from kube.informer import Change, ChangeType
+from kube.kinds import CONFIGMAPS, NAMESPACES
+from kube.objects import ObjectKey
+from scheduler.book import decode_any_pod
+from scheduler.core import Core
+from tests.fakes.clock import VirtualClock
+from tests.support.gpu import a_gpu_pod, a_sharing_node
+
+Json = dict[str, Any]
+MODELS = (("NVIDIA A30", 24_000), ("NVIDIA H100", 80_000), ("Tesla T4", 16_000))
+PLACE_OF_CONFIG = default_config_map().partition("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes, pods that run, and a pod that waits, as JSON objects."""
+
+    nodes: Sequence[Json]
+    pods: Sequence[Json]
+    waits: Json
+
+
+def a_cluster(seed: int) -> Cluster:
+    """Draw nodes of several models and states, pods on their cards, and one more pod."""
+    dice = random.Random(seed)  # noqa: S311 - no secret
+    nodes: list[Json] = []
+    pods: list[Json] = []
+    for n in range(dice.randint(1, 6)):
+        name = f"n{n}"
+        model, mib = dice.choice(MODELS)
+        cards = some_cards_of(dice, name, model, mib)
+        node = a_sharing_node(name, cards=cards, cpu="32")
+        node["metadata"]["annotations"][names.NODE_HEAT] = json.dumps(
+            {card.uuid: dice.choice([0.0, 0.3, 0.9]) for card in cards}
+        )
+        nodes.append(node)
+        for card in cards:
+            pods += [
+                a_running_pod(dice, f"{name}-{card.index}-{part}", name, card)
+                for part in range(dice.randint(0, 3))
+            ]
+    notes = {names.GRANTED: "granted"}
+    if dice.random() < 0.3:
+        notes[names.MODEL] = dice.choice(["*H100*", "!*T4*", "NVIDIA A30,*T4*"])
+    if dice.random() < 0.3:
+        notes[names.PLACEMENT] = dice.choice(list(Strategy)).value
+    waits = a_gpu_pod(
+        "waits",
+        mib=dice.choice([1_000, 4_000, 12_000, 24_000]),
+        cards=dice.choice([1, 1, 1, 2]),
+        annotations=notes,
+    )
+    waits["metadata"]["uid"] = "waits"
+    return Cluster(nodes, pods, waits)
+
+
+def some_cards_of(dice: random.Random, node: str, model: str, mib: int) -> tuple[Card, ...]:
+    return tuple(
+        Card(
+            uuid=CardUuid(f"GPU-{node}-{index}"),
+            index=index,
+            model=model,
+            total_mib=Mib(mib),
+            health=Health.UNHEALTHY if dice.random() < 0.1 else Health.HEALTHY,
+        )
+        for index in range(dice.choice([1, 2, 4]))
+    )
+
+
+def a_running_pod(dice: random.Random, name: str, node: str, card: Card) -> Json:
+    mib = card.total_mib // dice.choice([4, 5, 8])
+    slices = json.dumps({"train": [{"card": card.uuid, "mib": mib}]})
+    notes = {names.ASSIGNMENT: slices}
+    if dice.random() < 0.4:
+        notes[names.MODEL] = card.model
+    pod = a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node)
+    pod["metadata"]["uid"] = name
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": dice.choice(["1", "500m"])}
+    pod["status"] = {"phase": "Running"}
+    return pod
+
+
+def extender_over(cluster: Cluster, strategy: Strategy) -> Core:
+    """An extender that has just been told of a cluster by its informers."""
+    core = Core(strategy=lambda: strategy, clock=VirtualClock())
+    for node in cluster.nodes:
+        name = node["metadata"]["name"]
+        core.book.node_changed(
+            Change(
+                type=ChangeType.ADDED,
+                key=ObjectKey("", name),
+                uid=name,
+                resource_version="1",
+                object=read_node(json.dumps(node).encode()),
+            )
+        )
+    for pod in (*cluster.pods, cluster.waits):
+        name = pod["metadata"]["name"]
+        core.book.pod_changed(
+            Change(
+                type=ChangeType.ADDED,
+                key=ObjectKey("default", name),
+                uid=name,
+                resource_version="1",
+                object=decode_any_pod(json.dumps(pod).encode()),
+            )
+        )
+    return core
+
+
+def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
+    bodies = [json.dumps(pod).encode() for pod in (*cluster.pods, cluster.waits)]
+    observed = Observed(
+        pods=tuple(read_subject(body) for body in bodies),
+        nodes=tuple(read_seen_node(json.dumps(node).encode()) for node in cluster.nodes),
+        bound=tuple(it for body in bodies if (it := read_bound(body)) is not None),
+    )
+    subject = observed.pods[-1]
+    world = world_of(
+        observed,
+        subject,
+        schedulers=[names.SCHEDULER_NAME],
+        strategy=strategy,
+        now=VirtualClock().now(),
+    )
+    return explain(subject, with_choice(world, subject, observed))
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: Strategy) -> None:
+    fitted = 0
+    for seed in range(40):
+        cluster = a_cluster(seed)
+        told = explained(cluster, strategy)
+        core = extender_over(cluster, strategy)
+        await core.waste.learn_once()
+        view = read_subject(json.dumps(cluster.waits).encode()).view
+        node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
+
+        assert (told.verdict is Verdict.FITS) == (node is not None), seed
+        if node is None:
+            continue
+        fitted += 1
+        answer = core.cards_on(view, node)
+        assert isinstance(answer, Placement)
+        cards = sorted(int(it.card.rpartition("-")[2]) for it in answer.assignment["train"])
+        assert (told.choice.node, told.choice.cards) == (node, tuple(cards)), seed
+        # And on every other node as well: the cards that a Binding to it would name.
+        for other in told.nodes:
+            bound = core.cards_on(view, other.node)
+            assert isinstance(bound, Placement) == other.fits
+            if isinstance(bound, Placement):
+                uuids = {it.card for it in bound.assignment["train"]}
+                assert {it.uuid for it in other.cards if it.chosen} == uuids, seed
+    assert fitted > 15
+
+
+def test_where_least_waste_cannot_be_exact_it_says_so() -> None:
+    cluster = a_cluster(1)
+    cluster.waits["metadata"]["annotations"].pop(names.PLACEMENT, None)
+
+    notes = explained(cluster, Strategy.LEAST_WASTE).notes
+
+    assert any("remembers pods that have ended" in note for note in notes)
+    assert not any("least-waste" in note for note in explained(cluster, Strategy.SPREAD).notes)
+
+
+def test_a_pod_that_has_its_cards_is_not_offered_to_the_extender_again() -> None:
+    cluster = a_cluster(3)
+    running = cluster.pods[0]
+
+    told = explained(replace(cluster, waits=running, pods=cluster.pods[1:]), Strategy.LEAST_WASTE)
+
+    assert told.verdict is Verdict.RUNS
+    assert told.choice.node == ""
+
+
+async def with_config(kube: KubeClient, data: Json) -> ClusterStrategy:
+    namespace, _, name = PLACE_OF_CONFIG
+    await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
+    await kube.create(
+        CONFIGMAPS, {"metadata": {"name": name, "namespace": namespace}, "data": data}
+    )
+    return await read_strategy(kube, namespace=namespace, config_map=name)
+
+
+async def test_the_strategy_is_read_where_the_extender_reads_it(kube: KubeClient) -> None:
+    found = await with_config(kube, {"placement": "strategy: spread"})
+
+    assert found == ClusterStrategy(strategy=Strategy.SPREAD)
+
+
+async def test_without_a_config_map_the_extenders_default_holds(kube: KubeClient) -> None:
+    namespace, _, name = PLACE_OF_CONFIG
+
+    found = await read_strategy(kube, namespace=namespace, config_map=name)
+
+    assert found == ClusterStrategy(strategy=Strategy.LEAST_WASTE)
+
+
+async def test_a_strategy_that_cannot_be_read_is_said(kube: KubeClient) -> None:
+    found = await with_config(kube, {"placement": "strategy: tetris"})
+
+    assert found.strategy is Strategy.LEAST_WASTE
+    assert "'placement' of ConfigMap fracgpu-system/fracgpu-config cannot be read" in found.note
+    assert "tetris" in found.note
