@@ -146,6 +146,23 @@ class HeldCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Home:
+    """Where a pod would fit: cards of one node, by index."""
+
+    node: str = ""
+    cards: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Say it: ``gpu-node-1, cards 0, 2``."""
+        which = ", ".join(str(index) for index in self.cards)
+        return f"{self.node}, card{'s' if len(self.cards) > 1 else ''} {which}"
+
+
+NO_HOME: Final = Home()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """The whole answer about one pod.
 
@@ -166,7 +183,7 @@ class Explanation:
     nodes: tuple[NodeAnswer, ...] = ()
     on_node: str = ""
     held: tuple[HeldCard, ...] = ()
-    choice: "Home" = field(default_factory=lambda: NO_HOME)
+    choice: Home = NO_HOME
     since: datetime | None = None
 
 
@@ -181,23 +198,6 @@ class RemedyKind(Enum):
     LESS_COMPUTE = "less compute"
     OTHER_MODEL = "another model"
     LARGER_NODE = "a larger node"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
-    """Where a pod would fit: cards of one node, by index."""
-
-    node: str = ""
-    cards: tuple[int, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """Say it: ``gpu-node-1, cards 0, 2``."""
-        which = ", ".join(str(index) for index in self.cards)
-        return f"{self.node}, card{'s' if len(self.cards) > 1 else ''} {which}"
-
-
-NO_HOME: Final = Home()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
