@@ -193,6 +193,7 @@ class CertsLoop(Rounds):
             )
             for kind, name in readers
         ]
+        self._metrics.awaits_restarts(done.count(False))
         if not all(done):
             return [Keep(until=now + _ROLLOUT_EVERY)]
         self._read_by_all = fingerprint

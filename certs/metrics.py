@@ -51,6 +51,12 @@ class CertsMetrics:
             registry=registry,
         )
 
+        self._restarts = Gauge(
+            "fracgpu_certs_awaited_restarts",
+            "Deployments and DaemonSets that must restart before the newest authority signs.",
+            registry=registry,
+        )
+
     def expires(self, certificate: str, *, at: datetime) -> None:
         """Remember when a stored certificate ends; scraped as the seconds left at that moment."""
 
@@ -61,6 +67,9 @@ class CertsMetrics:
 
     def trusted(self, authorities: int) -> None:
         self._authorities.set(authorities)
+
+    def awaits_restarts(self, count: int) -> None:
+        self._restarts.set(count)
 
     def renewed(self, certificate: str, *, reason: Reason) -> None:
         self._renewals.labels(certificate, reason.value).inc()

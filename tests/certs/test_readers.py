@@ -163,7 +163,8 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
         overlap=timedelta(0),
         grace=timedelta(hours=1),
     )
-    metrics = CertsMetrics(new_registry(), clock)
+    registry = new_registry()
+    metrics = CertsMetrics(registry, clock)
     loop = CertsLoop(kube, clock, namespace=NAMESPACE, wanted=wanted, metrics=metrics)
     settings = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
 
@@ -183,9 +184,12 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
 
     before_restart = await signed_by()
     stored = await CertStore(kube, namespace=NAMESPACE).read(secret)
+    awaited = [registry.get_sample_value("fracgpu_certs_awaited_restarts")]
     await roll_out(kube)
 
     assert (first, before_restart, await signed_by()) == ("current", "older", "current")
+    awaited.append(registry.get_sample_value("fracgpu_certs_awaited_restarts"))
+    assert awaited == [1, 0]
     assert stored is not None
     assert stored.data["ca.crt"].count(b"BEGIN CERTIFICATE") == 2
     deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
