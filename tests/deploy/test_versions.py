@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tests.deploy.test_certificates import built
+from tests.deploy.test_certificates import ROOT, built
 
 OLDEST, NEWEST = 30, 36
 FIELDS: Final[dict[str, dict[str, tuple[str, int]]]] = json.loads(
@@ -21,9 +21,7 @@ FIELDS: Final[dict[str, dict[str, tuple[str, int]]]] = json.loads(
 )
 FOLDERS = (
     "deploy",
-    "overlays/cert-manager",
-    "overlays/cluster-scheduler/prepare",
-    "overlays/cluster-scheduler",
+    *sorted(str(it.parent.relative_to(ROOT)) for it in ROOT.glob("overlays/**/kustomization.yaml")),
 )
 _LIST: Final = re.compile(r"list\[(\w+)\]")
 _MAP: Final = re.compile(r"dict\(str, (\w+)\)")
@@ -63,6 +61,7 @@ def test_each_supported_version_serves_what_ships(folder: str, minor: int) -> No
         if body["apiVersion"].startswith("cert-manager.io/"):
             continue  # served by cert-manager
         path = f"{body['kind']} {body['metadata']['name']}"
+        assert definition_of(body) in FIELDS, "add it to ROOTS in tools/kubernetes_fields.py"
         assert list(unknown(body, definition_of(body), minor=minor, path=path)) == []
 
 
@@ -89,9 +88,7 @@ def test_what_kustomize_names_is_the_version_that_was_tested() -> None:
         for container in body["spec"]["template"]["spec"]["containers"]
         if container["name"] == "kube-scheduler"
     ]
-    kustomization = yaml.safe_load(
-        (Path(__file__).parents[2] / "deploy" / "kustomization.yaml").read_text()
-    )
+    kustomization = yaml.safe_load((ROOT / "deploy" / "kustomization.yaml").read_text())
     (told,) = [it["newTag"] for it in kustomization["images"] if it["name"] == "kube-scheduler"]
 
     assert image == f"registry.k8s.io/kube-scheduler:{told}"
