@@ -13,12 +13,13 @@ def test_it_is_the_configuration_that_we_install() -> None:
     installed = yaml.safe_load((ROOT / "deploy" / "scheduler-profile.yaml").read_text())
 
     ours = scheduler_configuration(
-        extender_url="https://fracgpu-scheduler.fracgpu-system.svc:9404",
+        extender_url="https://fracgpu-scheduler-leader.fracgpu-system.svc:9404",
         kubeconfig=Path("k"),
         tls=ExtenderTls(
             ca_file="/etc/fracgpu-client/ca.crt",
             cert_file="/etc/fracgpu-client/tls.crt",
             key_file="/etc/fracgpu-client/tls.key",
+            server_name="fracgpu-scheduler.fracgpu-system.svc",
         ),
     )
 
