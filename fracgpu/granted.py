@@ -48,7 +48,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         class_mib: shareable MiB of the class that shares are shares of, None without any share.
         dialect: the language that the pod asked in, empty for ours.
         requires: what was required of nodes.
-        scheduler: the scheduler that the pod named before.
+        schedulers: the scheduler that the pod named before and the one it names now, if another.
         removed: container name to the other system's resources that were taken off it.
         at: when it was written, in UTC.
         seal: over all the rest.
@@ -58,7 +58,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     class_mib: int | None = None
     dialect: str = ""
     requires: tuple[Requirement, ...] = ()
-    scheduler: str = ""
+    schedulers: tuple[str, ...] = ()
     removed: dict[str, tuple[str, ...]] = {}
     at: str = ""
     seal: str = ""
@@ -132,12 +132,12 @@ def with_changes(
     granted: Granted,
     *,
     requires: tuple[Requirement, ...],
-    scheduler: str,
+    schedulers: tuple[str, ...],
     removed: Mapping[str, tuple[str, ...]],
 ) -> Granted:
     """Add what was changed on the pod, so that it can be told from what its author wrote."""
     data = msgspec.structs.replace(
-        granted.data, requires=requires, scheduler=scheduler, removed=dict(removed)
+        granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
     )
     return replace(granted, data=data)
 

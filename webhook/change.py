@@ -42,39 +42,31 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
     except RequestError as error:
         return Refusal(message=str(error))
     granted = read_granted(old.annotations.get(names.GRANTED, ""))
-    edits = () if granted is None else _put_back(old, new, granted)
+    edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
         return Untouched()
     dialect = granted.data.dialect or OURS
     return Patch(edits=edits, granted=granted.words, dialect=dialect)
 
 
-def _put_back(old: Pod, new: Pod, granted: Granted) -> tuple[Edit, ...]:
+def _put_back(new: Pod, granted: Granted) -> tuple[Edit, ...]:
+    """Change again what was changed when the pod was created; of the stored one no spec is read."""
     data = granted.data
-    edits: list[Edit] = []
-    if new.spec.affinity != old.spec.affinity:
-        edits += node_edits(new.spec.affinity, data.requires)
-    named, stored = new.spec.scheduler_name, old.spec.scheduler_name
-    if data.scheduler and named == data.scheduler and named != stored:
-        edits.append(Edit(path="/spec/schedulerName", value=stored))
-    return (*edits, *_removals(old, new, data.removed))
+    edits = node_edits(new.spec.affinity, data.requires)
+    if len(data.schedulers) > 1 and new.spec.scheduler_name == data.schedulers[0]:
+        edits.append(Edit(path="/spec/schedulerName", value=data.schedulers[1]))
+    return (*edits, *_removals(new, data.removed))
 
 
-def _removals(old: Pod, new: Pod, removed: Mapping[str, tuple[str, ...]]) -> list[Edit]:
-    """Take the other system's resources off again, where the stored pod does not have them."""
-    before = {
-        (it.name, which): amounts(it, which)
-        for _, containers in places(old)
-        for it in containers
-        for which in ("limits", "requests")
-    }
+def _removals(new: Pod, removed: Mapping[str, tuple[str, ...]]) -> list[Edit]:
+    """Take the other system's resources off again."""
     return [
         Edit(op="remove", path=f"{path}/{index}/resources/{which}/{escape(key)}")
         for path, containers in places(new)
         for index, it in enumerate(containers)
         for which in ("limits", "requests")
         for key in removed.get(it.name, ())
-        if key in amounts(it, which) and key not in before.get((it.name, which), ())
+        if key in amounts(it, which)
     ]
 
 

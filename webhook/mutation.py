@@ -96,7 +96,7 @@ def judge_new(
     changed = with_changes(
         described,
         requires=required,
-        scheduler=pod.spec.scheduler_name if to_scheduler else "",
+        schedulers=(pod.spec.scheduler_name, rules.scheduler_name) if to_scheduler else (),
         removed=understood.removals,
     )
     text = pod.annotations[names.GRANTED] if sealed is not None else seal.write(changed)

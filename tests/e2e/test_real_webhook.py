@@ -166,7 +166,6 @@ async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
         await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), "asks"))
         said = await kubectl.refused(
             "create",
-            "--validate=false",
             "-f-",
             stdin=named(a_pod(fraction="0.5", assignment="{}"), "forged"),
         )

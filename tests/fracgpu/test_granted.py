@@ -36,7 +36,12 @@ GRANTED = describe_grant(a_grant(), origin="train from hami: nvidia.com/gpumem-p
 def test_a_grant_carries_data_beside_the_prose() -> None:
     requires = (Requirement(key="fracgpu.io/share", operator="In", values=("true",)),)
     removed = {"train": ("nvidia.com/gpumem",)}
-    changed = with_changes(GRANTED, requires=requires, scheduler="hami-scheduler", removed=removed)
+    changed = with_changes(
+        GRANTED,
+        requires=requires,
+        schedulers=("hami-scheduler", "fracgpu-scheduler"),
+        removed=removed,
+    )
 
     words, data = SEAL.write(changed).split("\n")
 
@@ -53,7 +58,7 @@ def test_a_grant_carries_data_beside_the_prose() -> None:
         "dialect": "hami",
         "removed": {"train": ["nvidia.com/gpumem"]},
         "requires": [{"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}],
-        "scheduler": "hami-scheduler",
+        "schedulers": ["hami-scheduler", "fracgpu-scheduler"],
     }
 
 

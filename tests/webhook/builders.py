@@ -13,7 +13,7 @@ from simulator.patches import json_patch
 from simulator.quantities import canonical
 from webhook.change import judge_change
 from webhook.mutation import judge_new
-from webhook.pod import Pod, read_pod
+from webhook.pod import Pod, read_pod, read_stored_pod
 from webhook.rules import Outcome, Patch, Rules
 
 Json = dict[str, Any]
@@ -85,7 +85,9 @@ def judged(
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> Outcome:
-    return judge_change(parsed(old), parsed(new), user=user, rules=RULES)
+    """Judge an update, the stored pod read as the webhook reads it."""
+    before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
+    return judge_change(before, parsed(new), user=user, rules=RULES)
 
 
 def stored(pod: Json, outcome: Outcome) -> Json:
