@@ -93,6 +93,12 @@ def asserts_granted(pod: Json) -> None:
     }
 
 
+FORGED = (
+    "train: 40960 MiB on 1 card (0.5 of a card that shares 81920 MiB)\n"
+    '{"containers":{"train":{"cards":1,"mib":40960}},"classMib":81920}'
+)
+
+
 async def asserts_refused(world: World) -> None:
     limits = {"limits": {"fracgpu.io/gpu-mem": "9000"}}
     for pod, words in (
@@ -100,6 +106,7 @@ async def asserts_refused(world: World) -> None:
         (a_pod(memory="100Gi"), "'24000Mi' would fit"),
         (a_pod(a_container(resources=limits), fraction="0.5"), "want 12000, as its annotations"),
         (a_pod(fraction="0.5", assignment="{}"), "only FracGPU writes it"),
+        (a_pod(fraction="0.5", granted=FORGED), "only the webhook writes it"),
     ):
         with pytest.raises(Invalid) as refused:
             await world.create(pod, name="refused")
