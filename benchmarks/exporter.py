@@ -170,6 +170,7 @@ async def _started(
         "pod-resources-socket": folders.pod_resources_socket,
         "cdi-dir": folders.cdi,
         "proc-root": folders.proc,
+        "injection": "cdi",
         "collect-period-s": PERIOD_S,
         "drain-wait-s": 0,
         "log-level": "warning",
