@@ -4,11 +4,13 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+
+from process.connections import Connections
 
 Registry = CollectorRegistry
 """Where a role's metrics live; a role names this type without importing the metrics library."""
@@ -17,6 +19,15 @@ _STARTING: Final = "still starting"
 _STOPPING: Final = "stopping"
 _PLAIN_TEXT: Final = ""  # what is served to somebody who accepts anything
 _OPEN_METRICS_END: Final = b"# EOF\n"
+# Of a server that strangers reach: 64 KiB of a body wait in memory until somebody reads on, what
+# comes behind an answer is not waited for, nothing is unpacked into more than was sent, and who has
+# gone is not waited for either.
+_BOUNDS: Final[Mapping[str, Any]] = {
+    "read_bufsize": 64 * 1024,
+    "lingering_time": 1.0,
+    "auto_decompress": False,
+    "handler_cancellation": True,
+}
 _FORMS_PREPARED: Final = 4  # Prometheus asks in one or two; a stranger may not fill our memory
 
 
@@ -153,7 +164,9 @@ def add_telemetry_routes(
 class HttpServer:
     """An aiohttp application on one address: starts, and stops without dropping a request.
 
-    A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these.
+    A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. With
+    *connections*, no more of them are open at once than these allow; the application tells the
+    stage of each.
     """
 
     def __init__(
@@ -163,7 +176,9 @@ class HttpServer:
         host: str,
         port: int,
         ssl_context: ssl.SSLContext | None = None,
+        connections: Connections | None = None,
     ) -> None:
+        self._connections = connections
         self._app = app
         self._host = host
         self._port = port
@@ -179,10 +194,16 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen; raises OSError when the address is taken."""
-        runner = web.AppRunner(self._app, access_log=None, handle_signals=False)
+        bounds = {} if self._connections is None else _BOUNDS
+        runner = web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
         await runner.setup()
         self._runner = runner
-        site = web.TCPSite(runner, self._host, self._port, ssl_context=self._ssl)
+        site: web.BaseSite
+        if self._connections is None:
+            site = web.TCPSite(runner, self._host, self._port, ssl_context=self._ssl)
+        else:
+            listening = self._connections.listen(self._host, self._port)
+            site = web.SockSite(runner, listening, ssl_context=self._ssl)
         await site.start()
 
     async def stop(self, limit_s: float) -> None:

@@ -28,8 +28,18 @@ class ServingTls:
     renewal drops nothing. Before the first ``replace`` every handshake fails.
     """
 
-    def __init__(self, *, require_client_certificate: bool = False) -> None:
-        self._require_client = require_client_certificate
+    def __init__(
+        self, *, require_client_certificate: bool = False, client_ca_file: str = ""
+    ) -> None:
+        """Serve nothing yet.
+
+        Args:
+            require_client_certificate: whether callers have to show one.
+            client_ca_file: the authority that signed it, a PEM file that may change; a certificate
+                is required where it is set. Without it ``replace`` and ``apply_secret`` say it.
+        """
+        self._client_ca_file = Path(client_ca_file) if client_ca_file else None
+        self._require_client = require_client_certificate or bool(client_ca_file)
         self._current: ssl.SSLContext | None = None
         self._fingerprint: bytes | None = None
         self.context: Final = self._new_context()
@@ -82,8 +92,16 @@ class ServingTls:
         return self.replace(
             cert_pem=data[CERT_KEY],
             key_pem=data[PRIVATE_KEY_KEY],
-            client_ca_pem=data.get(CA_KEY) if self._require_client else None,
+            client_ca_pem=self._client_ca(data),
         )
+
+    def _client_ca(self, data: Mapping[str, bytes]) -> bytes | None:
+        if self._client_ca_file is not None:
+            try:
+                return self._client_ca_file.read_bytes()
+            except OSError as error:
+                raise TlsError(f"the authority of clients cannot be read: {error}") from error
+        return data.get(CA_KEY) if self._require_client else None
 
     def _use_newest(
         self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext

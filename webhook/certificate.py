@@ -1,10 +1,11 @@
 """The serving certificate: read from its Secret through the API, and replaced while serving."""
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -17,6 +18,8 @@ from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
 log = structlog.get_logger()
+
+_LOOK_AGAIN_S: Final = 60.0  # kubelet takes about as long to renew a mounted file
 
 
 class SecretCertificate:
@@ -49,6 +52,7 @@ class SecretCertificate:
         self._tls = tls
         self._now = now
         self._metrics = metrics
+        self._last: Change[Mapping[str, bytes]] | None = None
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
         self._seal_key = b""
@@ -65,8 +69,15 @@ class SecretCertificate:
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loop that keeps this current."""
-        return {"follow_certificate": self._informer.run}
+        """The loops that keep this current."""
+        return {"follow_certificate": self._informer.run, "follow_client_ca": self._look_again}
+
+    async def _look_again(self) -> None:
+        """Take the same Secret once more: the file of the clients' authority may be another now."""
+        while True:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            if self._last is not None and self._tls.loaded:
+                self._take(self._last)
 
     def problem(self) -> str | None:
         """Say why there is no certificate that the API server would take, or None.
@@ -97,6 +108,7 @@ class SecretCertificate:
         if change.type is ChangeType.DELETED:
             log.warning("certificate_secret_deleted", secret=self._where)
             return
+        self._last = change
         try:
             replaced = self._tls.apply_secret(change.object)
         except TlsError as error:

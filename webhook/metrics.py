@@ -22,6 +22,7 @@ class Decision(Enum):
     REFUSED = "refused"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
+    TOO_SLOW = "too_slow"
 
 
 class WebhookMetrics:
@@ -39,6 +40,11 @@ class WebhookMetrics:
             "fracgpu_webhook_review_duration_seconds",
             "Time from a whole body to the answer.",
             buckets=_BUCKETS_S,
+            registry=registry,
+        )
+        self._connections = Gauge(
+            "fracgpu_webhook_connections",
+            "Connections that are open to the HTTPS port.",
             registry=registry,
         )
         self._age = Gauge(
@@ -94,6 +100,10 @@ class WebhookMetrics:
     def watch_config(self, valid: Callable[[], bool]) -> None:
         """Ask *valid* at each scrape."""
         self._config_valid.set_function(valid)
+
+    def watch_connections(self, count: Callable[[], float]) -> None:
+        """Publish how many connections are open, asked at each scrape."""
+        self._connections.set_function(count)
 
     def watch_age(self, age_s: Callable[[], float]) -> None:
         """Ask *age_s* at each scrape."""

@@ -1,7 +1,8 @@
 """The HTTPS routes of the webhook: bytes in, one judgement, bytes out."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from fracgpu.card import CardClass
 from fracgpu.errors import shorten
 from fracgpu.granted import Seal
 from process.clock import Clock
+from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
 from webhook.bounds import judge_size
@@ -30,6 +32,10 @@ log = structlog.get_logger()
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
+# Nearly every review is smaller. Of larger ones a few are read at once: 200 half-sent bodies of
+# 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
+_LARGE_BYTES: Final = 128 * 1024
+_LARGE_AT_ONCE: Final = 4
 _MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
@@ -52,10 +58,91 @@ class Knowledge:
     seal: Callable[[str], Seal]
 
 
+class Intake:
+    """Lets requests in: from whom they may come, and how much of them waits in memory at once.
+
+    A body that is read holds its connection's place, and one that is judged cannot lose it. Large
+    bodies are read a few at a time; what few people send must not crowd out what everybody does.
+
+    Args:
+        connections: what the server holds open.
+        body_limit_s: longest that a body may take to come.
+        client_names: common names of client certificates that are let in; none lets in everybody.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        body_limit_s: float = 5.0,
+        client_names: Collection[str] = (),
+    ) -> None:
+        self.connections: Final = connections
+        self._body_limit_s = body_limit_s
+        self._client_names = frozenset(client_names)
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
+
+    @asynccontextmanager
+    async def body_of(self, request: web.Request) -> AsyncIterator[bytes]:
+        """Read a body; while this is open, a large one counts.
+
+        Raises:
+            HTTPRequestTimeout: it did not come in time.
+            HTTPRequestEntityTooLarge: it says, or shows, that it is longer than is read.
+        """
+        length = request.content_length
+        if length is not None and length > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(self._body_limit_s):
+                    if length is None or length > _LARGE_BYTES:
+                        await held.enter_async_context(self._large)
+                    body = await request.read()
+            except TimeoutError:
+                text = f"the body did not come within {self._body_limit_s:g} s\n"
+                raise web.HTTPRequestTimeout(text=text) from None
+            self._enter(request, Stage.JUDGING)
+            yield body
+
+    @web.middleware
+    async def stages(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Note what each connection is about, and turn strangers away; a middleware."""
+        self._enter(request, Stage.READING)
+        try:
+            if self._client_names and _client_name(request) not in self._client_names:
+                raise web.HTTPForbidden(text="the client certificate is of nobody who may ask\n")
+            return await handler(request)
+        finally:
+            self._enter(request, Stage.IDLE)
+
+    def _enter(self, request: web.Request, stage: Stage) -> None:
+        transport = request.transport
+        if transport is not None:
+            descriptor: int = transport.get_extra_info("socket").fileno()
+            self.connections.enter(descriptor, stage, abort=transport.abort)
+
+
+def _client_name(request: web.Request) -> str:
+    """Give the common name of the client's certificate, as :mod:`ssl` shows it; empty for none."""
+    shown = (request.transport and request.transport.get_extra_info("peercert")) or {}
+    fields = [field for group in shown.get("subject", ()) for field in group]
+    return next((str(value) for key, value in fields if key == "commonName"), "")
+
+
 class Reviewer:
     """Answers AdmissionReviews over what the cluster looks like now."""
 
-    def __init__(self, knowledge: Knowledge, metrics: WebhookMetrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        metrics: WebhookMetrics,
+        clock: Clock,
+        intake: Intake,
+    ) -> None:
+        self._intake = intake
         self._known = knowledge
         self._metrics = metrics
         self._clock = clock
@@ -74,11 +161,20 @@ class Reviewer:
         self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], Outcome]
     ) -> web.Response:
         try:
-            body = await request.read()
+            async with self._intake.body_of(request) as body:
+                return await self._answer(body, judge)
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
             log.warning("review_too_large", reason=error.text)
             raise
+        except web.HTTPRequestTimeout as error:
+            self._metrics.decided(Decision.TOO_SLOW, duration_s=0)
+            log.warning("review_too_slow", reason=error.text)
+            raise
+
+    async def _answer(
+        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], Outcome]
+    ) -> web.Response:
         began_s = self._clock.monotonic()
         try:
             review = read_review(body)
@@ -191,11 +287,19 @@ class WebhookServer(HttpServer):
         *,
         registry: Registry,
         readiness: Callable[[], Readiness],
+        intake: Intake,
     ) -> None:
-        app = web.Application(client_max_size=settings.body_limit_mib * _BYTES_PER_MIB)
+        app = web.Application(
+            client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,
+            middlewares=[intake.stages],
+        )
         app.router.add_post(MUTATE, reviewer.mutate)
         app.router.add_post(VALIDATE, reviewer.validate)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(
-            app, host=settings.listen_host, port=settings.listen_port, ssl_context=tls.context
+            app,
+            host=settings.listen_host,
+            port=settings.listen_port,
+            ssl_context=tls.context,
+            connections=intake.connections,
         )

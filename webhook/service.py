@@ -10,6 +10,7 @@ from fracgpu.granted import Seal
 from kube.access import connect
 from kube.events import EventRecorder
 from process.clock import SystemClock
+from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
@@ -19,7 +20,7 @@ from webhook.inventory import Inventory
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
 from webhook.rules import Rules
-from webhook.server import Knowledge, Reviewer, WebhookServer
+from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 
 _COMPONENT: Final = "fracgpu-webhook"
@@ -38,7 +39,14 @@ def build(settings: WebhookSettings) -> Service:
     @asynccontextmanager
     async def open_parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
-            tls = ServingTls()
+            tls = ServingTls(client_ca_file=settings.client_ca_file)
+            connections = Connections(ConnectionLimits(most=settings.connection_limit))
+            intake = Intake(
+                connections,
+                body_limit_s=settings.body_limit_s,
+                client_names=settings.client_names,
+            )
+            metrics.watch_connections(lambda: connections.count)
             inventory = Inventory(
                 client, clock, label_reserved_mib=lambda: rules.current.label_reserved_mib
             )
@@ -76,10 +84,11 @@ def build(settings: WebhookSettings) -> Service:
             )
             server = WebhookServer(
                 settings,
-                Reviewer(knowledge, metrics, clock),
+                Reviewer(knowledge, metrics, clock, intake),
                 tls,
                 registry=registry,
                 readiness=gate.readiness,
+                intake=intake,
             )
             followers = (inventory, certificate, rules, namespaces)
             tasks = {name: loop for it in followers for name, loop in it.tasks.items()}

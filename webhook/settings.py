@@ -18,6 +18,22 @@ class WebhookSettings(ProcessSettings):
         8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
     )
     body_limit_mib: int = setting(3, "largest AdmissionReview that is read, in MiB", low=1, high=64)
+    body_limit_s: float = setting(
+        5.0,
+        "longest that a body may take to come; kube-apiserver waits no longer",
+        low=0.1,
+        high=30,
+    )
+    connection_limit: int = setting(
+        200, "most connections at once, about 0.5 MiB each", low=2, high=2000
+    )
+    client_ca_file: str = setting(
+        "",
+        "PEM file of the authority whose client certificates are asked for; empty asks for none",
+    )
+    client_names: tuple[str, ...] = setting(
+        (), "common names of client certificates that are let in; empty lets in every one"
+    )
     namespace: str = setting(
         SYSTEM_NAMESPACE, "namespace of the certificate's Secret and of the ConfigMap"
     )

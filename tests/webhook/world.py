@@ -14,13 +14,14 @@ from certs.authority import Pair
 from fracgpu.card import CardClass
 from fracgpu.granted import Seal
 from process.clock import SystemClock
+from process.connections import ConnectionLimits, Connections
 from process.telemetry import Readiness
 from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
 from webhook.metrics import WebhookMetrics
 from webhook.rules import Rules
-from webhook.server import Knowledge, Reviewer, WebhookServer
+from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 
 
@@ -79,9 +80,18 @@ class World:
 
 
 @asynccontextmanager
-async def a_webhook(*, body_limit_mib: int = 3, certificate: bool = True) -> AsyncIterator[World]:
+async def a_webhook(
+    *,
+    body_limit_mib: int = 3,
+    certificate: bool = True,
+    limits: ConnectionLimits | None = None,
+    body_limit_s: float = 5.0,
+    client_ca_file: str = "",
+    client_names: tuple[str, ...] = (),
+) -> AsyncIterator[World]:
     """Serve one on loopback."""
-    registry, tls, ca = CollectorRegistry(), ServingTls(), a_ca()
+    registry, ca = CollectorRegistry(), a_ca()
+    tls = ServingTls(client_ca_file=client_ca_file)
     world = World(url="", tls=tls, ca=ca, registry=registry)
     knowledge = Knowledge(
         classes=lambda: world.classes,
@@ -90,15 +100,24 @@ async def a_webhook(*, body_limit_mib: int = 3, certificate: bool = True) -> Asy
         ask_labels=world.ask_labels,
         seal=lambda namespace: Seal(scope=namespace),
     )
-    reviewer = Reviewer(knowledge, WebhookMetrics(registry), SystemClock())
     settings = WebhookSettings(
         listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
     )
+    connections = Connections(limits or ConnectionLimits(most=settings.connection_limit))
+    intake = Intake(connections, body_limit_s=body_limit_s, client_names=client_names)
+    reviewer = Reviewer(knowledge, WebhookMetrics(registry), SystemClock(), intake)
     readiness: Callable[[], Readiness] = lambda: Readiness(checks=world.checks)  # noqa: E731
-    server = WebhookServer(settings, reviewer, tls, registry=registry, readiness=readiness)
+    server = WebhookServer(
+        settings,
+        reviewer,
+        tls,
+        registry=registry,
+        readiness=readiness,
+        intake=intake,
+    )
     if certificate:
         leaf = a_leaf(ca)
-        tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+        tls.apply_secret({"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem})
     await server.start()
     try:
         world.url = f"https://127.0.0.1:{server.port}"

@@ -1,0 +1,101 @@
+"""A real kube-apiserver that shows the webhook a client certificate, as docs/security.md says."""
+
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from certs.authority import make_client
+from fracgpu import names
+from kube.access import connect
+from kube.kinds import NAMESPACES
+from simulator.ports import free_ports
+from tests.certs.tls_world import HOUR, a_ca, now, trusting
+from tests.support.gpu import a_sharing_node, register
+from tests.support.real_apiserver import real_api_server
+from tests.webhook.builders import a_pod, a_review
+from tests.webhook.cluster import World, running, says
+from webhook.settings import WebhookSettings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+CLIENT = "kube-apiserver-kubelet-client"
+
+
+def admission_configuration(folder: Path, *, server: str) -> tuple[Path, Path]:
+    """What kube-apiserver reads at its start; gives that, and the authority of its certificate."""
+    authority = a_ca()
+    client = make_client(authority, name=CLIENT, now=now(), life=HOUR)
+    for name, content in (
+        ("client.crt", client.cert_pem),
+        ("client.key", client.key_pem),
+        ("authority.crt", authority.cert_pem),
+    ):
+        (folder / name).write_bytes(content)
+    user = {
+        "client-certificate": str(folder / "client.crt"),
+        "client-key": str(folder / "client.key"),
+    }
+    kubeconfig = folder / "webhooks.kubeconfig"
+    users = [{"name": server, "user": user}]
+    kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": users}))
+    version = "apiserver.config.k8s.io/v1"
+    plugin = {
+        "apiVersion": version,
+        "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": str(kubeconfig),
+    }
+    plugins = [
+        {"name": name, "configuration": plugin}
+        for name in ("MutatingAdmissionWebhook", "ValidatingAdmissionWebhook")
+    ]
+    whole = {"apiVersion": version, "kind": "AdmissionConfiguration", "plugins": plugins}
+    (folder / "admission.yaml").write_text(json.dumps(whole))  # JSON is YAML
+    return folder / "admission.yaml", folder / "authority.crt"
+
+
+async def test_the_webhook_asks_the_api_server_for_a_client_certificate(tmp_path: Path) -> None:
+    listen_port, telemetry_port = free_ports(2)
+    configuration, authority = admission_configuration(tmp_path, server=f"127.0.0.1:{listen_port}")
+    flags = {"admission-control-config-file": str(configuration)}
+    async with real_api_server(tmp_path, flags=flags) as api:
+        kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
+        async with connect(kubeconfig) as client:
+            settings = WebhookSettings(
+                kubeconfig=str(kubeconfig),
+                listen_host="127.0.0.1",
+                listen_port=listen_port,
+                telemetry_host="127.0.0.1",
+                telemetry_port=telemetry_port,
+                drain_wait_s=0,
+                client_ca_file=str(authority),
+                client_names=(CLIENT,),
+            )
+            await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
+            await register(client, a_sharing_node("gpu-1"))
+            world = World(client=client, ca=a_ca(), settings=settings)
+            async with running(world):
+                await world.give_certificate()
+                await says(world, "200")
+                await world.register()
+
+                granted = await world.create(a_pod(fraction="0.5"))
+
+                assert granted["metadata"]["annotations"][names.GRANTED]
+                assert not await answers_a_stranger(world)
+
+
+async def answers_a_stranger(world: World) -> bool:
+    """Whether anybody else in the cluster gets an answer."""
+    url = f"https://127.0.0.1:{world.settings.listen_port}/mutate"
+    body = json.dumps(a_review(a_pod(fraction="0.5")))
+    connector = aiohttp.TCPConnector(ssl=trusting(world.ca.cert_pem))
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(url, data=body) as response,
+        ):
+            return response.status == 200
+    except (aiohttp.ClientError, OSError):
+        return False

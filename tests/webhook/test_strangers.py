@@ -1,0 +1,133 @@
+"""Who may ask the webhook, and what of it strangers can take, over real sockets and real TLS."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from benchmarks._http_caller import Caller, request_bytes
+from benchmarks._live_webhook import Live, live_webhooks
+from benchmarks.webhook import a_review
+from certs.authority import make_client
+from tests.certs.tls_world import HOUR, a_ca, now, trusting
+from tests.webhook.world import World, a_webhook
+
+BODY = json.dumps(a_review()).encode()
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def opened(live: Live, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
+    """Connections over TLS that ask nothing, or send something and then nothing."""
+    limited = asyncio.Semaphore(20)
+    trust = live.trust()
+
+    async def one() -> Ends | None:
+        async with limited:
+            try:
+                ends = await asyncio.open_connection("127.0.0.1", live.webhooks[0].port, ssl=trust)
+                if sends:
+                    ends[1].write(sends)
+                    await ends[1].drain()
+            except OSError:
+                return None  # turned away, or displaced by the next
+            return ends
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one()) for _ in range(count)]
+    return [it.result() for it in tasks if it.result() is not None]  # type: ignore[misc]  # filtered
+
+
+async def honest(live: Live) -> None:
+    async with Caller(live.webhooks[0].port, live.trust()) as caller:
+        async with asyncio.timeout(20):
+            status, answer = await caller.post(request_bytes("/mutate", BODY))
+    assert status == 200
+    assert json.loads(answer)["response"]["allowed"] is True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_idle_connections_and_half_sent_bodies_cost_little_and_hold_up_nobody(
+    tmp_path: Path,
+) -> None:
+    """As found: 1,200 idle connections took 422 MB and 200 half-sent bodies 1.2 GB of 512 MiB."""
+    large = b"x" * (2 * 1024 * 1024)
+    half = request_bytes("/mutate", b"x" * (3 * 1024 * 1024 - 1))[: len(large)]
+    most = [0.0]
+    async with live_webhooks(tmp_path) as live, AsyncExitStack() as stack:
+        await honest(live)
+        attacks = ((b"", 1200), (half, 200), (half[:100_000], 200), (b"POST /", 200))
+        for sends, count in (*attacks, *attacks[1:]):
+            for _, writer in await opened(live, count, sends=sends):
+                stack.callback(writer.close)
+            await honest(live)
+            most.append(live.webhooks[0].rss_mib)
+
+        assert max(most) < 450, most
+        await honest(live)
+
+
+async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> None:
+    async with a_webhook(body_limit_s=0.2) as world:
+        host, port = world.url.removeprefix("https://").split(":")
+        reader, writer = await asyncio.open_connection(
+            host, int(port), ssl=trusting(world.ca.cert_pem)
+        )
+        writer.write(request_bytes("/mutate", BODY)[:-1])
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        writer.close()
+
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert world.counted("too_slow") == 1
+
+
+async def asked_as(world: World, client: str | None, ca_name: str = "ours") -> int | str:
+    """Ask with a client certificate; gives the status, or how the connection was refused."""
+    authority = CLIENTS if ca_name == "ours" else a_ca()
+    pair = None if client is None else make_client(authority, name=client, now=now(), life=HOUR)
+    connector = aiohttp.TCPConnector(force_close=True, ssl=trusting(world.ca.cert_pem, client=pair))
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(f"{world.url}/mutate", data=BODY) as response,
+        ):
+            return response.status
+    except (aiohttp.ClientError, ssl.SSLError, OSError):
+        return "refused"
+
+
+CLIENTS = a_ca()
+
+
+async def test_the_webhook_asks_for_a_client_certificate_where_it_is_told_whose(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "clients.crt"
+    file.write_bytes(CLIENTS.cert_pem)
+    names = ("kube-apiserver-kubelet-client",)
+    async with a_webhook(client_ca_file=str(file), client_names=names) as world:
+        assert await asked_as(world, names[0]) == 200
+        assert await asked_as(world, "system:node:n1") == 403
+        assert await asked_as(world, None) == "refused"
+        assert await asked_as(world, names[0], "another") == "refused"
+
+
+async def test_any_certificate_of_the_authority_will_do_where_no_name_is_said(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "clients.crt"
+    file.write_bytes(CLIENTS.cert_pem)
+    async with a_webhook(client_ca_file=str(file)) as world:
+        assert await asked_as(world, "whoever") == 200
+        assert await asked_as(world, None) == "refused"
+
+
+async def test_without_an_authority_nobody_is_asked_for_a_certificate() -> None:
+    async with a_webhook() as world:
+        assert await asked_as(world, None) == 200
