@@ -1,0 +1,64 @@
+"""deploy/networkpolicies.yaml: every pod of ours is shut, and opened where somebody has to call."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.test_certificates import built
+from tests.support.policies import DEPLOY
+
+Json = dict[str, Any]
+
+POLICIES: list[Json] = list(yaml.safe_load_all((DEPLOY / "networkpolicies.yaml").read_text()))
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def pods() -> list[Json]:
+    kinds = ("Deployment", "DaemonSet")
+    return [it["spec"]["template"] for it in built("deploy") if it["kind"] in kinds]
+
+
+def callers(pod: Json, port: str) -> list[Any]:
+    """Who may reach a port of a pod; None stands for everybody."""
+    found: list[Any] = []
+    for policy in POLICIES:
+        wanted = policy["spec"]["podSelector"].get("matchLabels", {})
+        if wanted.items() <= pod["metadata"]["labels"].items():
+            for rule in policy["spec"]["ingress"]:
+                if any(it["port"] == port for it in rule["ports"]):
+                    found += rule.get("from", [None])
+    return found
+
+
+def test_every_pod_of_ours_is_shut_but_for_what_a_rule_opens() -> None:
+    first = POLICIES[0]["spec"]
+
+    assert first["podSelector"] == {}
+    assert {tuple(it["spec"]["policyTypes"]) for it in POLICIES} == {("Ingress",)}
+    assert {it["metadata"]["namespace"] for it in POLICIES} == {"fracgpu-system"}
+
+
+@pytest.mark.parametrize(
+    "pod", pods(), ids=lambda it: it["metadata"]["labels"]["app.kubernetes.io/name"]
+)
+def test_prometheus_alone_reaches_the_telemetry_of_every_role(pod: Json) -> None:
+    ports = {it["name"] for each in pod["spec"]["containers"] for it in each.get("ports", ())}
+
+    assert "telemetry" in ports
+    assert callers(pod, "telemetry") == [MONITORING]
+
+
+def test_the_webhook_is_open_to_the_api_server_wherever_it_calls_from() -> None:
+    (webhook,) = [it for it in pods() if "webhook" in str(it["metadata"]["labels"])]
+
+    assert callers(webhook, "https") == [None]
+
+
+def test_the_extender_is_open_to_the_kube_schedulers_beside_it_alone() -> None:
+    (scheduler,) = [it for it in pods() if "fracgpu-scheduler" in str(it["metadata"]["labels"])]
+    labels = scheduler["metadata"]["labels"]
+
+    (caller,) = callers(scheduler, "extender")
+    assert caller["podSelector"]["matchLabels"].items() <= labels.items()
+    assert "namespaceSelector" not in caller
