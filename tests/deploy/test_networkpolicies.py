@@ -19,10 +19,10 @@ def pods() -> list[Json]:
     return [it["spec"]["template"] for it in built("deploy") if it["kind"] in kinds]
 
 
-def callers(pod: Json, port: str) -> list[Any]:
+def callers(pod: Json, port: str, *, folder: str = "deploy") -> list[Any]:
     """Who may reach a port of a pod; None stands for everybody."""
     found: list[Any] = []
-    for policy in POLICIES:
+    for policy in [it for it in built(folder) if it["kind"] == "NetworkPolicy"]:
         wanted = policy["spec"]["podSelector"].get("matchLabels", {})
         if wanted.items() <= pod["metadata"]["labels"].items():
             for rule in policy["spec"]["ingress"]:
@@ -62,3 +62,9 @@ def test_the_extender_is_open_to_the_kube_schedulers_beside_it_alone() -> None:
     (caller,) = callers(scheduler, "extender")
     assert caller["podSelector"]["matchLabels"].items() <= labels.items()
     assert "namespaceSelector" not in caller
+
+
+def test_the_clusters_own_kube_scheduler_reaches_the_extender_from_its_nodes_network() -> None:
+    (scheduler,) = [it for it in pods() if "fracgpu-scheduler" in str(it["metadata"]["labels"])]
+
+    assert None in callers(scheduler, "extender", folder="overlays/cluster-scheduler/prepare")
