@@ -77,16 +77,17 @@ class Obstacle(Enum):
     """
 
     MEMORY = "too little free memory"
-    COMPUTE = "too little free compute"
+    COMPUTE = "too little free compute or no free slot"
     TOGETHER = "too few cards that fit together"
     OTHER_CARDS = "another model or size than asked for"
     OUT_OF_SERVICE = "unhealthy, set aside or cordoned"
     NO_CARDS = "no shared cards known"
 
 
-_OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
+OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
     Reason.TOO_LITTLE_FREE: Obstacle.MEMORY,
     Reason.TOO_FEW_CORES: Obstacle.COMPUTE,
+    Reason.NO_FREE_SLOT: Obstacle.COMPUTE,
     Reason.TOO_FEW_CARDS: Obstacle.TOGETHER,
     Reason.CONTAINERS_CLASH: Obstacle.TOGETHER,
     Reason.TOO_MANY_TRIES: Obstacle.TOGETHER,
@@ -98,6 +99,7 @@ _OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
     Reason.NOT_SHARED: Obstacle.NO_CARDS,
     Reason.NO_INVENTORY: Obstacle.NO_CARDS,
 }
+"""The obstacle that each reason is; every reason is one."""
 
 
 class Answers:
@@ -214,7 +216,7 @@ class Survey:
 
 def obstacle(reasons: Iterable[Reason | None]) -> Obstacle:
     """Give the obstacle nearest to a yes of all the reasons that a node and its cards give."""
-    met = {_OBSTACLES.get(reason, Obstacle.TOGETHER) for reason in reasons if reason is not None}
+    met = {OBSTACLES[reason] for reason in reasons if reason is not None}
     return next((it for it in Obstacle if it in met), Obstacle.NO_CARDS)
 
 

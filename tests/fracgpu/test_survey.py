@@ -16,7 +16,7 @@ from fracgpu.ledger import Ledger
 from fracgpu.placement import NoPlacement, Placement, Reason, place
 from fracgpu.request import ContainerNeed, PodNeed, Strategy, Topology
 from fracgpu.snapshot import PodHolds
-from fracgpu.survey import FITS, Obstacle, Survey, may_preempt, obstacle, refusal
+from fracgpu.survey import FITS, OBSTACLES, Obstacle, Survey, may_preempt, obstacle, refusal
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
@@ -231,7 +231,8 @@ def test_one_more_container_is_searched_node_by_node() -> None:
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_is_one_of_six_obstacles(reason: Reason) -> None:
     assert len(Obstacle) == 6
-    assert obstacle([None, reason]) in Obstacle
+    assert reason in OBSTACLES
+    assert obstacle([None, reason]) is OBSTACLES[reason]
 
 
 def test_of_several_reasons_the_one_nearest_to_a_yes_is_said() -> None:
