@@ -46,6 +46,7 @@ def test_preparing_changes_nothing_but_whom_the_certificates_role_restarts() -> 
     assert {kind for kind, _ in prepared.keys() - base.keys()} == {
         "ConfigMap",
         "DaemonSet",
+        "NetworkPolicy",
         "Role",
         "RoleBinding",
         "ServiceAccount",
