@@ -7,7 +7,8 @@ import pytest
 
 from fracgpu import names
 from fracgpu.node_marks import marks_of
-from kube.kinds import EVENTS, PODS
+from kube.errors import NotFound
+from kube.kinds import EVENTS, LEASES, PODS
 from kube.objects import decode_object
 from tests.e2e.test_real_uninstall import settled, uninstall
 from tests.support.real_cluster import NODE, RealCluster
@@ -49,6 +50,13 @@ def our_files() -> list[str]:
     return sorted(it.name for it in (*_CDI.glob("fracgpu*"), *_LINKS.glob("*")))
 
 
+async def node_has_its_lease(cluster: RealCluster) -> bool:
+    try:
+        return bool(await cluster.client.get(LEASES, NODE, namespace="kube-node-lease"))
+    except NotFound:
+        return False
+
+
 async def unlabelled_node_is_clean(cluster: RealCluster) -> bool:
     agents = await cluster.pods(names.SYSTEM_NAMESPACE, app="fracgpu-deviceplugin")
     return not agents and not marks_of(await cluster.node())
@@ -59,6 +67,9 @@ async def test_installed_used_and_uninstalled_a_real_cluster_is_as_before_object
 ) -> None:
     async with a_cluster_with_our_images(tmp_path) as cluster:
         kubeconfig = cluster.kubectl.kubeconfig
+        await until(
+            lambda: node_has_its_lease(cluster), what="kubelet has made its own Lease", limit_s=90
+        )
         before, files_before = await settled(cluster.client), our_files()
         await install(cluster)
         await wait_counted(cluster, mib=ALL_MIB)
