@@ -1,5 +1,8 @@
 """Keys, names and lists have an end before they are read."""
 
+import json
+import time
+
 import pytest
 
 from fracgpu import names
@@ -8,6 +11,7 @@ from fracgpu.container import ContainerSpec
 from fracgpu.errors import RequestError
 from fracgpu.globs import MAX_GLOB_CHARS
 from fracgpu.request import read_request
+from fracgpu.views import read_pod
 
 TRAIN = ContainerSpec(name="train")
 
@@ -64,3 +68,19 @@ def test_as_much_as_is_read_is_no_fault() -> None:
     containers = [ContainerSpec(name=f"{n:0>63}") for n in range(MAX_CONTAINERS)]
 
     refuse_beyond({names.MODEL: "x" * MAX_VALUE_CHARS}, containers)  # raises nothing
+
+
+@pytest.mark.parametrize("text", ["[" * 250_000, "*a," * 80_000, "9" * 250_000, "c=0.5," * 40_000])
+@pytest.mark.parametrize("key", [names.MODEL, names.FRACTION])
+def test_a_hostile_pod_that_went_past_the_webhook_holds_up_no_reader(key: str, text: str) -> None:
+    """The scheduler reads every pod of the cluster, also of namespaces the webhook leaves alone."""
+    metadata = {"name": "p", "annotations": {names.MEMORY: "1Gi", key: text}}
+    body = json.dumps({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}).encode()
+    began_s = time.thread_time()
+
+    pod = read_pod(body)
+
+    assert time.thread_time() - began_s < 0.1
+    assert pod.need is None
+    assert f"{key} is " in pod.need_problem
+    assert len(pod.need_problem.encode()) <= 1000
