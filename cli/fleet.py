@@ -142,6 +142,11 @@ def _card(
         trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
     elif load.cordoned and cordon is not None:
         trouble = f"set aside until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
+    elif load.unplaced_mib:
+        held = f"{load.unplaced_mib} MiB of it may be held"
+        trouble = (
+            f"{held} by {_unplaced(node.node, snapshot, pods)}, whose assignment is unreadable"
+        )
     elif load.free_slots < 1:
         trouble = f"all its slots are taken: {load.held_slots} of {card.slots}"
     return CardRow(
@@ -161,3 +166,9 @@ def _card(
         until=cordon.until if load.cordoned and cordon is not None else None,
         slices=holders_of(load, snapshot, pods),
     )
+
+
+def _unplaced(node: str, snapshot: Snapshot, pods: Mapping[str, PodView]) -> str:
+    """Name the pods of a node that may be on any of its cards."""
+    uids = [uid for uid, it in snapshot.pods.items() if it.node == node and it.unplaced is not None]
+    return ", ".join(sorted(pods[uid].record.key if uid in pods else uid for uid in uids))

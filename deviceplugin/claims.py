@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -10,6 +10,7 @@ from fracgpu import names
 from fracgpu.allocation import Hold, Slice, holds_by_card
 from fracgpu.card import Card, CardUuid, Health
 from fracgpu.container import ContainerKind, ContainerSpec
+from fracgpu.snapshot import holds_of
 from fracgpu.units import Mib
 from fracgpu.views import PodView
 
@@ -261,16 +262,30 @@ def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> No
             text = f"{whose} was promised {part.card}, unhealthy: {card.health_reason}"
             return _no(Doubt.UNHEALTHY, text)
     held = held_on(picture.pods.values(), node=picture.node)
+    unplaced = _unplaced(picture)
     for part in slices:
         card, hold = picture.cards[part.card], held[part.card]
         what = f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of"
-        if hold.mib > card.capacity_mib:
+        if hold.mib + sum(it.mib for it in unplaced.values()) > card.capacity_mib:
             text = f"{what} {picture.node} together hold {hold.mib} of {card.capacity_mib} MiB"
+            for pod, most in sorted(unplaced.items()):
+                text += f", and {pod} up to {most.mib} more: its {names.ASSIGNMENT} cannot be read"
             return _no(Doubt.OVER_CAPACITY, text)
-        if hold.slots > card.slots:
+        if hold.slots + sum(it.slots for it in unplaced.values()) > card.slots:
             text = f"{what} {picture.node} together have {hold.slots} containers of {card.slots}"
             return _no(Doubt.OVER_SLOTS, text)
     return None
+
+
+def _unplaced(picture: NodePicture) -> Mapping[str, Hold]:
+    """Give the pods that may be on any card, and the most that each may hold of one."""
+    largest_mib = max(card.capacity_mib for card in picture.cards.values())
+    found = {}
+    for pod in picture.pods.values():
+        record = pod.record
+        if record.node == picture.node and (most := holds_of(record).unplaced):
+            found[record.key] = replace(most, mib=Mib(min(most.mib, largest_mib)))
+    return found
 
 
 def held_on(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, Hold]:

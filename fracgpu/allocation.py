@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from fracgpu import names
 from fracgpu.card import CardUuid
 from fracgpu.container import ContainerKind, ContainerSpec, effective
-from fracgpu.units import Mib
+from fracgpu.errors import RequestError
+from fracgpu.units import FULL_CORES, MAX_MIB, Mib, parse_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,9 @@ class PodRecord:
     def key(self) -> str:
         """``namespace/name``, for people."""
         return f"{self.namespace}/{self.name}"
+
+
+_WHOLE_CARD: Final = Hold(mib=MAX_MIB, cores=FULL_CORES)
 
 
 class Phase(Enum):
@@ -120,3 +125,28 @@ def holds_by_card(
         )
         for card, amounts in mib.items()
     }
+
+
+def most_by_limits(containers: Sequence[ContainerSpec]) -> Hold:
+    """Give the most that a pod can hold of any one card, where its assignment does not say.
+
+    The limits say how many MiB in all; the node agent starts no container with more. Without limits
+    that can be read it may be a whole card of any size. What it takes of a card's compute does not
+    stand in the limits, so it is all.
+    """
+    amounts: list[tuple[ContainerKind, int]] = []
+    for container in containers:
+        text = container.limits.get(names.GPU_MEM)
+        if text is None:
+            continue
+        try:
+            amounts.append((container.kind, parse_mib(text, field=names.GPU_MEM)))
+        except RequestError:
+            return _WHOLE_CARD
+    if not amounts:
+        return _WHOLE_CARD
+    return Hold(
+        mib=Mib(effective(amounts)),
+        cores=FULL_CORES,
+        slots=effective([(kind, 1) for kind, _ in amounts]),
+    )

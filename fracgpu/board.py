@@ -23,7 +23,7 @@ UNSEEN: Final = 0
 USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 9
 
 # What a node is.
-SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN = 0, 1, 2, 3, 4
+SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 
 _FIRST_ROWS: Final = 64
 
@@ -177,4 +177,6 @@ def _node_state(loads: NodeLoads) -> int:
         return NOT_SHARED
     if not loads.node.schedulable:
         return UNSCHEDULABLE
+    if loads.node.problem:
+        return UNREADABLE
     return SHARES if loads.cards else EMPTY

@@ -20,8 +20,9 @@ from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError, WireError
 from fracgpu.request import model_globs
 from fracgpu.resources import requested
-from fracgpu.snapshot import PodHolds
+from fracgpu.snapshot import PodHolds, holds_of
 from fracgpu.units import Mib
+from fracgpu.views import read_pod
 from fracgpu.wire import UNREADABLE, read_assignment
 
 _TERMINAL: Final = ("Succeeded", "Failed")
@@ -40,7 +41,7 @@ class BoundPod:
         started: when kubelet took it on, as the API server writes times; empty before.
         holds: what it holds of cards; nothing once it has ended.
         models: globs of the card models that it accepts; empty where it accepts any.
-        problem: why its assignment cannot be read; else empty.
+        problem: why its assignment cannot be read; else empty. It then holds the most it can.
     """
 
     namespace: str
@@ -65,7 +66,7 @@ class BoundPod:
 
 
 class _Notes(msgspec.Struct, gc=False):
-    assignment: str = msgspec.field(name="fracgpu.io/assignment", default="")
+    assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
     model: str = msgspec.field(name="fracgpu.io/model", default="")
 
 
@@ -130,7 +131,15 @@ def read_bound(body: bytes) -> BoundPod | None:
         return None
     live = pod.status.phase not in _TERMINAL
     containers = _containers(spec)
-    holds, problem = _holds(meta, containers) if live else ({}, "")
+    uid, node = meta.uid, sys.intern(spec.node_name)
+    problem = ""
+    holds = PodHolds(pod_uid=uid, node=node, holds={})
+    if live:
+        try:
+            holds = PodHolds(pod_uid=uid, node=node, holds=_holds(meta, containers))
+        except WireError as error:
+            # Its limits then say what it may hold, and they were not decoded.
+            holds, problem = holds_of(read_pod(body).record), str(error)
     return BoundPod(
         namespace=sys.intern(meta.namespace),
         name=meta.name,
@@ -140,27 +149,21 @@ def read_bound(body: bytes) -> BoundPod | None:
         started=pod.status.start_time,
         labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
         host=_shared_host(requested(containers)) if live else NO_HOST,
-        holds=PodHolds(pod_uid=meta.uid, node=sys.intern(spec.node_name), holds=holds),
+        holds=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
         problem=problem,
     )
 
 
-def _holds(
-    meta: _Meta, containers: tuple[ContainerSpec, ...]
-) -> tuple[Mapping[CardUuid, Hold], str]:
-    text = meta.annotations.assignment if meta.annotations else ""
-    if not text:
-        return {}, ""
-    try:
-        found = holds_by_card(read_assignment(text), containers)
-    except WireError as error:
-        return {}, str(error)
-    shared = {
+def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUuid, Hold]:
+    text = meta.annotations.assignment if meta.annotations else None
+    if text is None:
+        return {}
+    found = holds_by_card(read_assignment(text), containers)
+    return {
         CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores, hold.slots)
         for uuid, hold in found.items()
     }
-    return shared, ""
 
 
 def _containers(spec: _Spec) -> tuple[ContainerSpec, ...]:

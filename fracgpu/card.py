@@ -8,6 +8,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NewType
 
+from fracgpu import names
 from fracgpu.globs import glob_matches
 from fracgpu.units import Mib
 
@@ -86,6 +87,7 @@ class NodeCards:
     Attributes:
         heat: how busy a card was lately, 0..1, where somebody says.
         foreign: MiB of a card that somebody uses who is no pod we know.
+        unreadable: annotation → why it cannot be read; each is read by itself.
         host: what the node has besides cards.
     """
 
@@ -95,10 +97,15 @@ class NodeCards:
     shared: bool = True
     schedulable: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
     host: "Host" = field(default_factory=lambda: NO_HOST)
+
+    @property
+    def problem(self) -> str:
+        """Why the node takes no new slices: what it has, or what keeps them off, is not known."""
+        return "; ".join(why for key, why in self.unreadable.items() if key != names.NODE_HEAT)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
         """Give the cards whose cordon has not lapsed at *now*."""

@@ -145,7 +145,7 @@ def objections_of(node: NodeCards, subject: Subject, world: World) -> tuple[Obje
             Objection(text="the node is not ready", remedy=f"kubectl describe node {name}")
         )
     if node.problem:
-        found.append(Objection(text=f"its inventory cannot be read: {node.problem}"))
+        found.append(Objection(text=f"an annotation of it cannot be read: {node.problem}"))
     allows = subject.rules.allows
     opened = open_labels(node, world)
     found += [_selector_objection(node, subject)] if not allows(opened, ()) else []
@@ -349,7 +349,7 @@ def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) ->
     match why:
         case Reason.TOO_LITTLE_FREE:
             foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
-            return f"{why.value} for {most_mib} MiB{foreign}"
+            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(load)}"
         case Reason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
             return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"
@@ -365,3 +365,9 @@ def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) ->
             return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
         case _:
             return str(why.value)
+
+
+def _unplaced(load: CardLoad) -> str:
+    if not load.unplaced_mib:
+        return ""
+    return f" ({load.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"

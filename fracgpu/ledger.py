@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from fracgpu.allocation import Allocation, Assignment, Hold, Phase, PodRecord, holds_by_card
+from fracgpu.allocation import Allocation, Assignment, Phase, PodRecord, holds_by_card
 from fracgpu.card import CardUuid, NodeCards
-from fracgpu.snapshot import NodeLoads, PodHolds, Snapshot, node_loads
+from fracgpu.snapshot import NodeLoads, PodHolds, Snapshot, holds_of, node_loads
 from fracgpu.units import Mib
 
 
@@ -58,20 +58,17 @@ class Ledger:
 
     def set_pod(self, pod: PodRecord) -> None:
         """Observe a pod as the API server shows it now."""
-        holds: Mapping[CardUuid, Hold] = {}
-        if pod.live and pod.node and pod.assignment:
-            holds = holds_by_card(pod.assignment, pod.containers)
-        self.observe(PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds))
+        self.observe(holds_of(pod))
 
     def observe(self, pod: PodHolds) -> None:
         """Observe what a pod holds now; nothing where it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
         if pod.node:
             self.forget(pod.pod_uid)
-        if before == pod or (before is None and not pod.holds):
+        if before == pod or (before is None and not pod.anything):
             return
         self._unobserve(pod.pod_uid)
-        if pod.node and pod.holds:
+        if pod.node and pod.anything:
             self._observed[pod.pod_uid] = pod
             self._on_node.setdefault(pod.node, set()).add(pod.pod_uid)
             self._touch(pod.node)

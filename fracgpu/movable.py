@@ -68,6 +68,7 @@ def _placing_rules(picture: Picture, occupant: Occupant) -> _Rules:
     need = view.need
     return (
         (need is None or not need.containers, Reason.NEED_UNREADABLE),
+        (bool(view.record.problem), Reason.ASSIGNMENT_UNREADABLE),
         (held is not None and len(held.holds) > 1, Reason.SEVERAL_CARDS),
         (
             need is not None and any(it.cards > 1 for it in need.containers),

@@ -42,6 +42,7 @@ class Reason(Enum):
     PROTECTED = "an annotation of another evictor protects it"
     SYSTEM_CRITICAL = "it is critical to the system"
     NEED_UNREADABLE = "what it asks for cannot be read"
+    ASSIGNMENT_UNREADABLE = "which cards it holds cannot be read"
     SEVERAL_CARDS = "it holds several cards"
     OTHER_SCHEDULER = "another scheduler would place its replacement"
     UNJUDGED = "it has scheduling constraints that we cannot judge"

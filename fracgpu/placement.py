@@ -41,6 +41,7 @@ class Reason(Enum):
     NOT_SHARED = "the node does not share its cards"
     NO_INVENTORY = "the node has not reported its cards"
     UNSCHEDULABLE = "the node is cordoned"
+    UNREADABLE = "what its annotations say of its cards cannot be read"
     TOO_FEW_CARDS = "too few cards"
     UNHEALTHY = "unhealthy"
     CORDONED = "set aside by the rebalancer"
@@ -164,6 +165,8 @@ def _node_refusal(loads: NodeLoads) -> Reason | None:
         return Reason.NOT_SHARED
     if not loads.node.schedulable:
         return Reason.UNSCHEDULABLE
+    if loads.node.problem:
+        return Reason.UNREADABLE
     if not loads.cards:
         return Reason.NO_INVENTORY
     return None

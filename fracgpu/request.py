@@ -6,7 +6,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from fracgpu import names, stated
+from fracgpu import names, stated, units
 from fracgpu.bounds import MAX_GLOBS, refuse_beyond
 from fracgpu.card import model_key
 from fracgpu.container import ContainerKind, ContainerSpec
@@ -16,7 +16,7 @@ from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.stated import limit_of, per_card_mib, stated_amounts
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
-FULL_CORES: Final = 100
+FULL_CORES: Final = units.FULL_CORES
 MAX_CARDS: Final = stated.MAX_CARDS
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
-from fracgpu.allocation import Hold
+from fracgpu.allocation import Hold, PodRecord, holds_by_card, most_by_limits
 from fracgpu.card import Card, CardUuid, NodeCards
 from fracgpu.units import Mib
 
@@ -16,7 +16,9 @@ class CardLoad:
 
     Attributes:
         foreign_mib: what somebody holds who is no pod we know; it is not free either.
-        heat: how busy the card was lately, 0..1; 1 where nobody says.
+        unplaced_mib: what pods of the node may hold here whose assignment cannot be read: it may be
+            on any of the node's cards, so it is free on none.
+        heat: how busy the card was lately, 0..1; 1 where nobody says, since unknown is never cool.
     """
 
     card: Card
@@ -26,12 +28,14 @@ class CardLoad:
     pods: frozenset[str] = frozenset()
     cordoned: bool = False
     foreign_mib: Mib = Mib(0)
+    unplaced_mib: Mib = Mib(0)
     heat: float = 1.0
 
     @property
     def free_mib(self) -> Mib:
         """Capacity less requested; negative where a card shrank under its pods."""
-        return Mib(self.card.capacity_mib - self.held_mib - self.foreign_mib)
+        spoken_for = self.held_mib + self.foreign_mib + self.unplaced_mib
+        return Mib(self.card.capacity_mib - spoken_for)
 
     @property
     def free_slots(self) -> int:
@@ -85,11 +89,30 @@ class NodeLoads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHolds:
-    """Where one pod holds what."""
+    """Where one pod holds what.
+
+    Attributes:
+        unplaced: where its assignment cannot be read, the most it may hold of each card.
+    """
 
     pod_uid: str
     node: str
     holds: Mapping[CardUuid, Hold]
+    unplaced: Hold | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether it holds something, or may."""
+        return bool(self.holds) or self.unplaced is not None
+
+
+def holds_of(pod: PodRecord) -> PodHolds:
+    """Give what a pod holds: nothing unless it is bound and live, and unknown is full."""
+    if not (pod.live and pod.node):
+        return PodHolds(pod_uid=pod.uid, node=pod.node, holds={})
+    holds = holds_by_card(pod.assignment or {}, pod.containers)
+    unplaced = most_by_limits(pod.containers) if pod.problem else None
+    return PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds, unplaced=unplaced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +160,16 @@ def node_loads(
     """Fold the holds of *pods* on *node* into its cards.
 
     Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
+    A pod whose assignment cannot be read counts on every card, as no more than the whole card.
     """
+    unplaced_mib = unplaced_cores = unplaced_slots = 0
     held: dict[CardUuid, tuple[int, int, int]] = {}
     holders: dict[CardUuid, list[str]] = {}
     for pod in pods:
+        if pod.unplaced is not None:
+            unplaced_mib += pod.unplaced.mib
+            unplaced_cores += pod.unplaced.cores
+            unplaced_slots += pod.unplaced.slots
         for uuid, hold in pod.holds.items():
             mib, cores, slots = held.get(uuid, (0, 0, 0))
             held[uuid] = (mib + hold.mib, cores + hold.cores, slots + hold.slots)
@@ -151,11 +180,12 @@ def node_loads(
         loads[card.uuid] = CardLoad(
             card=card,
             held_mib=Mib(mib),
-            held_cores=cores,
-            held_slots=slots,
+            held_cores=cores + unplaced_cores,
+            held_slots=slots + unplaced_slots,
             pods=frozenset(holders.get(card.uuid, ())),
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
+            unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
             heat=node.heat.get(card.uuid, 1.0),
         )
     return NodeLoads(node=node, cards=MappingProxyType(loads))

@@ -41,6 +41,7 @@ _WHOLE: Final = (
     Reason.TOO_FEW_CARDS,
     Reason.CONTAINERS_CLASH,
     Reason.TOO_MANY_TRIES,
+    Reason.UNREADABLE,
 )
 _OF_CARDS: Final = (
     Reason.UNHEALTHY,
@@ -98,6 +99,7 @@ OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
     Reason.UNSCHEDULABLE: Obstacle.OUT_OF_SERVICE,
     Reason.NOT_SHARED: Obstacle.NO_CARDS,
     Reason.NO_INVENTORY: Obstacle.NO_CARDS,
+    Reason.UNREADABLE: Obstacle.NO_CARDS,
 }
 """The obstacle that each reason is; every reason is one."""
 

@@ -12,6 +12,9 @@ Mib = NewType("Mib", int)
 # No card comes near 16 TiB; above it a number is a mistake (bytes written as MiB, say).
 MAX_MIB: Final = Mib(16 * 1024 * 1024)
 
+# Compute is counted in percent of one card's.
+FULL_CORES: Final = 100
+
 _BYTES_PER_MIB: Final = 1024 * 1024
 _SUFFIX_BYTES: Final = {
     "Ki": 1024,

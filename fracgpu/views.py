@@ -1,21 +1,20 @@
 """Pods and nodes of the API server as the roles see them: JSON in, our types out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from fracgpu import names
 from fracgpu.allocation import Assignment, PodRecord
-from fracgpu.card import Card, CardUuid, Cordon, NodeCards
+from fracgpu.card import NodeCards
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError, WireError
 from fracgpu.grant import admitted_need
 from fracgpu.request import PodNeed, Rebalance, read_request
 from fracgpu.resources import host_of
-from fracgpu.units import Mib
 from fracgpu.wire import (
     UNREADABLE,
     read_assignment,
@@ -26,6 +25,7 @@ from fracgpu.wire import (
 )
 
 _TERMINAL: Final = ("Succeeded", "Failed")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,9 @@ def read_pod(body: bytes) -> PodView:
 
 
 def read_node(body: bytes) -> NodeCards:
-    """Read a node: its cards, cordons and whether it shares them. Spoilt annotations: *problem*.
+    """Read a node: its cards, cordons and whether it shares them.
+
+    Each annotation is read by itself, and one that cannot be read stands in *unreadable*.
 
     Raises:
         WireError: *body* is not a node at all.
@@ -222,29 +224,32 @@ def read_node(body: bytes) -> NodeCards:
     meta = node.metadata
     labels = meta.labels or {}
     annotations = meta.annotations or {}
-    problem = ""
-    cards: tuple[Card, ...] = ()
-    cordons: tuple[Cordon, ...] = ()
-    heat: Mapping[CardUuid, float] = {}
-    foreign: Mapping[CardUuid, Mib] = {}
-    try:
-        cards = read_cards(annotations.get(names.NODE_CARDS, ""))
-        cordons = read_cordons(annotations.get(names.NODE_CORDONS, ""))
-        heat = read_heat(annotations.get(names.NODE_HEAT, ""))
-        foreign = read_foreign(annotations.get(names.NODE_FOREIGN, ""))
-    except WireError as error:
-        problem = str(error)
+    unreadable: dict[str, str] = {}
+
+    def read(name: str, reader: Callable[[str], _T], missing: _T) -> _T:
+        found = annotations.get(name)
+        if found is None:
+            return missing
+        if not found:
+            unreadable[name] = f"{name}: it is empty; want JSON, or no such annotation"
+            return missing
+        try:
+            return reader(found)
+        except WireError as error:
+            unreadable[name] = str(error)
+            return missing
+
     conditions = {it.type: it.status for it in node.status.conditions or ()}
     return NodeCards(
         node=meta.name,
-        cards=cards,
-        cordons=cordons,
+        cards=read(names.NODE_CARDS, read_cards, ()),
+        cordons=read(names.NODE_CORDONS, read_cordons, ()),
         shared=labels.get(names.SHARE_LABEL) == "true",
         schedulable=not node.spec.unschedulable and conditions.get("Ready", "True") == "True",
         labels=labels,
-        problem=problem,
-        heat=heat,
-        foreign=foreign,
+        heat=read(names.NODE_HEAT, read_heat, {}),
+        foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        unreadable=unreadable,
         host=host_of(node.status.allocatable or {}),
     )
 

@@ -1,4 +1,8 @@
-"""Our annotations as JSON and back: assignment, cards, cordons. Strict about what is ours alone."""
+"""Our annotations as JSON and back: assignment, cards, cordons, heat, foreign memory.
+
+A field that we do not know is skipped: a later version may have written it. What is left is read
+strictly, and whoever calls counts what cannot be read as full.
+"""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,7 +26,7 @@ MAX_ANNOTATION_CHARS: Final = 64 * 1024
 UNREADABLE: Final = (ValueError, RecursionError)
 
 
-class _WireSlice(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _WireSlice(msgspec.Struct, omit_defaults=True):
     card: str
     mib: int
     cores: int = 0

@@ -43,19 +43,24 @@ def wanted_on(node: NodeCards, wanted: Wanted, *, now: datetime) -> tuple[Cordon
 
     Entries of others are kept until they lapse, even where we want the same card: theirs keeps
     slices off it just as well. Ours are renewed when half their life is over.
+
+    An annotation that cannot be read closes the whole node to new slices, so it is replaced: by an
+    entry for each card that is not known to be cool, since the old one may have been about it.
     """
     mine = [it for it in node.cordons if it.reason == REASON]
     others = [it for it in node.cordons if it.reason != REASON and it.until > now]
     taken = {it.card for it in others}
     here = {card.uuid for card in node.cards}
     until = {it.card: it.until for it in mine if it.until > now and it.card not in wanted.cool}
-    for card in (wanted.repel & here) - taken:
+    unreadable = names.NODE_CORDONS in node.unreadable
+    repel = (here - wanted.cool) | wanted.repel if unreadable else wanted.repel
+    for card in (repel & here) - taken:
         if card not in until or until[card] - now < wanted.lasting / 2:
             until[card] = now + wanted.lasting
     ours = [Cordon(card=card, until=end, reason=REASON) for card, end in until.items()]
     after = [*others, *ours]
     changed = {(it.card, it.until) for it in after} != {(it.card, it.until) for it in node.cordons}
-    return tuple(sorted(after, key=lambda it: it.card)) if changed else None
+    return tuple(sorted(after, key=lambda it: it.card)) if changed or unreadable else None
 
 
 class Cordons:

@@ -79,7 +79,9 @@ class World:
             return
         self._ledger.set_pod(record)
         view = change.object.view
-        concerned = view.need is not None or view.need_problem or record.assignment
+        concerned = (
+            view.need is not None or view.need_problem or record.assignment or record.problem
+        )
         if record.live and concerned:
             self._occupants[change.uid] = change.object
         else:

@@ -108,6 +108,6 @@ class Audit:
 def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodHolds]]:
     found: dict[str, list[PodHolds]] = {}
     for pod in pods:
-        if isinstance(pod, BoundPod) and pod.holds.holds:
+        if isinstance(pod, BoundPod) and pod.holds.anything:
             found.setdefault(pod.node, []).append(pod.holds)
     return found

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import structlog
+
+from fracgpu import names
 from fracgpu.bookings import BoundPod, read_bound
 from fracgpu.card import NodeCards
 from fracgpu.errors import WireError
@@ -10,6 +13,8 @@ from fracgpu.views import PodView, read_node, read_pod
 from kube.informer import Change, ChangeType
 from scheduler.patience import News
 from scheduler.roster import Roster
+
+log = structlog.get_logger()
 
 # A bound pod is kept in few words; one that waits, with all it asks.
 AnyPod = BoundPod | PodView
@@ -69,6 +74,8 @@ class Book:
         news: is told that something changed.
         roster: is told of bound pods.
         on_new: told of each pod that is seen bound for the first time.
+        on_unreadable: told of an annotation, and how many pods or nodes have one that cannot be
+            read, each time that this changes.
     """
 
     def __init__(
@@ -78,14 +85,20 @@ class Book:
         roster: Roster,
         *,
         on_new: Callable[[BoundPod], None] = lambda _: None,
+        on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
         self._news = news
         self._roster = roster
         self._on_new = on_new
+        self._on_unreadable = on_unreadable
+        self._unreadable: dict[str, dict[str, str]] = {}
 
     def pod_changed(self, change: Change[AnyPod]) -> None:
         pod = change.object
+        gone = change.type is ChangeType.DELETED
+        problem = pod.problem if isinstance(pod, BoundPod) and not gone else ""
+        self._note(names.ASSIGNMENT, change.uid, of=str(change.key), problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
             self._roster.remove(change.uid)
@@ -98,8 +111,25 @@ class Book:
         self._news.heard(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:
+        gone = change.type is ChangeType.DELETED
+        for key in {*self._unreadable, *change.object.unreadable} - {names.ASSIGNMENT}:
+            problem = "" if gone else change.object.unreadable.get(key, "")
+            self._note(key, change.uid, of=change.key.name, problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_node(change.key.name)
         else:
             self._ledger.set_node(change.object)
         self._news.heard()
+
+    def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:
+        """Keep which objects have an annotation that cannot be read, and say so once for each."""
+        known = self._unreadable.setdefault(annotation, {})
+        if known.get(uid, "") == problem:
+            return
+        if problem:
+            known[uid] = problem
+            log.error("annotation_unreadable", of=of, problem=problem, counts_as="full")
+        else:
+            del known[uid]
+            log.info("annotation_readable_again", of=of, annotation=annotation)
+        self._on_unreadable(annotation, len(known))

@@ -30,9 +30,16 @@ class Core:
     Args:
         strategy: gives the cluster's default at the moment of asking.
         clock: tells which cordons and assumptions still hold.
+        on_unreadable: told of an annotation, and how many pods or nodes have an unreadable one.
     """
 
-    def __init__(self, *, strategy: Callable[[], Strategy], clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        strategy: Callable[[], Strategy],
+        clock: Clock,
+        on_unreadable: Callable[[str, int], None] = lambda *_: None,
+    ) -> None:
         self._strategy = strategy
         self._clock = clock
         self.ledger = Ledger()
@@ -40,7 +47,13 @@ class Core:
         self.roster = Roster()
         self.board = Board(self.ledger)
         self.waste = WasteOrder(self.board, self.roster, now=clock.now)
-        self.book = Book(self.ledger, self.news, self.roster, on_new=self.waste.saw)
+        self.book = Book(
+            self.ledger,
+            self.news,
+            self.roster,
+            on_new=self.waste.saw,
+            on_unreadable=on_unreadable,
+        )
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
             {Strategy.LEAST_WASTE: self.waste}
         )

@@ -6,7 +6,18 @@ from enum import Enum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from fracgpu import names
+
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+_READ = (
+    names.ASSIGNMENT,
+    names.NODE_CARDS,
+    names.NODE_CORDONS,
+    names.NODE_HEAT,
+    names.NODE_FOREIGN,
+)
 
 
 class Verb(Enum):
@@ -97,11 +108,19 @@ class SchedulerMetrics:
             "Nodes whose books differed from a fold from scratch in the last audit; always 0.",
             registry=registry,
         )
+        self._unreadable = Gauge(
+            "fracgpu_scheduler_unreadable_objects",
+            "Pods and nodes with this annotation in an unreadable form; they count as full.",
+            ["annotation"],
+            registry=registry,
+        )
         self._audits = Counter(
             "fracgpu_scheduler_audits_total",
             "Comparisons of the books with a fold from scratch.",
             registry=registry,
         )
+        for key in _READ:
+            self._unreadable.labels(key)
         for verb in Verb:
             self._requests.labels(verb.value, RequestOutcome.ANSWERED.value)
         for outcome in BindOutcome:
@@ -126,6 +145,9 @@ class SchedulerMetrics:
 
     def config_refused(self) -> None:
         self._config_refused.inc()
+
+    def unreadable(self, annotation: str, objects: int) -> None:
+        self._unreadable.labels(annotation).set(objects)
 
     def watch(
         self,

@@ -92,7 +92,7 @@ def _wire(
         default=policy.DEFAULT,
         on_refused=refuse,
     )
-    core = Core(strategy=lambda: config.value, clock=clock)
+    core = Core(strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable)
     ledger = core.ledger
     nodes = Informer(client, NODES, decode=decode_node, on_change=core.book.node_changed)
     pods = Informer(

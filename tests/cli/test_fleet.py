@@ -5,7 +5,7 @@ from dataclasses import replace
 from cli.fleet import fleet_json, fleet_of
 from fracgpu.card import CardUuid, Health
 from fracgpu.units import Mib
-from tests.support.core import a_card
+from tests.support.core import a_card, a_hold
 from tests.support.explaining import Cluster
 
 
@@ -38,6 +38,19 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     assert (first.trouble, first.until) == ("unhealthy: Xid 79", None)
     assert second.trouble == "set aside until 12:01:00 UTC: hot"
     assert second.until is not None
+
+
+def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whose_it_is() -> None:
+    cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
+    cluster.holder("chat", "n", "GPU-a", 9_000)
+    cluster.holds = [replace(cluster.holds[0], holds={}, unplaced=a_hold(24_000))]
+    world = cluster.world()
+
+    for card in fleet_of(world.snapshot, world.pods).nodes[0].cards:
+        assert (card.held_mib, card.free_mib, card.slices) == (0, 0, ())
+        assert card.trouble == (
+            "24000 MiB of it may be held by default/chat, whose assignment is unreadable"
+        )
 
 
 def test_nodes_without_cards_are_left_out_unless_they_should_have_some() -> None:

@@ -1,5 +1,6 @@
 """Whose slots are these? One certain answer, or a doubt that names itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -355,6 +356,15 @@ def test_a_cards_own_limit_of_containers_is_kept_at_prestart() -> None:
         "GPU-a",
         "together have 33 containers of 32",
     )
+
+
+def test_a_pod_whose_assignment_cannot_be_read_takes_room_on_every_card_by_its_limits() -> None:
+    unread = a_pod("unread", containers=[a_container("train", mib=7001)])
+    unread = replace(unread, record=replace(unread.record, assignment=None, problem="no JSON"))
+    ended = replace(unread, record=replace(unread.record, live=False))
+
+    doubt(ask("s1", [a_holder()], a_pod(), unread), Doubt.OVER_CAPACITY, "unread", "7001 more")
+    assert isinstance(ask("s1", [a_holder()], a_pod(), ended), Claim)
 
 
 def test_ended_pods_and_pods_of_other_nodes_take_no_room() -> None:

@@ -4,10 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.allocation import Allocation, Hold, Phase, Slice, holds_by_card
+from fracgpu import names
+from fracgpu.allocation import (
+    Allocation,
+    Hold,
+    Phase,
+    Slice,
+    holds_by_card,
+    most_by_limits,
+)
 from fracgpu.card import CardUuid
 from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.units import Mib
+from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_hold, a_record, kinds, on
 
 LEGAL = {
@@ -102,3 +110,44 @@ def test_an_empty_assignment_holds_nothing() -> None:
 
 def test_a_hold_shares_compute_freely_unless_told() -> None:
     assert holds_by_card(on("GPU-1", 7), []) == {"GPU-1": Hold(mib=Mib(7), cores=0)}
+
+
+def test_the_most_a_pod_can_hold_of_one_card_is_what_its_limits_say_at_its_peak() -> None:
+    limits = [("prepare", ContainerKind.INIT, "5k"), ("a", ContainerKind.APP, "1000")]
+    limits += [("b", ContainerKind.APP, "2000")]
+    containers = [
+        ContainerSpec(name=name, kind=kind, limits={names.GPU_MEM: text})
+        for name, kind, text in limits
+    ]
+
+    assert most_by_limits(containers) == Hold(mib=Mib(5000), cores=100, slots=2)
+    assert most_by_limits(containers[1:]) == Hold(mib=Mib(3000), cores=100, slots=2)
+
+
+@pytest.mark.parametrize("limits", [{}, {names.GPU_MEM: "lots"}, {names.GPU_MEM: "4Gi"}])
+def test_without_limits_that_can_be_read_it_may_be_any_card_whole(limits: dict[str, str]) -> None:
+    assert most_by_limits([ContainerSpec(name="a", limits=limits)]).mib == MAX_MIB
+
+
+@given(st.data())
+def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(st.sampled_from(ContainerKind), min_size=1, max_size=4))
+    assignment = {
+        f"c{n}": tuple(
+            Slice(card=CardUuid(card), mib=Mib(data.draw(st.integers(1, 50))))
+            for card in data.draw(st.sets(st.sampled_from("xyz"), min_size=1))
+        )
+        for n in range(len(kinds))
+    }
+    containers = [
+        ContainerSpec(
+            name=f"c{n}",
+            kind=kind,
+            limits={names.GPU_MEM: str(sum(it.mib for it in assignment[f"c{n}"]))},
+        )
+        for n, kind in enumerate(kinds)
+    ]
+
+    most = most_by_limits(containers).mib
+
+    assert all(hold.mib <= most for hold in holds_by_card(assignment, containers).values())

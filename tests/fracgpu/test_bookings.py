@@ -10,6 +10,7 @@ from fracgpu.bookings import read_bound
 from fracgpu.card import CardUuid, Host
 from fracgpu.errors import WireError
 from fracgpu.names import ASSIGNMENT, MODEL
+from fracgpu.snapshot import holds_of
 from fracgpu.units import Mib
 from fracgpu.views import read_pod
 from tests.support.gpu import a_gpu_pod
@@ -60,13 +61,14 @@ def test_an_ended_pod_holds_nothing_and_a_terminating_one_everything() -> None:
     )
 
 
-def test_an_assignment_that_cannot_be_read_holds_nothing_and_says_why() -> None:
+def test_an_assignment_that_cannot_be_read_counts_by_the_limits_and_says_why() -> None:
     pod = bound()
     pod["metadata"]["annotations"][ASSIGNMENT] = "[]"
     found = read_bound(json.dumps(pod).encode())
 
     assert found is not None
-    assert not found.holds.holds
+    assert found.holds == holds_of(read_pod(json.dumps(pod).encode()).record)
+    assert (found.holds.holds, found.holds.unplaced) == ({}, Hold(mib=Mib(1000), cores=100))
     assert ASSIGNMENT in found.problem
 
 

@@ -71,6 +71,7 @@ def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
         ({"owner": ("StatefulSet", "db", "owner-1")}, Reason.OPT_IN),
         ({"owner": ("Job", "train", "owner-1")}, Reason.OPT_IN),
         ({"need": None}, Reason.NEED_UNREADABLE),
+        ({"record": {"assignment": None, "problem": "no JSON"}}, Reason.ASSIGNMENT_UNREADABLE),
         ({"need": TWO_CARDS}, Reason.SEVERAL_CARDS),
         (
             {

@@ -99,3 +99,15 @@ def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: in
     )
 
     assert picture.with_(pod).without("p") == picture
+
+
+def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> None:
+    somewhere = PodHolds(pod_uid="p", node="n", holds={}, unplaced=a_hold(30_000, cores=100))
+    cards = (a_card("GPU-a"), a_card("GPU-b", mib=48_000, index=1))
+
+    loads = node_loads(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
+
+    assert [it.free_mib for it in loads.cards.values()] == [0, 18_000]
+    assert [it.held_mib for it in loads.cards.values()] == [0, 0]
+    assert [it.held_cores for it in loads.cards.values()] == [100, 100]
+    assert [it.pods for it in loads.cards.values()] == [frozenset(), frozenset()]

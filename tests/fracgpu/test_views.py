@@ -178,6 +178,7 @@ def test_a_spoilt_annotation_is_a_problem_and_not_an_error(spoilt: str) -> None:
     found = read_node(json.dumps(node).encode())
 
     assert spoilt in found.problem
+    assert found.unreadable.keys() == {spoilt}
 
 
 @pytest.mark.parametrize(

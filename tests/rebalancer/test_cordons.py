@@ -99,6 +99,13 @@ async def test_what_another_wrote_since_our_last_news_is_kept(
     assert await cordons_of(kube, "n1") == {HOT_CARD: "hot", "GPU-x": "maintenance"}
 
 
+def test_cordons_that_cannot_be_read_become_one_of_each_card_that_is_not_known_to_be_cool() -> None:
+    node = replace(a_cordoned(), unreadable={"fracgpu.io/cordons": "no JSON"})
+
+    assert wanted_on(node, wanted(cool=(COOL_CARD,)), now=NOON) == (OURS,)
+    assert wanted_on(node, wanted(cool=(COOL_CARD, HOT_CARD)), now=NOON) == ()
+
+
 async def test_garbage_in_the_annotation_is_replaced(
     kube: KubeClient, nodes: dict[str, NodeCards]
 ) -> None:

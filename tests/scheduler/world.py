@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from fracgpu import names
 from fracgpu.board import Board
 from fracgpu.budgets import Budget
 from fracgpu.card import Card, CardUuid
@@ -126,11 +127,12 @@ class World:
         self.ledger = Ledger()
         self.news = News()
         self.roster = Roster()
-        self.book = Book(self.ledger, self.news, self.roster)
         self.strategy = Strategy.PACK
         self.leads = True
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
+        self.book = Book(self.ledger, self.news, self.roster, on_unreadable=self.metrics.unreadable)
+        self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
@@ -162,10 +164,24 @@ class World:
         self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
 
     def add_node(self, name: str, cards: tuple[Card, ...]) -> None:
-        node = read_node(json.dumps(a_sharing_node(name, cards=cards)).encode())
+        self._nodes[name] = a_sharing_node(name, cards=cards)
+        self._tell_node(name, ChangeType.ADDED)
+
+    def annotate_node(self, notes: Mapping[str, str | None], *, node: str = "n") -> None:
+        """Write ``fracgpu.io/`` annotations on a node, by their last word; None removes one."""
+        there = self._nodes[node]["metadata"]["annotations"]
+        for word, text in notes.items():
+            if text is None:
+                there.pop(f"{names.PREFIX}{word}", None)
+            else:
+                there[f"{names.PREFIX}{word}"] = text
+        self._tell_node(node, ChangeType.MODIFIED)
+
+    def _tell_node(self, name: str, what: ChangeType) -> None:
+        node = read_node(json.dumps(self._nodes[name]).encode())
         key = ObjectKey("", name)
         self.book.node_changed(
-            Change(type=ChangeType.ADDED, key=key, uid=name, resource_version="1", object=node)
+            Change(type=what, key=key, uid=name, resource_version="1", object=node)
         )
 
     # -- pods ----------------------------------------------------------------------------------
