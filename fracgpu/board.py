@@ -65,6 +65,11 @@ class Board:
         self.changed = np.zeros(rows, np.int64)
 
     @property
+    def ledger(self) -> Ledger:
+        """What it shows."""
+        return self._ledger
+
+    @property
     def models(self) -> Sequence[str]:
         """Every card model that was ever seen, in the order of their numbers."""
         return tuple(self._models)

@@ -156,6 +156,15 @@ class Ledger:
                 self._ends[name] = found.until
         return found.loads
 
+    def node_but(self, name: str, uid: str, *, now: datetime) -> NodeLoads | None:
+        """Picture one node without what is assumed of one pod: that never stands in its own way."""
+        loads = self.node(name, now=now)
+        assumption = self._assumed.get(uid)
+        if loads is None or assumption is None or assumption.until <= now:
+            return loads
+        allocation = assumption.allocation
+        return loads if allocation.node != name else loads.minus(allocation.holds, pod_uid=uid)
+
     def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
         name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]

@@ -35,7 +35,10 @@ REQUEST_KEYS: Final = (
 GRANTED: Final = "fracgpu.io/granted"
 ASSIGNMENT: Final = "fracgpu.io/assignment"
 WIRED: Final = "fracgpu.io/wired"
-RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED)
+# The term of the leading scheduler that last changed the pod: a Binding carries it too, and
+# deploy/policies.yaml compares that one with the Lease.
+TERM: Final = "fracgpu.io/term"
+RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM)
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer asks to leave alone.
 NODE_CARDS: Final = "fracgpu.io/cards"
@@ -60,6 +63,12 @@ DRIVER_LABEL: Final = "fracgpu.io/driver"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
 # such cards. A node may hold several classes, which one `card-memory` label could not say.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
+
+# Label of a Binding with an assignment, by which a policy tells it from the Bindings of others: the
+# API server looks a policy's parameter up before it evaluates any expression. Kubernetes 1.35 and
+# later copy it to the pod.
+ASSIGNED_LABEL: Final = "fracgpu.io/assigned"
+TERM_POLICY: Final = "fracgpu-lease-term"
 
 # Namespace label: the dialects that are on there, joined by dots (a label may hold no comma).
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"

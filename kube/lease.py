@@ -101,6 +101,15 @@ class Election:
         self._renewed_at_s = -math.inf
         self._renewed_at: datetime | None = None
 
+    @property
+    def term(self) -> str:
+        """Name the term of this candidate's leadership; empty before it has acquired the lease.
+
+        Each acquisition begins a new one, also by the identity that held the lease before, and a
+        Lease that is made anew begins with terms that there never were.
+        """
+        return _term(self._lease)
+
     def still_leader(self, now: datetime | None = None) -> bool:
         """Whether no other candidate can hold the lease at this moment.
 
@@ -221,7 +230,6 @@ class Election:
         stamp = micro_time(at)
         metadata = {"name": self._name, "namespace": self._namespace}
         before = (found or {}).get("spec") or {}
-        same = before.get("holderIdentity") == self.identity
         transitions = int(before.get("leaseTransitions") or 0)
         return {
             "metadata": found["metadata"] if found else metadata,
@@ -229,9 +237,11 @@ class Election:
                 **before,
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": self.times.duration_s,
-                "acquireTime": before.get("acquireTime", stamp) if same else stamp,
+                "acquireTime": stamp,
                 "renewTime": stamp,
-                "leaseTransitions": transitions if same or not found else transitions + 1,
+                # Also where the holder was of our name: that was another process, and what it sent
+                # may still be under way.
+                "leaseTransitions": transitions + 1 if found else transitions,
             },
         }
 
@@ -254,6 +264,8 @@ class Election:
         holder = (found.get("spec") or {}).get("holderIdentity")
         if holder != self.identity:
             raise self._lost(f"it is now held by {holder!r}")
+        if _term(found) != self.term:
+            raise self._lost("another process of the same name has taken it")
         self._lease = found  # the next round renews this version
 
     def _hold(self, *, at: datetime, at_s: float) -> None:
@@ -264,6 +276,12 @@ class Election:
         self._renewed_at = None
         _log.error("lease_lost", lease=self._name, identity=self.identity, why=why)
         return LeaseLost(f"lease {self._namespace}/{self._name} of {self.identity!r} lost: {why}")
+
+
+def _term(lease: dict[str, Any]) -> str:
+    if not lease:
+        return ""
+    return f"{lease['metadata'].get('uid', '')}/{lease['spec'].get('leaseTransitions', 0)}"
 
 
 def micro_time(at: datetime) -> str:

@@ -1,7 +1,8 @@
 """Placements that count although no informer has shown them yet, and how each is settled.
 
 An assumption is dropped only on proof: the pod seen bound, seen gone, or its Binding refused. An
-answer that never came proves nothing, so then the pod is looked up, and while the API server is
+answer that never came proves nothing, so then the pod is looked up; one that is not bound is marked
+(:mod:`scheduler.marker`), after which its Binding cannot land any more. While the API server is
 silent the assumption stays: unknown is not free.
 """
 
@@ -20,6 +21,7 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
 from scheduler.book import decode_pod
+from scheduler.marker import Marker
 
 log = structlog.get_logger()
 
@@ -39,7 +41,7 @@ class Times:
     Attributes:
         request_s: one request to the API server.
         check_s: an assumption not confirmed after this is looked up.
-        lapse_s: an assumption whose pod stays unbound lapses after this.
+        lapse_s: an assumption whose pod stays unbound, and cannot be marked, lapses after this.
     """
 
     request_s: float = 4.0
@@ -79,12 +81,14 @@ class Assumptions:
         ledger: Ledger,
         clock: Clock,
         *,
+        marker: Marker,
         times: Times,
         on_lapse: Callable[[], None],
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._clock = clock
+        self._marker = marker
         self._times = times
         self._on_lapse = on_lapse
         self._watched: dict[str, _Watched] = {}
@@ -135,18 +139,52 @@ class Assumptions:
                 log.warning("assumption_unchecked", pod=it.record.key, error=str(error))
                 self._postpone_all()
                 return
-            self._settle(it, found)
+            void = _is_open(found, it.record.uid)
+            if void:
+                try:
+                    found = await self._marker.mark(it.record)
+                except (KubeError, TimeoutError, ValueError) as error:
+                    log.warning("assumption_unmarked", pod=it.record.key, error=str(error))
+                    void = False
+            self._settle(it, found, void=void)
 
-    def _settle(self, it: _Watched, found: PodView | None) -> None:
+    async def void(self, uid: str) -> PodView | None:
+        """Make an earlier Binding of this pod impossible, if one may be under way still.
+
+        Returns:
+            The pod as it stands after that; None where there is no such Binding, or no such pod.
+
+        Raises:
+            KubeError: the API server did not say how the pod stands.
+            TimeoutError: nor did it in time.
+            ValueError: what it sent is no pod.
+        """
+        it = self._watched.get(uid)
+        if it is None or uid not in self._ledger.assumed:
+            return None
+        found = await self._marker.mark(it.record)
+        if self._stands(it):
+            self._settle(it, found, void=True)
+        return found
+
+    def _stands(self, it: _Watched) -> bool:
+        """Whether neither the informer nor another Binding was faster while we asked."""
         uid = it.record.uid
-        if self._watched.get(uid) is not it or uid not in self._ledger.assumed:
-            return  # while we asked, the informer or another Binding was faster
+        return self._watched.get(uid) is it and uid in self._ledger.assumed
+
+    def _settle(self, it: _Watched, found: PodView | None, *, void: bool) -> None:
+        uid = it.record.uid
+        if not self._stands(it):
+            return
         if found is None or found.record.uid != uid or not found.record.live:
             self.forget(uid)
             log.warning("assumption_settled", pod=it.record.key, as_="gone")
         elif found.record.node:
             self.count_bound(found.record)
             log.warning("assumption_settled", pod=it.record.key, as_="bound")
+        elif void:
+            self.forget(uid)
+            log.warning("assumption_settled", pod=it.record.key, as_="void")
         else:
             # Not bound, but its Binding may still lie in the API server's queue: let it lapse.
             self._watched[uid] = replace(it, since_s=self._clock.monotonic())
@@ -160,3 +198,10 @@ class Assumptions:
         until = self._clock.now() + timedelta(seconds=self._times.lapse_s)
         self._ledger.assume(it.record, node=it.node, assignment=it.assignment, until=until)
         self._watched[it.record.uid] = it
+
+
+def _is_open(found: PodView | None, uid: str) -> bool:
+    """Whether this is the pod, and it might be bound yet."""
+    if found is None or found.record.uid != uid:
+        return False
+    return found.record.live and not found.record.node

@@ -3,6 +3,7 @@
 The books are kept up incrementally, and a mistake in that would book a MiB twice or leak one
 without anybody noticing. So every node is folded anew from what the API server last said and from
 what is assumed; the number of nodes that differ is a metric, and each one is an error in the log.
+So is each card of which pods were promised more than it shares, whoever bound them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -33,6 +34,7 @@ class Audit:
         pods: gives the pods likewise.
         clock: tells which cordons and assumptions hold.
         on_drift: told after each audit how many nodes differ.
+        on_overbooked: told after each audit of how many cards more was promised than they share.
         every_s: pause between two audits.
     """
 
@@ -45,6 +47,7 @@ class Audit:
         pods: Callable[[], Iterable[AnyPod]],
         clock: Clock,
         on_drift: Callable[[int], None],
+        on_overbooked: Callable[[int], None] = lambda _: None,
         every_s: float,
     ) -> None:
         self._ledger = ledger
@@ -53,6 +56,7 @@ class Audit:
         self._pods = pods
         self._clock = clock
         self._on_drift = on_drift
+        self._on_overbooked = on_overbooked
         self._every_s = every_s
 
     async def run(self) -> None:
@@ -69,6 +73,7 @@ class Audit:
         holds = _by_node(self._pods())
         names = sorted({*nodes, *self._ledger.nodes, *self._board.rows})
         differ: list[str] = []
+        overbooked = 0
         for at, name in enumerate(names):
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
@@ -76,8 +81,29 @@ class Audit:
             if self._is_untouched(name, moment) and not self._agrees(name, nodes.get(name), holds):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
+            overbooked += self._overbooked(name)
         self._on_drift(len(differ))
+        self._on_overbooked(overbooked)
         return tuple(differ)
+
+    def _overbooked(self, name: str) -> int:
+        """Count the cards of a node of which more was promised than they share, and name them."""
+        loads = self._ledger.node(name, now=self._clock.now())
+        over = (
+            [it for it in loads.cards.values() if it.held_mib > it.card.capacity_mib]
+            if loads
+            else []
+        )
+        for it in over:
+            log.error(
+                "card_overbooked",
+                node=name,
+                card=it.card.uuid,
+                held_mib=it.held_mib,
+                capacity_mib=it.card.capacity_mib,
+                pods=sorted(it.pods),
+            )
+        return len(over)
 
     def _is_untouched(self, name: str, moment: int) -> bool:
         """Tell whether a node is as it was when this audit began; else the next one looks at it."""

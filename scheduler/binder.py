@@ -1,7 +1,9 @@
 """Bind: choose the card, count it, and write node and card in one Binding.
 
 The API server takes both or neither. A 409 means that the pod is not as we believed, so it is read
-again and judged again; a write without an answer is left to :mod:`scheduler.assumptions`.
+again and judged again; a write without an answer is left to :mod:`scheduler.assumptions`. Each
+Binding carries the term of our leadership, which a policy of the API server compares with the
+Lease; a server that has not heard of our term yet denies it, and is asked again.
 """
 
 import asyncio
@@ -19,7 +21,7 @@ from fracgpu.request import PodNeed, Strategy
 from fracgpu.resources import requested
 from fracgpu.views import PodView
 from fracgpu.wire import write_assignment
-from kube.errors import Conflict, KubeError, NotFound, Unavailable
+from kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.assumptions import Assumptions, PodReader, read_now
 from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
@@ -31,6 +33,10 @@ log = structlog.get_logger()
 # kube-scheduler patches the pod's status between our look and our write, once for each attempt; a
 # pod that changes more often than this is somebody else's quarrel.
 _MOST_TRIES: Final = 3
+
+# Between tries of a Binding that the policy denies: an API server hears of a new term within some
+# milliseconds, one that is overloaded later. Together they stay below what one write may take.
+_TERM_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class PodBinder(PodReader, Protocol):
@@ -47,6 +53,10 @@ class Refusal:
     outcome: BindOutcome = BindOutcome.REFUSED
 
 
+class _NotLeading(Exception):  # noqa: N818 - an answer, not a mistake
+    """Another replica may write now."""
+
+
 class _Conflicted:
     """The pod is not as we believed."""
 
@@ -61,6 +71,7 @@ class Binder:
         find: gives the informer's copy of a pod by namespace and name, or None.
         strategy: gives the cluster's default at the moment of asking.
         leads: whether this replica may still write.
+        term: names the term of this leadership.
         clock: tells which cordons and assumptions still hold.
         metrics: count the outcomes.
         limit_s: of one request to the API server.
@@ -76,6 +87,7 @@ class Binder:
         find: Callable[[str, str], PodView | None],
         strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
+        term: Callable[[], str],
         clock: Clock,
         metrics: SchedulerMetrics,
         limit_s: float,
@@ -88,6 +100,7 @@ class Binder:
         self._find = find
         self._strategy = strategy
         self._leads = leads
+        self._term = term
         self._clock = clock
         self._metrics = metrics
         self._limit_s = limit_s
@@ -116,13 +129,12 @@ class Binder:
         return refusal.reason
 
     async def _bind(self, args: BindingArgs) -> Refusal | None:
-        pod = self._find(args.namespace, args.name)
-        if pod is None or pod.record.uid != args.uid:
-            found = await self._read(args)
-            if isinstance(found, Refusal):
-                return found
-            pod = found
-        asked = pod.need
+        found = await self._known(args)
+        if isinstance(found, Refusal):
+            return found
+        if self._is_done(found, args):
+            return None
+        pod, asked = found, found.need
         for _ in range(_MOST_TRIES):
             refusal = self._judge(pod, args, asked=asked)
             if refusal is not None:
@@ -165,10 +177,21 @@ class Binder:
             assignment = choice
             # No await since the choice: another bind would choose the same MiB.
             self._assumptions.count(pod.record, node=args.node, assignment=assignment)
-        if not self._leads():
-            self._assumptions.forget(args.uid)
-            return Refusal(reason="this replica no longer leads")
         return await self._write(pod, args, assignment)
+
+    async def _known(self, args: BindingArgs) -> PodView | Refusal:
+        """Give the pod as we know it, once no earlier Binding of it can land any more."""
+        try:
+            # Two Bindings under way could land on two cards, and we count one.
+            found = await self._assumptions.void(args.uid)
+        except (KubeError, TimeoutError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            reason = f"cannot tell whether an earlier Binding of pod {args.pod} will land: {why}"
+            return Refusal(reason=reason, outcome=BindOutcome.UNKNOWN)
+        found = found or self._find(args.namespace, args.name)
+        if found is None or found.record.uid != args.uid:
+            return await self._read(args)
+        return found
 
     def _choose(self, pod: PodView, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
         loads = self._ledger.node(args.node, now=self._clock.now())
@@ -189,10 +212,13 @@ class Binder:
         self, pod: PodView, args: BindingArgs, assignment: Assignment | None
     ) -> Refusal | _Conflicted | None:
         written = None if assignment is None else write_assignment(assignment)
-        binding = _binding(pod, args, written)
+        binding = _binding(pod, args, written, term=self._term())
         try:
             async with asyncio.timeout(self._limit_s):
-                await self._api.bind(binding, namespace=args.namespace, name=args.name)
+                await self._send(binding, args)
+        except _NotLeading:
+            self._assumptions.forget(args.uid)
+            return Refusal(reason="this replica no longer leads")
         except Conflict:
             self._assumptions.forget(args.uid)
             return _Conflicted()
@@ -205,9 +231,26 @@ class Binder:
             return Refusal(reason=reason, outcome=BindOutcome.UNKNOWN)
         except KubeError as error:
             self._assumptions.forget(args.uid)
-            return Refusal(reason=str(error), outcome=BindOutcome.FAILED)
+            fenced = _is_of_another_term(error)
+            outcome = BindOutcome.FENCED if fenced else BindOutcome.FAILED
+            return Refusal(reason=str(error), outcome=outcome)
         log.info("pod_bound", pod=args.pod, uid=args.uid, node=args.node, assignment=written)
         return None
+
+    async def _send(self, binding: Mapping[str, Any], args: BindingArgs) -> None:
+        """Send a Binding, again after a pause where the API server knows only an older term."""
+        for pause_s in (*_TERM_PAUSES_S, None):
+            if not self._leads():
+                raise _NotLeading
+            try:
+                await self._api.bind(binding, namespace=args.namespace, name=args.name)
+            except Forbidden as error:
+                if pause_s is None or not _is_of_another_term(error):
+                    raise
+                log.info("term_not_known_yet", pod=args.pod, pause_s=pause_s)
+                await self._clock.sleep(pause_s)
+            else:
+                return
 
     async def _read(self, args: BindingArgs) -> PodView | Refusal:
         try:
@@ -229,7 +272,14 @@ class Binder:
         return True
 
 
-def _binding(pod: PodView, args: BindingArgs, written: str | None) -> Mapping[str, Any]:
+def _is_of_another_term(error: KubeError) -> bool:
+    """Tell whether the policy that compares terms denied it: the API server names the policy."""
+    return isinstance(error, Forbidden) and f"'{names.TERM_POLICY}'" in error.message
+
+
+def _binding(
+    pod: PodView, args: BindingArgs, written: str | None, *, term: str
+) -> Mapping[str, Any]:
     """Build the Binding; UID and resourceVersion in it are preconditions on the pod.
 
     Source: pkg/registry/core/pod/storage setPodNodeAndMetadata, which also copies the annotations.
@@ -237,6 +287,7 @@ def _binding(pod: PodView, args: BindingArgs, written: str | None) -> Mapping[st
     metadata: dict[str, Any] = {"uid": args.uid}
     if written is not None:
         metadata["resourceVersion"] = pod.record.resource_version
-        metadata["annotations"] = {names.ASSIGNMENT: written}
+        metadata["annotations"] = {names.ASSIGNMENT: written, names.TERM: term}
+        metadata["labels"] = {names.ASSIGNED_LABEL: "true"}
     target = {"apiVersion": "v1", "kind": "Node", "name": args.node}
     return {"metadata": metadata, "target": target}

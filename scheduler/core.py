@@ -57,8 +57,9 @@ class Core:
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
             {Strategy.LEAST_WASTE: self.waste}
         )
+        self.survey = Survey(self.board)
         self.extender = Extender(
-            Survey(self.board),
+            self.survey,
             strategy=strategy,
             clock=clock,
             orders={Strategy.LEAST_WASTE: self.waste},

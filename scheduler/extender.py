@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fracgpu.board import Rows
 from fracgpu.card import Host
-from fracgpu.placement import MAX_SCORE
+from fracgpu.placement import MAX_SCORE, NoPlacement, place
 from fracgpu.request import PodNeed, Strategy
 from fracgpu.resources import requested
 from fracgpu.survey import FITS, Obstacle, Survey, refusal
@@ -53,6 +53,7 @@ class Extender:
         self._survey = survey
         self._strategy = strategy
         self._clock = clock
+        self._ledger = survey.board.ledger
         self._orders = orders or {}
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -64,6 +65,9 @@ class Extender:
             return FilterResult(passed=names)
         answers = self._survey.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
         verdict = answers.verdict[self._survey.board.rows_of(names)]
+        own = self._own_node(pod.record.uid, pod.need)
+        if own in names:
+            verdict[names.index(own)] = FITS
         fits = verdict == FITS
         if fits.all():
             return FilterResult(passed=names)
@@ -83,6 +87,20 @@ class Extender:
         passed = tuple(compress(names, fits.tolist()))
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 
+    def _own_node(self, uid: str, need: PodNeed) -> str:
+        """Name the node where a pod itself is assumed and would fit; empty where there is none.
+
+        Its Binding may have been lost on the way, or the answer to it.
+        """
+        assumption = self._ledger.assumed.get(uid)
+        if assumption is None:
+            return ""
+        name = assumption.allocation.node
+        loads = self._ledger.node_but(name, uid, now=self._clock.now())
+        if loads is None or isinstance(place(loads, need, strategy=self._strategy()), NoPlacement):
+            return ""
+        return name
+
     def prioritize(self, args: ExtenderArgs) -> Rows:
         """Score the candidates, in their order, 0 to 10: exactly one that fits gets the 10.
 
@@ -96,6 +114,10 @@ class Extender:
         rows = self._survey.board.rows_of(names)
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)
+        own = self._own_node(pod.record.uid, pod.need)
+        if own in names:  # where its earlier Binding may have landed: there the answer is at hand
+            scores[names.index(own)] = MAX_SCORE
+            return scores
         if not len(fitting):
             return scores
         fit_rows = rows[fitting]

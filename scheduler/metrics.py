@@ -46,6 +46,7 @@ class BindOutcome(Enum):
     CONFLICT = "conflict"  # the pod kept changing under our hands
     UNKNOWN = "unknown"  # the API server did not say
     FAILED = "failed"  # the API server said no
+    FENCED = "fenced"  # the API server knows another leader than this replica
 
 
 class SchedulerMetrics:
@@ -108,6 +109,16 @@ class SchedulerMetrics:
             "Nodes whose books differed from a fold from scratch in the last audit; always 0.",
             registry=registry,
         )
+        self._overbooked = Gauge(
+            "fracgpu_scheduler_overbooked_cards",
+            "Cards of which pods were promised more MiB than they share; always 0.",
+            registry=registry,
+        )
+        self._marks = Counter(
+            "fracgpu_scheduler_pods_marked_total",
+            "Pods that wait marked, so that no earlier Binding can land and they are tried again.",
+            registry=registry,
+        )
         self._unreadable = Gauge(
             "fracgpu_scheduler_unreadable_objects",
             "Pods and nodes with this annotation in an unreadable form; they count as full.",
@@ -145,6 +156,12 @@ class SchedulerMetrics:
 
     def config_refused(self) -> None:
         self._config_refused.inc()
+
+    def overbooked(self, cards: int) -> None:
+        self._overbooked.set(cards)
+
+    def marked(self) -> None:
+        self._marks.inc()
 
     def unreadable(self, annotation: str, objects: int) -> None:
         self._unreadable.labels(annotation).set(objects)

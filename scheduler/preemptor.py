@@ -75,7 +75,7 @@ class Preemptor:
     def _on_node(
         self, pod: PodView, need: PodNeed, node: str, proposed: frozenset[str]
     ) -> Victims | None:
-        loads = self._ledger.node(node, now=self._clock.now())
+        loads = self._ledger.node_but(node, pod.record.uid, now=self._clock.now())
         if loads is None:
             return None
         here = self._here(node, proposed)

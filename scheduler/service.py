@@ -25,6 +25,8 @@ from scheduler.binder import Binder
 from scheduler.book import decode_any_pod, decode_node, waiting
 from scheduler.certificate import SecretCertificate
 from scheduler.core import Core
+from scheduler.fence import Fence
+from scheduler.marker import Marker
 from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import PatientFilter
@@ -33,6 +35,7 @@ from scheduler.server import ExtenderServer
 from scheduler.settings import SchedulerSettings
 from scheduler.skew import Skew
 from scheduler.standing import Standing
+from scheduler.waker import Waker
 
 _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two looks at whether the workload is another one by now
@@ -128,12 +131,27 @@ def _wire(
         )
         tasks |= certificate.tasks
         gate.add("certificate", certificate.problem)
-    times = Times(
-        request_s=settings.bind_limit_s,
-        check_s=settings.assumption_check_s,
-        lapse_s=settings.assumption_limit_s,
+    marker = Marker(
+        client,
+        term=lambda: election.term,
+        clock=clock,
+        limit_s=settings.bind_limit_s,
+        on_mark=metrics.marked,
     )
-    assumptions = Assumptions(client, ledger, clock, times=times, on_lapse=metrics.lapsed)
+    fence = Fence(lambda: pods.items().values(), marker, clock, limit_s=settings.fence_limit_s)
+    standing.also(fence.why_not)
+    assumptions = Assumptions(
+        client,
+        ledger,
+        clock,
+        marker=marker,
+        times=Times(
+            request_s=settings.bind_limit_s,
+            check_s=settings.assumption_check_s,
+            lapse_s=settings.assumption_limit_s,
+        ),
+        on_lapse=metrics.lapsed,
+    )
     binder = Binder(
         client,
         ledger=ledger,
@@ -141,6 +159,7 @@ def _wire(
         find=waiting(pods.get),
         strategy=lambda: config.value,
         leads=lambda: standing.leads,
+        term=lambda: election.term,
         clock=clock,
         metrics=metrics,
         limit_s=settings.bind_limit_s,
@@ -153,45 +172,60 @@ def _wire(
         pods=lambda: pods.items().values(),
         clock=clock,
         on_drift=metrics.audited,
+        on_overbooked=metrics.overbooked,
         every_s=settings.audit_s,
-    )
-    server = ExtenderServer(
-        extender=core.extender,
-        patient=PatientFilter(core.extender, core.news, clock, limit_s=settings.patience_s),
-        preemptor=Preemptor(
-            ledger,
-            core.roster,
-            budgets=lambda: tuple(budgets.items().values()),
-            strategy=lambda: config.value,
-            clock=clock,
-        ),
-        binder=binder,
-        standing=standing,
-        metrics=metrics,
-        clock=clock,
-        registry=registry,
-        readiness=gate.readiness,
-        host=settings.listen_host,
-        port=settings.listen_port,
-        body_limit_mib=settings.body_limit_mib,
-        ssl_context=None if tls is None else tls.context,
     )
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
         leads=lambda: standing.leads,
         config_valid=lambda: not config.problem,
     )
-    tasks |= _beside_kube_scheduler(settings, client, clock, gate, standing, metrics)
     learn = partial(core.waste.learn, clock, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
+            **_beside_kube_scheduler(settings, client, clock, gate, standing, metrics),
             "assumptions": assumptions.look_after,
+            "fence": standing.once_listed(fence.run),
             "audit": standing.once_listed(audit.run),
+            "wake": standing.once_listed(
+                Waker(
+                    ledger,
+                    core.survey,
+                    pods=lambda: pods.items().values(),
+                    find=waiting(pods.get),
+                    marker=marker,
+                    strategy=lambda: config.value,
+                    leads=lambda: standing.leads,
+                    clock=clock,
+                ).run
+            ),
             "learn the mix": standing.once_listed(learn),
             "settle memory": standing.once_listed(settle_memory),
         },
-        servers=(server,),
+        servers=(
+            ExtenderServer(
+                extender=core.extender,
+                patient=PatientFilter(core.extender, core.news, clock, limit_s=settings.patience_s),
+                preemptor=Preemptor(
+                    ledger,
+                    core.roster,
+                    budgets=lambda: tuple(budgets.items().values()),
+                    strategy=lambda: config.value,
+                    clock=clock,
+                ),
+                binder=binder,
+                standing=standing,
+                metrics=metrics,
+                clock=clock,
+                registry=registry,
+                readiness=gate.readiness,
+                host=settings.listen_host,
+                port=settings.listen_port,
+                body_limit_mib=settings.body_limit_mib,
+                ssl_context=None if tls is None else tls.context,
+            ),
+        ),
     )
 
 

@@ -58,6 +58,13 @@ class SchedulerSettings(ProcessSettings):
         low=1,
         high=3600,
     )
+    fence_limit_s: float = setting(
+        75.0,
+        "longest wait of a new leader for marks on the pods that wait; above kube-apiserver's "
+        "--request-timeout",
+        low=1,
+        high=600,
+    )
     assumption_check_s: float = setting(
         10.0, "a placement not confirmed after this is looked up", low=1, high=600
     )

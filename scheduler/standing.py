@@ -61,6 +61,7 @@ class Standing:
     def __init__(self, election: Candidate) -> None:
         self._election = election
         self._followed: dict[str, _Followed] = {}
+        self._also: list[Callable[[], str | None]] = []
 
     def follow(self, name: str, informer: List) -> Callable[[], Awaitable[None]]:
         """Count *informer* in, and give the task that runs it, and anew from leadership on."""
@@ -73,6 +74,10 @@ class Standing:
             await informer.run()
 
         return run
+
+    def also(self, why_not: Callable[[], str | None]) -> None:
+        """Count in one more reason not to answer, asked once everything has been listed."""
+        self._also.append(why_not)
 
     def once_listed(self, task: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """Give a task that begins once this replica leads and every list has been read since."""
@@ -105,7 +110,8 @@ class Standing:
         """Give the reason not to answer kube-scheduler now, or None."""
         if not self.leads:
             return "another replica leads"
-        return self._unread(lambda it: it.fresh)
+        unread = self._unread(lambda it: it.fresh)
+        return unread or next((why for each in self._also if (why := each())), None)
 
     def why_not_ready(self) -> str | None:
         """Give the reason why Kubernetes should not count on this replica, or None.

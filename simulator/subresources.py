@@ -40,7 +40,7 @@ _BUDGET_SPENT: Final = "Cannot evict pod as it would violate the pod's disruptio
 
 
 async def bind(registry: Registry, target: Target, binding: Json, context: Context) -> Json:
-    """Give a pod its node, and the binding's annotations, in one write.
+    """Give a pod its node, and the binding's annotations and labels, in one write.
 
     Raises:
         ApiError: 409 when the pod is bound already, going away, gated, or not the one meant by
@@ -64,6 +64,8 @@ async def bind(registry: Registry, target: Target, binding: Json, context: Conte
         mine = metadata(pod)
         if meta.get("annotations"):
             mine["annotations"] = {**(mine.get("annotations") or {}), **meta["annotations"]}
+        if meta.get("labels"):  # since Kubernetes 1.35, PodTopologyLabelsAdmission
+            mine["labels"] = {**(mine.get("labels") or {}), **meta["labels"]}
         _set_condition(
             registry, pod, {"type": "PodScheduled", "status": "True", "lastProbeTime": None}
         )

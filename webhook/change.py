@@ -26,7 +26,7 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
     takes no such change of a stored pod: so what we changed is put back.
     """
     try:
-        for key in (names.ASSIGNMENT, names.GRANTED):
+        for key in (names.ASSIGNMENT, names.GRANTED, names.TERM):
             _refuse_change(old, new, key, wanted="no change: only FracGPU writes it")
         if user not in rules.agent_users:
             wanted = "no change: only the node agent writes it"

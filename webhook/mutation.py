@@ -177,7 +177,7 @@ def _dialect(origin: str) -> str:
 
 
 def _refuse_reserved_keys(pod: Pod) -> None:
-    for key in (names.ASSIGNMENT, names.WIRED):
+    for key in (names.ASSIGNMENT, names.WIRED, names.TERM):
         if key in pod.annotations:
             raise RequestError(
                 field=key,

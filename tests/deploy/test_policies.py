@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from fracgpu import names
+from scheduler.settings import SchedulerSettings
 from tests.support.policies import (
     ADMIN,
     REBALANCER,
@@ -20,6 +22,10 @@ from tests.support.policies import (
 Json = dict[str, Any]
 
 ASSIGNMENT, GRANTED, WIRED = "fracgpu.io/assignment", "fracgpu.io/granted", "fracgpu.io/wired"
+TERM = "fracgpu.io/term"
+ONLY_SCHEDULER = (
+    "The annotation fracgpu.io/term is written only by the FracGPU scheduler's service account."
+)
 ONLY_BINDING = (
     "The annotation fracgpu.io/assignment comes only with the pod's Binding; nobody may set, change"
     " or remove it."
@@ -36,8 +42,8 @@ OWN_PODS = (
     "which node that is."
 )
 TEMPLATE = (
-    "The annotations fracgpu.io/assignment, fracgpu.io/granted and fracgpu.io/wired are written "
-    "only by FracGPU on each pod; leave them out of the pod template."
+    "The annotations fracgpu.io/assignment, fracgpu.io/granted, fracgpu.io/wired and "
+    "fracgpu.io/term are written only by FracGPU on each pod; leave them out of the pod template."
 )
 
 
@@ -166,12 +172,88 @@ def test_the_agent_changes_nothing_of_a_pod_elsewhere_and_creates_none() -> None
     assert refusals("fracgpu-pods", a_pod(), old=a_pod(), sender=agent_of("")) == [OWN_PODS]
 
 
-def a_binding(notes: Json) -> Json:
-    return {"metadata": {"name": "p", "namespace": "ml", "annotations": notes}, "target": {}}
+def a_binding(notes: Json, *, assigned: str = "") -> Json:
+    metadata = {"name": "p", "namespace": "ml", "annotations": notes}
+    if assigned:
+        metadata["labels"] = {"fracgpu.io/assigned": assigned}
+    return {"metadata": metadata, "target": {}}
+
+
+def test_only_the_scheduler_marks_pods_that_are_there() -> None:
+    for sender, said in (
+        (SCHEDULER, []),
+        (ADMIN, [ONLY_SCHEDULER]),
+        (REBALANCER, [ONLY_SCHEDULER]),
+    ):
+        old, new = a_pod({TERM: "l/1"}), a_pod({TERM: "l/2"})
+        assert refusals("fracgpu-pods", new, old=old, sender=sender) == said
+        assert refusals("fracgpu-pods", a_pod(), old=old, sender=sender) == said
+        assert refusals("fracgpu-pods", old, old=old, sender=sender) == []
+        assert refusals("fracgpu-pods", new, sender=sender) == [ONLY_SCHEDULER]
+
+
+def test_the_scheduler_changes_nothing_of_a_pod_but_its_status_and_its_mark() -> None:
+    said = [
+        "The FracGPU scheduler may change a pod's status and its annotation fracgpu.io/term, and "
+        "nothing else of it."
+    ]
+
+    def judged(new: Json, *, old: Json | None, resource: str = "pods/status") -> list[str]:
+        name = "fracgpu-scheduler-writes"
+        return refusals(name, new, old=old, sender=SCHEDULER, resource=resource)
+
+    old = a_pod({"app": "x", TERM: "l/1"})
+    assert judged(a_pod({"app": "x", TERM: "l/2"}), old=old) == []
+    assert judged({**old, "status": {"phase": "Pending"}}, old=old) == []
+    assert judged(a_pod({"app": "x"}), old=old) == []
+    assert judged(a_pod({"app": "y", TERM: "l/1"}), old=old) == said
+    assert judged(a_pod({TERM: "l/1"}), old=old) == said
+    for key, value in (("labels", {"a": "b"}), ("finalizers", ["x"])):
+        changed = {**old, "metadata": {**old["metadata"], key: value}}
+        assert judged(changed, old=old) == said
+        assert judged(old, old=changed) == said
+    assert judged(a_pod({"app": "x", TERM: "l/2"}), old=old, resource="pods") == said
+    assert judged(old, old=None) == said
+    assert refusals("fracgpu-scheduler-writes", a_pod({"app": "y"}), old=old, sender=ADMIN) == []
+
+
+def test_an_order_is_of_the_term_that_the_lease_names() -> None:
+    lease = {"metadata": {"uid": "l"}, "spec": {"leaseTransitions": 7}}
+    name = "fracgpu-lease-term"
+    late = [
+        "The Binding was sent in another term than the one that the Lease "
+        "fracgpu-scheduler-extender names: another FracGPU scheduler leads by now."
+    ]
+
+    assert refusals(name, a_binding({TERM: "l/7"}, assigned="true"), params=lease) == []
+    for term in ("l/6", "l/77", "m/7", "7", ""):
+        assert refusals(name, a_binding({TERM: term}, assigned="true"), params=lease) == late
+    assert refusals(name, a_binding({"a": "b"}, assigned="true"), params=lease) == late
+    nobody = {"metadata": {"uid": "l"}, "spec": {"holderIdentity": ""}}
+    assert refusals(name, a_binding({TERM: "l/0"}, assigned="true"), params=nobody) == late
+
+
+def test_the_term_is_looked_up_only_for_orders_and_a_missing_lease_denies_them() -> None:
+    """Else no scheduler of the cluster could bind any pod before the first leader is there."""
+    constraints = policy("fracgpu-lease-term")["matchConstraints"]
+    (binding,) = [
+        it["spec"]
+        for it in documents()
+        if it["kind"] == "ValidatingAdmissionPolicyBinding"
+        and it["metadata"]["name"] == "fracgpu-lease-term"
+    ]  # fmt: skip
+
+    assert constraints["objectSelector"] == {"matchLabels": {names.ASSIGNED_LABEL: "true"}}
+    assert binding["paramRef"] == {
+        "name": SchedulerSettings().lease,
+        "namespace": names.SYSTEM_NAMESPACE,
+        "parameterNotFoundAction": "Deny",
+    }
 
 
 def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> None:
-    with_order, plain = a_binding({ASSIGNMENT: "{}"}), {"metadata": {"name": "p"}, "target": {}}
+    plain = {"metadata": {"name": "p"}, "target": {}}
+    with_order = a_binding({ASSIGNMENT: "{}", TERM: "l/1"}, assigned="true")
     other = Sender(username="system:kube-scheduler")
 
     assert refusals("fracgpu-bindings", with_order, sender=SCHEDULER) == []
@@ -180,6 +262,14 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
         "A Binding that carries fracgpu.io/assignment comes only from the FracGPU scheduler's "
         "service account."
     ]
+    assert refusals("fracgpu-bindings", a_binding({TERM: "l/1"}), sender=SCHEDULER) == [
+        "A Binding carries fracgpu.io/term only together with fracgpu.io/assignment."
+    ]
+    for wrong in ("", "yes"):
+        order = a_binding({ASSIGNMENT: "{}"}, assigned=wrong)
+        assert refusals("fracgpu-bindings", order, sender=SCHEDULER) == [
+            "A Binding that carries fracgpu.io/assignment has the label fracgpu.io/assigned=true."
+        ]
     for key in (GRANTED, WIRED):
         assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [
             "A Binding must not carry fracgpu.io/granted or fracgpu.io/wired: they are not the "
@@ -202,7 +292,7 @@ TEMPLATED = [("fracgpu-workloads", a_workload), ("fracgpu-cronjobs", a_cron_job)
 
 @pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda it: str(it)[:17])
 def test_no_pod_template_carries_what_only_we_write(name: str, make: Any) -> None:
-    for key in (ASSIGNMENT, GRANTED, WIRED):
+    for key in (ASSIGNMENT, GRANTED, WIRED, TERM):
         assert refusals(name, make({key: "x"})) == [TEMPLATE]
         assert refusals(name, make({key: "x"}), old=make({"app": "x"})) == [TEMPLATE]
         assert refusals(name, make({key: "y"}), old=make({key: "x"})) == [TEMPLATE]

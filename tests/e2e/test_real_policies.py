@@ -33,6 +33,7 @@ from kube.kinds import (
 from kube.objects import decode_object
 from rebalancer.book import MoveBook
 from rebalancer.moves import MovePhase, plan_record
+from scheduler.settings import SchedulerSettings
 from simulator.ports import free_ports
 from simulator.realapi import RealApiServer
 from tests.fakes.clock import NOON
@@ -191,14 +192,36 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -
     await check_that_the_api_server_finds_nothing_to_warn_of(world)
 
 
+async def an_order(world: World) -> dict[str, Any]:
+    """A Binding with an assignment, of the term that the Lease of the scheduler names."""
+    lease = {
+        "metadata": {"name": SchedulerSettings().lease, "namespace": SYSTEM},
+        "spec": {"holderIdentity": "a", "leaseTransitions": 3},
+    }
+    stored = await world.admin.create(LEASES, lease)
+    term = f"{stored['metadata']['uid']}/3"
+    order = {
+        "metadata": {
+            "annotations": {names.ASSIGNMENT: FORGED, names.TERM: term},
+            "labels": {names.ASSIGNED_LABEL: "true"},
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+    account = await world.as_account("fracgpu-scheduler")
+
+    async def known() -> bool:  # the API server hears of the Lease a moment late
+        said = await refusal(account.bind(order, namespace="default", name="no-such-pod"))
+        return "not found" in said
+
+    await until(known, what="the policy knows the Lease", limit_s=30)
+    return order
+
+
 async def check_the_binding_is_the_only_way_in(world: World) -> None:
     kubectl, admin = world.kubectl, world.admin
     for name in ("bound", "other"):
         await admin.create(PODS, a_pod(name), namespace="default")
-    order = {
-        "metadata": {"annotations": {names.ASSIGNMENT: FORGED}},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
-    }
+    order = await an_order(world)
     said = await refusal(admin.bind(order, namespace="default", name="bound"))
     assert "comes only from the FracGPU scheduler's service account." in said
     scheduler = await world.as_account("fracgpu-scheduler")
@@ -207,7 +230,7 @@ async def check_the_binding_is_the_only_way_in(world: World) -> None:
     bound = await admin.get_object(PODS, "bound", namespace="default")
     assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == (
         "n1",
-        {names.ASSIGNMENT: FORGED},
+        order["metadata"]["annotations"],
     )
 
     only_binding = "comes only with the pod's Binding"
@@ -513,8 +536,5 @@ async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
         PODS, "mine", {"status": {"phase": "Pending"}}, namespace="default", subresource="status"
     )
     scheduler = await world.as_account("fracgpu-scheduler")
-    order = {
-        "metadata": {"annotations": {names.ASSIGNMENT: FORGED}},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
-    }
+    order = await an_order(world)
     await scheduler.bind(order, namespace="default", name="mine")

@@ -79,6 +79,10 @@ class LeaseTransport:
             path = f"{path}/{body['metadata']['name']}"
             if path in self._leases.stored:
                 raise self._refusal(verb, path, 409, "AlreadyExists")
+            body = {
+                **body,
+                "metadata": {**body["metadata"], "uid": f"lease-{self._leases.version}"},
+            }
             return self._leases.write(path, body)
         if path not in self._leases.stored:
             raise self._refusal(verb, path, 404, "NotFound")

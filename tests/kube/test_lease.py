@@ -150,8 +150,54 @@ async def test_a_restarted_holder_takes_its_own_lease_back_at_once(
 
     assert after.election.still_leader()
     spec = leases.stored[PATH]["spec"]
-    assert (spec["leaseTransitions"], spec["acquireTime"][11:19]) == (0, "12:00:00")
-    assert spec["renewTime"][11:19] == "12:00:03"
+    assert (spec["renewTime"][11:19], spec["acquireTime"][11:19]) == ("12:00:03", "12:00:03")
+
+
+async def test_each_acquisition_is_a_new_term_also_by_the_same_identity(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    terms = []
+    for identity in ("one", "one", "two", "two"):
+        candidate = Candidate(leases, clock, identity)
+        assert candidate.election.term == ""
+        await candidate.election.acquire()
+        terms.append(candidate.election.term)
+        if identity == "two":
+            await candidate.election.release()
+        else:
+            await clock.advance(A_LONG_TIME_S)
+            leases.stored[PATH]["spec"]["holderIdentity"] = "one" if len(terms) == 1 else ""
+    leases.stored.clear()
+    anew = Candidate(leases, clock, "one")
+    await anew.election.acquire()
+
+    assert terms == ["lease-0/0", "lease-0/1", "lease-0/2", "lease-0/3"]
+    assert anew.election.term not in terms
+
+
+async def test_renewing_is_not_a_new_term(leases: Leases, clock: VirtualClock) -> None:
+    one = Candidate(leases, clock, "one")
+    async with running(one):
+        await passes(clock, 1)
+        term = one.election.term
+        await passes(clock, A_LONG_TIME_S)
+
+        assert one.election.term == term
+        assert one.election.still_leader()
+
+
+async def test_a_process_whose_successor_has_its_name_finds_that_it_no_longer_leads(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    before, after = Candidate(leases, clock, "one"), Candidate(leases, clock, "one")
+    async with running(before) as (task,):
+        await passes(clock, 1)
+        await after.election.acquire()
+        await clock.advance(2)
+        async with asyncio.timeout(5):
+            await task
+        assert not before.election.still_leader()
+        assert leases.holder(PATH) == "one"
 
 
 async def test_a_paused_holder_finds_that_it_no_longer_leads(

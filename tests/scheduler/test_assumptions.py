@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from kube.errors import KubeError
-from tests.scheduler.world import World, silence
+from kube.errors import Conflict, KubeError
+from tests.scheduler.world import World, refusal, silence
 
 
 async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> World:
@@ -45,8 +45,29 @@ async def test_a_pod_found_bound_goes_on_counting_however_late_the_informer_is()
     assert world.ledger.assumed == {}
 
 
-async def test_a_pod_found_unbound_lapses_in_the_end() -> None:
+async def test_a_pod_found_unbound_is_marked_so_that_its_binding_cannot_land_and_is_free() -> None:
     world = await unconfirmed(answer_lost=False)
+    (lost,) = world.api.bindings
+    await settle_after(world, 11)
+
+    assert (world.held(), world.api.patches) == (0, ["p"])
+    with pytest.raises(Conflict, match="resourceVersion"):
+        await world.api.bind(lost, namespace="default", name="p")
+    assert world.count("fracgpu_scheduler_assumptions_lapsed_total") == 0
+
+
+async def test_a_pod_that_is_bound_while_it_is_marked_goes_on_counting() -> None:
+    world = await unconfirmed(answer_lost=False)
+    (lost,) = world.api.bindings
+    world.api.after_get = lambda: world.api.land(lost, "p")
+    await settle_after(world, 11)
+
+    assert (world.held(), world.api.patches) == (1000, ["p"])
+
+
+async def test_a_pod_found_unbound_that_cannot_be_marked_lapses_in_the_end() -> None:
+    world = await unconfirmed(answer_lost=False)
+    world.api.patch_raises = refusal()
     await settle_after(world, 11)
     assert world.held() == 1000  # the write may still be under way
 

@@ -1,6 +1,9 @@
 """The books against a fold from scratch."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
 
 from fracgpu.allocation import Hold
 from fracgpu.board import Board
@@ -30,6 +33,7 @@ class Books:
         for pod in self.pods:
             self.ledger.observe(pod.holds)
         self.drifts: list[int] = []
+        self.overbooked: list[int] = []
 
     @staticmethod
     def a_pod(number: int, mib: int) -> BoundPod:
@@ -51,9 +55,28 @@ class Books:
             pods=self._listed,
             clock=self.clock,
             on_drift=self.drifts.append,
+            on_overbooked=self.overbooked.append,
             every_s=60,
         )
         return await audit.once()
+
+
+async def test_a_card_promised_beyond_its_memory_is_counted_and_named_whoever_bound_its_pods(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    books = Books()
+    assert await books.audit() == ()
+    late = replace(books.a_pod(7, 23_001), name="late", holds=replace(
+        books.a_pod(7, 23_001).holds, pod_uid="late"))  # fmt: skip
+    books.pods.append(late)
+    books.ledger.observe(late.holds)
+
+    assert await books.audit() == ()
+
+    assert (books.drifts, books.overbooked) == ([0, 0], [0, 1])
+    said = capsys.readouterr().out
+    assert "card_overbooked" in said
+    assert all(word in said for word in ("GPU-n7-0", "24001", "late", "u7"))
 
 
 async def test_books_that_are_right_agree() -> None:

@@ -8,9 +8,9 @@ import pytest
 from fracgpu import names
 from fracgpu.card import CardUuid, Host
 from fracgpu.request import PodNeed, Strategy
-from kube.errors import KubeError
+from kube.errors import Conflict, Forbidden, KubeError
 from scheduler.protocol import BindingArgs
-from tests.scheduler.world import World, refusal, silence
+from tests.scheduler.world import PATH, World, refusal, silence
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
@@ -32,8 +32,10 @@ async def test_node_and_cards_are_one_write_with_uid_and_version() -> None:
             "resourceVersion": pod.record.resource_version,
             "annotations": {
                 names.ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000},'
-                '{"card":"GPU-n-1","mib":1000}]}'
+                '{"card":"GPU-n-1","mib":1000}]}',
+                names.TERM: "lease/1",
             },
+            "labels": {names.ASSIGNED_LABEL: "true"},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
     }
@@ -231,9 +233,84 @@ async def test_a_binding_whose_answer_was_lost_is_found_by_the_next_request() ->
     assert await world.bind() == ""  # kube-scheduler tries again; the informer still lags
 
     assert world.held() == 1000
-    assert len(world.api.bindings) == 2
+    assert len(world.api.bindings) == 1
     world.see("p")
     assert world.held() == 1000
+
+
+async def test_a_pod_is_bound_anew_only_once_its_earlier_binding_cannot_land_any_more() -> None:
+    world = World("n", "m", cards=1)
+    world.create(mib=20_000)
+    world.api.bind_raises = silence()
+    assert "did not say" in await world.bind()
+    (lost,) = world.api.bindings
+    world.api.bind_raises = None
+
+    assert await world.bind(node="m") == ""
+
+    assert (world.held("GPU-n-0"), world.held("GPU-m-0")) == (0, 20_000)
+    with pytest.raises(Conflict, match="resourceVersion"):
+        await world.api.bind(lost, namespace="default", name="p")
+
+
+async def test_while_nobody_says_whether_an_earlier_binding_may_land_there_is_no_other() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = silence()
+    await world.bind()
+    world.api.bind_raises, world.api.patch_raises = None, silence()
+
+    assert "cannot tell whether an earlier Binding" in await world.bind()
+
+    assert len(world.api.bindings) == 1
+    assert world.held() == 1000
+
+
+def of_another_term() -> Forbidden:
+    message = "ValidatingAdmissionPolicy 'fracgpu-lease-term' with binding 'fracgpu-lease-term' no"
+    return Forbidden(verb="POST", path=PATH, status=403, reason="Forbidden", message=message)
+
+
+async def test_a_denial_because_the_api_server_lags_behind_the_lease_is_retried() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = of_another_term()
+    async with asyncio.TaskGroup() as group:
+        binding = group.create_task(world.bind())
+        await world.clock.wait_for_sleepers(1)
+        world.api.bind_raises = None
+        await world.clock.advance(0.05)
+
+    assert binding.result() == ""
+    assert len(world.api.bindings) == 2
+
+
+async def test_the_retries_of_a_denied_binding_have_an_end_and_free_the_card() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = of_another_term()
+    async with asyncio.TaskGroup() as group:
+        binding = group.create_task(world.bind())
+        while not binding.done():
+            await world.clock.advance(0.5)
+
+    assert "fracgpu-lease-term" in binding.result()
+    assert (len(world.api.bindings), world.held()) == (7, 0)
+    assert outcomes(world, "fenced") == 1
+
+
+async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads() -> None:
+    world = World()
+    world.create(mib=1000)
+    world.api.bind_raises = of_another_term()
+    async with asyncio.TaskGroup() as group:
+        binding = group.create_task(world.bind())
+        await world.clock.wait_for_sleepers(1)
+        world.leads = False
+        await world.clock.advance(0.05)
+
+    assert binding.result() == "this replica no longer leads"
+    assert (len(world.api.bindings), world.held()) == (1, 0)
 
 
 async def test_a_binding_that_hangs_is_an_unknown_outcome() -> None:

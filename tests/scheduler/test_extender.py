@@ -15,7 +15,7 @@ from fracgpu.request import Strategy
 from fracgpu.survey import Obstacle, may_preempt, refusal
 from fracgpu.units import Mib
 from scheduler.protocol import FilterResult
-from tests.scheduler.world import World
+from tests.scheduler.world import World, silence
 from tests.support.core import on
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
@@ -187,3 +187,21 @@ def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
     )
     sick = NoPlacement(node="n", refusals={CardUuid("b"): Reason.UNHEALTHY})
     assert (may_preempt(full), may_preempt(sick)) == (True, False)
+
+
+async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:
+    world = World("n", "m", cards=1, mib=24_000)
+    world.create("p", mib=20_000)
+    world.create("other", mib=20_000)
+    world.api.bind_raises = silence()
+    await world.bind("p")
+    world.create("filler", mib=20_000)
+    world.api.bind_raises = None
+    assert await world.bind("filler", node="m") == ""
+
+    # Nobody else may have the card while the Binding may land, but the pod itself may.
+    assert world.extender.filter(world.asking("p", "n", "m")).passed == ("n",)
+    assert world.extender.prioritize(world.asking("p", "n", "m")).tolist() == [10, 0]
+    assert world.extender.filter(world.asking("other", "n", "m")).passed == ()
+    assert await world.bind("p") == ""
+    assert world.held("GPU-n-0") == 20_000

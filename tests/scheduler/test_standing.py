@@ -107,6 +107,21 @@ async def test_a_new_leader_answers_once_all_is_listed_anew() -> None:
         assert standing.leads
 
 
+async def test_a_further_reason_counts_once_all_is_listed() -> None:
+    election, pods = AnElection(), AList()
+    standing = Standing(election)
+    reasons = ["pods that wait are not marked yet"]
+    standing.also(lambda: reasons[0] if reasons else None)
+    async with following(standing, pods=pods):
+        election.leading.set()
+        await turns()
+        assert standing.why_not() == "not listed yet: pods"
+        pods.read()
+        assert standing.why_not() == standing.why_not_ready() == reasons[0]
+        reasons.clear()
+        assert standing.why_not() is None
+
+
 async def test_a_standby_that_has_listed_is_ready_while_another_leads() -> None:
     election, pods = AnElection(), AList()
     standing = Standing(election)

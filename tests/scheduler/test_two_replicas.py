@@ -4,9 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,54 +16,11 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS
 from simulator.apiserver import ApiServer
-from simulator.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
-from tests.support.real_scheduler import is_ready
+from tests.support.replicas import replica
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-
-class Replica:
-    """One process."""
-
-    def __init__(self, process: asyncio.subprocess.Process, port: int, telemetry: int) -> None:
-        self.process = process
-        self.telemetry = telemetry
-        self._url = f"http://127.0.0.1:{port}/bind"
-
-    async def ready(self) -> bool:
-        return await is_ready(self.telemetry)
-
-    async def bind(self, http: aiohttp.ClientSession, pod: PodView) -> str:
-        args = {
-            "PodName": pod.record.name,
-            "PodNamespace": pod.record.namespace,
-            "PodUID": pod.record.uid,
-            "Node": "n",
-        }
-        try:
-            async with http.post(self._url, json=args) as answer:
-                return str((await answer.json())["Error"])
-        except aiohttp.ClientError as error:
-            return f"no answer: {error!r}"
-
-
-@asynccontextmanager
-async def replica(name: str, kubeconfig: Path, workdir: Path) -> AsyncIterator[Replica]:
-    port, telemetry = free_ports(2)
-    words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--identity", name]
-    words += ["--listen-port", str(port), "--telemetry-port", str(telemetry), "--drain-wait-s", "0"]
-    with (workdir / f"{name}.log").open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cli", *words, stdout=out, stderr=out, env=dict(os.environ)
-        )
-    try:
-        yield Replica(process, port, telemetry)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def seen(client: KubeClient, name: str) -> PodView:

@@ -26,11 +26,13 @@ from scheduler.binder import Binder
 from scheduler.book import AnyPod, Book, decode_any_pod, waiting
 from scheduler.choice import CardChooser
 from scheduler.extender import Extender
+from scheduler.marker import Marker
 from scheduler.metrics import SchedulerMetrics
 from scheduler.patience import News
 from scheduler.preemptor import Preemptor
 from scheduler.protocol import BindingArgs, ExtenderArgs
 from scheduler.roster import Roster
+from scheduler.waker import Waker
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
@@ -57,11 +59,14 @@ class PodServer:
     pods: dict[str, Json] = field(default_factory=dict)
     version: int = 100
     bindings: list[Json] = field(default_factory=list)
+    after_get: Callable[[], None] = lambda: None
     before_bind: Callable[[], None] = lambda: None
     bind_raises: Exception | None = None
     answer_lost: bool = False
     get_raises: Exception | None = None
     held: asyncio.Event | None = None
+    patches: list[str] = field(default_factory=list)
+    patch_raises: Exception | None = None
     gets: int = 0
 
     def put(self, pod: Json) -> Json:
@@ -82,7 +87,30 @@ class PodServer:
             raise self.get_raises
         if name not in self.pods:
             raise NotFound(verb="GET", path=name, status=404, reason="NotFound", message=name)
-        return json.dumps(self.pods[name]).encode()
+        body = json.dumps(self.pods[name]).encode()
+        self.after_get()
+        return body
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Json:
+        assert (kind, namespace, subresource) == (PODS, "default", "status")
+        self.patches.append(name)
+        if self.patch_raises is not None:
+            raise self.patch_raises
+        pod = self.pods.get(name)
+        if pod is None:
+            raise NotFound(verb="PATCH", path=name, status=404, reason="NotFound", message=name)
+        if patch["metadata"]["uid"] != pod["metadata"]["uid"]:
+            raise conflict("the UID in the precondition does not match")
+        pod["metadata"].setdefault("annotations", {}).update(patch["metadata"]["annotations"])
+        return copy.deepcopy(self.put(pod))
 
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None:
         self.bindings.append(dict(binding))
@@ -94,14 +122,19 @@ class PodServer:
         pod = self.pods.get(name)
         if pod is None:
             raise NotFound(verb="POST", path=PATH, status=404, reason="NotFound", message=name)
-        meta, wanted = pod["metadata"], binding["metadata"]
-        if fault := _violated(pod, wanted):
+        if fault := _violated(pod, binding["metadata"]):
             raise conflict(fault)
-        pod["spec"]["nodeName"] = binding["target"]["name"]
-        meta.setdefault("annotations", {}).update(wanted.get("annotations", {}))
-        self.put(pod)
+        self.land(binding, name)
         if self.answer_lost:
             raise silence()
+
+    def land(self, binding: Mapping[str, Any], name: str) -> None:
+        """Write what a Binding says."""
+        pod = self.pods[name]
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        notes = binding["metadata"].get("annotations", {})
+        pod["metadata"].setdefault("annotations", {}).update(notes)
+        self.put(pod)
 
 
 def _violated(pod: Json, wanted: Json) -> str:
@@ -129,6 +162,7 @@ class World:
         self.roster = Roster()
         self.strategy = Strategy.PACK
         self.leads = True
+        self.term = "lease/1"
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
         self.book = Book(self.ledger, self.news, self.roster, on_unreadable=self.metrics.unreadable)
@@ -136,8 +170,20 @@ class World:
         self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
+        self.marker = Marker(
+            self.api,
+            term=lambda: self.term,
+            clock=self.clock,
+            limit_s=4.0,
+            on_mark=self.metrics.marked,
+        )
         self.assumptions = Assumptions(
-            self.api, self.ledger, self.clock, times=Times(), on_lapse=self.metrics.lapsed
+            self.api,
+            self.ledger,
+            self.clock,
+            marker=self.marker,
+            times=Times(),
+            on_lapse=self.metrics.lapsed,
         )
         self.choosers: dict[Strategy, CardChooser] = {}
         self.binder = Binder(
@@ -148,6 +194,7 @@ class World:
             strategy=lambda: self.strategy,
             choosers=self.choosers,
             leads=lambda: self.leads,
+            term=lambda: self.term,
             clock=self.clock,
             metrics=self.metrics,
             limit_s=4.0,
@@ -162,6 +209,20 @@ class World:
         )
         self.survey = Survey(Board(self.ledger))
         self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
+        self.waker = Waker(
+            self.ledger,
+            self.survey,
+            pods=self.pods,
+            find=waiting(lambda namespace, name: self._copy.get((namespace, name))),
+            marker=self.marker,
+            strategy=lambda: self.strategy,
+            leads=lambda: self.leads,
+            clock=self.clock,
+        )
+
+    def pods(self) -> list[AnyPod]:
+        """The pods as the informer knows them."""
+        return list(self._copy.values())
 
     def add_node(self, name: str, cards: tuple[Card, ...]) -> None:
         self._nodes[name] = a_sharing_node(name, cards=cards)

@@ -65,13 +65,13 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
     *,
     old: Json | None = None,
     sender: Sender = ADMIN,
-    params: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
     resource: str = "",
     namespace_labels: Mapping[str, str] | None = None,
 ) -> list[str]:
     """What the policy *name* says against this request; nothing when it passes.
 
-    Without *new* it is the deletion of *old*.
+    Without *new* it is the deletion of *old*; *resource* may be ``pods/status``. *params* are the data of a ConfigMap, or a Lease.
     """
     subject = new or old
     assert subject is not None
@@ -79,12 +79,13 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
     context: Json = {
         "object": new,
         "oldObject": old,
-        "params": {"data": dict(params or {})},
+        "params": dict(params or {}) if spec_of_lease(spec) else {"data": dict(params or {})},
         "namespaceObject": {"metadata": {"labels": dict(namespace_labels or {})}},
         "request": {
             "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
             "namespace": subject["metadata"].get("namespace", ""),
-            "resource": {"resource": resource},
+            "resource": {"resource": resource.partition("/")[0]},
+            "subResource": resource.partition("/")[2],
             "userInfo": sender.user_info(),
         },
     }
@@ -99,3 +100,8 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
         for each in spec["validations"]
         if not cel.evaluate(each["expression"], context)
     ]
+
+
+def spec_of_lease(spec: Json) -> bool:
+    """Whether a policy's parameter is a Lease."""
+    return bool(spec.get("paramKind", {}).get("kind") == "Lease")

@@ -1,0 +1,108 @@
+"""A new leader marks every pod that waits before it gives any card away.
+
+What the leader before it sent may still be under way: in a socket, in an API server that stalls
+before or after admission, in etcd. Once its pod is marked, such a Binding is refused; until all are
+marked, this replica answers nothing. What no longer waits when we list needs no mark: it is bound,
+and counted.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from fracgpu.views import PodView
+from kube.errors import KubeError
+from process.clock import Clock
+from scheduler.book import AnyPod
+from scheduler.marker import Marker
+
+log = structlog.get_logger()
+
+_AT_ONCE: Final = 16
+_RETRY_S: Final = 1.0
+
+
+class Fence:
+    """Marks the pods that wait, once for this leadership.
+
+    Args:
+        pods: gives the pods as they were listed.
+        marker: marks one.
+        clock: paces the retries.
+        limit_s: a pod that could not be marked for so long is given up, with an error in the log.
+            An API server forgets a request after a minute (``--request-timeout``), and what it gets
+            to see later is refused by the policy that compares terms.
+    """
+
+    def __init__(
+        self,
+        pods: Callable[[], Iterable[AnyPod]],
+        marker: Marker,
+        clock: Clock,
+        *,
+        limit_s: float,
+    ) -> None:
+        self._pods = pods
+        self._marker = marker
+        self._clock = clock
+        self._limit_s = limit_s
+        self._left: int | None = None
+
+    def why_not(self) -> str | None:
+        """Give the reason not to place anything yet, or None."""
+        if self._left is None:
+            return "pods that wait are not marked yet"
+        return f"{self._left} pods that wait are not marked yet" if self._left else None
+
+    async def run(self) -> None:
+        """Mark them all; then there is nothing more to do, for ever."""
+        await self.put_up()
+        await asyncio.Event().wait()
+
+    async def put_up(self) -> None:
+        """Mark every pod that waits for a share, or give up after the limit."""
+        began_s = self._clock.monotonic()
+        left = [it for it in self._pods() if isinstance(it, PodView) and asks(it)]
+        total = self._left = len(left)
+        while left:
+            left = await self._round(left)
+            if left and self._clock.monotonic() - began_s >= self._limit_s:
+                pods = [it.record.key for it in left[:10]]
+                log.error("fence_incomplete", left=len(left), pods=pods, limit_s=self._limit_s)
+                break
+            if left:
+                await self._clock.sleep(_RETRY_S)
+        self._left = 0
+        log.info("fence_up", marked=total - len(left))
+
+    async def _round(self, pods: list[PodView]) -> list[PodView]:
+        gate = asyncio.Semaphore(_AT_ONCE)
+        failed: list[PodView] = []
+
+        async def one(pod: PodView) -> None:
+            async with gate:
+                if not await self._marked(pod):
+                    failed.append(pod)
+
+        async with asyncio.TaskGroup() as group:
+            for pod in pods:
+                group.create_task(one(pod), name=f"mark {pod.record.key}")
+        self._left = len(failed)
+        return failed
+
+    async def _marked(self, pod: PodView) -> bool:
+        try:
+            await self._marker.mark(pod.record)
+        except (KubeError, TimeoutError, ValueError) as error:
+            log.warning("pod_not_marked", pod=pod.record.key, error=str(error))
+            return False
+        return True
+
+
+def asks(pod: PodView) -> bool:
+    """Tell whether a pod that waits might be given a card."""
+    record = pod.record
+    asking = pod.need is not None or bool(pod.need_problem)
+    return asking and record.live and not record.node and not record.terminating

@@ -1,0 +1,279 @@
+"""A Binding that was held up never lands on a card that the next leader has given away.
+
+On a real kube-apiserver, with the policies and permissions of deploy/, and extenders as processes
+with the token of the scheduler's service account.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fracgpu import names
+from fracgpu.views import PodView, read_pod
+from fracgpu.wire import write_assignment
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.errors import KubeError
+from kube.kinds import LEASES, NAMESPACES, PODS
+from simulator.realapi import RealApiServer
+from tests.support.core import a_record, on
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.real_apiserver import real_api_server
+from tests.support.replicas import Replica, replica
+from tests.support.stalls import HoldingProxy, holding_proxy, stalling_webhook
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+SYSTEM = names.SYSTEM_NAMESPACE
+LEASE = "fracgpu-scheduler-extender"
+CARD_MIB = 24_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A cluster with one card, the policies in force, and nobody who schedules."""
+
+    api: RealApiServer
+    admin: KubeClient
+    scheduler: KubeClient
+    token: str
+    workdir: Path
+    http: aiohttp.ClientSession
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    def kubeconfig(self, name: str, *, url: str = "") -> Path:
+        """A kubeconfig of the scheduler's account, by another way to the API server if asked."""
+        path = self.workdir / f"{name}.kubeconfig"
+        text = self.api.kubeconfig(path).read_text()
+        text = text.replace(self.api.token, self.token)
+        path.write_text(text.replace(self.api.url, url) if url else text)
+        return path
+
+    async def leading(self, name: str, *, url: str = "", identity: str = "") -> Replica:
+        """Start an extender and wait until it leads and is ready."""
+        opened = replica(name, self.kubeconfig(name, url=url), self.workdir, identity=identity)
+        started = await self.stack.enter_async_context(opened)
+        await until(started.ready, what=f"{name} leads", limit_s=90)
+        return started
+
+    async def create(self, name: str, *, mib: int = 20_000) -> PodView:
+        await self.admin.create(PODS, a_gpu_pod(name, mib=mib))
+        return await self.seen(name)
+
+    async def seen(self, name: str) -> PodView:
+        return read_pod(await self.admin.get(PODS, name, namespace="default"))
+
+    async def promised_mib(self) -> int:
+        """What the pods of the cluster hold of the one card."""
+        pods = [read_pod(bytes(raw)) for raw in (await self.admin.list(PODS)).items]
+        return sum(
+            part.mib
+            for pod in pods
+            if pod.record.node
+            for parts in (pod.record.assignment or {}).values()
+            for part in parts
+        )
+
+    async def term(self) -> str:
+        lease = await self.admin.get_object(LEASES, LEASE, namespace=SYSTEM)
+        return f"{lease['metadata']['uid']}/{lease['spec']['leaseTransitions']}"
+
+
+def order(pod: PodView, *, term: str | None, labelled: bool = True) -> Json:
+    """A Binding of a pod with an assignment, as the extender writes it."""
+    notes = {names.ASSIGNMENT: write_assignment(on("GPU-n-0", 20_000, container="train"))}
+    metadata: Json = {
+        "uid": pod.record.uid,
+        "resourceVersion": pod.record.resource_version,
+        "annotations": notes | ({} if term is None else {names.TERM: term}),
+    }
+    metadata |= {"labels": {names.ASSIGNED_LABEL: "true"}} if labelled else {}
+    return {"metadata": metadata, "target": {"apiVersion": "v1", "kind": "Node", "name": "n"}}
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with (
+        real_api_server(tmp_path) as api,
+        connect_to(api.url, token=api.token, ca_file=api.ca_file) as admin,
+        aiohttp.ClientSession() as http,
+        AsyncExitStack() as stack,
+    ):
+        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
+        await admin.create(NAMESPACES, {"metadata": {"name": SYSTEM}})
+        await register(admin, a_sharing_node("n", cards=some_cards("n", count=1, mib=CARD_MIB)))
+        for manifest in ("scheduler.yaml", "policies.yaml"):
+            await kubectl("apply", "-f", str(DEPLOY / manifest))
+        token = (await kubectl("create", "token", "fracgpu-scheduler", f"-n={SYSTEM}")).strip()
+        opened = connect_to(api.url, token=token, ca_file=api.ca_file)
+        scheduler = await stack.enter_async_context(opened)
+        world = World(
+            api=api,
+            admin=admin,
+            scheduler=scheduler,
+            token=token,
+            workdir=tmp_path,
+            http=http,
+            stack=stack,
+        )
+        await until(lambda: in_force(world), what="the policies in force", limit_s=60)
+        yield world
+
+
+async def in_force(world: World) -> bool:
+    """Whether the policies refuse already; no Lease is there yet, so every order is refused."""
+    binding = {**order(PodView(record=a_record("u")), term="x")}
+    said = await refusal(world.scheduler, binding, "no-such-pod")
+    return "fracgpu-lease-term" in said
+
+
+async def refusal(client: KubeClient, binding: Json, name: str) -> str:
+    try:
+        await client.bind(binding, namespace="default", name=name)
+    except KubeError as error:
+        return f"{type(error).__name__} {error.message}"
+    return ""
+
+
+async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignment_is_not(
+    world: World,
+) -> None:
+    pod, plain = await world.create("p"), await world.create("plain")
+    # Without a Lease no order passes, and every other Binding does.
+    said = await refusal(world.scheduler, order(pod, term="x"), "p")
+    assert "no params found" in said
+    target = {"target": {"kind": "Node", "name": "n"}}
+    await world.admin.bind(target, namespace="default", name="plain")
+
+    await world.leading("a")
+    term = await world.term()
+    pod = await world.seen("p")
+    for wrong in ("x", f"{term}0", None):
+        said = await refusal(world.scheduler, order(pod, term=wrong), "p")
+        assert said.startswith("Forbidden"), wrong
+        assert "fracgpu-lease-term" in said
+    said = await refusal(world.scheduler, order(pod, term=term, labelled=False), "p")
+    assert "has the label fracgpu.io/assigned=true" in said
+    assert "comes only from" in await refusal(world.admin, order(pod, term=term), "p")
+    assert (plain.record.node, (await world.seen("plain")).record.node) == ("", "n")
+
+    await world.scheduler.bind(order(pod, term=term), namespace="default", name="p")
+
+    assert (await world.seen("p")).record.node == "n"
+
+
+async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_else_does(
+    world: World,
+) -> None:
+    await world.create("p")
+
+    async def patch(client: KubeClient, metadata: Any, *, subresource: str | None) -> str:
+        try:
+            await client.patch(
+                PODS, "p", {"metadata": metadata}, namespace="default", subresource=subresource
+            )
+        except KubeError as error:
+            return f"{type(error).__name__} {error.message}"
+        return ""
+
+    mark: Json = {"annotations": {names.TERM: "x"}}
+    assert await patch(world.scheduler, mark, subresource="status") == ""
+    for other in (
+        {"labels": {"app": "x"}},
+        {"annotations": {"app": "x"}},
+        {"annotations": {names.MEMORY: None}},
+        {"finalizers": ["example.org/x"]},
+    ):
+        said = await patch(world.scheduler, other, subresource="status")
+        assert "and nothing else of it" in said, other
+    assert (await patch(world.scheduler, mark, subresource=None)).startswith("Forbidden")
+    for subresource in (None, "status"):
+        mark = {"annotations": {names.TERM: "forged"}}
+        said = await patch(world.admin, mark, subresource=subresource)
+        assert "only by the FracGPU scheduler" in said
+
+
+async def answered_bindings(world: World) -> dict[str, int]:
+    """How many Bindings the API server has answered, by HTTP status."""
+    found: dict[str, int] = {}
+    for line in (await world.admin.get_path("/metrics")).decode().splitlines():
+        if line.startswith("apiserver_request_total{") and 'subresource="binding"' in line:
+            labels, _, count = line.rpartition(" ")
+            code = labels.partition('code="')[2][:3]
+            found[code] = found.get(code, 0) + int(count)
+    return found
+
+
+async def more(world: World, before: dict[str, int]) -> bool:
+    return sum((await answered_bindings(world)).values()) > sum(before.values())
+
+
+async def kept(world: World, sender: Replica, proxy: HoldingProxy) -> bool:
+    """Whether the sender has counted a Binding, which it then sends at once, and bytes are kept."""
+    url = f"http://127.0.0.1:{sender.telemetry}/metrics"
+    async with world.http.get(url) as answer:
+        return "fracgpu_scheduler_assumptions 1.0" in await answer.text() and proxy.kept_bytes > 0
+
+
+SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "of the same name"])
+
+
+@SUCCESSORS
+async def test_a_binding_held_up_before_admission_never_lands_after_the_next_leader(
+    world: World, successor: str
+) -> None:
+    first, second = await world.create("first"), await world.create("second")
+    async with holding_proxy(world.api.url) as proxy:
+        a = await world.leading("a", url=proxy.url)
+        first = await world.seen("first")
+        proxy.hold()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(a.bind(world.http, first), name="the late Binding")
+            await until(lambda: kept(world, a, proxy), what="the Binding is kept", limit_s=30)
+            os.kill(a.process.pid, signal.SIGSTOP)
+            b = await world.leading("successor", identity=successor)
+            assert await b.bind(world.http, second) == ""
+            answered = await answered_bindings(world)
+            proxy.release()
+            await until(lambda: more(world, answered), what="the late Binding is answered")
+            a.process.kill()
+
+    assert (await world.seen("first")).record.node == ""
+    assert await world.promised_mib() == 20_000
+
+
+@SUCCESSORS
+async def test_a_binding_held_up_after_admission_never_lands_after_the_next_leader(
+    world: World, successor: str
+) -> None:
+    await world.create("first")
+    second = await world.create("second")
+    async with stalling_webhook(world.admin, "first", world.workdir) as webhook:
+        a = await world.leading("a")
+        first = await world.seen("first")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(a.bind(world.http, first), name="the late Binding")
+            async with asyncio.timeout(30):
+                await webhook.asked.wait()
+            os.kill(a.process.pid, signal.SIGSTOP)
+            b = await world.leading("successor", identity=successor)
+            assert await b.bind(world.http, second) == ""
+            answered = await answered_bindings(world)
+            webhook.release()
+            await until(lambda: more(world, answered), what="the late Binding is answered")
+            after = await answered_bindings(world)
+            a.process.kill()
+
+    assert await world.promised_mib() == 20_000
+    assert (await world.seen("first")).record.node == ""
+    assert after.get("409", 0) == answered.get("409", 0) + 1

@@ -1,0 +1,89 @@
+"""A pod waits no longer than its reason, on the real kube-scheduler.
+
+kube-scheduler tries a pod that an extender refused again only after some event of the cluster, or
+after five minutes; nothing else happens in this cluster that would be one.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fracgpu import names
+from kube.kinds import NODES, PODS
+from process.clock import SystemClock
+from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
+from tests.support.real_scheduler import World, real_scheduler
+from tests.support.stalls import stalling_webhook
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+MARKS = "fracgpu_scheduler_pods_marked_total"
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    node = a_sharing_node("n", cards=some_cards("n", count=1))
+    async with real_scheduler(tmp_path, [node]) as started:
+        yield started
+
+
+async def bound(world: World, name: str) -> bool:
+    return name in await world.bound()
+
+
+async def refused(world: World, name: str) -> bool:
+    return bool(await world.failures_of(name))
+
+
+async def test_a_pods_own_lost_binding_does_not_stand_in_its_way(
+    world: World, tmp_path: Path
+) -> None:
+    async with stalling_webhook(world.client, "p", tmp_path) as webhook:
+        await world.client.create(PODS, a_gpu_pod("p", mib=20_000))
+        await webhook.asked.wait()
+
+        async def unanswered() -> bool:
+            return await world.metric('fracgpu_scheduler_binds_total{outcome="unknown"}') >= 1
+
+        await until(unanswered, what="the extender has given up waiting for an answer", limit_s=60)
+        webhook.release()
+        await until(lambda: bound(world, "p"), what="the pod takes the empty card", limit_s=60)
+
+    (pod,) = (await world.bound()).values()
+    assert [it.mib for it in (pod.record.assignment or {})["train"]] == [20_000]
+    said = await world.failures_of("p")
+    assert not any("too little free memory" in message for message in said)
+    assert await world.metric(MARKS) >= 1
+
+
+async def test_a_cordon_that_lapses_makes_kube_scheduler_look_again(world: World) -> None:
+    until_when = SystemClock().now() + timedelta(seconds=30)
+    entries = {"GPU-n-0": {"until": until_when.isoformat(), "reason": "hot"}}
+    notes = {names.NODE_CORDONS: json.dumps(entries)}
+    await world.client.patch(NODES, "n", {"metadata": {"annotations": notes}})
+
+    async def closed() -> bool:
+        await world.client.create(PODS, a_gpu_pod("probe", mib=20_000))
+        await until(lambda: either(world, "probe"), what="an answer for the probe", limit_s=30)
+        answer = not await bound(world, "probe")
+        await world.client.delete(PODS, "probe", namespace="default", grace_s=0)
+        return answer
+
+    await until(closed, what="the extender knows of the cordon", limit_s=25)
+    await world.client.create(PODS, a_gpu_pod("p", mib=20_000))
+    await until(lambda: refused(world, "p"), what="the pod is refused", limit_s=25)
+    assert SystemClock().now() < until_when, "the machine was too slow for this test"
+    assert not await bound(world, "p")
+    # Far less than the five minutes after which kube-scheduler would look by itself.
+    await until(lambda: bound(world, "p"), what="the pod takes the card", limit_s=90)
+
+    assert SystemClock().now() > until_when
+    assert await world.metric(MARKS) == 1
+
+
+async def either(world: World, name: str) -> bool:
+    return await bound(world, name) or await refused(world, name)

@@ -1,0 +1,131 @@
+"""Ways in which a Binding is held up between its sender and the API server's transaction."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from certs.authority import make_ca, make_serving
+from kube.client import KubeClient
+from kube.kinds import VALIDATING_WEBHOOKS
+from process.clock import SystemClock
+from simulator.ports import free_ports
+
+_CHUNK = 64 * 1024
+
+
+class HoldingProxy:
+    """A TCP proxy that can keep what clients send; what it kept still arrives later."""
+
+    def __init__(self, url: str, port: int) -> None:
+        self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
+        self.url = f"https://127.0.0.1:{port}"
+        self.kept_bytes = 0
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def release(self) -> None:
+        self._open.set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(self._host, self._port)
+        with suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._copy(reader, back, keep=True), name="forth")
+                group.create_task(self._copy(there, writer), name="back")
+
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, keep: bool = False
+    ) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(_CHUNK):
+                if keep and not self._open.is_set():
+                    self.kept_bytes += len(data)
+                    await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
+    """Run a proxy in front of the API server at *url*."""
+    (port,) = free_ports(1)
+    proxy = HoldingProxy(url, port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", port)
+    try:
+        yield proxy
+    finally:
+        server.close()
+
+
+class StallingWebhook:
+    """A validating webhook for Bindings that keeps one pod's review until it is told otherwise.
+
+    Validating webhooks are called after every ValidatingAdmissionPolicy has passed (Source:
+    pkg/kubeapiserver/options/plugins.go, AllOrderedPlugins).
+    """
+
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
+        self.asked = asyncio.Event()
+        self._go_on = asyncio.Event()
+
+    def release(self) -> None:
+        self._go_on.set()
+
+    async def review(self, request: web.Request) -> web.Response:
+        review = await request.json()
+        if review["request"]["name"] == self._pod:
+            self.asked.set()
+            await self._go_on.wait()
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return web.json_response({**review, "request": None, "response": response})
+
+
+@asynccontextmanager
+async def stalling_webhook(
+    client: KubeClient, pod: str, workdir: Path
+) -> AsyncIterator[StallingWebhook]:
+    """Serve one and register it; the API server waits 30 s for it, the most that it allows."""
+    (port,) = free_ports(1)
+    now, life = SystemClock().now(), timedelta(hours=1)
+    ca = make_ca(name="stall", now=now, life=life)
+    serving = make_serving(ca, names=("127.0.0.1",), now=now, life=life)
+    for name, pem in (("stall.crt", serving.cert_pem), ("stall.key", serving.key_pem)):
+        (workdir / name).write_bytes(pem)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(workdir / "stall.crt", workdir / "stall.key")
+    webhook = StallingWebhook(pod)
+    app = web.Application()
+    app.router.add_post("/", webhook.review)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    rules = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/binding"]}
+    entry = {
+        "name": "stall.example.org",
+        "clientConfig": {
+            "url": f"https://127.0.0.1:{port}/",
+            "caBundle": base64.b64encode(ca.cert_pem).decode(),
+        },
+        "rules": [{**rules, "operations": ["CREATE"]}],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 30,
+    }
+    await client.create(VALIDATING_WEBHOOKS, {"metadata": {"name": "stall"}, "webhooks": [entry]})
+    try:
+        yield webhook
+    finally:
+        webhook.release()
+        await runner.cleanup()
