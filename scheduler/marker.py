@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from fracgpu import names
 from fracgpu.allocation import PodRecord
 from fracgpu.views import PodView
-from kube.errors import Conflict, NotFound
+from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
 from kube.lease import micro_time
 from process.clock import Clock
@@ -87,7 +87,7 @@ class Marker:
                 )
             except NotFound:
                 return None
-            except Conflict:
+            except (Conflict, Invalid):  # "metadata.uid: field is immutable"
                 if await self._is_replaced(record):
                     return None
                 raise

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from kube.errors import Conflict, NotFound, TooManyRequests
+from kube.errors import Conflict, Invalid, NotFound, TooManyRequests
 from kube.kinds import PDBS, PODS
 from tests.support.objects import Json, a_budget, a_pod, running
 
@@ -55,6 +55,37 @@ async def test_a_binding_writes_the_node_and_merges_its_annotations(
     assert bound["metadata"]["annotations"] == {"old": "1", "new": "2"}
     scheduled = [one for one in bound["status"]["conditions"] if one["type"] == "PodScheduled"]
     assert [one["status"] for one in scheduled] == ["True"]
+
+
+async def test_a_bindings_labels_come_to_the_pod_too(client: KubeClient, namespace: str) -> None:
+    """Since Kubernetes 1.35 (PodTopologyLabelsAdmission)."""
+    pod = await client.create(PODS, a_pod("a", labels={"old": "1"}), namespace=namespace)
+
+    await client.bind(to_n1(pod, labels={"new": "2"}), namespace=namespace, name="a")
+
+    bound = await client.get_object(PODS, "a", namespace=namespace)
+    assert bound["metadata"]["labels"] == {"old": "1", "new": "2"}
+
+
+async def test_an_annotation_written_through_the_status_makes_an_older_binding_conflict(
+    client: KubeClient, namespace: str
+) -> None:
+    pod = await client.create(PODS, a_pod("a", annotations={"old": "1"}), namespace=namespace)
+
+    def mark(uid: str) -> Json:
+        return {"metadata": {"uid": uid, "annotations": {"mark": "x"}}}
+
+    with pytest.raises(Invalid, match="metadata.uid"):
+        await client.patch(PODS, "a", mark("another"), namespace=namespace, subresource="status")
+    marked = await client.patch(
+        PODS, "a", mark(pod["metadata"]["uid"]), namespace=namespace, subresource="status"
+    )
+
+    assert marked["metadata"]["annotations"] == {"old": "1", "mark": "x"}
+    assert marked["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]
+    with pytest.raises(Conflict):
+        await client.bind(to_n1(pod), namespace=namespace, name="a")
+    await client.bind(to_n1(marked), namespace=namespace, name="a")
 
 
 @pytest.mark.parametrize("precondition", ["uid", "resourceVersion"])

@@ -63,8 +63,22 @@ class World:
         """Start an extender and wait until it leads and is ready."""
         opened = replica(name, self.kubeconfig(name, url=url), self.workdir, identity=identity)
         started = await self.stack.enter_async_context(opened)
-        await until(started.ready, what=f"{name} leads", limit_s=90)
+
+        async def leads() -> bool:
+            # In this order: a replica that waits its turn is ready as well.
+            return await self.figure(started, "leads 1.0") and await started.ready()
+
+        await until(leads, what=f"{name} leads", limit_s=90)
         return started
+
+    async def figure(self, extender: Replica, figure: str) -> bool:
+        """Whether a metric of an extender has this value, written as Prometheus reads it."""
+        url = f"http://127.0.0.1:{extender.telemetry}/metrics"
+        try:
+            async with self.http.get(url) as answer:
+                return f"\nfracgpu_scheduler_{figure}\n" in await answer.text()
+        except aiohttp.ClientError:
+            return False
 
     async def create(self, name: str, *, mib: int = 20_000) -> PodView:
         await self.admin.create(PODS, a_gpu_pod(name, mib=mib))
@@ -220,9 +234,7 @@ async def more(world: World, before: dict[str, int]) -> bool:
 
 async def kept(world: World, sender: Replica, proxy: HoldingProxy) -> bool:
     """Whether the sender has counted a Binding, which it then sends at once, and bytes are kept."""
-    url = f"http://127.0.0.1:{sender.telemetry}/metrics"
-    async with world.http.get(url) as answer:
-        return "fracgpu_scheduler_assumptions 1.0" in await answer.text() and proxy.kept_bytes > 0
+    return await world.figure(sender, "assumptions 1.0") and proxy.kept_bytes > 0
 
 
 SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "of the same name"])

@@ -17,7 +17,7 @@ from fracgpu.ledger import Ledger
 from fracgpu.request import Strategy
 from fracgpu.survey import Survey
 from fracgpu.views import PodView, read_node, read_pod
-from kube.errors import Conflict, Forbidden, NotFound, Unavailable
+from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
@@ -108,7 +108,8 @@ class PodServer:
         if pod is None:
             raise NotFound(verb="PATCH", path=name, status=404, reason="NotFound", message=name)
         if patch["metadata"]["uid"] != pod["metadata"]["uid"]:
-            raise conflict("the UID in the precondition does not match")
+            why = "metadata.uid: Invalid value: field is immutable"
+            raise Invalid(verb="PATCH", path=name, status=422, reason="Invalid", message=why)
         pod["metadata"].setdefault("annotations", {}).update(patch["metadata"]["annotations"])
         return copy.deepcopy(self.put(pod))
 

@@ -27,6 +27,7 @@ class HoldingProxy:
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
         self.url = f"https://127.0.0.1:{port}"
         self.kept_bytes = 0
+        self._ends: set[asyncio.StreamWriter] = set()
         self._open = asyncio.Event()
         self._open.set()
 
@@ -38,10 +39,19 @@ class HoldingProxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(self._host, self._port)
-        with suppress(asyncio.CancelledError):
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._copy(reader, back, keep=True), name="forth")
-                group.create_task(self._copy(there, writer), name="back")
+        self._ends |= {back, writer}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._copy(reader, back, keep=True), name="forth")
+            group.create_task(self._copy(there, writer), name="back")
+
+    async def close(self) -> None:
+        """Let go of everything; what is kept is delivered first."""
+        self.release()
+        for end in self._ends:
+            end.close()
+        for end in self._ends:
+            with suppress(ConnectionError, ssl.SSLError):
+                await end.wait_closed()
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, keep: bool = False
@@ -66,6 +76,7 @@ async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
         yield proxy
     finally:
         server.close()
+        await proxy.close()
 
 
 class StallingWebhook:
