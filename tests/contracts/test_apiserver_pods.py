@@ -75,7 +75,7 @@ async def test_an_annotation_written_through_the_status_makes_an_older_binding_c
     def mark(uid: str) -> Json:
         return {"metadata": {"uid": uid, "annotations": {"mark": "x"}}}
 
-    with pytest.raises(Invalid, match="metadata.uid"):
+    with pytest.raises(Invalid, match=r"metadata\.uid"):
         await client.patch(PODS, "a", mark("another"), namespace=namespace, subresource="status")
     marked = await client.patch(
         PODS, "a", mark(pod["metadata"]["uid"]), namespace=namespace, subresource="status"
