@@ -71,7 +71,8 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
 ) -> list[str]:
     """What the policy *name* says against this request; nothing when it passes.
 
-    Without *new* it is the deletion of *old*; *resource* may be ``pods/status``. *params* are the data of a ConfigMap, or a Lease.
+    Without *new* it is the deletion of *old*; *resource* may be ``pods/status``; *params* are the
+    data of a ConfigMap, or a Lease.
     """
     subject = new or old
     assert subject is not None
