@@ -12,6 +12,7 @@ from kube.events import EventRecorder
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
+from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
 from webhook.administrator import AdministratorsRules
@@ -28,6 +29,8 @@ _COMPONENT: Final = "fracgpu-webhook"
 
 def build(settings: WebhookSettings) -> Service:
     """Put the webhook together; nothing is opened yet."""
+    # What strangers make it hold must not stay for good: docs/webhook.md has the figures.
+    give_back_large_blocks()
     registry = new_registry()
     metrics = WebhookMetrics(registry)
     gate = ReadyGate()
