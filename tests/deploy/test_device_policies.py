@@ -52,6 +52,7 @@ def said(pod: Json, *, old: Json | None = None) -> list[str]:
         a_pod(notes={"cdi.k8s.io/a": "nvidia.com/gpu=all"}),
         a_pod(notes={"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}),
         a_pod(runtimeClassName="nvidia"),
+        a_pod({"resources": {"limits": {"nvidia.com/gpu": "0"}}}, runtimeClassName="nvidia"),
         a_pod(initContainers=[{"name": "i", "env": [{"name": ENV, "value": "all"}]}]),
     ],
 )
@@ -124,6 +125,17 @@ def test_an_ephemeral_container_is_judged_and_what_runs_already_is_not() -> None
     assert said(debugged, old=running) == []
     assert len(said(grabbing, old=debugged)) == 1
     assert said(grabbing, old=grabbing) == []
+
+
+def test_an_order_by_annotation_is_refused_on_a_pod_that_is_there_already() -> None:
+    """As found: create the pod without it, then kubectl annotate."""
+    order = {"cdi.k8s.io/a": "nvidia.com/gpu=all"}
+    other = {"cdi.k8s.io/a": "nvidia.com/gpu=0"}
+
+    assert len(said(a_pod(notes=order), old=a_pod())) == 1
+    assert len(said(a_pod(notes=order), old=a_pod(notes=other))) == 1
+    assert said(a_pod(notes={**order, "b": "c"}), old=a_pod(notes=order)) == []
+    assert said(a_pod(), old=a_pod(notes=order)) == []
 
 
 @pytest.mark.parametrize(

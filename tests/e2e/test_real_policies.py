@@ -53,6 +53,7 @@ CRON_JOBS = Kind("batch/v1", "cronjobs", "CronJob", namespaced=True)
 REPLICATION_CONTROLLERS = Kind(
     "v1", "replicationcontrollers", "ReplicationController", namespaced=True
 )
+RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 # What the API server says of our refusals, besides the sentence itself.
 DENIED = "ValidatingAdmissionPolicy"
 
@@ -393,6 +394,10 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
         a_pod("x", notes={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
     ):
         assert DENIED in await refusal(admin.create(PODS, pod, namespace="closed"))
+    await admin.create(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    nothing = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
+    pod = a_pod("x", containers=[nothing], runtimeClassName="nvidia")
+    assert "runtime class of NVIDIA" in await refusal(admin.create(PODS, pod, namespace="closed"))
     for kind, data in ((CONFIGMAPS, "all"), (SECRETS, "YWxs")):
         body = {"metadata": {"name": "m"}, "data": {names.ENV_VISIBLE_DEVICES: data}}
         said = await refusal(admin.create(kind, body, namespace="closed"))
@@ -409,6 +414,10 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
     assert "A container sets NVIDIA_VISIBLE_DEVICES" in said
     del debug["env"]
     await admin.patch(PODS, "grab", grab, namespace="closed", subresource="ephemeralcontainers")
+    order = annotated("cdi.k8s.io/x", "nvidia.com/gpu=all")
+    said = await refusal(admin.patch(PODS, "grab", order, namespace="closed"))
+    assert "An annotation that begins cdi.k8s.io/" in said
+    await admin.patch(PODS, "grab", annotated("app", "x"), namespace="closed")
 
     # Elsewhere the cluster's default counts, and kubectl shows it.
     answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
