@@ -50,3 +50,10 @@ class WebhookSettings(ProcessSettings):
     agent_users: tuple[str, ...] = setting(
         (_AGENT,), "users that may write fracgpu.io/wired on pods: the node agent"
     )
+
+    def __post_init__(self) -> None:
+        if self.client_names and not self.client_ca_file:
+            raise ValueError(
+                f"client_names is {', '.join(self.client_names)} without client_ca_file, so no "
+                "certificate is asked for and everybody would be turned away; want both, or neither"
+            )

@@ -22,3 +22,9 @@ def test_an_empty_scheduler_name_is_a_choice() -> None:
 def test_a_body_limit_of_nothing_is_refused() -> None:
     with pytest.raises(SettingsError, match="--body-limit-mib is '0'"):
         load(WebhookSettings, ["--body-limit-mib", "0"], {}, program="webhook")
+
+
+def test_names_of_clients_without_their_authority_are_refused() -> None:
+    """As found: it started, and answered 403 to the API server as to everybody."""
+    with pytest.raises(SettingsError, match="client_names is kube-apiserver without client_ca_file"):
+        load(WebhookSettings, ["--client-names", "kube-apiserver"], {}, program="webhook")
