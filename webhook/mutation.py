@@ -117,6 +117,16 @@ def judge_new(
     return Patch(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
 
 
+def refuse_written_keys(pod: Pod) -> Refusal | None:
+    """Refuse what only FracGPU writes, on a new pod whose requests are left unread."""
+    try:
+        _refuse_reserved_keys(pod)
+        _refuse_forged(pod, None)
+    except RequestError as error:
+        return Refusal(message=str(error))
+    return None
+
+
 def _grant_in_words(
     pod: Pod,
     understood: Understood,

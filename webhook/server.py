@@ -20,7 +20,7 @@ from process.tls import ServingTls
 from webhook.bounds import judge_size
 from webhook.change import judge_change
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.mutation import judge_new
+from webhook.mutation import judge_new, refuse_written_keys
 from webhook.pod import MalformedReviewError
 from webhook.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
@@ -198,12 +198,13 @@ class Reviewer:
         excluded = review.old is None and review.namespace in rules.excluded_namespaces
         beyond = judge_size(review.object, review.old, what="the pod")
         if beyond is not None:
-            return _excluded(review) if excluded else beyond
+            forged = names.GRANTED.encode() in bytes(review.object)
+            return _excluded(review) if excluded and not forged else beyond
         pod, old = read_pods(review)
         if old is not None:
             return judge_change(old, pod, user=review.user, rules=rules)
         if excluded:
-            return _excluded(review)
+            return refuse_written_keys(pod) or _excluded(review)
         return judge_new(
             pod,
             self._known.classes(),

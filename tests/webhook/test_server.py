@@ -175,6 +175,21 @@ async def test_each_route_takes_only_what_it_is_for(world: World) -> None:
     assert workload.text.startswith("request.kind is apps Deployment; want core Pod")
 
 
+@pytest.mark.parametrize("size", [0, 400 * 1024])
+async def test_nobody_writes_a_grant_where_requests_are_left_unread(
+    world: World, size: int
+) -> None:
+    """The policies let a new pod's grant through, for they cannot tell whose writing it is."""
+    world.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
+    pod = a_pod(granted="train: 80000 MiB on 1 card", spec={"hostname": "h" * size})
+
+    answer = await world.post(a_review(pod))
+
+    assert answer.response["allowed"] is False
+    wanted = "384 KiB" if size else "only the webhook writes it"
+    assert wanted in answer.response["status"]["message"]
+
+
 async def test_an_excluded_namespace_is_left_alone_with_a_warning(world: World) -> None:
     world.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
     warning = (
