@@ -144,8 +144,10 @@ def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgs
 
 
 def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
-    """Warn of requests on the workload itself, where nobody reads them."""
-    for place in ("metadata.annotations", "metadata.labels"):
+    """Warn of requests above the pod template, where nobody reads them."""
+    # A CronJob's Jobs have metadata of their own, between its own and those of their pods.
+    above = ("", "spec.jobTemplate.") if review.kind == "CronJob" else ("",)
+    for place in (f"{it}metadata.{part}" for it in above for part in ("annotations", "labels")):
         found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
         for key in requests_among(found):
             yield (

@@ -135,6 +135,17 @@ def test_a_request_on_the_workload_itself_is_asked_about_so_that_its_author_is_w
     assert who(WORKLOADS, workload) == ["workloads"]
 
 
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+def test_a_request_on_the_jobs_of_a_cron_job_is_asked_about_too(part: str) -> None:
+    workload = a_workload(a_pod(), cron=True)
+    workload["spec"]["jobTemplate"]["metadata"] = {part: {"fracgpu.io/fraction": "1"}}
+    other = a_workload(a_pod(), cron=True)
+    other["spec"]["jobTemplate"]["metadata"] = {part: {"app": "1"}}
+
+    assert who(WORKLOADS, workload) == ["workloads"]
+    assert who(WORKLOADS, other) == []
+
+
 @pytest.mark.parametrize("entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda it: it["name"])
 def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
     entry: Json,

@@ -136,6 +136,17 @@ def test_a_request_on_the_workload_itself_is_warned_of() -> None:
     )
 
 
+def test_a_request_on_the_jobs_of_a_cron_job_is_warned_of() -> None:
+    """As found: it was neither read nor answered."""
+    body = a_workload("CronJob")
+    body["spec"]["jobTemplate"]["metadata"] = {"annotations": {"fracgpu.io/fraction": "0.5"}}
+
+    assert judged(body, "CronJob").warnings == (  # type: ignore[union-attr]
+        "spec.jobTemplate.metadata.annotations['fracgpu.io/fraction'] says nothing on a CronJob: "
+        "write fracgpu.io/fraction in spec.jobTemplate.spec.template.metadata.annotations",
+    )
+
+
 def test_warnings_of_a_template_carry_its_path() -> None:
     template = a_pod(spec={"schedulerName": "batch"}, memory="1Gi")
 
