@@ -3,7 +3,8 @@
 What the leader before it sent may still be under way: in a socket, in an API server that stalls
 before or after admission, in etcd. Once its pod is marked, such a Binding is refused; until all are
 marked, this replica answers nothing. What no longer waits when we list needs no mark: it is bound,
-and counted.
+and counted. What lands between our list and our mark is counted by the answer to the mark, for the
+watch may bring it late.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from fracgpu.allocation import PodRecord
 from fracgpu.views import PodView
 from kube.errors import KubeError
 from process.clock import Clock
@@ -30,6 +32,7 @@ class Fence:
     Args:
         pods: gives the pods as they were listed.
         marker: marks one.
+        on_bound: told of a pod that the API server shows bound by then.
         clock: paces the retries.
         limit_s: a pod that could not be marked for so long is given up, with an error in the log.
             An API server forgets a request after a minute (``--request-timeout``), and what it gets
@@ -42,11 +45,13 @@ class Fence:
         marker: Marker,
         clock: Clock,
         *,
+        on_bound: Callable[[PodRecord], None],
         limit_s: float,
     ) -> None:
         self._pods = pods
         self._marker = marker
         self._clock = clock
+        self._on_bound = on_bound
         self._limit_s = limit_s
         self._left: int | None = None
 
@@ -63,12 +68,12 @@ class Fence:
 
     async def put_up(self) -> None:
         """Mark every pod that waits for a share, or give up after the limit."""
-        began_s = self._clock.monotonic()
+        until_s = self._clock.monotonic() + self._limit_s
         left = [it for it in self._pods() if isinstance(it, PodView) and asks(it)]
         total = self._left = len(left)
         while left:
-            left = await self._round(left)
-            if left and self._clock.monotonic() - began_s >= self._limit_s:
+            left = await self._round(left, until_s=until_s)
+            if left and self._clock.monotonic() >= until_s:
                 pods = [it.record.key for it in left[:10]]
                 log.error("fence_incomplete", left=len(left), pods=pods, limit_s=self._limit_s)
                 break
@@ -77,13 +82,15 @@ class Fence:
         self._left = 0
         log.info("fence_up", marked=total - len(left))
 
-    async def _round(self, pods: list[PodView]) -> list[PodView]:
+    async def _round(self, pods: list[PodView], *, until_s: float) -> list[PodView]:
         gate = asyncio.Semaphore(_AT_ONCE)
         failed: list[PodView] = []
 
         async def one(pod: PodView) -> None:
             async with gate:
-                if not await self._marked(pod):
+                # A round of many pods may outlast the limit where each has to be waited for.
+                late = self._clock.monotonic() >= until_s
+                if late or not await self._marked(pod):
                     failed.append(pod)
 
         async with asyncio.TaskGroup() as group:
@@ -94,10 +101,12 @@ class Fence:
 
     async def _marked(self, pod: PodView) -> bool:
         try:
-            await self._marker.mark(pod.record)
+            found = await self._marker.mark(pod.record)
         except (KubeError, TimeoutError, ValueError) as error:
             log.warning("pod_not_marked", pod=pod.record.key, error=str(error))
             return False
+        if found is not None and found.record.node:
+            self._on_bound(found.record)
         return True
 
 

@@ -138,8 +138,6 @@ def _wire(
         limit_s=settings.bind_limit_s,
         on_mark=metrics.marked,
     )
-    fence = Fence(lambda: pods.items().values(), marker, clock, limit_s=settings.fence_limit_s)
-    standing.also(fence.why_not)
     assumptions = Assumptions(
         client,
         ledger,
@@ -152,6 +150,14 @@ def _wire(
         ),
         on_lapse=metrics.lapsed,
     )
+    fence = Fence(
+        lambda: pods.items().values(),
+        marker,
+        clock,
+        on_bound=assumptions.count_bound,
+        limit_s=settings.fence_limit_s,
+    )
+    standing.also(fence.why_not)
     binder = Binder(
         client,
         ledger=ledger,

@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,7 @@ class PodServer:
     held: asyncio.Event | None = None
     patches: list[str] = field(default_factory=list)
     patch_raises: Exception | None = None
+    before_patch: Callable[[], Awaitable[None]] | None = None
     gets: int = 0
 
     def put(self, pod: Json) -> Json:
@@ -102,6 +103,8 @@ class PodServer:
     ) -> Json:
         assert (kind, namespace, subresource) == (PODS, "default", "status")
         self.patches.append(name)
+        if self.before_patch is not None:
+            await self.before_patch()
         if self.patch_raises is not None:
             raise self.patch_raises
         pod = self.pods.get(name)
