@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
+from certs.settings import CertsSettings
 from tests.deploy.test_certificates import built
 from tests.support.policies import DEPLOY
 
@@ -55,13 +56,35 @@ def test_the_webhook_is_open_to_the_api_server_wherever_it_calls_from() -> None:
     assert callers(webhook, "https") == [None]
 
 
-def test_the_extender_is_open_to_the_kube_schedulers_beside_it_alone() -> None:
-    (scheduler,) = [it for it in pods() if "fracgpu-scheduler" in str(it["metadata"]["labels"])]
-    labels = scheduler["metadata"]["labels"]
+def named(name: str) -> Json:
+    (pod,) = [it for it in pods() if it["metadata"]["labels"]["app.kubernetes.io/name"] == name]
+    return pod
 
-    (caller,) = callers(scheduler, "extender")
-    assert caller["podSelector"]["matchLabels"].items() <= labels.items()
-    assert "namespaceSelector" not in caller
+
+def test_the_extender_is_open_to_the_kube_schedulers_beside_it_and_the_certificates_role() -> None:
+    scheduler = named("fracgpu-scheduler")
+
+    assert callers(scheduler, "extender") == [
+        {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+        for name in ("fracgpu-scheduler", "fracgpu-certs")
+    ]
+
+
+@pytest.mark.parametrize("service", CertsSettings().services)
+def test_the_certificates_role_reaches_each_replica_that_it_looks_at(service: str) -> None:
+    """Without that no authority is ever retired: see `certs.replicas`."""
+    labels = named("fracgpu-certs")["metadata"]["labels"]
+    (found,) = [
+        it for it in built("deploy") if (it["kind"], it["metadata"]["name"]) == ("Service", service)
+    ]
+    ports = [it["targetPort"] for it in found["spec"]["ports"]]
+
+    for port in ports:
+        assert any(
+            who is None
+            or who.get("podSelector", {}).get("matchLabels", {"": ""}).items() <= labels.items()
+            for who in callers(named(service), port)
+        )
 
 
 def test_the_clusters_own_kube_scheduler_reaches_the_extender_from_its_nodes_network() -> None:
