@@ -21,7 +21,7 @@ from fracgpu.request import PodNeed, Strategy
 from fracgpu.resources import requested
 from fracgpu.views import PodView
 from fracgpu.wire import write_assignment
-from kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
+from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.assumptions import Assumptions, PodReader, read_now
 from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
@@ -244,7 +244,7 @@ class Binder:
                 raise _NotLeading
             try:
                 await self._api.bind(binding, namespace=args.namespace, name=args.name)
-            except Forbidden as error:
+            except (Forbidden, Invalid) as error:
                 if pause_s is None or not _is_of_another_term(error):
                     raise
                 log.info("term_not_known_yet", pod=args.pod, pause_s=pause_s)
@@ -273,8 +273,13 @@ class Binder:
 
 
 def _is_of_another_term(error: KubeError) -> bool:
-    """Tell whether the policy that compares terms denied it: the API server names the policy."""
-    return isinstance(error, Forbidden) and f"'{names.TERM_POLICY}'" in error.message
+    """Tell whether the policy that compares terms denied it: the API server names the policy.
+
+    It answers 403 where the terms differ, and 422 where it knows no Lease yet. Source:
+    staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go, where a
+    denial without a reason is Invalid.
+    """
+    return isinstance(error, Forbidden | Invalid) and f"'{names.TERM_POLICY}'" in error.message
 
 
 def _binding(

@@ -166,6 +166,7 @@ async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignmen
     # Without a Lease no order passes, and every other Binding does.
     said = await refusal(world.scheduler, order(pod, term="x"), "p")
     assert "no params found" in said
+    assert said.startswith("Invalid")  # not 403: what comes before the expressions has no reason
     target = {"target": {"kind": "Node", "name": "n"}}
     await world.admin.bind(target, namespace="default", name="plain")
 

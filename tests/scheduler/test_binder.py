@@ -8,7 +8,7 @@ import pytest
 from fracgpu import names
 from fracgpu.card import CardUuid, Host
 from fracgpu.request import PodNeed, Strategy
-from kube.errors import Conflict, Forbidden, KubeError
+from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import PATH, World, refusal, silence
 from tests.support.gpu import a_gpu_pod, some_cards
@@ -271,10 +271,23 @@ def of_another_term() -> Forbidden:
     return Forbidden(verb="POST", path=PATH, status=403, reason="Forbidden", message=message)
 
 
-async def test_a_denial_because_the_api_server_lags_behind_the_lease_is_retried() -> None:
+def of_no_lease() -> Invalid:
+    """What a real kube-apiserver answers where the policy finds no Lease."""
+    message = (
+        "ValidatingAdmissionPolicy 'fracgpu-lease-term' with binding 'fracgpu-lease-term' denied "
+        "request: failed to configure binding: no params found for policy binding with `Deny` "
+        "parameterNotFoundAction"
+    )
+    return Invalid(verb="POST", path=PATH, status=422, reason="Invalid", message=message)
+
+
+@pytest.mark.parametrize("denial", [of_another_term(), of_no_lease()], ids=["term", "no Lease"])
+async def test_a_denial_because_the_api_server_lags_behind_the_lease_is_retried(
+    denial: Exception,
+) -> None:
     world = World()
     world.create(mib=1000)
-    world.api.bind_raises = of_another_term()
+    world.api.bind_raises = denial
     async with asyncio.TaskGroup() as group:
         binding = group.create_task(world.bind())
         await world.clock.wait_for_sleepers(1)
