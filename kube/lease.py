@@ -196,7 +196,8 @@ class Election:
         try:
             found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            return await self._write(None)
+            # Deleted under a holder that may not have heard of it: that one is waited out as well.
+            return not self.another_leads and await self._write(None)
         return self._may_take(found) and await self._write(found)
 
     def _may_take(self, found: dict[str, Any]) -> bool:

@@ -310,6 +310,25 @@ async def test_a_lease_that_was_taken_or_deleted_is_lost_at_the_next_renewal(
         leases.stored.clear()
 
 
+async def test_a_deleted_lease_lets_nobody_lead_beside_a_holder_that_cannot_hear_of_it(
+    leases: Leases, clock: VirtualClock
+) -> None:
+    one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
+    async with running(one) as (first,):
+        await passes(clock, 1)
+        async with running(two):
+            await passes(clock, 4, sleepers=2)
+            one.transport.fault = Fault.REFUSED
+            del leases.stored[PATH]
+
+            while not two.election.still_leader():
+                await passes(clock, 0.5)
+                led = one.election.still_leader(), two.election.still_leader()
+                assert led != (True, True)
+                assert clock.monotonic() < 25
+            assert first.done()
+
+
 async def test_an_outage_while_acquiring_is_waited_out(leases: Leases, clock: VirtualClock) -> None:
     one = Candidate(leases, clock, "one")
     one.transport.fault = Fault.REFUSED
