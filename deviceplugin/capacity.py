@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -13,8 +13,10 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import Stock, all_unhealthy
 from fracgpu import names
 from fracgpu.card import Card, Health, model_key
+from fracgpu.container import effective
 from fracgpu.errors import WireError
 from fracgpu.node_marks import NodeMarks, find_marks, shares
+from fracgpu.views import PodView
 from fracgpu.wire import read_cards, write_cards
 
 _LABEL_CHARS: Final = 63
@@ -184,6 +186,31 @@ def unseen_state(have: NodeState, *, reason: str, problem: str) -> NodeState:
         capacity=_zeros(have),
         sharing=Sharing(shared=False, reason=reason, message=problem),
     )
+
+
+def held_mib(pods: Iterable[PodView]) -> int:
+    """Sum what the live pods with an assignment request, as kube-scheduler and kubelet sum it."""
+    return sum(
+        effective([(it.kind, _requested_mib(it.limits)) for it in pod.record.containers])
+        for pod in pods
+        if pod.record.live and names.ASSIGNMENT in pod.annotations
+    )
+
+
+def _requested_mib(limits: Mapping[str, str]) -> int:
+    return whole_amount(limits.get(names.GPU_MEM, "")) or 0
+
+
+def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
+    """Raise the memory that *want* counts to what pods hold: nothing is free, and nothing less.
+
+    A kubelet that is restarted admits its running pods once more, and ends those whose requests are
+    above what is allocatable. Source: kubelet's ``HandlePodAdditions`` and predicate handler.
+    """
+    stated = want.capacity.get(names.GPU_MEM)
+    if stated is None or int(stated) >= held_mib:
+        return want
+    return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
 
 
 def _zeros(have: NodeState) -> dict[str, str]:

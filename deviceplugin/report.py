@@ -10,11 +10,13 @@ import structlog
 from deviceplugin.capacity import (
     NodeState,
     condition_patch,
+    keep_held,
     metadata_patch,
     status_patch,
     unseen_state,
     wanted_state,
 )
+from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
@@ -76,6 +78,7 @@ class NodeReport:
         clock: paces the rounds.
         metrics: counts the writes.
         hindrance: why no card can be handed out whatever the cards say, or None.
+        held_mib: what this node's pods hold, or None before they are listed.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -88,9 +91,11 @@ class NodeReport:
         clock: Clock,
         metrics: DevicePluginMetrics,
         hindrance: Callable[[], str | None] = lambda: None,
+        held_mib: Callable[[], int | None] = lambda: 0,
     ) -> None:
         self._node = node
         self._hindrance = hindrance
+        self._held_mib = held_mib
         self._board = board
         self._current = current
         self._writer = writer
@@ -137,7 +142,7 @@ class NodeReport:
             return True
         try:
             if have.shares:
-                await self._write(have, want)
+                await self._write(have, keep_held(want, held_mib=self._held(have)))
             else:
                 await take_back(self._writer, self._node, have.marks)
         except KubeError as error:
@@ -161,6 +166,13 @@ class NodeReport:
         if hindrance is not None and not have.others:
             return unseen_state(have, reason="RuntimeUnknown", problem=hindrance)
         return wanted_state(self._board.stock, have=have)
+
+    def _held(self, have: NodeState) -> int:
+        """Say what pods hold; as long as nobody knows, it may be all that the node counts now."""
+        held_mib = self._held_mib()
+        if held_mib is None:
+            return whole_amount(have.capacity.get(names.GPU_MEM, "")) or 0
+        return held_mib
 
     def _unseen(self) -> str | None:
         return self._board.problem if not self._board.stock.cards else None

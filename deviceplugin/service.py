@@ -8,7 +8,7 @@ from typing import Final
 from deviceplugin.acknowledge import WiredNotes
 from deviceplugin.attribution import Attribution
 from deviceplugin.audit import Audit
-from deviceplugin.capacity import NodeState, read_node_state
+from deviceplugin.capacity import NodeState, held_mib, read_node_state
 from deviceplugin.cards import Cards, ReadingRound
 from deviceplugin.cdi import CdiFolder
 from deviceplugin.claims import PodKey
@@ -123,7 +123,13 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         ailments=lambda: health.ailments(now_s=clock.monotonic()),
         beat=hearts[_SURVEY].beat,
     )
-    pods = Informer(client, PODS, decode=read_pod, field_selector=f"spec.nodeName={node}")
+    pods = Informer(
+        client,
+        PODS,
+        decode=read_pod,
+        field_selector=f"spec.nodeName={node}",
+        on_change=lambda _: report.wake(),
+    )
     notes = WiredNotes(client)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
@@ -159,7 +165,14 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     )
     plugin = DevicePlugin(board, wiring, injection, links_visible=settings.links_visible_devices)
     nodes, report = _node_report(
-        client, node, board=board, health=health, runtime=runtime, clock=clock, metrics=metrics
+        client,
+        node,
+        pods=pods,
+        board=board,
+        health=health,
+        runtime=runtime,
+        clock=clock,
+        metrics=metrics,
     )
     server = PluginServer(plugin, settings.device_plugins_dir / PLUGIN_SOCKET)
     registration = Registration(
@@ -301,6 +314,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     client: KubeClient,
     node: str,
     *,
+    pods: Informer[PodView],
     board: CardBoard,
     health: HealthWatch,
     runtime: RuntimeWatch,
@@ -327,6 +341,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
         clock=clock,
         metrics=metrics,
         hindrance=lambda: runtime.problem,
+        held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
     )
     return nodes, report
 

@@ -10,6 +10,8 @@ from deviceplugin.capacity import (
     NodeState,
     Sharing,
     condition_patch,
+    held_mib,
+    keep_held,
     label_value,
     metadata_patch,
     read_node_state,
@@ -20,7 +22,7 @@ from deviceplugin.cards import LeftOut
 from fracgpu import names
 from fracgpu.card import Health
 from fracgpu.wire import read_cards
-from tests.deviceplugin.builders import a_card, a_stock
+from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
 from tests.fakes.clock import NOON
 
 
@@ -37,6 +39,27 @@ def test_memory_is_what_may_be_shared_of_each_card() -> None:
     stock = a_stock(a_card("GPU-a", mib=8079), a_card("GPU-b", index=1, mib=8079))
 
     assert wanted_state(stock).capacity[names.GPU_MEM] == "16000"
+
+
+def test_memory_never_falls_below_what_pods_hold() -> None:
+    want = wanted_state(a_stock(a_card("GPU-a", mib=8000, sick="hot"), a_card("GPU-b", mib=4000)))
+
+    assert keep_held(want, held_mib=9000).capacity[names.GPU_MEM] == "9000"
+    assert keep_held(want, held_mib=4000) == want
+    assert keep_held(NodeState(), held_mib=9000) == NodeState()
+
+
+def test_what_pods_hold_is_summed_as_kubelet_sums_requests() -> None:
+    init, app = a_container("init", mib=3000), a_container("train", mib=1000)
+    pods = [
+        a_pod("by-its-init", inits=[init], containers=[app]),
+        a_pod("ending", terminating=True),
+        a_pod("over", phase="Succeeded"),
+        a_pod("not-ours", promised={}),
+        a_pod("unreadable", annotations={names.ASSIGNMENT: "{"}),
+    ]
+
+    assert held_mib(pods) == 3000 + 1000 + 1000
 
 
 def test_labels_describe_the_most_common_model_and_every_class() -> None:

@@ -249,6 +249,36 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
     assert report.problem == "/run/x.sock answered UNAVAILABLE"
 
 
+async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    board = a_board(FakeCards(a_card(mib=8000)), clock)
+    await board.survey()
+    silent: list[str] = []
+    held: list[int | None] = [None]
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+        hindrance=lambda: silent[0] if silent else None,
+        held_mib=lambda: held[0],
+    )
+    await report.round()
+    silent.append("/run/x.sock answered UNAVAILABLE")
+    memory = []
+
+    for now in (None, 3000, 0):
+        held[0] = now
+        await report.round()
+        assert node.state is not None
+        memory.append(node.state.capacity[names.GPU_MEM])
+
+    # As long as the pods are not listed, they may hold everything.
+    assert memory == ["8000", "3000", "0"]
+
+
 async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node, clock = FakeNode(), VirtualClock()
     node.state = None

@@ -118,6 +118,35 @@ async def test_a_node_that_stops_sharing_is_clean_and_kubelets_zero_can_be_remov
         assert found["status"]["phase"] == "Running"
 
 
+async def test_a_restarted_kubelet_keeps_the_pods_of_cards_that_take_nothing_new() -> None:
+    async with a_real_node(cards=some_cards(NODE, count=2, mib=CARD_MIB)) as node:
+        await node.wait_counted(slots=64, mib=2 * CARD_MIB)
+        pods = [await a_pod_on(node, card) for card in (0, 1)]
+        uids = [it["metadata"]["uid"] for it in pods]
+        await node.wait_running(uids)
+        out = {names.NODE_OUT_OF_SERVICE: ",".join(it.uuid for it in node.cards)}
+        await node.client.patch(NODES, NODE, {"metadata": {"annotations": out}})
+        # What the pods hold is left, so kube-scheduler finds nothing free.
+        await node.wait_counted(slots=64, mib=2 * 500)
+        before = await heartbeat(node)
+
+        await node.restart_kubelet()
+
+        async def reported() -> bool:
+            return await heartbeat(node) != before
+
+        await until(reported, what="kubelet reports again", limit_s=400)
+        await node.wait_running(uids)
+        found = await node.pods()
+        assert [found[it]["status"]["phase"] for it in uids] == ["Running"] * 2
+        restarts = [it["restartCount"] for uid in uids for it in container_states(found[uid])]
+        assert restarts == [0, 0]
+
+
+def container_states(pod: Json) -> list[Json]:
+    return list(pod["status"]["containerStatuses"])
+
+
 async def heartbeat(node: RealNode) -> str:
     conditions = (await node.node())["status"]["conditions"]
     (ready,) = [it for it in conditions if it["type"] == "Ready"]
