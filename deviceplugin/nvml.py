@@ -72,6 +72,8 @@ class NvmlReader(Cards):
         self._topology = NvmlTopology(self._topology_calls)
         self._xids = XidWatch(library)
         self._ready = False
+        self._begun = False  # as the thread of the calls knows it
+        self._opening = asyncio.Lock()
         self._worked = False
         self._outdated_since_s: float | None = None
         self._cards: dict[int, NvmlCard] = {}
@@ -239,9 +241,13 @@ class NvmlReader(Cards):
     # -- the driver ----------------------------------------------------------------------------
 
     async def _open(self) -> None:
+        async with self._opening:
+            await self._open_once()
+
+    async def _open_once(self) -> None:
         if self._ready:
             return
-        await self._driver(self._nvml.nvmlInit)
+        await self._driver(self._begin)
         self._ready = self._worked = True
         self._outdated_since_s = None
         self._topology_calls.forget()
@@ -296,14 +302,30 @@ class NvmlReader(Cards):
             self._stop_watch,
             self._shut_library,
         )
-        for step in steps:
-            try:
-                await step()
-            except (self._nvml.NVMLError, StuckError) as error:
-                log.info("nvml_not_shut_down", reason=str(error))
+        async with self._opening:
+            for step in steps:
+                try:
+                    await step()
+                except (self._nvml.NVMLError, StuckError) as error:
+                    log.info("nvml_not_shut_down", reason=str(error))
 
     async def _stop_watch(self) -> None:
         await self._event_calls.call(self._xids.stop)
 
     async def _shut_library(self) -> None:
-        await self._calls.call(self._nvml.nvmlShutdown)
+        await self._calls.call(self._end)
+
+    def _begin(self) -> None:
+        """Begin once, also where an earlier call began it after nobody waited any more.
+
+        NVML counts: it lets go of the driver only once it was shut down as often as it was begun
+        (NVML's reference, ``nvmlInit_v2``).
+        """
+        if not self._begun:
+            self._nvml.nvmlInit()
+            self._begun = True
+
+    def _end(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._nvml.nvmlShutdown()

@@ -1,5 +1,6 @@
 """The NVML reader: over a fake pynvml, over the true one without a driver, and with a stand-in."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -215,6 +216,42 @@ async def test_a_lost_driver_is_initialised_again(nvml: FakeNvml, reader: NvmlRe
 
     assert len(survey.cards) == 2
     assert nvml.calls.count("nvmlInit") == 2
+
+
+async def test_loops_that_begin_together_open_the_library_once() -> None:
+    nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
+    reader = NvmlReader(timeout_s=2.0, library=nvml)
+
+    await asyncio.gather(reader.read(), reader.survey())
+    await reader.close()
+
+    # NVML counts: it lets go of the driver only once it was shut down as often as it was begun.
+    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
+
+
+async def test_an_opening_that_returns_too_late_is_not_opened_once_more() -> None:
+    release = threading.Event()
+    nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
+
+    def hang(name: str) -> None:
+        if name == "nvmlInit":
+            release.wait(10)
+
+    nvml.before_call = hang
+    reader = NvmlReader(timeout_s=0.1, library=nvml)
+    with pytest.raises(CardsUnavailableError, match="NVML hangs"):
+        await reader.survey()
+    release.set()
+
+    async def answers() -> bool:
+        try:
+            return bool((await reader.survey()).cards)
+        except CardsUnavailableError:
+            return False
+
+    await until(answers, what="the reader works once the call has returned")
+    await reader.close()
+    assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
 
 
 async def test_a_call_that_hangs_is_given_up_and_the_next_one_says_so() -> None:
