@@ -6,6 +6,7 @@ rights last, because whoever is ending may still need them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -210,7 +211,8 @@ class Removal:
         agents = await self._agents()
         for name in nodes:
             patch = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
-            await self._client.patch(NODES, name, patch)
+            with suppress(NotFound):  # an autoscaler may have taken the node meanwhile
+                await self._client.patch(NODES, name, patch)
         without = sorted(set(nodes) - agents)
         waiting = set(nodes) & agents
         if waiting:

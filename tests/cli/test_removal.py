@@ -91,6 +91,16 @@ async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_name
     assert said[-1] == "waiting for kubelets to let go of the slots, up to five minutes"
 
 
+async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:
+    plan = await make_plan(cluster)
+    await cluster.delete(NODES, NODE)
+
+    left = await Removal(cluster, SystemClock(), say=lambda _: None, limit_s=3).run(plan)
+
+    assert left.nodes == {}
+    assert not (await make_plan(cluster)).objects
+
+
 async def test_one_node_is_cleaned_only_when_it_no_longer_shares(cluster: KubeClient) -> None:
     with pytest.raises(StillSharesError, match=r"kubectl label node gpu-1 fracgpu\.io/share-"):
         await make_plan(cluster, node=NODE)

@@ -222,7 +222,9 @@ async def test_loops_that_begin_together_open_the_library_once() -> None:
     nvml = FakeNvml(FakeNvmlCard(uuid="GPU-a"))
     reader = NvmlReader(timeout_s=2.0, library=nvml)
 
-    await asyncio.gather(reader.read(), reader.survey())
+    async with asyncio.TaskGroup() as group:
+        group.create_task(reader.read())
+        group.create_task(reader.survey())
     await reader.close()
 
     # NVML counts: it lets go of the driver only once it was shut down as often as it was begun.
