@@ -123,6 +123,12 @@ async def test_workloads_are_refused_where_their_author_types_them(
             "Warning: metadata.annotations['fracgpu.io/fraction'] says nothing on a Deployment"
             in answer.error
         )
+        misplaced = workloads()["CronJob"]
+        misplaced["metadata"] = {"name": "m"}
+        misplaced["spec"]["jobTemplate"]["metadata"] = {"annotations": {names.FRACTION: "0.5"}}
+        answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
+        assert answer.ok
+        assert "Warning: spec.jobTemplate.metadata.annotations['fracgpu.io/fr" in answer.error
     # Down: what does not ask, and what does not change a template, goes on.
     bare = workloads()["Deployment"] | {"metadata": {"name": "bare"}}
     assert "created" in await kubectl("apply", "-f-", stdin=bare)
