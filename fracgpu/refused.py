@@ -30,8 +30,11 @@ def was_refused(pod: PodView) -> bool:
         and not pod.record.terminating
         and pod.record.assignment is not None
         and any(names.GPU_SLOT in it.limits for it in pod.record.containers)
-        # One that had run, and that kubelet would not have back, may have left logs to read.
+        # One that had run, and that a restarted kubelet would not have back, may have left logs to
+        # read. Of such a pod kubelet writes a status without containers (``rejectPod``), so what we
+        # noted of their start counts as well.
         and not pod.container_ids
+        and names.WIRED not in pod.annotations
     )
 
 

@@ -11,13 +11,13 @@ Json = dict[str, Any]
 
 SAID = (
     "The FracGPU node agent may delete only pods of the node it runs on that ask for a card, that "
-    "kubelet refused, and that have a controller."
+    "kubelet refused before it had let any container start, and that have a controller."
 )
 SLOT = {"resources": {"limits": {"fracgpu.io/gpu-slot": "1"}}}
 
 
 def a_pod(**changes: Any) -> Json:
-    fields = {
+    fields: Json = {
         "node": "n1",
         "phase": "Failed",
         "reason": "UnexpectedAdmissionError",
@@ -25,7 +25,11 @@ def a_pod(**changes: Any) -> Json:
         "containers": [SLOT],
         **changes,
     }
-    metadata: Json = {"name": "p", "namespace": "ml"}
+    metadata: Json = {
+        "name": "p",
+        "namespace": "ml",
+        "annotations": {"fracgpu.io/assignment": "{}", **fields.get("annotations", {})},
+    }
     if fields["owners"]:
         metadata["ownerReferences"] = fields["owners"]
     return {
@@ -54,6 +58,7 @@ def test_the_agent_may_delete_a_refused_pod_of_its_own_node_that_has_an_owner(
         a_pod(reason="Evicted"),
         a_pod(node="n2"),
         a_pod(containers=[{}]),
+        a_pod(annotations={"fracgpu.io/wired": "{}"}),
         {**a_pod(), "status": {}},
     ],
     ids=[
@@ -64,6 +69,7 @@ def test_the_agent_may_delete_a_refused_pod_of_its_own_node_that_has_an_owner(
         "evicted",
         "other node",
         "asks nothing",
+        "was started",
         "new",
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.node_marks import marks_of
-from kube.client import PatchType
+from kube.client import KubeClient, PatchType
 from kube.kinds import NODES, PODS
 from tests.e2e.test_real_policies import World, a_pod, refusal, world  # noqa: F401 - a fixture
 
@@ -29,6 +29,7 @@ async def an_ended_pod(
     node: str = "n1",
     owner: bool = True,
     reason: str = "UnexpectedAdmissionError",
+    started_by: KubeClient | None = None,
 ) -> None:
     body: dict[str, Any] = a_pod(name, node=node)
     body["spec"]["containers"][0]["resources"] = {"limits": LIMITS}
@@ -36,6 +37,9 @@ async def an_ended_pod(
         body["metadata"]["ownerReferences"] = [OWNER]
     # Nothing of deploy/ runs here, so this namespace is one that the webhook does not see.
     await world.admin.create(PODS, body, namespace="kube-system")
+    if started_by is not None:
+        wired = {"metadata": {"annotations": {names.WIRED: '{"main":["GPU-a"]}'}}}
+        await started_by.patch(PODS, name, wired, namespace="kube-system")
     status = {"status": {"phase": "Failed", "reason": reason}}
     await world.admin.patch(PODS, name, status, namespace="kube-system", subresource="status")
 
@@ -48,12 +52,14 @@ async def test_the_agent_deletes_refused_pods_of_its_own_node_that_have_an_owner
     await an_ended_pod(world, "bare", owner=False)
     await an_ended_pod(world, "evicted", reason="Evicted")
     await an_ended_pod(world, "elsewhere", node="n2")
+    await an_ended_pod(world, "ran", started_by=agent)
 
     only = "may delete only pods of the node it runs on that ask for a card"
     for client, name in (
         (agent, "bare"),
         (agent, "evicted"),
         (agent, "elsewhere"),
+        (agent, "ran"),
         (stranger, "refused"),
     ):
         assert only in await refusal(client.delete(PODS, name, namespace="kube-system"))

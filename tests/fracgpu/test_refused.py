@@ -41,11 +41,21 @@ def test_a_pod_that_kubelet_refused_before_it_ran_is_found() -> None:
         a_refused_pod(reason="Evicted"),
         a_refused_pod(reason="OutOfcpu"),
         a_refused_pod(container_ids={"main": "c1"}),
+        a_refused_pod(annotations={names.WIRED: '{"main":["GPU-1"]}'}),
         a_refused_pod(record=replace(a_refused_pod().record, assignment=None)),
         a_refused_pod(record=replace(a_refused_pod().record, terminating=True)),
         a_refused_pod(record=replace(a_refused_pod().record, containers=())),
     ],
-    ids=["runs", "evicted", "cpu", "has run", "not bound by us", "going", "asks nothing"],
+    ids=[
+        "runs",
+        "evicted",
+        "cpu",
+        "has run",
+        "was started",
+        "not bound by us",
+        "going",
+        "asks nothing",
+    ],
 )
 def test_every_other_pod_is_left_alone(pod: PodView) -> None:
     assert not was_refused(pod)
