@@ -134,7 +134,8 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )
-    specs, links = CdiFolder(settings.cdi_dir), LinkFolder(settings.links_dir)
+    specs = CdiFolder(settings.cdi_dir)
+    links = LinkFolder(settings.links_dir, dev_root=settings.dev_root)
     runtime = RuntimeWatch(
         settings.cri_socket,
         injection=settings.injection,

@@ -1,12 +1,15 @@
 """The agent as a process of its own over the stand-in for NVIDIA's library, as a user meets it."""
 
+import os
 import re
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
+import pytest
 from aiohttp import ClientError, ClientSession
 
 from deviceplugin.claims import whole_amount
@@ -62,7 +65,12 @@ class Agent:
 
 @asynccontextmanager
 async def an_agent(
-    api: ApiServer, kube: KubeClient, folder: Path, library: Path, *values: Values
+    api: ApiServer,
+    kube: KubeClient,
+    folder: Path,
+    library: Path,
+    *values: Values,
+    injection: str = "cdi",
 ) -> AsyncIterator[Agent]:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     said: dict[str, object] = {"driver": "580.65.06", "cards": 2, **a_card(0), **a_card(1)}
@@ -85,7 +93,8 @@ async def an_agent(
             f"--device-plugins-dir={node.folders.device_plugins}",
             f"--pod-resources-socket={node.folders.pod_resources_socket}",
             *(f"--cdi-dir={node.folders.cdi}", f"--vendor-cdi-dirs={node.folders.cdi}"),
-            *(f"--proc-root={node.folders.proc}", "--injection=cdi", f"--dev-root={folder}/dev"),
+            *(f"--proc-root={node.folders.proc}", f"--dev-root={folder}/dev"),
+            *(f"--injection={injection}", f"--links-dir={folder}/links"),
             *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-limit-s=0.5"),
         ]
         async with running_roles(
@@ -187,3 +196,22 @@ async def test_a_container_gets_the_drivers_common_device_files_though_they_came
 
         assert set(first) == {"/dev/nvidia0", "/dev/nvidiactl"}
         await until(given, what="the container has the driver's files", limit_s=60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
+async def test_without_cdi_device_files_are_taken_from_where_the_host_has_them(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    # None of them is in the agent's own /dev, which is as the host's was at its start.
+    for number, name in enumerate(("nvidia0", "nvidiactl", "nvidia-uvm"), start=3):
+        os.mknod(dev / name, 0o666 | stat.S_IFCHR, os.makedev(1, number))
+    async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
+        await agent.node.run_pod("train", card=0)
+
+        async def filled() -> bool:
+            found = {it.name for it in (tmp_path / "links").glob("*/*/nvidia*")}
+            return found == {"nvidia0", "nvidiactl", "nvidia-uvm"}
+
+        await until(filled, what="the container's folder has the host's files", limit_s=15)
