@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
@@ -196,6 +197,7 @@ class Audit:
         clock: paces the audits.
         period_s: between two audits.
         metrics: counts.
+        dev_root: where the host's ``/dev`` is.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -210,6 +212,7 @@ class Audit:
         clock: Clock,
         period_s: float,
         metrics: AuditMetrics,
+        dev_root: Path = Path("/dev"),
     ) -> None:
         self._pods = pods
         self._pod_resources = pod_resources
@@ -217,6 +220,7 @@ class Audit:
         self._attribution = attribution
         self._seen = seen
         self._cards = cards
+        self._dev_root = dev_root
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
@@ -241,7 +245,7 @@ class Audit:
             return
         readings = self._readings
         pids = {it.pid for reading in readings.values() for it in reading.processes}
-        files = await asyncio.to_thread(card_files, tuple(self._cards()))
+        files = await asyncio.to_thread(card_files, tuple(self._cards()), dev_root=self._dev_root)
         ids = frozenset(container_id for *_, container_id in running(pods.values()))
         devices = await asyncio.to_thread(self._seen.cards, ids, files)
         self._metrics.audited_without(len(ids - devices.keys()))

@@ -70,9 +70,7 @@ class LinkFolder:
             shutil.rmtree(fresh, ignore_errors=True)
 
     def _make(self, node: DeviceNode, folder: Path) -> None:
-        source = Path(node.host_path or node.path)
-        if source.is_relative_to(_DEV_ROOT):
-            source = self._dev_root / source.relative_to(_DEV_ROOT)
+        source = host_file(node, dev_root=self._dev_root)
         found = source.stat()
         if not stat.S_ISCHR(found.st_mode):
             raise CdiError(f"{source} is no character device")
@@ -98,3 +96,11 @@ class LinkFolder:
         # Gone already, or busy: PreStart rewrites it before its next use in any case.
         with contextlib.suppress(OSError):
             shutil.rmtree(self._root / name)
+
+
+def host_file(node: DeviceNode, *, dev_root: Path = _DEV_ROOT) -> Path:
+    """Say where we find the host's device file; *dev_root* is where we see its ``/dev``."""
+    source = Path(node.host_path or node.path)
+    if source.is_relative_to(_DEV_ROOT):
+        return dev_root / source.relative_to(_DEV_ROOT)
+    return source

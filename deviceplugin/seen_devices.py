@@ -10,26 +10,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from deviceplugin.attribution import owner_in_cgroup
-from deviceplugin.cards import CardFacts, DeviceNode
+from deviceplugin.cards import CardFacts
+from deviceplugin.links import host_file
 from fracgpu.card import CardUuid
 
 CardFiles = Mapping[CardUuid, Sequence[tuple[str, int]]]
 """Each card's own device files: the path in a container, and the device number."""
 
 
-def card_files(cards: Iterable[CardFacts]) -> CardFiles:
-    """Find the device numbers of each card's own files; a card without any is left out."""
+def card_files(cards: Iterable[CardFacts], *, dev_root: Path = Path("/dev")) -> CardFiles:
+    """Find the device numbers of each card's own files; a card without any is left out.
+
+    Args:
+        cards: with the files that their containers get.
+        dev_root: where the host's ``/dev`` is.
+    """
     found = {}
     for facts in cards:
-        files = [(it.path, number) for it in facts.device_nodes for number in _host_number(it)]
+        files = [
+            (it.path, number)
+            for it in facts.device_nodes
+            if (number := _number(host_file(it, dev_root=dev_root))) is not None
+        ]
         if files:
             found[facts.card.uuid] = files
     return found
-
-
-def _host_number(node: DeviceNode) -> Iterable[int]:
-    number = _number(Path(node.host_path or node.path))
-    return () if number is None else (number,)
 
 
 class SeenDevices:

@@ -195,6 +195,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.audit_period_s,
         metrics=metrics,
+        dev_root=settings.dev_root,
     )
 
     def on_round(round_: ReadingRound) -> None:

@@ -72,6 +72,15 @@ def test_a_card_whose_files_are_not_there_cannot_be_recognised(tmp_path: Path) -
     assert card_files([facts]) == {}
 
 
+def test_a_cards_file_is_looked_for_where_the_host_has_it(tmp_path: Path) -> None:
+    device(tmp_path / "host-dev" / "nvidia0", 5)
+    facts = CardFacts(card=a_card(), device_nodes=(DeviceNode(path="/dev/nvidia0"),))
+
+    files = card_files([facts], dev_root=tmp_path / "host-dev")
+
+    assert files == {facts.card.uuid: [("/dev/nvidia0", os.makedev(1, 5))]}
+
+
 def test_a_process_that_ends_meanwhile_is_absent(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     (proc / "10").mkdir(parents=True)
