@@ -127,7 +127,7 @@ async def test_a_restarted_kubelet_keeps_the_pods_of_cards_that_take_nothing_new
         out = {names.NODE_OUT_OF_SERVICE: ",".join(it.uuid for it in node.cards)}
         await node.client.patch(NODES, NODE, {"metadata": {"annotations": out}})
         # What the pods hold is left, so kube-scheduler finds nothing free.
-        await node.wait_counted(slots=64, mib=2 * 500)
+        await node.wait_counted(slots=0, mib=2 * 500)
         before = await heartbeat(node)
 
         await node.restart_kubelet()
