@@ -38,6 +38,8 @@ async def heartbeat(node: RealNode) -> datetime:
 async def test_kubelet_registers_reports_and_ends_pods_while_nobody_can_forge_capacity() -> None:
     cards = some_cards(NODE, count=2, mib=CARD_MIB)
     async with a_real_node(cards=cards) as node:
+        # A pod that kubelet admits before the agent has registered gets no slot, nor a card.
+        await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         # This kubelet, and here the agent too, are administrators: whom the policies bind as well.
         body = a_real_pod([a_container("train", mib=400, slots=1)], seen=node.seen)
         pod = await node.create(body)
