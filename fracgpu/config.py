@@ -1,10 +1,11 @@
 """The ConfigMap's keys, and the one that more than one role reads: ``placement``."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from fracgpu.errors import shorten
 from fracgpu.request import Strategy
+from fracgpu.spelling import nearest
 
 ADMISSION: Final = "admission"
 PLACEMENT: Final = "placement"
@@ -14,8 +15,6 @@ KEYS: Final = (ADMISSION, PLACEMENT, REBALANCER)
 DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE
 
 _STRATEGY: Final = "strategy"
-# Comparing is quadratic in the length; no key or value of ours comes near.
-_MOST_COMPARED: Final = 63
 _MOST_SHOWN: Final = 60
 
 
@@ -57,12 +56,9 @@ def read_strategy(placement: Mapping[str, object]) -> Strategy:
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    if len(key) > _MOST_COMPARED:
-        return ""
-    near = difflib.get_close_matches(key.lower(), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = nearest(key.lower(), known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+    return shorten(value if isinstance(value, str) else repr(value), limit=_MOST_SHOWN)
