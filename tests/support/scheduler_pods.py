@@ -35,6 +35,7 @@ from simulator.ports import free_ports
 from simulator.realapi import RealApiServer
 from tests.support.processes import Child
 from tests.support.real_scheduler import is_ready
+from tests.support.tcp import a_connection, a_tcp_server
 
 SYSTEM: Final = names.SYSTEM_NAMESPACE
 _NODE: Final = "control-plane-1"
@@ -114,20 +115,27 @@ class Proxy:
         if not self.seen or self.seen[-1] != addresses:
             self.seen.append(addresses)
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @asynccontextmanager
+    async def serving(
+        self, host: str = "127.0.0.1", port: int = 0
+    ) -> AsyncIterator[tuple[str, int]]:
+        """Take connections at *host* and *port* until the block ends; yields both."""
+        async with a_tcp_server(self._carry, host, port) as address:
+            yield address
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._ports:
-            writer.close()
-            return
-        try:
-            there = await asyncio.open_connection("127.0.0.1", self._ports[0])
-        except OSError:
-            writer.close()
             return
         self._open.add(writer)
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(proxied(reader, there[1]), name="there")
-                group.create_task(proxied(there[0], writer), name="back")
+            async with (
+                a_connection("127.0.0.1", self._ports[0]) as (there, back),
+                asyncio.TaskGroup() as group,
+            ):
+                group.create_task(proxied(reader, back), name="there")
+                group.create_task(proxied(there, writer), name="back")
+        except OSError:
+            return  # nobody listens there
         finally:
             self._open.discard(writer)
 
@@ -371,16 +379,14 @@ async def scheduler_pods(
 ) -> AsyncIterator[SchedulerPods]:
     """Hold up the pods, and the leader's Service at *listen*, until the block ends."""
     proxy = Proxy(client=client)
-    server = await asyncio.start_server(proxy.carry, *listen)
-    host, port = server.sockets[0].getsockname()[:2]
-    kubelet = Kubelet(
-        api=api,
-        client=client,
-        workdir=workdir,
-        leader_url=f"https://{host}:{port}",
-        node_folder=workdir / "etc-fracgpu",
-    )
-    async with server, asyncio.TaskGroup() as group:
+    async with proxy.serving(*listen) as (host, port), asyncio.TaskGroup() as group:
+        kubelet = Kubelet(
+            api=api,
+            client=client,
+            workdir=workdir,
+            leader_url=f"https://{host}:{port}",
+            node_folder=workdir / "etc-fracgpu",
+        )
         tasks = [
             group.create_task(proxy.follow(), name="kube-proxy"),
             group.create_task(kubelet.run(), name="kubelet"),

@@ -16,6 +16,7 @@ from kube.client import KubeClient
 from kube.kinds import VALIDATING_WEBHOOKS
 from process.clock import SystemClock
 from simulator.ports import free_ports
+from tests.support.tcp import a_connection, a_tcp_server
 
 _CHUNK = 64 * 1024
 
@@ -24,10 +25,10 @@ class HoldingProxy:
     """A TCP proxy that can keep what clients send; what it kept still arrives later."""
 
     def __init__(self, url: str, port: int) -> None:
-        self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 443
         self.url = f"https://127.0.0.1:{port}"
         self.kept_bytes = 0
-        self._ends: set[asyncio.StreamWriter] = set()
         self._open = asyncio.Event()
         self._open.set()
 
@@ -38,20 +39,12 @@ class HoldingProxy:
         self._open.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._port)
-        self._ends |= {back, writer}
-        async with asyncio.TaskGroup() as group:
+        async with (
+            a_connection(self._host, self._port) as (there, back),
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(self._copy(reader, back, keep=True), name="forth")
             group.create_task(self._copy(there, writer), name="back")
-
-    async def close(self) -> None:
-        """Let go of everything; what is kept is delivered first."""
-        self.release()
-        for end in self._ends:
-            end.close()
-        for end in self._ends:
-            with suppress(ConnectionError, ssl.SSLError):
-                await end.wait_closed()
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, keep: bool = False
@@ -68,15 +61,11 @@ class HoldingProxy:
 
 @asynccontextmanager
 async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
-    """Run a proxy in front of the API server at *url*."""
+    """Run a proxy in front of the API server at *url*; what it still keeps at the end is lost."""
     (port,) = free_ports(1)
     proxy = HoldingProxy(url, port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", port)
-    try:
+    async with a_tcp_server(proxy.serve, port=port):
         yield proxy
-    finally:
-        server.close()
-        await proxy.close()
 
 
 class StallingWebhook:
