@@ -35,6 +35,17 @@ async def silent(writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(3600)
 
 
+def kept_back(behaviour: Behaviour, *, asked: asyncio.Event, until: asyncio.Event) -> Behaviour:
+    """Say when a request is there, and answer it once a test says so."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await until.wait()
+        await behaviour(writer)
+
+    return behave
+
+
 async def dripping(writer: asyncio.StreamWriter) -> None:
     """Send a byte now and then, so that no single wait is long."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
