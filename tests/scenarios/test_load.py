@@ -18,6 +18,7 @@ from process.clock import SystemClock
 from simulator.cards import ProcessFolder, SimulatedProcess
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.workload import NAMESPACE
+from tests.support.processes import told_by
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -54,8 +55,7 @@ async def ask(rig: Rig, *words: str) -> str:
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
     )
-    async with asyncio.timeout(60):
-        out, _ = await process.communicate()
+    out, _ = await told_by(process, limit_s=60)
     return out.decode()
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tests.support.processes import Child
+from tests.support.processes import Child, told_by
 from tests.support.waiting import until_true
 
 # Of <linux/sched.h>; os.unshare and os.setns came with Python 3.12.
@@ -141,7 +141,6 @@ async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: flo
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    async with asyncio.timeout(limit_s):
-        out, _ = await process.communicate()
+    out, _ = await told_by(process, limit_s=limit_s)
     assert process.returncode == 0, f"{words}: {out.decode(errors='replace')[-2000:]}"
     return out.decode(errors="replace")

@@ -9,6 +9,27 @@ from pathlib import Path
 from tests.support.waiting import until_true
 
 
+async def told_by(
+    process: asyncio.subprocess.Process, text: bytes | None = None, *, limit_s: float
+) -> tuple[bytes, bytes]:
+    """Wait for the end of *process*; gives what it wrote to its standard output and error.
+
+    It is killed when the wait ends before it has: its pipes must not stay open into other tests.
+
+    Args:
+        process: with pipes for what is given and wanted.
+        text: for its standard input.
+        limit_s: TimeoutError when it takes longer.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await process.communicate(text)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
 class Child:
     """One program that a test may end in any way and start again with the same arguments."""
 
