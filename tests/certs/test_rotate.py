@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver import ApiServer
 from tests.certs.webhooks import a_webhook, apply
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 CLOCK = SystemClock()
 
@@ -65,7 +66,7 @@ async def test_the_leaves_are_made_anew_and_the_authority_stays(
     async with running(settings):
         await well(kube, settings)
         before = fingerprints(await seen(kube, settings))
-        report = await rotate(kube, CLOCK, settings, authority=False, limit_s=20, say=said.append)
+        report = await rotate(kube, CLOCK, settings, authority=False, limit_s=100, say=said.append)
 
     assert report is not None
     after = fingerprints(report)
@@ -79,17 +80,25 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
     kube: KubeClient, settings: CertsSettings
 ) -> None:
     said: list[str] = []
-    async with running(settings):
-        await well(kube, settings)
-        before = fingerprints(await seen(kube, settings))
-        report = await rotate(kube, CLOCK, settings, authority=True, limit_s=20, say=said.append)
+    unsigned = "fracgpu-webhook-tls is not signed by the new authority yet (and 2 more)"
+    async with asyncio.TaskGroup() as group:
+        # What is trusted already and signs nothing yet stays so until it was told.
+        async with running(replace(settings, overlap_s=3600)):
+            await well(kube, settings)
+            before = fingerprints(await seen(kube, settings))
+            rotation = group.create_task(
+                rotate(kube, CLOCK, settings, authority=True, limit_s=100, say=said.append)
+            )
+            await until_true(lambda: unsigned in said, what="the wait for signatures is told")
+            assert not rotation.done()
+        async with running(settings):
+            report = await rotation
 
     assert report is not None
     assert not set(before.values()) & set(fingerprints(report).values())
     assert {row.signed_by for row in report.rows[1:]} == {"current"}
     assert report.authorities == 2
     assert said[0] == "asked to replace fracgpu-ca"
-    assert "fracgpu-webhook-tls is not signed by the new authority yet (and 2 more)" in said
 
 
 async def test_where_nobody_makes_certificates_the_wait_ends_at_its_limit(

@@ -8,7 +8,7 @@ import gc
 import socket
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -66,8 +66,11 @@ async def a_server_is_called(there: Others) -> None:
         await reader.read()
 
     async with a_tcp_server(talk) as (_, port):
-        there.call(port)
+        caller = there.call(port)
         await called.wait()
+    caller.setblocking(False)  # its end is there already, or the next line raises
+    with suppress(ConnectionResetError):
+        assert caller.recv(1) == b""
 
 
 async def a_caller_fails(there: Others) -> None:
