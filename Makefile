@@ -5,10 +5,14 @@ DEMO ?=
 BENCH ?=
 PYTEST ?=
 
-.PHONY: help setup demo test e2e bench fuzz lint types imports format check lock proto clean
+.PHONY: help setup demo test check lint types imports format hooks e2e bench fuzz lock proto clean
+
+##@ Start here
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):.*## /  make \1\t/' | expand -t 18
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/ready ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
@@ -23,14 +27,9 @@ demo: setup ## the whole loop on a simulated cluster, about 90 s (options: DEMO=
 test: setup ## unit, property, contract and scenario tests
 	$(BIN)/pytest -n auto --dist worksteal $(PYTEST)
 
-e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
-	$(BIN)/pytest -m e2e $(PYTEST)
+##@ Before a commit
 
-bench: setup ## measure; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
-	@$(BIN)/python -m benchmarks $(BENCH)
-
-fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 dear ones against the real webhook (minutes)
-	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
+check: lint types imports test ## everything that must be green
 
 lint: setup ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -46,7 +45,21 @@ format: setup ## let ruff write the format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-check: lint types imports test ## everything that must be green
+hooks: setup ## have git run lint and imports before each commit, types before each push
+	$(BIN)/pre-commit install
+
+##@ On real parts, and in figures
+
+e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
+	$(BIN)/pytest -m e2e $(PYTEST)
+
+bench: setup ## measure; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 dear ones against the real webhook (minutes)
+	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
+
+##@ Upkeep
 
 lock: .venv/ready ## pin the newest allowed versions anew
 	$(BIN)/pip install --quiet uv

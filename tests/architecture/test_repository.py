@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from cli.main import COMMANDS
 
@@ -32,16 +33,38 @@ def test_the_readme_holds_the_two_commands() -> None:
 
 
 def test_every_make_target_that_a_document_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 
     named = {
         (path.name, target)
         for path in documents
-        for target in re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z0-9]+)", path.read_text())
+        for target in re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z0-9-]+)", path.read_text())
     }
 
     assert {(name, target) for name, target in named if target not in targets} == set()
+
+
+def recipe(target: str) -> list[str]:
+    """Return the commands of a make target, without their folder."""
+    makefile = (ROOT / "Makefile").read_text()
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert found, f"no target {target}"
+    return [line.strip().removeprefix("$(BIN)/") for line in found[1].splitlines()]
+
+
+def test_git_hooks_run_what_make_check_runs() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooked = {
+        hook["entry"].removeprefix(".venv/bin/").replace(" --force-exclude", "")
+        for hook in local["hooks"]
+    }
+
+    assert hooked == {
+        command.removesuffix(" .")
+        for target in ("lint", "types", "imports")
+        for command in recipe(target)
+    }
 
 
 def test_every_subcommand_stands_in_the_readme() -> None:
