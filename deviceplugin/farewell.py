@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from deviceplugin.cdi import CdiError, device_name
-from deviceplugin.injection import SpecStore
+from deviceplugin.injection import HandedOut, SpecStore
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.report import NodeWriter, take_back
 from fracgpu.node_marks import marks_of, shares
@@ -56,6 +56,7 @@ class Farewell:
         pod_resources: kubelet's list of holders.
         specs: the runtime's CDI folder.
         links: the folders of device files.
+        handed_out: the notes of who was handed such a folder.
         folders: further folders of ours, whose cards' own folders go: those of MPS.
     """
 
@@ -69,6 +70,7 @@ class Farewell:
         pod_resources: PodResources,
         specs: SpecStore,
         links: SpecStore,
+        handed_out: HandedOut,
         folders: Sequence[Path] = (),
     ) -> None:
         self._node = node
@@ -78,6 +80,7 @@ class Farewell:
         self._pod_resources = pod_resources
         self._specs = specs
         self._links = links
+        self._handed_out = handed_out
         self._folders = folders
 
     async def say(self) -> None:
@@ -113,6 +116,10 @@ class Farewell:
             held = self._names(self._links)
         # A running container has the file with its variables mounted from there.
         self._remove(self._links, self._names(self._links) - held)
+        try:
+            await asyncio.to_thread(self._handed_out.end, held=held)
+        except OSError as error:
+            log.warning("files_kept", reason=str(error))
         # A CDI spec is read at a container's creation only, and there will be none.
         self._remove(self._specs, self._names(self._specs))
         for folder in self._folders:

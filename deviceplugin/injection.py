@@ -5,7 +5,8 @@ CDI name cannot be started by a runtime that reads no CDI any more: it would run
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -83,6 +84,26 @@ class HandedOut:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / name).write_text(",".join(sorted(slot_ids)))
             known[name] = slot_ids
+
+    def end(self, *, held: Collection[str]) -> None:
+        """Remove the notes of all sets but those in *held*, and the folder when none is left.
+
+        A note that is held outlives the agent: another agent on this node, in a time to come, has
+        to know how the container that still runs was given its card.
+
+        Args:
+            held: the sets in use, by the names of their devices.
+
+        Raises:
+            OSError: the notes cannot be read or removed.
+        """
+        known = self._read()
+        for name in [name for name in known if name not in held]:
+            (self._folder / name).unlink(missing_ok=True)
+            del known[name]
+        if not known:
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.rmdir()
 
     def _read(self) -> dict[str, frozenset[str]]:
         if self._known is None:

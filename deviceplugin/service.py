@@ -144,7 +144,8 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_change=lambda: report.wake(),  # noqa: PLW0108 - it is made below
     )
-    injection = Injection(specs, links, HandedOut(settings.links_dir / ".handed-out"), runtime)
+    handed_out = HandedOut(settings.links_dir / ".handed-out")
+    injection = Injection(specs, links, handed_out, runtime)
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
     wiring = Wiring(
@@ -263,6 +264,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pod_resources=pod_resources,
         specs=specs,
         links=links,
+        handed_out=handed_out,
         folders=(settings.mps_dir,),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 from deviceplugin.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.claims import SlotHolder
 from deviceplugin.farewell import Farewell
+from deviceplugin.injection import HandedOut
 from deviceplugin.links import LinkFolder
 from deviceplugin.podresources import PodResources, PodResourcesError
 from fracgpu import names
@@ -80,6 +81,9 @@ class Rig:
         for name in (S1, S2):
             self.specs.write(CdiSpec(name=name))
             self.links.write(CdiSpec(name=name))
+        self.notes = root / "links" / ".handed-out"
+        for ids in ("s1", "s2"):
+            HandedOut(self.notes).note(frozenset({ids}), by_links=True)
         (root / "cdi" / "nvidia.json").write_text("{}")
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
@@ -92,11 +96,14 @@ class Rig:
             pod_resources=FakeKubelet(silent=silent_kubelet),
             specs=self.specs,
             links=self.links,
+            handed_out=HandedOut(self.notes),
             folders=(self.mps, root / "none"),
         )
 
     def left(self) -> tuple[set[str], set[str], set[str]]:
         mps = {it.name for it in self.mps.iterdir()}
+        noted = {it.name for it in self.notes.iterdir()}
+        assert noted == set(self.links.names()), "a note is kept as long as its folder"
         return set(self.specs.names()), set(self.links.names()), mps
 
 

@@ -18,7 +18,7 @@ from fracgpu.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from fracgpu.wire import read_cards
 from kube.client import KubeClient
-from kube.kinds import NODES
+from kube.kinds import NODES, PODS
 from simulator.apiserver import ApiServer
 from tests.support.node import Node, a_node
 from tests.support.nvml import Values, a_card, write_values
@@ -215,3 +215,25 @@ async def test_without_cdi_device_files_are_taken_from_where_the_host_has_them(
             return found == {"nvidia0", "nvidiactl", "nvidia-uvm"}
 
         await until(filled, what="the container's folder has the host's files", limit_s=15)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="device files are made by root")
+async def test_an_agent_whose_node_stops_sharing_leaves_no_note_of_what_it_handed_out(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    dev, links = tmp_path / "dev", tmp_path / "links"
+    dev.mkdir()
+    os.mknod(dev / "nvidia0", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
+        node = agent.node
+        await node.wait_phase(await node.run_pod("train", card=0), "Running")
+        assert [it.name for it in (links / ".handed-out").iterdir()]
+        await kube.delete(PODS, "train", namespace="default", grace_s=0)
+
+        async def gone() -> bool:
+            return node.kubelet.truth() == {}
+
+        await until(gone, what="kubelet has let go of the pod", limit_s=30)
+        await kube.patch(NODES, node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+
+    assert list(links.iterdir()) == []
