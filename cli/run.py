@@ -42,7 +42,9 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
     kind, _, file = source.partition(":")
     if source == "nvml":
         reader = importlib.import_module("deviceplugin.nvml").NvmlReader
-        return {"cards": reader(timeout_s=settings.nvml_timeout_s, dev_root=settings.dev_root)}
+        hang_limit_s = settings.standstill_s(period_s=settings.survey_period_s)
+        limits = {"timeout_s": settings.nvml_timeout_s, "hang_limit_s": hang_limit_s}
+        return {"cards": reader(**limits, dev_root=settings.dev_root)}
     if kind == "simulated" and file:
         opened = importlib.import_module("simulator.cards").open_cards
         return {"cards": opened(Path(file), node=settings.node_name)}

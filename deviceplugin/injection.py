@@ -132,7 +132,7 @@ class Injection:
     ) -> None:
         self._specs = specs
         self._links = links
-        self._handed_out = handed_out
+        self.handed_out: Final = handed_out
         self._runtime = runtime
 
     @property
@@ -148,7 +148,7 @@ class Injection:
         """
         by_links = not self._runtime.reads_cdi
         try:
-            await asyncio.to_thread(self._handed_out.note, slot_ids, by_links=by_links)
+            await asyncio.to_thread(self.handed_out.note, slot_ids, by_links=by_links)
         except OSError as error:
             # PreStart then finds no note, and refuses where that leaves a doubt.
             log.warning("injection_not_noted", slots=sorted(slot_ids), reason=str(error))
@@ -180,6 +180,6 @@ class Injection:
     def _by_links(self, name: str) -> bool:
         try:
             # A folder without a note is of an agent that made no notes.
-            return name in self._handed_out or name in self._links.names()
+            return name in self.handed_out or name in self._links.names()
         except (OSError, CdiError) as error:
             raise InjectionError("links_folder", str(error)) from error

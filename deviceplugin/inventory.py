@@ -111,6 +111,7 @@ class CardBoard:
         headroom_mib: MiB of each card that are never handed out.
         ailments: what else speaks against cards at this moment, beyond the survey itself.
         beat: called before each survey.
+        on_survey: told of each survey whether it succeeded.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, nearly all by keyword; made once, in service.py
@@ -123,6 +124,7 @@ class CardBoard:
         headroom_mib: Mib,
         ailments: Callable[[], Mapping[CardUuid, str]] = dict,
         beat: Callable[[], None] = lambda: None,
+        on_survey: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._cards = cards
         self._clock = clock
@@ -131,6 +133,7 @@ class CardBoard:
         self._headroom_mib = headroom_mib
         self._ailments = ailments
         self._beat = beat
+        self._on_survey = on_survey
         self._stock = Stock()
         self._most_cards = 0
         self._failures = 0
@@ -183,8 +186,10 @@ class CardBoard:
         try:
             survey = await self._cards.survey()
         except CardsUnavailableError as error:
+            self._on_survey(False)  # noqa: FBT003 - a metric's value
             self._fail(str(error))
             return
+        self._on_survey(True)  # noqa: FBT003 - a metric's value
         answers_again, self._problem = self._problem is not None, None
         self._failures = 0
         shared = with_slots(

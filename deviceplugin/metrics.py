@@ -88,6 +88,11 @@ class DevicePluginMetrics:
             "Running containers with a card whose device files the last audit could not look at.",
             registry=registry,
         )
+        self._last_survey = Gauge(
+            "fracgpu_last_survey_success",
+            "1 if the driver said at the last look which cards there are, else 0.",
+            registry=registry,
+        )
         self._last_collect = Gauge(
             "fracgpu_last_collect_success",
             "1 if the last reading of the cards succeeded, else 0.",
@@ -126,6 +131,10 @@ class DevicePluginMetrics:
 
     def audit_failed(self) -> None:
         self._last_audit.set(0)
+
+    def surveyed(self, success: bool) -> None:  # noqa: FBT001 - called back
+        """Tell whether the last look at which cards there are succeeded."""
+        self._last_survey.set(1 if success else 0)
 
     def collected(self, *, success: bool) -> None:
         self._last_collect.set(1 if success else 0)

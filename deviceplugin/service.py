@@ -52,8 +52,6 @@ from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, ne
 _NAME: Final = "deviceplugin"
 _SURVEY: Final = "looking at the cards"
 _COLLECT: Final = "reading the cards"
-# No round waits longer for NVML than for as many calls that hang.
-_CALLS_IN_A_ROUND: Final = 12
 
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
@@ -122,6 +120,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         headroom_mib=Mib(settings.headroom_mib),
         ailments=lambda: health.ailments(now_s=clock.monotonic()),
         beat=hearts[_SURVEY].beat,
+        on_survey=metrics.surveyed,
     )
     pods = Informer(
         client,
@@ -144,8 +143,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_change=lambda: report.wake(),  # noqa: PLW0108 - it is made below
     )
-    handed_out = HandedOut(settings.links_dir / ".handed-out")
-    injection = Injection(specs, links, handed_out, runtime)
+    injection = Injection(specs, links, HandedOut(settings.links_dir / ".handed-out"), runtime)
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
     wiring = Wiring(
@@ -264,7 +262,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pod_resources=pod_resources,
         specs=specs,
         links=links,
-        handed_out=handed_out,
+        handed_out=injection.handed_out,
         folders=(settings.mps_dir,),
     )
 
@@ -300,10 +298,9 @@ def _hearts(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartb
     our own fault, and starting anew heals it. What a restart does not heal is no matter of theirs:
     a card that hangs, a driver or an API server that is away.
     """
-    round_s = _CALLS_IN_A_ROUND * settings.nvml_timeout_s
     periods_s = {_SURVEY: settings.survey_period_s, _COLLECT: settings.collect_period_s}
     return {
-        name: Heartbeat(clock, name=name, limit_s=round_s + 3 * period_s)
+        name: Heartbeat(clock, name=name, limit_s=settings.standstill_s(period_s=period_s))
         for name, period_s in periods_s.items()
     }
 

@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from deviceplugin.families import DIALECTS, Dialect
 from deviceplugin.outfit import MPS, Enforcer
 from process.settings import REQUIRED, ProcessSettings, setting
+
+# No round waits longer for NVML than for as many calls that hang.
+_CALLS_IN_A_ROUND: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +115,13 @@ class DevicePluginSettings(ProcessSettings):
     pod_lookup_timeout_s: float = setting(
         5.0, "longest wait for the API server while a container starts", low=0.1, high=20
     )
+
+    def standstill_s(self, *, period_s: float) -> float:
+        """Say after how many seconds a loop over the cards stands still, or the driver hangs.
+
+        It is longer than the three rounds after which the cards are reported unhealthy.
+
+        Args:
+            period_s: between two rounds of the loop.
+        """
+        return _CALLS_IN_A_ROUND * self.nvml_timeout_s + 3 * period_s

@@ -241,6 +241,69 @@ async def test_links_and_events_of_a_hanging_card_hold_up_nothing(
             assert len((await standin.read())["readings"]) == 2
 
 
+async def test_cards_are_let_go_of_side_by_side(standin: Standin) -> None:
+    standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
+    await standin.survey()
+    await standin.read()
+    # One after the other, the first would not return before its limit.
+    standin.say({"together.nvmlGpmSampleFree": 16})
+
+    await standin.ask("close")
+
+    assert standin.told("nvml_not_shut_down") == []
+    assert await standin.ask("live_samples") == 0
+
+
+async def test_cards_that_hang_are_let_go_of_within_one_bound(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=2.0) as standin:
+        standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
+        await standin.survey()
+        await standin.read()
+        standin.say({"hang.nvmlGpmSampleFree": 1})
+
+        # 32 s one after the other.
+        await standin.ask("close", limit_s=16.0)
+
+        assert len(standin.told("nvml_not_shut_down")) == 16
+        assert await standin.calls("nvmlShutdown") == 1
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetCount_v2"])
+async def test_a_driver_that_hangs_for_long_ends_the_process(
+    nvml_library: Path, tmp_path: Path, function: str
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
+        standin.say({f"hang.{function}": 1})
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="NVML hangs"):
+                await standin.survey()
+        await standin.ask("wait 90")
+        with pytest.raises(ProcessEnds, match="has not answered for 90 s"):
+            await standin.survey()
+
+
+async def test_a_driver_that_answers_again_in_time_ends_nothing(
+    nvml_library: Path, tmp_path: Path
+) -> None:
+    async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
+        for _ in range(2):
+            standin.say({"hang.nvmlDeviceGetCount_v2": 1})
+            with pytest.raises(Unavailable, match="NVML hangs"):
+                await standin.survey()
+            standin.say({"hang.nvmlDeviceGetCount_v2": None})
+            await standin.ask("wait 60")
+
+            async def answers() -> bool:
+                try:
+                    return len((await standin.survey())["cards"]) == 2
+                except Unavailable:
+                    return False
+
+            await until(answers, what="the driver answers", limit_s=20)
+
+
 async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_process(
     standin: Standin,
 ) -> None:

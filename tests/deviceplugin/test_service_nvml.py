@@ -54,13 +54,17 @@ class Agent:
 
     async def measured(self) -> set[str]:
         """Give the UUIDs of the cards that a scrape has figures of."""
+        pattern = r'DCGM_FI_DEV_GPU_UTIL\{[^}]*UUID="([^"]+)"'
+        return set(re.findall(pattern, await self.scrape()))
+
+    async def scrape(self) -> str:
+        """Give what a scrape has; nothing where nobody answers."""
         url = f"http://127.0.0.1:{self.roles.telemetry[ROLE]}/metrics"
         try:
             async with ClientSession() as session, session.get(url) as response:
-                text = await response.text()
+                return await response.text()
         except ClientError:
-            return set()
-        return set(re.findall(r'DCGM_FI_DEV_GPU_UTIL\{[^}]*UUID="([^"]+)"', text))
+            return ""
 
 
 @asynccontextmanager
@@ -171,6 +175,41 @@ async def test_a_driver_that_was_replaced_ends_the_process_and_the_next_one_know
 
         await until(new_driver, what="the next process tells of the new driver", limit_s=60)
         assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
+
+
+async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    async with an_agent(api, kube, tmp_path, nvml_library) as agent:
+        agent.say(hang__nvmlDeviceGetCount_v2=1)
+
+        async def closed() -> bool:
+            body = await agent.client.get_object(NODES, agent.node.name)
+            health = [it for it, _ in await agent.health()]
+            told = await agent.scrape()
+            return (
+                health == [Health.UNHEALTHY] * 2
+                and body["status"]["allocatable"].get(names.GPU_SLOT) == "0"
+                and await agent.memory() == 0
+                and "fracgpu_last_survey_success 0.0" in told
+            )
+
+        await until(
+            closed, what="kubelet and the cluster know that no card can be used", limit_s=30
+        )
+        assert agent.roles.supervisor.starts(ROLE) == 1
+
+        async def ended() -> bool:
+            return agent.roles.supervisor.exits()[ROLE][:1] == (1,)
+
+        await until(ended, what="the process has ended", limit_s=60)
+        assert "the driver has not answered for" in (tmp_path / f"{ROLE}.log").read_text()
+        agent.say(hang__nvmlDeviceGetCount_v2=None)
+
+        async def back() -> bool:
+            return await agent.memory() == WHOLE_MIB
+
+        await until(back, what="the next process offers the cards", limit_s=60)
 
 
 async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(

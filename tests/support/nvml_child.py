@@ -36,10 +36,14 @@ def plain(value: Any) -> Any:
 
 
 class ShiftedClock(SystemClock):
-    """The machine's clock, as it is after somebody has set it; durations stay what they are."""
+    """The machine's clock, as it is after somebody has set it, or after a time has passed."""
 
     def __init__(self) -> None:
         self.shift_s = 0.0
+        self.passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed_s
 
     def now(self) -> datetime:
         return super().now() + timedelta(seconds=self.shift_s)
@@ -74,6 +78,9 @@ async def main() -> None:
             if command == "shift":
                 clock.shift_s += float(argument)
                 reply: dict[str, Any] = {"value": None}
+            elif command == "wait":
+                clock.passed_s += float(argument)
+                reply = {"value": None}
             else:
                 reply = {"value": await answer(reader, command, argument)}
         except CardsUnavailableError as error:

@@ -12,6 +12,7 @@
  *
  *   error.FUNCTION N   return the error N
  *   hang.FUNCTION 1    do not return while the line is there
+ *   together.FUNCTION N  do not return before N calls have begun
  *   race.FUNCTION N    the first N calls that bring a buffer find it too small
  *
  * A value that has no line is NVML_ERROR_NOT_SUPPORTED.
@@ -95,7 +96,12 @@ static void nap(int ms) {
 
 static int begun(int card, const char *name) {
     char key[128];
-    functions[slot(name)].calls++;
+    int calls = __atomic_add_fetch(&functions[slot(name)].calls, 1, __ATOMIC_SEQ_CST);
+    snprintf(key, sizeof key, "together.%s", name);
+    while (calls < (int)number_or(card, key, 0)) {
+        nap(10);
+        calls = __atomic_load_n(&functions[slot(name)].calls, __ATOMIC_SEQ_CST);
+    }
     snprintf(key, sizeof key, "hang.%s", name);
     while (number_or(card, key, 0))
         nap(10);
