@@ -11,6 +11,7 @@ from deviceplugin.nvml_calls import NvmlCalls
 from deviceplugin.nvml_figures import NvmlFigures
 from deviceplugin.nvml_gpm import NvmlGpm
 from deviceplugin.nvml_processes import NvmlProcesses
+from deviceplugin.nvml_reserve import LearntReserve, Memory
 from fracgpu.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock
@@ -53,6 +54,7 @@ class NvmlCard:
         self._profiling = NvmlGpm(self._calls, clock)
         self._figures = NvmlFigures(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)
+        self._reserve = LearntReserve()
         self._families = _words(library, "NVML_DEVICE_ARCH_")
         self._brands = _words(library, "NVML_BRAND_")
         self._remap_failed: dict[CardUuid, bool] = {}
@@ -60,6 +62,7 @@ class NvmlCard:
     def forget(self) -> None:
         """Ask again for everything: the driver may be another one now."""
         self._calls.forget()
+        self._reserve.forget()
 
     async def look(self, known: CardFacts | None) -> FoundCard | LeftOut:
         """Look what the card is; what cannot be told this time stays as it is in *known*.
@@ -74,7 +77,7 @@ class NvmlCard:
         known = known if known is not None and known.card.uuid == uuid else None
         if reason := await self._not_shareable(uuid, handle, known=known is not None):
             return LeftOut(uuid=uuid, reason=reason)
-        memory = await self._figures.memory(uuid, handle)
+        memory = await self._memory(uuid, handle)
         if memory is None or not memory.total:
             return LeftOut(uuid=uuid, reason="it reports no memory of its own")
         facts = known or await self._built_in(uuid, handle)
@@ -87,7 +90,7 @@ class NvmlCard:
             StuckError, NVMLError: as :meth:`look`.
         """
         handle = await self._calls.call(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
-        memory = await self._figures.memory(uuid, handle)
+        memory = await self._memory(uuid, handle)
         total_bytes = memory.total if memory is not None else None
         figures = await self._figures.read(uuid, handle, memory=memory)
         processes = await self._processes.read(uuid, handle, total_bytes=total_bytes)
@@ -98,6 +101,25 @@ class NvmlCard:
     async def close(self) -> None:
         """Give back what the library keeps for us."""
         await self._profiling.close()
+
+    async def _memory(self, uuid: CardUuid, handle: Any) -> Memory | None:
+        """Read the card's memory, the driver's part learnt where it does not tell it."""
+        memory = await self._figures.memory(uuid, handle)
+        if memory is None:
+            return None
+        if memory.reserved is not None:
+            self._reserve.told(memory.reserved)
+            return memory
+        found = await self._processes.held(uuid, handle, total_bytes=memory.total)
+        held = None if found is None else tuple(found.values())
+        if not held or self._reserve.settled:
+            self._reserve.learn(memory, held)
+        else:
+            # What is in use and what processes hold belong together if nothing changed meanwhile.
+            again = await self._figures.memory(uuid, handle)
+            if again == memory:
+                self._reserve.learn(memory, held)
+        return self._reserve.apart(memory)
 
     async def _figure(
         self, uuid: CardUuid, name: str, function: Callable[..., Any], *a: Any
@@ -120,7 +142,7 @@ class NvmlCard:
             device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
         )
 
-    async def _measured(self, facts: CardFacts, handle: Any, memory: Any) -> CardFacts:
+    async def _measured(self, facts: CardFacts, handle: Any, memory: Memory) -> CardFacts:
         nvml, uuid = self._nvml, facts.card.uuid
         rows = await self._figures.remapped_rows(uuid, handle)
         if rows is not None:
@@ -132,11 +154,10 @@ class NvmlCard:
             uuid, "architecture", nvml.nvmlDeviceGetArchitecture, handle
         )
         brand = await self._figure(uuid, "brand", nvml.nvmlDeviceGetBrand, handle)
-        # Version 1 does not tell the driver's part; where version 2 fails now and then, it stays.
-        reserved_bytes = getattr(memory, "reserved", None)
+        # Where nobody can say what the driver keeps this time, it stays what it was.
         reserved_mib = facts.card.reserved_mib
-        if reserved_bytes is not None:
-            reserved_mib = Mib(-(-reserved_bytes // _BYTES_PER_MIB))
+        if memory.reserved is not None:
+            reserved_mib = Mib(-(-memory.reserved // _BYTES_PER_MIB))
         card = replace(
             facts.card,
             index=self._index,

@@ -8,6 +8,7 @@ from deviceplugin import nvml_gpm as gpm
 from deviceplugin.cards import Figures
 from deviceplugin.nvml_calls import NvmlCalls
 from deviceplugin.nvml_gpm import NvmlGpm
+from deviceplugin.nvml_reserve import Memory, told_memory
 
 _BYTES_PER_MIB: Final = 1024 * 1024
 _BYTES_PER_KB: Final = 1000
@@ -45,10 +46,10 @@ class NvmlFigures:
         self._nvml = calls.library
         self._profiling = profiling
 
-    async def memory(self, card: str, handle: Any) -> Any | None:
+    async def memory(self, card: str, handle: Any) -> Memory | None:
         """Read memory by version 2, which tells the driver's own part from what is in use.
 
-        None where the card has no memory of its own.
+        None where the card has no memory of its own; by version 1 where the driver lacks version 2.
 
         Raises:
             StuckError, NVMLError: the card does not answer; without its memory nothing is shared.
@@ -56,7 +57,8 @@ class NvmlFigures:
         read = self._nvml.nvmlDeviceGetMemoryInfo
         second = functools.partial(read, version=self._nvml.nvmlMemory_v2)
         memory = await self._calls.figure(card, "memory_v2", second, handle)
-        return memory or await self._calls.core(card, "memory", read, handle)
+        memory = memory or await self._calls.core(card, "memory", read, handle)
+        return told_memory(memory) if memory is not None else None
 
     async def remapped_rows(self, card: str, handle: Any) -> Any | None:
         """Read (corrected, uncorrected, pending, failed)."""
@@ -64,7 +66,7 @@ class NvmlFigures:
             card, "remapped_rows", self._nvml.nvmlDeviceGetRemappedRows, handle
         )
 
-    async def read(self, card: str, handle: Any, *, memory: Any | None) -> Figures:
+    async def read(self, card: str, handle: Any, *, memory: Memory | None) -> Figures:
         """Measure *card*; *memory* was read before.
 
         Raises:

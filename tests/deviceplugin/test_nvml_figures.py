@@ -1,10 +1,12 @@
 """Every figure through the true ctypes calls, in the units it is exported in."""
 
+from pathlib import Path
 from typing import Any
 
 import pynvml
+import pytest
 
-from tests.support.nvml import HOPPER, Standin, a_card
+from tests.support.nvml import HOPPER, MIB, Standin, a_card, a_standin, build
 from tests.support.waiting import until
 
 PROFILED = (
@@ -119,3 +121,26 @@ async def test_a_card_that_is_lost_in_the_middle_of_a_reading_is_a_trouble_of_it
 
     assert list(answer["readings"]) == [standin.uuid(0)]
     assert list(answer["troubles"]) == [standin.uuid(1)]
+
+
+@pytest.mark.parametrize("lists", [True, False])
+async def test_what_an_older_driver_keeps_for_itself_is_reserved_and_not_in_use(
+    tmp_path: Path, *, lists: bool
+) -> None:
+    missing = {"nvmlDeviceGetMemoryInfo_v2"}
+    if not lists:
+        kinds = ("Compute", "Graphics", "MPSCompute")
+        missing |= {f"nvmlDeviceGet{it}RunningProcesses_v3" for it in kinds}
+    library = build(tmp_path / "old", without=frozenset(missing))
+    async with a_standin(tmp_path, library=library) as standin:
+        standin.say({"0.used": 0, "1.used": 9_000 * MIB, "1.compute": f"7:{9_000 * MIB}"})
+        reserved = [it["card"]["reserved_mib"] for it in (await standin.survey())["cards"]]
+        idle = await standin.figures()
+        # Somebody's program, and memory that nobody on the list holds.
+        standin.say({"0.used": 6_000 * MIB, "0.compute": f"8:{2_000 * MIB}"})
+        busy = await standin.figures()
+        later = [it["card"]["reserved_mib"] for it in (await standin.survey())["cards"]]
+
+    assert reserved == later == [500, 500 if lists else 0]
+    assert (idle["used_mib"], idle["reserved_mib"]) == (0, 500)
+    assert (busy["used_mib"], busy["reserved_mib"]) == (6_000, 500)

@@ -16,12 +16,12 @@ from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.card import Card, CardUuid, Health
 from fracgpu.units import Mib
-from fracgpu.wire import read_cards
+from fracgpu.wire import read_cards, read_foreign
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from simulator.apiserver import ApiServer
 from tests.support.node import Node, a_node
-from tests.support.nvml import Values, a_card, write_values
+from tests.support.nvml import MIB, Values, a_card, build, write_values
 from tests.support.roles import Roles, running_roles
 from tests.support.waiting import until
 
@@ -75,6 +75,7 @@ async def an_agent(
     library: Path,
     *values: Values,
     injection: str = "cdi",
+    load_report_s: float = 60.0,
 ) -> AsyncIterator[Agent]:
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     said: dict[str, object] = {"driver": "580.65.06", "cards": 2, **a_card(0), **a_card(1)}
@@ -99,6 +100,7 @@ async def an_agent(
             *(f"--cdi-dir={node.folders.cdi}", f"--vendor-cdi-dirs={node.folders.cdi}"),
             *(f"--proc-root={node.folders.proc}", f"--dev-root={folder}/dev"),
             *(f"--injection={injection}", f"--links-dir={folder}/links"),
+            f"--load-report-s={load_report_s}",
             *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-limit-s=0.5"),
         ]
         async with running_roles(
@@ -210,6 +212,34 @@ async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
             return await agent.memory() == WHOLE_MIB
 
         await until(back, what="the next process offers the cards", limit_s=60)
+
+
+async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    library = build(tmp_path / "old", without=frozenset({"nvmlDeviceGetMemoryInfo_v2"}))
+    idle = {"0.used": 0, "1.used": 0}
+    # It begins only once the memory that is offered is less by the driver's part.
+    async with an_agent(api, kube, tmp_path, library, idle, load_report_s=1.0) as agent:
+
+        async def foreign() -> dict[str, int] | None:
+            body = await kube.get_object(NODES, agent.node.name)
+            text = body["metadata"].get("annotations", {}).get(names.NODE_FOREIGN)
+            return (
+                None if text is None else {str(it): mib for it, mib in read_foreign(text).items()}
+            )
+
+        async def none() -> bool:
+            return await foreign() == {}
+
+        await until(none, what="the node says that no memory is foreign", limit_s=60)
+        agent.say(**{"0__used": 2000 * MIB})
+
+        async def grown() -> bool:
+            return await foreign() == {a_card(0)["0.uuid"]: 2048}
+
+        await until(grown, what="what nobody known uses is foreign", limit_s=60)
+        assert await agent.memory() == WHOLE_MIB
 
 
 async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(
