@@ -8,7 +8,7 @@ from typing import Any
 from fracgpu.card import Health, NodeCards
 from fracgpu.explained import Holder
 from fracgpu.explanation import holders_of
-from fracgpu.snapshot import CardLoad, Snapshot
+from fracgpu.snapshot import CardLoad, NodeLoads, Snapshot
 from fracgpu.views import PodView
 
 
@@ -73,7 +73,7 @@ def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodView], *, node: str | Non
     rows = []
     for name, loads in snapshot.nodes.items():
         if name == node or (node is None and (loads.cards or loads.node.shared)):
-            cards = (_card(load, loads.node, snapshot, pods) for load in loads.cards.values())
+            cards = (_card(load, loads, snapshot, pods) for load in loads.cards.values())
             rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(loads.node)))
     return Fleet(nodes=tuple(rows))
 
@@ -133,9 +133,9 @@ def _node_trouble(node: NodeCards) -> str:
 
 
 def _card(
-    load: CardLoad, node: NodeCards, snapshot: Snapshot, pods: Mapping[str, PodView]
+    load: CardLoad, loads: NodeLoads, snapshot: Snapshot, pods: Mapping[str, PodView]
 ) -> CardRow:
-    card = load.card
+    card, node = load.card, loads.node
     cordon = next((it for it in node.cordons if it.card == card.uuid), None)
     trouble = ""
     if card.health is not Health.HEALTHY:
@@ -160,7 +160,7 @@ def _card(
         held_cores=load.held_cores,
         held_slots=load.held_slots,
         slots=card.slots,
-        heat=node.heat.get(card.uuid),
+        heat=loads.heat.get(card.uuid),
         health=card.health.value,
         trouble=trouble,
         until=cordon.until if load.cordoned and cordon is not None else None,

@@ -6,7 +6,7 @@ seldom. What would let a pod go where it should not is told sooner than what wou
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,25 +87,39 @@ class SlowLoad:
         self._stale_s = stale_s
         self._headroom_mib = headroom_mib
         self._cards: dict[CardUuid, _Watched] = {}
+        self._known_foreign: dict[CardUuid, int] = {}
         self._began_s: float | None = None
         self._told: Load | None = None
         self._told_s = 0.0
+
+    def remember(self, foreign: Mapping[CardUuid, Mib]) -> None:
+        """Take over what an earlier agent said: it stands for each card until that card is read."""
+        self._known_foreign = {**foreign, **self._known_foreign}
 
     def observe(self, picture: UsagePicture, *, now_s: float) -> None:
         """Take notice of one picture, taken at *now_s* by a clock that never goes back."""
         if self._began_s is None:
             self._began_s = now_s
         here = {use.facts.card.uuid: use for use in picture.cards}
-        for uuid in self._cards.keys() - here.keys():
-            del self._cards[uuid]
+        self._drop_all_but(here.keys(), complete=picture.complete)
         for uuid, use in here.items():
             card = self._cards.setdefault(uuid, _Watched())
             mib = foreign_mib(use, headroom_mib=self._headroom_mib)
             if mib is not None:
                 card.foreign.append(mib)
+                if len(card.foreign) == _READINGS_UNTIL_FOREIGN:
+                    self._known_foreign[uuid] = min(card.foreign)
             percent = use.reading.figures.gpu_percent if use.reading is not None else None
             if percent is not None:
                 self._average(card, percent / _FULL_PERCENT, now_s)
+
+    def _drop_all_but(self, here: Collection[CardUuid], *, complete: bool) -> None:
+        """Forget the cards that are gone; what is foreign on one that may come back stays."""
+        for uuid in [it for it in self._cards if it not in here]:
+            del self._cards[uuid]
+        if here and complete:
+            for uuid in [it for it in self._known_foreign if it not in here]:
+                del self._known_foreign[uuid]
 
     def say(self, *, now_s: float) -> Load | None:
         """Give what the node should say at *now_s*; None until there is something to say."""
@@ -137,18 +151,10 @@ class SlowLoad:
             for uuid, it in self._cards.items()
             if it.last_s is not None and now_s - it.last_s <= self._stale_s
         }
-        return Load(heat=heat, foreign={uuid: Mib(it) for uuid, it in self._foreign() if it})
-
-    def _foreign(self) -> list[tuple[CardUuid, int]]:
-        """Give the MiB of nobody that were there in each of the last readings.
-
-        A card that cannot be read keeps its figures: what was not free is not free now.
-        """
-        return [
-            (uuid, min(it.foreign))
-            for uuid, it in self._cards.items()
-            if len(it.foreign) == _READINGS_UNTIL_FOREIGN
-        ]
+        # What was there in each of the last readings. A card that cannot be read keeps its figures:
+        # what was not free is not free now.
+        foreign = {uuid: Mib(it) for uuid, it in self._known_foreign.items() if it}
+        return Load(heat=heat, foreign=foreign)
 
 
 def _is_worse(told: Load, now: Load) -> bool:

@@ -1,6 +1,9 @@
 """Publishes the load of the node's cards on the node object."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 import structlog
 
@@ -10,12 +13,26 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.report import NodeWriter
 from deviceplugin.usage import UsagePicture
 from fracgpu import names
-from fracgpu.wire import write_foreign, write_heat
+from fracgpu.errors import WireError
+from fracgpu.wire import read_foreign, write_foreign, write_heat, write_time
 from kube.errors import KubeError
 from kube.kinds import NODES
 from process.clock import Clock
 
 log = structlog.get_logger()
+
+# What has not changed is stood by as often as kubelet does with its node's status
+# (``nodeStatusReportFrequency``); readers believe heat for three times as long.
+_CONFIRM_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stamped:
+    """What the node says, and since when: by a clock that never goes back, and by the calendar."""
+
+    load: Load
+    at_s: float
+    at: datetime
 
 
 class LoadReport:
@@ -55,6 +72,8 @@ class LoadReport:
         self._period_s = period_s
         self._metrics = metrics
         self._seen: UsagePicture | None = None
+        self._remembered = False
+        self._stamped: _Stamped | None = None
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -68,10 +87,14 @@ class LoadReport:
         if picture is not None and picture is not self._seen:
             self._seen = picture
             self._load.observe(picture, now_s=now_s)
-        load, have = self._load.say(now_s=now_s), self._current()
-        if load is None or have is None or not have.shares:
+        have = self._current()
+        if have is None or not have.shares:
             return  # what stands on a node that shares no more is taken back by others of us
-        wanted = _annotations(load, have)
+        self._remember(have)
+        load = self._load.say(now_s=now_s)
+        if load is None:
+            return
+        wanted = _annotations(load, have, at=self._stamp(load, now_s))
         changed = {key: text for key, text in wanted.items() if have.annotations.get(key) != text}
         if not changed:
             return
@@ -84,8 +107,25 @@ class LoadReport:
         self._metrics.node_written("load_written")
         log.info("load_written", node=self._node, **changed)
 
+    def _remember(self, have: NodeState) -> None:
+        """Take over, once, what the agent before us said: a card may not be readable now."""
+        if self._remembered:
+            return
+        self._remembered = True
+        try:
+            self._load.remember(read_foreign(have.annotations.get(names.NODE_FOREIGN, "")))
+        except WireError as error:
+            log.warning("foreign_not_remembered", node=self._node, reason=str(error))
 
-def _annotations(load: Load, have: NodeState) -> Mapping[str, str]:
+    def _stamp(self, load: Load, now_s: float) -> datetime:
+        """Say when *load* was last stood by: when it began to be said, and from time to time."""
+        last = self._stamped
+        if last is None or last.load is not load or now_s - last.at_s >= _CONFIRM_S:
+            last = self._stamped = _Stamped(load=load, at_s=now_s, at=self._clock.now())
+        return last.at
+
+
+def _annotations(load: Load, have: NodeState, *, at: datetime) -> Mapping[str, str]:
     """Write *load* down; on a node that another plugin counts, nothing but the end of it."""
     if have.others:
         ours = (names.NODE_HEAT, names.NODE_FOREIGN)
@@ -93,4 +133,5 @@ def _annotations(load: Load, have: NodeState) -> Mapping[str, str]:
     return {
         names.NODE_HEAT: write_heat(load.heat),
         names.NODE_FOREIGN: write_foreign(load.foreign),
+        names.NODE_LOAD_TIME: write_time(at),
     }

@@ -53,12 +53,17 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsagePicture:
-    """All cards of the node at *taken_at_s*, in seconds since the epoch."""
+    """All cards of the node at *taken_at_s*, in seconds since the epoch.
+
+    Attributes:
+        complete: no card is left out of *cards*, as one is that does not answer.
+    """
 
     taken_at_s: float
     driver: str = ""
     cards: tuple[CardUse, ...] = ()
     troubles: Mapping[CardUuid, str] = field(default_factory=dict)
+    complete: bool = True
 
 
 def picture_usage(
@@ -79,6 +84,7 @@ def picture_usage(
             for facts in stock.survey.cards
         ),
         troubles=readings.troubles,
+        complete=not stock.survey.left_out,
     )
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NewType
@@ -21,6 +21,11 @@ SHARE_GRANULE_MIB: Final = 80
 
 # How many containers may hold slices of one card at a time, unless the node's agent says otherwise.
 DEFAULT_SLOTS: Final = 32
+
+# How long heat is believed after the agent last stood by it, which it does every five minutes; and
+# how far its clock may be ahead of the reader's.
+HEAT_LASTS: Final = timedelta(minutes=15)
+CLOCKS_DIFFER: Final = timedelta(minutes=5)
 
 
 class Health(Enum):
@@ -80,13 +85,19 @@ class Cordon:
     reason: str
 
 
+# Whose heat nobody knows counts as hot; that is all.
+_NOT_CLOSING: Final = frozenset({names.NODE_HEAT, names.NODE_LOAD_TIME})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCards:
     """The cards of one node, and what currently keeps slices off some of them.
 
     Attributes:
         heat: how busy a card was lately, 0..1, where somebody says.
-        foreign: MiB of a card that somebody uses who is no pod we know.
+        foreign: MiB of a card that somebody uses who is no pod we know; it stands however old it
+            is.
+        load_time: when the agent last stood by *heat*, by its own clock.
         unreadable: annotation → why it cannot be read; each is read by itself.
         host: what the node has besides cards.
     """
@@ -100,12 +111,26 @@ class NodeCards:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
+    load_time: datetime | None = None
     host: "Host" = field(default_factory=lambda: NO_HOST)
 
     @property
     def problem(self) -> str:
         """Why the node takes no new slices: what it has, or what keeps them off, is not known."""
-        return "; ".join(why for key, why in self.unreadable.items() if key != names.NODE_HEAT)
+        return "; ".join(why for key, why in self.unreadable.items() if key not in _NOT_CLOSING)
+
+    def known_heat(self, *, now: datetime) -> Mapping[CardUuid, float]:
+        """Give the heat that still holds at *now*: none that is old, or of an unknown time."""
+        if self.load_time is None:
+            return {}
+        return self.heat if -CLOCKS_DIFFER <= now - self.load_time < HEAT_LASTS else {}
+
+    @property
+    def heat_changes_at(self) -> tuple[datetime, ...]:
+        """When :meth:`known_heat` begins and ends to hold, where there is heat at all."""
+        if self.load_time is None or not self.heat:
+            return ()
+        return (self.load_time - CLOCKS_DIFFER, self.load_time + HEAT_LASTS)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
         """Give the cards whose cordon has not lapsed at *now*."""

@@ -45,6 +45,7 @@ class Ledger:
         self._pictured: dict[str, _Pictured] = {}
         self._dirty: set[str] = set()
         self._ends: dict[str, datetime] = {}
+        self._next_end: datetime | None = None  # none of them is earlier
 
     def set_node(self, node: NodeCards) -> None:
         if self._nodes.get(node.node) == node:
@@ -136,9 +137,12 @@ class Ledger:
 
         For one caller that keeps something derived up to date by looking at each with `node`.
         """
-        for name in [name for name, end in self._ends.items() if end <= now]:
-            del self._ends[name]
-            self._dirty.add(name)
+        # Each node whose heat is known has an end: not looked through for every request.
+        if self._next_end is not None and self._next_end <= now:
+            for name in [name for name, end in self._ends.items() if end <= now]:
+                del self._ends[name]
+                self._dirty.add(name)
+            self._next_end = min(self._ends.values(), default=None)
         changed = frozenset(self._dirty)
         self._dirty.clear()
         return changed
@@ -154,6 +158,7 @@ class Ledger:
             self._pictured[name] = found
             if found.until is not None:
                 self._ends[name] = found.until
+                self._next_end = min(found.until, self._next_end or found.until)
         return found.loads
 
     def node_but(self, name: str, uid: str, *, now: datetime) -> NodeLoads | None:
@@ -168,14 +173,15 @@ class Ledger:
     def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
         name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]
-        ends = [it.until for it in node.cordons]
+        ends = [*(it.until for it in node.cordons), *node.heat_changes_at]
         for uid in sorted(self._assumed_on.get(name, ())):
             assumption = self._assumed[uid]
             ends.append(assumption.until)
             if assumption.until > now:
                 allocation = assumption.allocation
                 pods.append(PodHolds(pod_uid=uid, node=name, holds=allocation.holds))
-        loads = node_loads(node, pods, cordoned=node.cordoned(now=now))
+        heat = node.known_heat(now=now)
+        loads = node_loads(node, pods, cordoned=node.cordoned(now=now), heat=heat)
         return _Pictured(loads, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:

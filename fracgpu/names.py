@@ -52,6 +52,9 @@ SHARING_CONDITION: Final = "FracGPUSharing"
 # 0..1), and the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"
 NODE_FOREIGN: Final = "fracgpu.io/foreign"
+# When the agent last stood by these two, in UTC as RFC 3339 writes it. An annotation of its own:
+# readers that do not know it read the two as before.
+NODE_LOAD_TIME: Final = "fracgpu.io/load-time"
 
 # Node labels.
 SHARE_LABEL: Final = "fracgpu.io/share"

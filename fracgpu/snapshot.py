@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 from fracgpu.allocation import Hold, PodRecord, holds_by_card, most_by_limits
 from fracgpu.card import Card, CardUuid, NodeCards
 from fracgpu.units import Mib
+
+_NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,15 @@ class _Change(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoads:
-    """One node's cards by UUID, in index order."""
+    """One node's cards by UUID, in index order.
+
+    Attributes:
+        heat: how busy cards were lately, of those where it is known; for people.
+    """
 
     node: NodeCards
     cards: Mapping[CardUuid, CardLoad]
+    heat: Mapping[CardUuid, float] = field(default_factory=lambda: _NO_HEAT)
 
     @property
     def free_mib(self) -> Mib:
@@ -155,12 +162,22 @@ class Snapshot:
 
 
 def node_loads(
-    node: NodeCards, pods: Iterable[PodHolds], *, cordoned: frozenset[CardUuid]
+    node: NodeCards,
+    pods: Iterable[PodHolds],
+    *,
+    cordoned: frozenset[CardUuid],
+    heat: Mapping[CardUuid, float] = _NO_HEAT,
 ) -> NodeLoads:
     """Fold the holds of *pods* on *node* into its cards.
 
     Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
     A pod whose assignment cannot be read counts on every card, as no more than the whole card.
+
+    Args:
+        node: the cards.
+        pods: what pods hold there.
+        cordoned: the cards that are cordoned now.
+        heat: the heat that is known now.
     """
     unplaced_mib = unplaced_cores = unplaced_slots = 0
     held: dict[CardUuid, tuple[int, int, int]] = {}
@@ -186,6 +203,6 @@ def node_loads(
             cordoned=card.uuid in cordoned,
             foreign_mib=node.foreign.get(card.uuid, Mib(0)),
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
-            heat=node.heat.get(card.uuid, 1.0),
+            heat=heat.get(card.uuid, 1.0),
         )
-    return NodeLoads(node=node, cards=MappingProxyType(loads))
+    return NodeLoads(node=node, cards=MappingProxyType(loads), heat=heat)

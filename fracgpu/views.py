@@ -22,6 +22,7 @@ from fracgpu.wire import (
     read_cordons,
     read_foreign,
     read_heat,
+    read_load_time,
 )
 
 _TERMINAL: Final = ("Succeeded", "Failed")
@@ -249,6 +250,7 @@ def read_node(body: bytes) -> NodeCards:
         labels=labels,
         heat=read(names.NODE_HEAT, read_heat, {}),
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
         host=host_of(node.status.allocatable or {}),
     )

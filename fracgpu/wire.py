@@ -1,4 +1,4 @@
-"""Our annotations as JSON and back: assignment, cards, cordons, heat, foreign memory.
+"""Our annotations as JSON and back: assignment, cards, cordons, heat, foreign memory, their time.
 
 A field that we do not know is skipped: a later version may have written it. What is left is read
 strictly, and whoever calls counts what cannot be read as full.
@@ -218,6 +218,26 @@ def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
         if not 0 <= mib <= MAX_MIB:
             raise WireError(what=names.NODE_FOREIGN, message=f"{uuid} is {mib}; want MiB")
     return {CardUuid(uuid): Mib(mib) for uuid, mib in found.items()}
+
+
+def write_time(at: datetime) -> str:
+    """Write a moment in UTC as RFC 3339 does, in whole seconds."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_load_time(text: str) -> datetime:
+    """Read ``fracgpu.io/load-time``: when the agent last stood by heat and foreign memory.
+
+    Raises:
+        WireError: it is no moment with a time zone.
+    """
+    try:
+        found = msgspec.convert(text, datetime)
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (*UNREADABLE, OverflowError) as error:
+        raise WireError(what=names.NODE_LOAD_TIME, message=str(error)) from error
+    raise WireError(what=names.NODE_LOAD_TIME, message=f"{text!r} has no time zone; want UTC")
 
 
 def _utc(uuid: str, at: datetime) -> datetime:

@@ -123,7 +123,8 @@ class Audit:
         for uid, it in self._ledger.assumed.items():
             if it.allocation.node == name and it.until > now:
                 here.append(PodHolds(pod_uid=uid, node=name, holds=it.allocation.holds))
-        folded = node_loads(node, here, cordoned=node.cordoned(now=now))
+        heat = node.known_heat(now=now)
+        folded = node_loads(node, here, cordoned=node.cordoned(now=now), heat=heat)
         return booked == folded and shown == folded and self._shows(row, folded)
 
     def _shows(self, row: int | None, folded: NodeLoads) -> bool:

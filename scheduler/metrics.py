@@ -17,6 +17,7 @@ _READ = (
     names.NODE_CORDONS,
     names.NODE_HEAT,
     names.NODE_FOREIGN,
+    names.NODE_LOAD_TIME,
 )
 
 

@@ -19,13 +19,14 @@ from fracgpu.placement import Placement
 from fracgpu.request import Strategy
 from fracgpu.units import Mib
 from fracgpu.views import read_node
+from fracgpu.wire import write_time
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from kube.objects import ObjectKey
 from scheduler.book import decode_any_pod
 from scheduler.core import Core
-from tests.fakes.clock import VirtualClock
+from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
 Json = dict[str, Any]
@@ -55,6 +56,7 @@ def a_cluster(seed: int) -> Cluster:
         node["metadata"]["annotations"][names.NODE_HEAT] = json.dumps(
             {card.uuid: dice.choice([0.0, 0.3, 0.9]) for card in cards}
         )
+        node["metadata"]["annotations"][names.NODE_LOAD_TIME] = write_time(NOON)
         nodes.append(node)
         for card in cards:
             pods += [

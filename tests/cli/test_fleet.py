@@ -1,12 +1,13 @@
 """The cards as rows, and as JSON for programs."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from cli.fleet import fleet_json, fleet_of
 from fracgpu.card import CardUuid, Health
 from fracgpu.units import Mib
 from tests.support.core import a_card, a_hold
-from tests.support.explaining import Cluster
+from tests.support.explaining import NOON, Cluster
 
 
 def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
@@ -14,7 +15,7 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     cluster.holder("chat", "n", "GPU-a", 9_000, cores=25, leaving=True)
     foreign = {CardUuid("GPU-a"): Mib(500)}
     heat = {CardUuid("GPU-a"): 0.75}
-    cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign, heat=heat)
+    cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign, heat=heat, load_time=NOON)
     world = cluster.world()
 
     fleet = fleet_of(world.snapshot, world.pods)
@@ -26,6 +27,10 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     assert (card["heldMib"], card["freeMib"], card["foreignMib"]) == (9_000, 14_500, 500)
     assert (card["heat"], card["trouble"], card["until"]) == (0.75, "", None)
     assert (fleet.cards, fleet.held_mib, fleet.capacity_mib) == (1, 9_000, 24_000)
+    cluster.nodes[0] = replace(cluster.nodes[0], load_time=NOON - timedelta(hours=1))
+    world = cluster.world()
+    (old,) = fleet_of(world.snapshot, world.pods).nodes[0].cards
+    assert (old.heat, old.foreign_mib) == (None, 500)
 
 
 def test_trouble_is_told_with_its_reason_and_its_end() -> None:

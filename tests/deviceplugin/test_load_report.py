@@ -1,30 +1,40 @@
 """The node's annotations of load: written when they differ, put back when somebody takes them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards import Figures, Reading, ReadingRound
+from deviceplugin.cards import Figures, LeftOut, Reading, ReadingRound
+from deviceplugin.inventory import Stock
 from deviceplugin.load import SlowLoad
 from deviceplugin.load_report import LoadReport
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.usage import UsagePicture, picture_usage
 from fracgpu import names
 from fracgpu.card import CardUuid
-from fracgpu.wire import read_foreign, read_heat
+from fracgpu.units import Mib
+from fracgpu.wire import read_foreign, read_heat, read_load_time, write_foreign
 from tests.deviceplugin.builders import NODE, a_card, a_stock
 from tests.deviceplugin.test_report import FakeNode
 from tests.fakes.clock import VirtualClock
 
-A = CardUuid("GPU-a")
+A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
 
 class World:
     """One card, its node, and the report between them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: Mapping[str, str] | None = None) -> None:
         self.clock, self.node = VirtualClock(), FakeNode()
-        self.reading = Reading(figures=Figures(gpu_percent=50, used_mib=2000))
+        assert self.node.state is not None
+        self.node.state = replace(self.node.state, annotations=known or {})
+        self.readings = {A: Reading(figures=Figures(gpu_percent=50, used_mib=2000))}
+        self.unread = False  # a second card is there and cannot be read
+        self.left_out = False  # a second card does not even say which it is
         load = SlowLoad(average_s=300, gap_s=60, stale_s=15, headroom_mib=0)
         self.report = LoadReport(
             node=NODE,
@@ -38,10 +48,17 @@ class World:
         )
 
     def picture(self) -> UsagePicture:
+        here = [a_card("GPU-a")]
+        if self.unread or B in self.readings:
+            here.append(a_card("GPU-b"))
+        survey = replace(
+            a_stock(*here).survey,
+            left_out=(LeftOut(uuid="card 1", reason="hangs"),) if self.left_out else (),
+        )
         return picture_usage(
             taken_at_s=0,
-            stock=a_stock(a_card("GPU-a")),
-            readings=ReadingRound(readings={A: self.reading}),
+            stock=Stock(survey=survey),
+            readings=ReadingRound(readings=self.readings),
             owners={},
             pods=[],
         )
@@ -61,10 +78,56 @@ async def test_load_is_written_as_it_is_read_and_not_again_while_it_stays() -> N
     world = World()
     await world.rounds(12)
     assert world.node.writes == []
-    await world.rounds(100)
+    await world.rounds(50)
 
     assert len(world.node.writes) == 1
     assert read_heat(world.notes[names.NODE_HEAT]) == {A: 0.5}
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_what_stays_is_stood_by_every_five_minutes() -> None:
+    world = World()
+    times = []
+    for _ in range(40):
+        await world.rounds(6)
+        if text := world.notes.get(names.NODE_LOAD_TIME):
+            times.append(read_load_time(text))
+
+    assert len(world.node.writes) == len(set(times)) == 4
+    assert sorted({after - before for before, after in pairwise(times) if after != before}) == [
+        timedelta(minutes=5)
+    ]
+    assert world.clock.now() - times[-1] < timedelta(minutes=5)
+    assert read_heat(world.notes[names.NODE_HEAT]) == {A: 0.5}
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+async def test_after_a_restart_a_card_that_cannot_be_read_keeps_its_foreign_memory(
+    *, left_out: bool
+) -> None:
+    world = World(known={names.NODE_FOREIGN: write_foreign({B: Mib(4096)})})
+    world.unread = not left_out
+    world.left_out = left_out
+    await world.rounds(30)
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048, B: 4096}
+
+    world.unread = world.left_out = False
+    world.readings[B] = Reading(figures=Figures(gpu_percent=0, used_mib=0))
+    await world.rounds(15)
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_foreign_memory_of_a_card_that_is_gone_is_not_kept() -> None:
+    world = World(known={names.NODE_FOREIGN: write_foreign({B: Mib(4096)})})
+    await world.rounds(15)
+
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_what_an_earlier_agent_said_unreadably_is_said_anew() -> None:
+    world = World(known={names.NODE_FOREIGN: "spoilt"})
+    await world.rounds(15)
+
     assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
 
 
@@ -100,7 +163,8 @@ async def test_a_node_that_another_plugin_counts_says_nothing_of_its_load() -> N
     world.node.state = replace(world.node.state, others={"nvidia.com/gpu": 1})
 
     await world.rounds(1)
-    assert world.notes == {names.NODE_HEAT: "{}", names.NODE_FOREIGN: "{}"}
+    said = {key: world.notes[key] for key in (names.NODE_HEAT, names.NODE_FOREIGN)}
+    assert said == {names.NODE_HEAT: "{}", names.NODE_FOREIGN: "{}"}
 
     fresh = World()
     assert fresh.node.state is not None

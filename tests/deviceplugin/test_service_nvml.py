@@ -242,6 +242,33 @@ async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
         assert await agent.memory() == WHOLE_MIB
 
 
+async def test_an_agent_that_starts_while_a_card_cannot_be_read_frees_no_foreign_memory(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
+) -> None:
+    first, second = a_card(0)["0.uuid"], a_card(1)["1.uuid"]
+    used = {"0.used": 4000 * MIB, "1.used": 0}
+    async with an_agent(api, kube, tmp_path, nvml_library, used, load_report_s=1.0) as agent:
+
+        async def foreign() -> set[object]:
+            body = await kube.get_object(NODES, agent.node.name)
+            return set(read_foreign(body["metadata"]["annotations"].get(names.NODE_FOREIGN, "")))
+
+        async def told() -> bool:
+            return await foreign() == {first}
+
+        await until(told, what="the node says what is foreign", limit_s=60)
+        # The card is there and says what it is; its reading fails.
+        agent.say(**{"0__error__nvmlDeviceGetHandleByUUID": pynvml.NVML_ERROR_UNKNOWN})
+        agent.roles.supervisor.kill(ROLE)
+        agent.say(**{"1__used": 3000 * MIB})
+
+        async def told_by_the_next() -> bool:
+            return second in await foreign()
+
+        await until(told_by_the_next, what="the next agent says what is foreign", limit_s=60)
+        assert await foreign() == {first, second}
+
+
 async def test_a_container_gets_the_drivers_common_device_files_though_they_came_late(
     api: ApiServer, kube: KubeClient, tmp_path: Path, nvml_library: Path
 ) -> None:

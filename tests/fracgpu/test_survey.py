@@ -62,6 +62,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
         schedulable=draw(st.sampled_from([True, True, True, False])),
         heat=draw(st.dictionaries(some, ratio, max_size=2)),
         foreign=draw(st.dictionaries(some, small_mib.map(Mib), max_size=1)),
+        load_time=draw(st.sampled_from([NOON, NOON - timedelta(hours=1), None])),
     )
 
 

@@ -228,12 +228,24 @@ def test_a_cordon_that_nobody_wrote_is_refused(text: str, reason: str) -> None:
         wire.read_cordons(text)
 
 
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_a_time_comes_back_in_whole_seconds(at: datetime) -> None:
+    assert wire.read_load_time(wire.write_time(at)) == at.replace(microsecond=0)
+
+
+@pytest.mark.parametrize("text", ["2026-01-05T12:00:00", "noon", "9", "0001-01-01T00:00:00+23:59"])
+def test_a_time_that_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(WireError, match="load-time"):
+        wire.read_load_time(text)
+
+
 READERS: tuple[Callable[[str], object], ...] = (
     wire.read_assignment,
     wire.read_cards,
     wire.read_cordons,
     wire.read_heat,
     wire.read_foreign,
+    wire.read_load_time,
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

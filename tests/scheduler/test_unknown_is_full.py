@@ -1,5 +1,6 @@
 """Unknown is full: what cannot be read on a pod or a node never makes anything free."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from fracgpu import names, wire
 from fracgpu.errors import WireError
 from kube.informer import ChangeType
+from tests.fakes.clock import NOON
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
 
@@ -113,11 +115,38 @@ def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothi
 
 
 def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
-    world = a_world(heat='{"GPU-n-0":0.4}')
+    world = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": wire.write_time(NOON)})
     loads = world.ledger.node("n", now=world.clock.now())
 
     assert loads is not None
     assert [load.heat for load in loads.cards.values()] == [0.4, 1.0]
+
+
+@pytest.mark.parametrize("load_time", [None, "", "then"])
+def test_heat_whose_time_is_unknown_is_unknown_and_closes_no_node(load_time: str | None) -> None:
+    notes = {} if load_time is None else {"load-time": load_time}
+    world = a_world(heat='{"GPU-n-0":0.1}', **notes)
+    loads = world.ledger.node("n", now=world.clock.now())
+
+    assert loads is not None
+    assert [load.heat for load in loads.cards.values()] == [1.0, 1.0]
+    assert fits(world, CARD_MIB)
+
+
+async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_memory() -> None:
+    """Its clock may differ by five minutes; after fifteen it has been silent three times."""
+    said = {"heat": '{"GPU-n-1":0.1}', "foreign": '{"GPU-n-1":20000}'}
+    world = a_world(**said, **{"load-time": wire.write_time(NOON + timedelta(minutes=6))})
+    heats = []
+    for minutes in (0, 1, 20, 1):  # six and five minutes ahead, fifteen behind, a minute more
+        await world.clock.advance(60 * minutes)
+        changed = world.ledger.changed(now=world.clock.now())
+        loads = world.ledger.node("n", now=world.clock.now())
+        assert loads is not None
+        heats.append(([load.heat for load in loads.cards.values()][1], "n" in changed))
+        assert free_mib(world) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
+
+    assert heats == [(1.0, True), (0.1, True), (1.0, True), (1.0, False)]
 
 
 # -- nothing that spoils a text makes a card freer than it is --------------------------------------

@@ -74,6 +74,7 @@ class Cluster:
                 node,
                 [it for it in self.holds if it.node == node.node],
                 cordoned=node.cordoned(now=NOON),
+                heat=node.known_heat(now=NOON),
             )
             for node in self.nodes
         }
