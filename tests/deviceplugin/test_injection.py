@@ -100,3 +100,19 @@ async def test_without_an_answer_of_the_runtime_no_container_starts(tmp_path: Pa
     with pytest.raises(InjectionError, match="no answer") as caught:
         await rig.places(S1)
     assert caught.value.outcome == "runtime_silent"
+
+
+def test_at_the_end_only_notes_of_sets_in_use_stay_and_an_empty_folder_goes(tmp_path: Path) -> None:
+    folder = tmp_path / ".handed-out"
+    handed_out = HandedOut(folder)
+    for ids in ("s1", "s2"):
+        handed_out.note(frozenset({ids}), by_links=True)
+    used = device_name({"s1"})
+
+    handed_out.end(held={used})
+    assert [it.name for it in folder.iterdir()] == [used]
+    assert used in handed_out
+
+    HandedOut(folder).end(held=())
+    assert not folder.exists()
+    HandedOut(folder).end(held=())

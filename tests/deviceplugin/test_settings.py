@@ -16,6 +16,7 @@ def test_only_the_node_name_must_be_given() -> None:
     assert settings.device_plugins_dir == Path("/var/lib/kubelet/device-plugins")
     assert settings.pod_resources_socket == Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     assert settings.cdi_dir == Path("/var/run/cdi")
+    assert settings.standstill_s(period_s=settings.survey_period_s) == 90
 
 
 def test_a_variable_gives_the_node_name_as_the_daemonset_does() -> None:

@@ -250,3 +250,27 @@ def test_what_only_labels_suggest_comes_after_what_an_agent_reported() -> None:
         (24_000, 3, 2, True),
         (80_000, 1, 1, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("age", "known"),
+    [
+        (timedelta(minutes=-5, seconds=-1), False),
+        (timedelta(minutes=-5), True),
+        (timedelta(), True),
+        (timedelta(minutes=14, seconds=59), True),
+        (timedelta(minutes=15), False),
+    ],
+)
+def test_heat_is_known_for_fifteen_minutes_by_clocks_that_differ_by_five(
+    age: timedelta, *, known: bool
+) -> None:
+    now = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    heat = {CardUuid("GPU-a"): 0.5}
+    node = NodeCards(node="n", heat=heat, load_time=now - age)
+
+    assert node.known_heat(now=now) == (heat if known else {})
+    begins, ends = node.heat_changes_at
+    assert (begins <= now < ends) is known
+    assert NodeCards(node="n", heat=heat).known_heat(now=now) == {}
+    assert NodeCards(node="n", load_time=now).heat_changes_at == ()
