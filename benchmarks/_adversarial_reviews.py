@@ -95,6 +95,58 @@ def _globs(rng: random.Random, pod: Json) -> None:
     _notes(pod)["fracgpu.io/model"] = ",".join(globs)
 
 
+def _globs_and_containers(rng: random.Random, pod: Json) -> None:
+    """As many globs as are read, that allow every card, and as many containers that none holds."""
+    shapes = ("*[!q]*[!r]*[!s]*", "*?*?*?*?*a?b", "*A*1*0*0", "*[a-z]*[0-9]*", "!*[!a-z]*[!0-9]*~")
+    globs = [f"{rng.choice(shapes)}{rng.randrange(10**6)}"[:31] for _ in range(31)]
+    _notes(pod)["fracgpu.io/model"] = ",".join([*globs, "*"])
+    count = rng.choice((8, 127, 128))
+    containers: list[Json] = [{"name": f"{n:0>63}"} for n in range(count)]
+    pod["spec"]["containers"] = containers
+    salt = rng.randrange(1000, 9000)
+    # Together just a card or eight, beyond any node, or next to nothing beside other limits.
+    stem = rng.choice((f"0.00{10000 // count}", f"0.0{salt}", f"0.9{salt}", f"0.00000{salt}"))
+    items = [f"{stem}{n:03}" for n in range(count)]
+    key = rng.choice(("fraction", "fraction", "memory"))
+    if key == "memory":
+        items = [f"{salt + n}Mi" for n in range(count - 1)] + [rng.choice(("9Ti", "70Gi", "1Mi"))]
+    elif rng.random() < 0.5:  # noqa: PLR2004 - one in two
+        for it in containers:
+            it["resources"] = {"limits": {"fracgpu.io/gpu-mem": "1"}}
+        containers[-1]["resources"] = {"limits": {"fracgpu.io/gpu-mem": "5"}}
+    pairs = zip((it["name"] for it in containers), items, strict=True)
+    _notes(pod)[f"fracgpu.io/{key}"] = ",".join(f"{name}={item}" for name, item in pairs)
+    if rng.random() < 0.5:  # noqa: PLR2004 - one in two
+        cards = [1] * (count - 1) + [rng.choice((2, 9, 64))]
+        pairs = zip((it["name"] for it in containers), map(str, cards), strict=True)
+        _notes(pod)["fracgpu.io/cards"] = ",".join(f"{name}={item}" for name, item in pairs)
+
+
+def _model_parts(rng: random.Random, pod: Json) -> None:
+    """Other systems' words for models, and every system's words at once."""
+    parts = (f"{rng.choice('ABCdef01-')}{n:x}" for n in range(10**6))
+    for key in ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype", "tensor-fusion.ai/gpu-model"):
+        if rng.random() < 0.75:  # noqa: PLR2004 - three in four
+            size = rng.choice((1, 20, 60))
+            _notes(pod)[key] = ",".join(next(parts) * size for _ in range(32))[:16_000]
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1"}
+    if rng.random() < 0.5:  # noqa: PLR2004 - one in two
+        limits |= dict.fromkeys(rng.sample(_FOREIGN_LIMITS, 4), "1")
+    pod["spec"]["containers"] = [
+        {"name": f"c{n:0>62}", "resources": {"limits": dict(limits)}}
+        for n in range(rng.choice((1, 64, 128)))
+    ]
+
+
+def _keys_near_ours(rng: random.Random, pod: Json) -> None:
+    """Keys that look like ours, as many as an object holds, as annotations or as labels."""
+    shapes = ("fracgpu.io/{}{:b}", "Fracgpu.IO/{}{}", "fracgpu.io.{}/{}", "fracgpu.io/{:ß>200}{}")
+    shape, count = rng.choice(shapes), rng.choice((500, 990, 5000))
+    keys = {shape.format(rng.choice(_KEYS), n): "0.5" for n in range(count)}
+    where = rng.choice(("annotations", "labels"))
+    pod["metadata"][where] = {**(pod["metadata"].get(where) or {}), **keys}
+
+
 def _our_keys(rng: random.Random, pod: Json) -> None:
     _notes(pod)[f"fracgpu.io/{_text(rng)}"] = "1"
 
@@ -209,6 +261,9 @@ def _as_large_as_possible(rng: random.Random, pod: Json) -> None:
 _KINDS: Final[tuple[tuple[str, Callable[[random.Random, Json], None]], ...]] = (
     ("hostile values of our keys", _our_values),
     ("globs", _globs),
+    ("globs over many containers", _globs_and_containers),
+    ("models in other systems' words", _model_parts),
+    ("keys near ours", _keys_near_ours),
     ("hostile keys of ours", _our_keys),
     ("hostile values of other systems' keys", _foreign_values),
     ("many keys of other systems", _foreign_keys),

@@ -1,11 +1,12 @@
-"""The real webhook as its own processes, beside an embedded API server with one node of cards."""
+"""The real webhook as its own processes, beside an embedded API server with nodes of cards."""
 
 import asyncio
 import base64
 import os
+import random
 import ssl
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,7 @@ POLYGLOT: Final = "polyglot"
 """A namespace where every dialect is on."""
 
 _READY_LIMIT_S: Final = 30.0
+_CARDS: Final = 8  # of a node
 _POLL_S: Final = 0.1
 _SECRET: Final = "fracgpu-webhook-tls"  # noqa: S105 - the name of a Secret, nothing secret
 
@@ -78,8 +80,8 @@ class Live:
 
 
 @asynccontextmanager
-async def live_webhooks(workdir: Path, *, count: int = 1) -> AsyncIterator[Live]:
-    """Run *count* processes until the context ends."""
+async def live_webhooks(workdir: Path, *, count: int = 1, models: int = 0) -> AsyncIterator[Live]:
+    """Run *count* processes until the context ends, over a node of A100 and :func:`odd_nodes`."""
     now = SystemClock().now()
     ca = make_ca(name="benchmark CA", now=now, life=timedelta(hours=6))
     called = ("localhost", "127.0.0.1", "fracgpu-webhook.fracgpu-system.svc")
@@ -87,7 +89,7 @@ async def live_webhooks(workdir: Path, *, count: int = 1) -> AsyncIterator[Live]
     async with ApiServer.start() as api, AsyncExitStack() as stack:
         kubeconfig = api.kubeconfig(workdir / "kubeconfig")
         client = await stack.enter_async_context(connect(kubeconfig))
-        await _prepare(client, leaf)
+        await _prepare(client, leaf, models=models)
         webhooks = [
             await stack.enter_async_context(_webhook(kubeconfig, workdir / f"webhook-{number}.log"))
             for number in range(count)
@@ -95,7 +97,7 @@ async def live_webhooks(workdir: Path, *, count: int = 1) -> AsyncIterator[Live]
         yield Live(webhooks=webhooks, ca=ca)
 
 
-async def _prepare(client: KubeClient, leaf: Pair) -> None:
+async def _prepare(client: KubeClient, leaf: Pair, *, models: int) -> None:
     space = names.SYSTEM_NAMESPACE
     await client.create(NAMESPACES, {"metadata": {"name": space}})
     data = {
@@ -103,20 +105,40 @@ async def _prepare(client: KubeClient, leaf: Pair) -> None:
         for key, pem in (("tls.crt", leaf.cert_pem), ("tls.key", leaf.key_pem))
     }
     await client.create(SECRETS, {"metadata": {"name": _SECRET}, "data": data}, namespace=space)
-    await client.create(NODES, _node())
+    a100s = [
+        Card(uuid=CardUuid(f"GPU-{n}"), index=n, model="NVIDIA A100", total_mib=Mib(81_920))
+        for n in range(_CARDS)
+    ]
+    for number, cards in enumerate([a100s, *odd_nodes(models)]):
+        await client.create(NODES, _node(f"gpu-{number + 1}", cards))
     await client.create(NAMESPACES, {"metadata": {"name": PLAIN}})
     labels = {names.DIALECTS_LABEL: "all"}
     await client.create(NAMESPACES, {"metadata": {"name": POLYGLOT, "labels": labels}})
 
 
-def _node() -> dict[str, Any]:
-    cards = [
-        Card(uuid=CardUuid(f"GPU-{n}"), index=n, model="NVIDIA A100", total_mib=Mib(81_920))
-        for n in range(8)
-    ]
+def odd_nodes(models: int) -> Iterator[list[Card]]:
+    """Give the cards of a fleet that is as dear to look at as any: no two of them are alike.
+
+    Each card is of a model of its own, with as long a name as a label holds, and of a size of its
+    own: so there are as many classes as cards.
+    """
+    rng = random.Random(1)  # noqa: S311 - a test's dice, not a secret
+    for first in range(0, models, _CARDS):
+        yield [
+            Card(
+                uuid=CardUuid(f"GPU-odd-{n}"),
+                index=n - first,
+                model=f"{''.join(rng.choices('ABCdef01-', k=57))}-{n:05}",
+                total_mib=Mib(8_000 + 80 * n),
+            )
+            for n in range(first, min(models, first + _CARDS))
+        ]
+
+
+def _node(name: str, cards: Sequence[Card]) -> dict[str, Any]:
     return {
         "metadata": {
-            "name": "gpu-1",
+            "name": name,
             "labels": {names.SHARE_LABEL: "true"},
             "annotations": {names.NODE_CARDS: write_cards(cards)},
         }

@@ -18,6 +18,7 @@ MAX_RESOURCES: Final = 100  # in one container's limits or requests
 MAX_ANNOTATIONS: Final = 1000
 MAX_VALUE_CHARS: Final = 16 * 1024  # one of ours, with an item for each container
 MAX_GLOBS: Final = 32
+MAX_GLOBS_CHARS: Final = 1024  # of all globs of a pod, without models named in full
 
 
 def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, NewType
 
 from fracgpu import names
-from fracgpu.globs import glob_matches
+from fracgpu.globs import any_glob_matches
 from fracgpu.units import Mib
 
 CardUuid = NewType("CardUuid", str)
@@ -179,16 +179,20 @@ def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
 # The same few models are held against a pod's globs once for each of thousands of cards.
 @lru_cache(maxsize=2048)
 def _allowed(model: str, globs: tuple[str, ...]) -> bool:
+    wanted, unwanted = _sorted_out(globs)
     key = model_key(model).casefold()
-    allowed = None
-    for glob in globs:
-        excludes = glob.startswith("!")
-        matches = glob_matches(key, model_key(glob.removeprefix("!")).casefold())
-        if excludes and matches:
-            return False
-        if not excludes:
-            allowed = allowed or matches
-    return allowed is not False
+    if unwanted and any_glob_matches(key, unwanted):
+        return False
+    return not wanted or any_glob_matches(key, wanted)
+
+
+@lru_cache(maxsize=16)
+def _sorted_out(globs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Give the globs that allow and those that exclude, as they are held against a model's key."""
+    keys: tuple[list[str], list[str]] = ([], [])
+    for glob in dict.fromkeys(globs):
+        keys[glob.startswith("!")].append(model_key(glob.removeprefix("!")).casefold())
+    return tuple(keys[False]), tuple(keys[True])
 
 
 def card_classes(

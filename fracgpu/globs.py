@@ -1,6 +1,6 @@
 """Globs over short names, matched in time that grows with the name's length alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
@@ -17,84 +17,133 @@ def glob_matches(text: str, glob: str) -> bool:
     nothing closes stands for itself, and a range that runs backwards for no character. A glob
     longer than :data:`MAX_GLOB_CHARS` matches nothing.
     """
-    return len(glob) <= MAX_GLOB_CHARS and _program(glob).matches(text)
+    return any_glob_matches(text, (glob,))
 
 
-class _Chars:
+def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
+    """Tell whether one of *globs* matches the whole of *text*, as :func:`glob_matches` says.
+
+    The text is walked once, however many globs there are.
+    """
+    return _program(globs).matches(text)
+
+
+def is_glob(text: str) -> bool:
+    """Tell whether there is a wildcard in *text*: without one it stands for itself."""
+    return any(it in text for it in "*?[")
+
+
+class _Chars(str):
     """What stands between brackets."""
 
-    def __init__(self, inside: str) -> None:
-        self._others = inside.startswith("!")
-        rest = inside[1:] if self._others else inside
-        self._singles: set[str] = set()
-        self._ranges: list[tuple[str, str]] = []
+    __slots__ = ()
+
+
+class _Named:
+    """Places by the characters that lead from them to the next."""
+
+    def __init__(self) -> None:
+        self._singles: dict[str, list[int]] = {}
+        self._ranges: dict[tuple[str, str], int] = {}
+
+    def add(self, chars: str, place: int) -> None:
         at = 0
-        while at < len(rest):
-            if rest[at + 1 : at + 2] == "-" and at + 2 < len(rest):
-                self._ranges.append((rest[at], rest[at + 2]))
+        while at < len(chars):
+            if chars[at + 1 : at + 2] == "-" and at + 2 < len(chars):
+                ends = (chars[at], chars[at + 2])
+                self._ranges[ends] = self._ranges.get(ends, 0) | 1 << place
                 at += 3
             else:
-                self._singles.add(rest[at])
+                self._singles.setdefault(chars[at], []).append(place)
                 at += 1
 
-    def __contains__(self, char: str) -> bool:
-        named = char in self._singles or any(low <= char <= high for low, high in self._ranges)
-        return named is not self._others
+    def places(self, char: str) -> int:
+        found = 0
+        for place in self._singles.get(char, ()):
+            found |= 1 << place
+        for (low, high), places in self._ranges.items():
+            if low <= char <= high:
+                found |= places
+        return found
 
 
 class _Program:
-    """A glob as numbers with one bit for each place between its pieces.
+    """Globs as numbers with one bit for each place between their pieces, glob after glob.
 
-    All places that the glob may have reached are one such number, so a character costs one step
-    whatever the glob says, and nothing is ever tried a second time.
+    All places that the globs may have reached are one such number, so a character costs one step
+    whatever the globs say, and nothing is ever tried a second time.
     """
 
-    def __init__(self, glob: str) -> None:
-        self._literals: dict[str, int] = {}
-        self._sets: list[tuple[_Chars, int]] = []
+    def __init__(self, globs: Iterable[str]) -> None:
+        self._these = _Named()
+        self._but_these = _Named()
         self._any = 0
         self._stays = 0
+        self._starts = 0
+        self._ends = 0
         self._takes: dict[str, int] = {}  # what was asked of the above before
-        here = 1
+        # Most globs are a name or a part of one, and need no such numbers.
+        self._names: set[str] = set()
+        self._parts: list[str] = []
+        here = 0
+        for glob in globs:
+            if len(glob) > MAX_GLOB_CHARS:
+                continue
+            if not is_glob(glob):
+                self._names.add(glob)
+            elif glob[0] == glob[-1] == "*" and not is_glob(glob[1:-1]):
+                self._parts.append(glob[1:-1])
+            else:
+                # Nothing leads from the end of one glob to the start of the next.
+                here = self._add(glob, here) + 1
+
+    def _add(self, glob: str, here: int) -> int:
+        """Lay a glob out from place *here* on, and give the place of its end."""
+        self._starts |= 1 << here
         for piece in _pieces(glob):
             if piece == "*":
-                self._stays |= here
+                self._stays |= 1 << here
                 continue
-            if isinstance(piece, _Chars):
-                self._sets.append((piece, here))
-            elif piece == "?":
-                self._any |= here
+            if piece == "?":
+                self._any |= 1 << here
+            elif not isinstance(piece, _Chars):
+                self._these.add(piece[-1], here)
+            elif piece.startswith("!"):
+                self._any |= 1 << here
+                self._but_these.add(piece[1:], here)
             else:
-                self._literals[piece[-1]] = self._literals.get(piece[-1], 0) | here
-            here <<= 1
-        self._end = here
+                self._these.add(piece, here)
+            here += 1
+        self._ends |= 1 << here
+        return here
 
     def matches(self, text: str) -> bool:
-        reached = 1
+        if text in self._names or any(it in text for it in self._parts):
+            return True
+        reached, stays, known = self._starts, self._stays, self._takes
+        if not reached:
+            return False
         for char in text:
-            takes = self._takes.get(char)
+            takes = known.get(char)
             if takes is None:
-                takes = self._takes[char] = self._taking(char)
-            reached = (reached & takes) << 1 | reached & self._stays
+                takes = known[char] = self._taking(char)
+            reached = (reached & takes) << 1 | reached & stays
             if not reached:
                 return False
-        return bool(reached & self._end)
+        return bool(reached & self._ends)
 
     def _taking(self, char: str) -> int:
         """Give the places from which *char* leads to the next."""
-        places = self._any | self._literals.get(char, 0)
-        for chars, place in self._sets:
-            if char in chars:
-                places |= place
-        return places
+        return self._any & ~self._but_these.places(char) | self._these.places(char)
 
 
-@lru_cache(maxsize=512)
-def _program(glob: str) -> _Program:
-    return _Program(glob)
+# A hostile one takes a megabyte, and what it tells of each name is kept elsewhere.
+@lru_cache(maxsize=16)
+def _program(globs: tuple[str, ...]) -> _Program:
+    return _Program(globs)
 
 
-def _pieces(glob: str) -> Iterator[str | _Chars]:
+def _pieces(glob: str) -> Iterator[str]:
     r"""Split a glob into ``*``, ``?``, sets, and characters that stand for themselves.
 
     The latter come with a backslash before them, so that they are no wildcards.

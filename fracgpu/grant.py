@@ -8,6 +8,7 @@ from fracgpu import names
 from fracgpu.card import CardClass, model_allowed
 from fracgpu.container import effective
 from fracgpu.errors import RequestError, listed
+from fracgpu.fitting import Fitting
 from fracgpu.request import ContainerNeed, PodNeed, PodRequest, SliceRequest
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.stated import per_card_mib
@@ -74,23 +75,27 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
         candidates = [it for it in allowed if _is_default(it, rule)]
         if not candidates:
             return _without_class(request, _no_default(rule, classes), rule, shared=shared)
-    misfits: list[tuple[RequestError, Grant]] = []
-    contradictions: list[RequestError] = []
-    for card_class in candidates:
-        need = _need_in(request, card_class)
-        granted = Grant(need=need, card_class=card_class if shared else None)
-        contradiction = _contradiction(request, need)
-        misfit = _misfit(request, need, card_class, allowed if not shared else candidates)
-        if misfit is not None:
-            misfits.append((misfit, granted))
-        elif contradiction is None:
-            return granted
-        else:
-            contradictions.append(contradiction)
-    if contradictions:
-        raise contradictions[0]
-    misfit, granted = misfits[0]
-    return _waiting(request, granted, misfit, rule)
+    among = candidates if shared else allowed
+    fitting = Fitting(request, among)
+    holding = [it for it in candidates if fitting.holds(it)]
+    card_class = next((it for it in holding if fitting.agrees(it)), None)
+    if card_class is None and holding:
+        contradiction = _contradiction(request, _need_in(request, holding[0]))
+        assert contradiction is not None, "what does not agree contradicts"
+        raise contradiction
+    first = card_class or candidates[0]
+    granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
+    misfit = None if card_class else _misfit(request, granted.need, first, among, fitting)
+    return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
+    """Give the MiB on each card of a container whose share is one of this class, if it has one."""
+    if part.share is None:
+        assert part.mib is not None, "a slice has a share or MiB"
+        return part.mib
+    assert card_class is not None, "a share is a share of some class"
+    return share_of(part.share, capacity_mib=card_class.capacity_mib)
 
 
 def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
@@ -178,24 +183,17 @@ def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
 
 
 def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
-    containers = []
-    for part in request.slices:
-        if part.share is not None:
-            assert card_class is not None, "a share is a share of some class"
-            mib = share_of(part.share, capacity_mib=card_class.capacity_mib)
-        else:
-            assert part.mib is not None, "a slice has a share or MiB"
-            mib = part.mib
-        containers.append(
-            ContainerNeed(
-                name=part.container,
-                kind=part.kind,
-                cards=part.cards,
-                mib=mib,
-                cores=part.cores,
-                share=part.share,
-            )
+    containers = [
+        ContainerNeed(
+            name=part.container,
+            kind=part.kind,
+            cards=part.cards,
+            mib=_mib_in(part, card_class),
+            cores=part.cores,
+            share=part.share,
         )
+        for part in request.slices
+    ]
     return PodNeed(
         containers=tuple(containers),
         models=request.models,
@@ -205,12 +203,16 @@ def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
 
 
 def _misfit(
-    request: PodRequest, need: PodNeed, card_class: CardClass, allowed: Sequence[CardClass]
+    request: PodRequest,
+    need: PodNeed,
+    card_class: CardClass,
+    allowed: Sequence[CardClass],
+    fitting: Fitting,
 ) -> RequestError | None:
     """Say why no node with cards of *card_class* could hold the pod, were it empty."""
     for part, container in zip(request.slices, need.containers, strict=True):
         misfit = (
-            _mib_misfit(part, container, allowed, narrowed=bool(request.models))
+            _mib_misfit(part, container, allowed, fitting, narrowed=bool(request.models))
             if part.share is None
             else _share_misfit(container, card_class, allowed)
         )
@@ -237,11 +239,15 @@ def _share_misfit(
 
 
 def _mib_misfit(
-    part: SliceRequest, need: ContainerNeed, allowed: Sequence[CardClass], *, narrowed: bool
+    part: SliceRequest,
+    need: ContainerNeed,
+    allowed: Sequence[CardClass],
+    fitting: Fitting,
+    *,
+    narrowed: bool,
 ) -> RequestError | None:
-    large_enough = [it for it in allowed if it.capacity_mib >= need.mib]
-    if large_enough:
-        most = max(it.as_large_per_node for it in large_enough)
+    most = fitting.cards_of(need.mib)
+    if most:
         return _too_many_cards(need, most) if need.cards > most else None
     largest = max(allowed, key=lambda it: it.capacity_mib)
     mib = largest.capacity_mib

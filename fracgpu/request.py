@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from fracgpu import names, stated, units
-from fracgpu.bounds import MAX_GLOBS, refuse_beyond
+from fracgpu.bounds import MAX_GLOBS, MAX_GLOBS_CHARS, refuse_beyond
 from fracgpu.card import model_key
 from fracgpu.container import ContainerKind, ContainerSpec
 from fracgpu.errors import RequestError, listed, shorten
-from fracgpu.globs import MAX_GLOB_CHARS
+from fracgpu.globs import MAX_GLOB_CHARS, is_glob
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.stated import limit_of, per_card_mib, stated_amounts
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
@@ -324,7 +324,7 @@ def model_globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Read the card models that a pod accepts; empty means any.
 
     Raises:
-        RequestError: one of them is empty.
+        RequestError: one of them is empty, or there is more of them than is read.
     """
     text = annotations.get(names.MODEL)
     if text is None:
@@ -341,6 +341,14 @@ def model_globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
             field=names.MODEL,
             found=text,
             wanted=f"at most {MAX_GLOBS} models or globs of at most {MAX_GLOB_CHARS} characters",
+        )
+    together = sum(len(it) for it in globs if is_glob(it))
+    if together > MAX_GLOBS_CHARS:
+        raise RequestError(
+            field=names.MODEL,
+            found=text,
+            wanted=f"globs of at most {MAX_GLOBS_CHARS} characters together, not {together}",
+            hint="models named in full do not count",
         )
     return tuple(model_key(glob) for glob in globs)
 

@@ -156,7 +156,11 @@ def _grant(
     have changed.
     """
     if sealed is not None:
+        # Classes differ in size, so nearly all others are told by that alone.
+        size_mib = sealed.data.class_mib
         for card_class in classes:
+            if size_mib is not None and card_class.capacity_mib != size_mib:
+                continue
             try:
                 again = grant(request, [card_class])
             except RequestError:

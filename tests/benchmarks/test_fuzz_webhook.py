@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks._live_webhook import live_webhooks
 from benchmarks._odd_reviews import odd_reviews
-from benchmarks.fuzz_webhook import _fault_of, fuzz, fuzz_costs
+from benchmarks.fuzz_webhook import MODELS, _fault_of, fuzz, fuzz_costs
 from benchmarks.webhook import a_review
 
 BODY = json.dumps(a_review()).encode()
@@ -62,7 +62,7 @@ def test_the_dice_fall_the_same_way_each_time_and_every_way_to_spoil_is_among_th
 async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
     tmp_path: Path,
 ) -> None:
-    async with live_webhooks(tmp_path) as live:
+    async with live_webhooks(tmp_path, models=MODELS) as live:
         await fuzz(live, count=1000, seed=1)  # caches and pools fill
 
         tally = await fuzz(live, count=2500, seed=2)
@@ -79,7 +79,7 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
 async def test_none_of_the_dear_reviews_takes_more_than_50_ms_of_a_real_webhooks_cpu(
     tmp_path: Path,
 ) -> None:
-    async with live_webhooks(tmp_path) as live:
+    async with live_webhooks(tmp_path, models=MODELS) as live:
         await fuzz_costs(live, count=24, seed=1)  # modules and caches are warm from here on
 
         tally = await fuzz_costs(live, count=240, seed=2)

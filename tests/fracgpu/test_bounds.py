@@ -47,6 +47,12 @@ TRAIN = ContainerSpec(name="train")
             f"fracgpu.io/model is '{'[' * 71}…'; want at most 32 models or globs of at most 96 "
             "characters",
         ),
+        (
+            {names.FRACTION: "0.5", names.MODEL: ",".join(["B" * 96, *["*A" * 26] * 20])},
+            [TRAIN],
+            f"fracgpu.io/model is '{'B' * 71}…'; want globs of at most 1024 characters together, "
+            "not 1040; models named in full do not count",
+        ),
     ],
 )
 def test_what_is_too_much_is_refused_in_these_words(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fracgpu.globs import MAX_GLOB_CHARS, glob_matches
+from fracgpu.globs import MAX_GLOB_CHARS, any_glob_matches, glob_matches, is_glob
 
 GLOBS = st.text(alphabet="ab-*?[]!^\\c.", max_size=9)
 TEXTS = st.text(alphabet="ab-[]!^\\c.\n", max_size=6)
@@ -24,6 +24,20 @@ def test_a_glob_matches_what_fnmatch_matches(glob: str, text: str) -> None:
     assume(not runs_backwards(glob))
 
     assert glob_matches(text, glob) is fnmatch.fnmatchcase(text, glob)
+
+
+@given(globs=st.lists(GLOBS, max_size=5), text=TEXTS)
+def test_many_globs_match_where_one_of_them_does(globs: list[str], text: str) -> None:
+    each = any(glob_matches(text, it) for it in globs)
+
+    assert any_glob_matches(text, tuple(globs)) is each
+
+
+@given(GLOBS)
+def test_without_a_wildcard_a_glob_stands_for_itself(glob: str) -> None:
+    if not is_glob(glob):
+        assert glob_matches(glob, glob)
+        assert not glob_matches(f"{glob}x", glob)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +74,16 @@ def test_no_glob_is_slow(glob: str) -> None:
         glob_matches("a" * 96, glob)
 
     assert (time.thread_time() - began_s) / 100 < 0.002
+
+
+def test_a_name_is_walked_once_for_all_globs() -> None:
+    """32 globs over 400 names took 0.1 s, one after the other."""
+    globs = tuple(f"*[!q]*[!q]*[!{n}]*?*{n:05}z" for n in range(32))
+    names = [f"{n:060}" for n in range(400)]
+    any_glob_matches("a", globs)
+    began_s = time.thread_time()
+
+    found = [it for it in names if any_glob_matches(it, globs)]
+
+    assert found == []
+    assert time.thread_time() - began_s < 0.08
