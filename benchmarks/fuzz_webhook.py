@@ -2,8 +2,9 @@
 
 The role runs as a process of its own and is asked over TLS. Each answer must be a correct review
 with our uid, or a 4xx with a reason; anything else, a silence or a dead process ends with 1. So
-does a review that takes more than 50 ms of the process's CPU time: a part of them is made to cost
-as much as its kind can. The cluster has hundreds of cards of which no two are alike.
+does a review that takes more than 20 ms of the process's CPU time, or 50 ms where it is larger than
+any pod that the API server stores: a part of them is made to cost as much as its kind can. The
+cluster has hundreds of cards of which no two are alike.
 """
 
 import argparse
@@ -30,7 +31,10 @@ _DEAR: Final = 5_000
 _SEED: Final = 20261120
 _ANSWER_LIMIT_S: Final = 20.0
 _SHOWN: Final = 5
-_MOST_CPU_S: Final = 0.05
+_MOST_CPU_S: Final = 0.02
+# Beyond 1.5 MiB, which is what etcd takes (--max-request-bytes), most of it goes into decryption.
+_LARGE_BYTES: Final = 3 * 512 * 1024
+_MOST_LARGE_CPU_S: Final = 0.05
 MODELS: Final = 320
 # A review that seems to cost too much is asked again: a processor that others use too is slower now
 # and then, and a collection of garbage or a list of the cluster may fall on any review.
@@ -102,7 +106,7 @@ async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> Tally:
 
 
 async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> Tally:
-    """Ask *count* questions that mean to be dear, and hold the CPU time of each to 50 ms."""
+    """Ask *count* questions that mean to be dear, and hold the CPU time of each to its limit."""
     webhook = live.webhooks[0]
     tally = Tally()
     began_s = time.monotonic()
@@ -110,12 +114,13 @@ async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> Tally:
         for number, (what, path, body) in enumerate(adversarial_reviews(count, seed=seed)):
             if number % _RSS_EVERY == 0:
                 tally.rss_mib.append(webhook.rss_mib)
-            cpu_s = _MOST_CPU_S + 1
+            limit_s = _MOST_CPU_S if len(body) <= _LARGE_BYTES else _MOST_LARGE_CPU_S
+            cpu_s = limit_s + 1
             for _ in range(1 + _SECOND_LOOKS):
                 before_s = webhook.cpu_s
                 await _ask(caller, path, body, tally)
                 cpu_s = min(cpu_s, webhook.cpu_s - before_s)
-                if cpu_s <= _MOST_CPU_S:
+                if cpu_s <= limit_s:
                     break
             else:
                 tally.faults.append(f"{cpu_s * 1000:.0f} ms of CPU for {what}, {len(body)} bytes")
