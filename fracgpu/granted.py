@@ -18,8 +18,8 @@ import msgspec
 
 from fracgpu.grant import Grant, describe
 
-_LASTS: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
-_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
+LASTS: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
+SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
 _SEAL_CHARS: Final = 32
 _FROM: Final = "; in other words: "
 
@@ -83,11 +83,13 @@ class Seal:
 
     Attributes:
         key: a secret that only the webhook's replicas share.
+        also: keys that replicas may still seal with, or seal with already.
         scope: what the seal is good for: the pod's namespace.
         now: the time of the review.
     """
 
     key: bytes = b""
+    also: tuple[bytes, ...] = ()
     scope: str = ""
     now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
 
@@ -95,7 +97,7 @@ class Seal:
         """Give the annotation's text, sealed."""
         at = self.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         data = msgspec.structs.replace(granted.data, at=at, seal="")
-        sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data))
+        sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data, self.key))
         return f"{granted.words}\n{msgspec.json.encode(sealed).decode()}"
 
     def holds(self, granted: Granted) -> bool:
@@ -106,12 +108,15 @@ class Seal:
             age = self.now - written
         except (ValueError, TypeError):
             return False
-        mine = self._over(granted.words, msgspec.structs.replace(data, seal=""))
-        return hmac.compare_digest(mine.encode(), data.seal.encode()) and -_SKEW <= age <= _LASTS
+        if not -SKEW <= age <= LASTS:
+            return False
+        unsealed, seal = msgspec.structs.replace(data, seal=""), data.seal.encode()
+        seals = [self._over(granted.words, unsealed, it) for it in (self.key, *self.also)]
+        return any(hmac.compare_digest(it.encode(), seal) for it in seals)
 
-    def _over(self, words: str, unsealed: Data) -> str:
+    def _over(self, words: str, unsealed: Data, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), msgspec.json.encode(unsealed))
-        digest = hmac.new(self.key, b"\0".join(parts), hashlib.sha256)
+        digest = hmac.new(key, b"\0".join(parts), hashlib.sha256)
         return digest.hexdigest()[:_SEAL_CHARS]
 
 

@@ -16,6 +16,7 @@ from process.handshake import why_refused
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
 from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
+from webhook.seal_keys import SealKeys
 
 log = structlog.get_logger()
 
@@ -55,7 +56,7 @@ class SecretCertificate:
         self._last: Change[Mapping[str, bytes]] | None = None
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
-        self._seal_key = b""
+        self._seal_keys = SealKeys()
         self._service_name = service_name
         self._trusted_pem, self._partial = b"", False
         self._informer = Informer(
@@ -99,10 +100,12 @@ class SecretCertificate:
         called = f" at {self._service_name}" if self._service_name else ""
         return f"Secret {self._where}: the API server would refuse the certificate{called}: {why}"
 
-    @property
-    def seal_key(self) -> bytes:
-        """A secret that all replicas share and nobody else: made of the private key they serve."""
-        return self._seal_key
+    def seal_keys(self, now: datetime) -> tuple[bytes, ...]:
+        """Give secrets that only the replicas share, made of the private keys that they serve.
+
+        The first one seals at *now*; those of certificates just before or after it follow.
+        """
+        return self._seal_keys.at(now)
 
     def _take(self, change: Change[Mapping[str, bytes]]) -> None:
         if change.type is ChangeType.DELETED:
@@ -118,7 +121,8 @@ class SecretCertificate:
             return
         if replaced:
             self._metrics.certificate(taken=True)
-            self._seal_key = _seal_key(change.object[PRIVATE_KEY_KEY])
+            key = _seal_key(change.object[PRIVATE_KEY_KEY])
+            self._seal_keys.learn(key, now=self._now())
             ca_pem = change.object.get(CA_KEY, b"")
             self._trusted_pem, self._partial = ca_pem or change.object[CERT_KEY], not ca_pem
             self._watch_expiry(change.object[CERT_KEY])

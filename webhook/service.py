@@ -4,6 +4,7 @@ import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Final
 
 from fracgpu.granted import Seal
@@ -81,9 +82,7 @@ def build(settings: WebhookSettings) -> Service:
                 rules=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.ask,
-                seal=lambda namespace: Seal(
-                    key=certificate.seal_key, scope=namespace, now=clock.now()
-                ),
+                seal=lambda namespace: _seal(certificate, namespace, now=clock.now()),
             )
             server = WebhookServer(
                 settings,
@@ -111,3 +110,9 @@ def build(settings: WebhookSettings) -> Service:
         drain_wait_s=settings.drain_wait_s,
         drain_limit_s=settings.drain_limit_s,
     )
+
+
+def _seal(certificate: SecretCertificate, namespace: str, *, now: datetime) -> Seal:
+    # Who is asked serves a certificate, so there is a key.
+    key, *also = certificate.seal_keys(now)
+    return Seal(key=key, also=tuple(also), scope=namespace, now=now)

@@ -17,7 +17,7 @@ from kube.kinds import DEPLOYMENTS, MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver import ApiServer
-from tests.certs.tls_world import a_leaf
+from tests.certs.tls_world import a_leaf, served
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_pod
@@ -53,15 +53,27 @@ class World:
         await writer.wait_closed()
         return answer.decode()
 
-    async def give_certificate(self) -> None:
+    async def give_certificate(self, *, renewed: bool = False) -> None:
         service = f"{self.settings.service}.{self.settings.namespace}.svc"
         leaf = a_leaf(self.ca, "localhost", "127.0.0.1", service)
         data = {
             key: base64.b64encode(pem).decode()
             for key, pem in (("tls.crt", leaf.cert_pem), ("tls.key", leaf.key_pem))
         }
-        body = {"metadata": {"name": self.settings.tls_secret}, "data": data}
-        await self.client.create(SECRETS, body, namespace=self.settings.namespace)
+        meta = {"name": self.settings.tls_secret, "namespace": self.settings.namespace}
+        write = self.client.replace if renewed else self.client.create
+        await write(SECRETS, {"metadata": meta, "data": data})
+
+    async def renew_certificate(self) -> None:
+        """Give another certificate with another key, and wait until it is served."""
+        url = f"https://127.0.0.1:{self.settings.listen_port}"
+        before = await served(url)
+        await self.give_certificate(renewed=True)
+
+        async def another() -> bool:
+            return await served(url) != before
+
+        await until(another, what="the webhook serves another certificate")
 
     def configurations(self) -> list[Json]:
         """Both configurations of deploy/webhook.yaml, at our address."""

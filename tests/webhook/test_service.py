@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.granted import words_of
+from fracgpu.granted import Seal, read_granted, words_of
 from fracgpu.views import read_pod
 from kube.access import connect
 from kube.errors import Invalid, KubeError
@@ -17,6 +17,7 @@ from kube.kinds import (
     NAMESPACES,
     PODS,
 )
+from process.clock import SystemClock
 from simulator.apiserver import ApiServer
 from simulator.ports import free_ports
 from tests.certs.tls_world import a_ca
@@ -75,6 +76,37 @@ async def test_pods_are_granted_refused_and_guarded_through_the_api_server(world
     await world.create(a_pod(), name="without-us")
     with pytest.raises(KubeError, match="failed calling webhook"):
         await world.create(a_pod(fraction="0.5"), name="asks")
+
+
+async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_renewed(
+    world: World,
+) -> None:
+    """A later webhook in the same request has the pod looked at again, by then with another key."""
+    await register(world.client, a_sharing_node("gpu-1"))
+    async with running(world):
+        await world.give_certificate()
+        await says(world, "200")
+        await world.register()
+        granted = await world.create(a_pod(fraction="0.5"))
+        written = granted["metadata"]["annotations"][names.GRANTED]
+        said = read_granted(written)
+        assert said is not None
+        assert said.data.schedulers[1:] == ("fracgpu-scheduler",)
+
+        await world.renew_certificate()
+
+        again = {"metadata": {"annotations": granted["metadata"]["annotations"]}}
+        looked_at = await world.create({**again, "spec": granted["spec"]}, name="again")
+        assert looked_at["metadata"]["annotations"][names.GRANTED] == written
+        # Sealed by somebody who has another key, it is no more than words.
+        forged = dict(granted["metadata"]["annotations"])
+        forged[names.GRANTED] = Seal(key=b"guess", scope="default", now=SystemClock().now()).write(
+            said
+        )
+        taken = await world.create(
+            {"metadata": {"annotations": forged}, "spec": granted["spec"]}, name="forged"
+        )
+        assert taken["metadata"]["annotations"][names.GRANTED] != forged[names.GRANTED]
 
 
 def asserts_granted(pod: Json) -> None:
