@@ -5,7 +5,7 @@ from typing import Final
 
 from fracgpu.errors import shorten
 from fracgpu.request import Strategy
-from fracgpu.spelling import nearest
+from fracgpu.spelling import nearest, unknown_keys
 
 ADMISSION: Final = "admission"
 PLACEMENT: Final = "placement"
@@ -22,13 +22,9 @@ def refuse_unknown_keys(keys: Iterable[str]) -> None:
     """Refuse keys of the ConfigMap that no role reads.
 
     Raises:
-        ValueError: it names every one of them, and what was probably meant.
+        ValueError: it names the first few of them, what was probably meant, and how many more.
     """
-    mistakes = [
-        f"{_shown(key)} is not a key here{_nearest(key, KEYS)}"
-        for key in sorted(keys)
-        if key not in KEYS
-    ]
+    mistakes = unknown_keys(keys, KEYS)
     if mistakes:
         raise ValueError(f"{'; '.join(mistakes)}; want only {', '.join(KEYS)}")
 
@@ -39,11 +35,9 @@ def read_strategy(placement: Mapping[str, object]) -> Strategy:
     Raises:
         ValueError: it names every mistake: unknown keys, and a strategy that does not exist.
     """
-    mistakes = [
-        f"{_shown(key)} is not a key here{_nearest(key, (_STRATEGY,))}; want only {_STRATEGY}"
-        for key in placement
-        if key != _STRATEGY
-    ]
+    mistakes = unknown_keys(placement, (_STRATEGY,))
+    if mistakes:
+        mistakes[-1] += f"; want only {_STRATEGY}"
     value = placement.get(_STRATEGY, DEFAULT_STRATEGY.value)
     found = next((it for it in Strategy if it.value == value), None)
     if found is None:

@@ -1,7 +1,8 @@
 """The known word nearest to a misspelt one, found with bounded work."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from heapq import nsmallest
 from typing import Final
 
 from fracgpu.errors import shorten
@@ -16,6 +17,8 @@ _MOST_CANDIDATE_CHARS: Final = 512
 # a suggestion, and what is left for a list.
 _MOST_SHOWN: Final = 40
 _LIST_BESIDE_HINT: Final = 24
+
+_MOST_NAMED: Final = 5  # of keys that nobody knows
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
@@ -46,6 +49,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Write a hint that names the nearest of *known*; empty when there is none."""
     close = nearest(word, known)
     return f"did you mean '{shorten(close, limit=_MOST_SHOWN)}'?" if close else ""
+
+
+def unknown_keys(keys: Iterable[str], known: Collection[str]) -> list[str]:
+    """Say of keys that are not *known* what they are not, and what was probably meant.
+
+    The first few are named, in the order of the alphabet, and the others counted: a ConfigMap has
+    room for tens of thousands.
+    """
+    unknown = [key for key in keys if key not in known]
+    said = []
+    for key in nsmallest(_MOST_NAMED, unknown):
+        near = nearest(key, known) or nearest(key.lower(), known)
+        hint = f"; did you mean {near}?" if near else ""
+        said.append(f"{shorten(key)} is not a key here{hint}")
+    more = len(unknown) - _MOST_NAMED
+    return [*said, f"{more} more keys are not known here either"] if more > 0 else said
 
 
 def room_for_list(hint: str) -> int:

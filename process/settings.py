@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
 _KEY: Final = "fracgpu.setting"
 _MASKED: Final = "***"
+_MOST_WORD: Final = 63  # characters, of a word that is compared with all flags
 _WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _TYPE_NAMES: Final = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -282,7 +283,8 @@ def _read_variables(
 
 
 def _nearest(word: str, known: Mapping[str, _Spec]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+    # What is much longer than any name is nobody's slip, and dear to compare.
+    near = difflib.get_close_matches(word, known, n=1) if len(word) <= _MOST_WORD else ()
     return f"; did you mean {near[0]}?" if near else "; see --help"
 
 

@@ -1,11 +1,12 @@
 """What the rebalancer takes from the ConfigMap: its own key, and the scheduler's ``placement``."""
 
-import difflib
 import hashlib
 from typing import Any, Final
 
 from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
+from fracgpu.errors import shorten
 from fracgpu.request import Strategy
+from fracgpu.spelling import unknown_keys
 from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 from kube.follow import strict_mapping
 
@@ -13,6 +14,7 @@ KEY: Final = REBALANCER
 PLACEMENT_KEY: Final = PLACEMENT
 PLACEMENT_DEFAULT: Final = DEFAULT_STRATEGY
 _MODE: Final = "mode"
+_MOST_SHOWN: Final = 60
 
 
 def parse_policy(text: str) -> Policy:
@@ -24,11 +26,7 @@ def parse_policy(text: str) -> Policy:
     """
     found = strict_mapping(text)
     by_key = {camel(it.name): it for it in tunables()}
-    mistakes = [
-        f"{key} is not a key here{_nearest(key, (*by_key, _MODE))}"
-        for key in sorted(found)
-        if key not in by_key and key != _MODE
-    ]
+    mistakes = unknown_keys(found, (*by_key, _MODE))
     values: dict[str, Any] = {}
     for key, value in found.items():
         if key == _MODE:
@@ -84,7 +82,7 @@ def _mode(value: object, mistakes: list[str]) -> Mode:
         if value == mode.value or (value is False and mode is Mode.OFF):
             return mode
     wanted = ", ".join(mode.value for mode in Mode)
-    mistakes.append(f"mode is {value!r}; want one of {wanted}")
+    mistakes.append(f"mode is {_shown(value)}; want one of {wanted}")
     return Mode.OFF
 
 
@@ -100,7 +98,8 @@ def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> f
     ):
         return value
     words = "a whole number" if whole else "a number"
-    mistakes.append(f"{key} is {value!r}; want {words} from {tunable.low:g} to {tunable.high:g}")
+    wanted = f"{words} from {tunable.low:g} to {tunable.high:g}"
+    mistakes.append(f"{key} is {_shown(value)}; want {wanted}")
     return tunable.default
 
 
@@ -110,6 +109,5 @@ def _in_camel(mistake: str) -> str:
     return mistake
 
 
-def _nearest(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def _shown(value: object) -> str:
+    return shorten(repr(value), limit=_MOST_SHOWN)

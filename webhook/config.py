@@ -1,8 +1,7 @@
 """The ``admission`` key of the ConfigMap: a YAML mapping in camelCase, read strictly."""
 
-import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from fracgpu.dialects import read_dialect_settings
 from fracgpu.dialects.settings import DIALECT_OPTIONS, DIALECTS
 from fracgpu.errors import WireError
 from fracgpu.grant import ClassRule
+from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
 from kube.follow import strict_mapping
 from webhook.rules import BUILT_IN_WORKLOADS, Rules, WorkloadKind
@@ -31,10 +31,7 @@ def parse_admission(text: str, *, base: Rules) -> Rules:
         ValueError: it names every mistake: unknown keys, wrong types, values that mean nothing.
     """
     found = strict_mapping(text)
-    known = (*_READERS, DIALECTS, DIALECT_OPTIONS)
-    mistakes = [
-        f"{key} is not a key here{_nearest(key, known)}" for key in found if key not in known
-    ]
+    mistakes = unknown_keys(found, (*_READERS, DIALECTS, DIALECT_OPTIONS))
     rules = base
     try:
         rules = replace(base, dialects=read_dialect_settings(found))
@@ -151,11 +148,6 @@ def _number(value: object, *, low: int, high: int, wanted: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ValueError(wanted)
     return value
-
-
-def _nearest(key: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _shown(value: object) -> str:

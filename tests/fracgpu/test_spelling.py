@@ -3,7 +3,7 @@
 import random
 import time
 
-from fracgpu.spelling import did_you_mean, nearest, room_for_list
+from fracgpu.spelling import did_you_mean, nearest, room_for_list, unknown_keys
 
 
 def test_the_nearest_of_the_known_words_is_suggested() -> None:
@@ -44,3 +44,23 @@ def test_a_thousand_candidates_that_are_much_alike_cost_little() -> None:
     nearest(word, known)
 
     assert time.thread_time() - began_s < 0.1
+
+
+def test_unknown_keys_are_named_with_what_was_probably_meant() -> None:
+    said = unknown_keys(["x", "memory", "Fraction"], ("memory", "fraction"))
+
+    assert said == ["Fraction is not a key here; did you mean fraction?", "x is not a key here"]
+    assert unknown_keys(["memory"], ("memory", "fraction")) == []
+
+
+def test_of_tens_of_thousands_of_unknown_keys_the_first_few_are_named_and_the_others_counted() -> (
+    None
+):
+    keys = [f"{'ab' * 100}{n:05}" for n in range(30_000)]
+    began_s = time.thread_time()
+
+    said = unknown_keys(reversed(keys), ("ab" * 31, "abc"))
+
+    assert time.thread_time() - began_s < 0.5
+    assert said[0] == f"{'ab' * 31}… is not a key here"
+    assert said[5:] == ["29995 more keys are not known here either"]

@@ -105,6 +105,12 @@ def test_all_mistakes_are_told_at_once() -> None:
     )
 
 
+def test_a_word_longer_than_any_flag_is_no_slip_of_one() -> None:
+    word = f"--listen-port{'s' * 60}"
+
+    assert mistakes("--owner=x", word) == (f"{word} is not a flag here; see --help",)
+
+
 def test_a_flag_given_twice_is_a_mistake() -> None:
     assert mistakes("--owner=a", "--owner", "b") == ("--owner is given twice; want it once",)
 

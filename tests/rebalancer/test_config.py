@@ -111,3 +111,19 @@ def test_the_strategy_is_the_schedulers_and_what_names_none_is_refused() -> None
     for text in ("strategy: sideways", "strategy: [pack]", "pack", "stategy: pack"):
         with pytest.raises(ValueError, match=r"."):
             parse_strategy(text)
+
+
+def test_a_flood_of_unknown_keys_is_a_message_of_bounded_length() -> None:
+    text = "\n".join(f"{'mode' * 30}{n}: 1" for n in range(2000))
+
+    with pytest.raises(ValueError, match="1995 more keys are not known here either") as refused:
+        parse_policy(text)
+
+    assert len(str(refused.value)) < 700
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(ValueError, match=r"hotRatio is 'x.*; want a number") as refused:
+        parse_policy(f"hotRatio: {'x' * 9999}\nmode: {'y' * 9999}")
+
+    assert len(str(refused.value)) < 400
