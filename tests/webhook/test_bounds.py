@@ -86,7 +86,7 @@ def test_bounded_work_for_every_review() -> None:
 async def test_globs_over_a_large_fleet_and_many_containers_hold_nobody_up() -> None:
     """Through the server: 32 globs, 320 card models of 63 characters each, 128 containers."""
     containers = [a_container(f"{n:0>63}") for n in range(128)]
-    spent_s = []
+    spent_s, said = [], []
     async with a_webhook() as world:
         world.classes = ODD_CLASSES
         for number in range(3):
@@ -99,9 +99,9 @@ async def test_globs_over_a_large_fleet_and_many_containers_hold_nobody_up() -> 
             began_s = time.process_time()
             answer = await world.post(a_review(pod))
             spent_s.append(time.process_time() - began_s)
+            said.append(answer.response["status"]["message"])
 
-    assert not answer.response["allowed"]
-    assert "no more in one pod than one node has" in answer.response["status"]["message"]
+    assert all("no more in one pod than one node has" in it for it in said)
     # With the caller's share, and generous; it was 0.4 s.
     assert min(spent_s) < 0.15
 
