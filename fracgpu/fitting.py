@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import lcm
 
 from fracgpu.card import CardClass
-from fracgpu.container import effective
+from fracgpu.container import ContainerKind, effective
 from fracgpu.request import PodRequest
 from fracgpu.units import Mib
 
@@ -29,6 +29,7 @@ class Fitting:
             for it in request.slices
             if it.share is not None
         ]
+        self._all_at_once = all(kind is ContainerKind.APP for kind, *_ in self._shares)
         self._most_cards = max((cards for *_, cards in self._shares), default=0)
         self._all_cards = sum(cards for *_, cards in self._shares)
         self._scale = lcm(*(d for _, _, d, _ in self._shares))
@@ -66,8 +67,13 @@ class Fitting:
         # Rounding up adds less than one MiB on each card, which nearly always leaves room.
         if self._exact * size_mib <= (most * size_mib - self._all_cards) * self._scale:
             return True
-        rounded = [(kind, -(-n * size_mib // d) * cards) for kind, n, d, cards in self._shares]
-        return effective(rounded) <= most * size_mib
+        if self._all_at_once:
+            peak_mib = sum([-(-n * size_mib // d) * cards for _, n, d, cards in self._shares])
+        else:
+            peak_mib = effective(
+                [(kind, -(-n * size_mib // d) * cards) for kind, n, d, cards in self._shares]
+            )
+        return peak_mib <= most * size_mib
 
     def agrees(self, card_class: CardClass) -> bool:
         """Tell whether the limits that are there already say what this class makes of the rest."""

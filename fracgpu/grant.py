@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from fracgpu import names
@@ -77,10 +78,11 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
             return _without_class(request, _no_default(rule, classes), rule, shared=shared)
     among = candidates if shared else allowed
     fitting = Fitting(request, among)
-    holding = [it for it in candidates if fitting.holds(it)]
-    card_class = next((it for it in holding if fitting.agrees(it)), None)
-    if card_class is None and holding:
-        contradiction = _contradiction(request, _need_in(request, holding[0]))
+    holding = (it for it in candidates if fitting.holds(it))
+    held = next(holding, None)
+    card_class = next((it for it in chain([held], holding) if it and fitting.agrees(it)), None)
+    if card_class is None and held is not None:
+        contradiction = _contradiction(request, _need_in(request, held))
         assert contradiction is not None, "what does not agree contradicts"
         raise contradiction
     first = card_class or candidates[0]
