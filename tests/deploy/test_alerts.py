@@ -1,4 +1,4 @@
-"""deploy/alerts/: every rule is about a figure that there is."""
+"""deploy/alerts/: every rule is about a figure that there is, and fires when it should."""
 
 import re
 import shutil
@@ -10,7 +10,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from certs.metrics import CertsMetrics
 from scheduler.metrics import SchedulerMetrics
+from tests.fakes.clock import NOON, VirtualClock
+from webhook.metrics import WebhookMetrics
 
 RULES = Path(__file__).parents[2] / "deploy" / "alerts" / "fracgpu.rules.yaml"
 FIGURE = re.compile(r"\bfracgpu_\w+")
@@ -22,12 +25,15 @@ def rules() -> list[dict[str, Any]]:
     ]
 
 
-def test_every_rule_asks_for_a_figure_of_the_scheduler_and_says_what_it_means() -> None:
+def test_every_rule_asks_for_a_figure_that_there_is_and_says_what_it_means() -> None:
     registry = CollectorRegistry()
     SchedulerMetrics(registry)
+    WebhookMetrics(registry)
+    certs = CertsMetrics(registry, VirtualClock())
+    certs.expires("fracgpu-ca", at=NOON)
     there = {sample.name for family in registry.collect() for sample in family.samples}
 
-    assert len(rules()) >= 3
+    assert len(rules()) >= 6
     for rule in rules():
         asked = set(FIGURE.findall(rule["expr"]))
         assert asked, rule["alert"]
@@ -43,12 +49,76 @@ def test_there_is_an_alert_for_any_card_promised_beyond_its_memory() -> None:
     assert "for" not in rule
 
 
-def test_promtool_reads_the_rules() -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
+def promtool(*words: str) -> subprocess.CompletedProcess[str]:
+    found = shutil.which("promtool")
+    if found is None:
         pytest.skip("no program 'promtool' in PATH; it comes with Prometheus")
-    command = [promtool, "check", "rules", str(RULES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - promtool
+    command = [found, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - promtool
+
+
+def test_promtool_reads_the_rules() -> None:
+    done = promtool("check", "rules", str(RULES))
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(rules())} rules found" in done.stdout
+
+
+DAY_S = 86_400
+CERTS_LEFT = 'fracgpu_certs_expiry_seconds{certificate="fracgpu-ca",instance="%s"}'
+WEBHOOK_LEFT = 'fracgpu_webhook_certificate_expiry_seconds{instance="w"}'
+AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "minutes", "labels"),
+    [
+        ("FracGPUCertificateExpires", {CERTS_LEFT % "a": 8 * DAY_S}, 600, None),
+        (
+            "FracGPUCertificateExpires",
+            {CERTS_LEFT % "a": 6 * DAY_S},
+            11,
+            {"certificate": "fracgpu-ca", "severity": "critical"},
+        ),
+        ("FracGPUCertificateExpires", {CERTS_LEFT % "a": 6 * DAY_S}, 9, None),
+        # A replica that led before the renewal, and one that leads.
+        (
+            "FracGPUCertificateExpires",
+            {CERTS_LEFT % "a": -5, CERTS_LEFT % "b": 20 * DAY_S},
+            600,
+            None,
+        ),
+        ("FracGPUWebhookCertificateExpires", {WEBHOOK_LEFT: 8 * DAY_S}, 600, None),
+        ("FracGPUWebhookCertificateExpires", {WEBHOOK_LEFT: "NaN"}, 600, None),
+        (
+            "FracGPUWebhookCertificateExpires",
+            {WEBHOOK_LEFT: -1},
+            11,
+            {"instance": "w", "severity": "critical"},
+        ),
+        ("FracGPURestartsAwaited", {AWAITED: 0}, 600, None),
+        ("FracGPURestartsAwaited", {AWAITED: 2}, 59, None),
+        ("FracGPURestartsAwaited", {AWAITED: 2}, 61, {"instance": "c", "severity": "warning"}),
+    ],
+)
+def test_an_alert_fires_when_it_should_and_not_before(
+    tmp_path: Path,
+    alert: str,
+    series: dict[str, float | str],
+    minutes: int,
+    labels: dict[str, str] | None,
+) -> None:
+    given = [{"series": name, "values": f"{it} " * (minutes + 1)} for name, it in series.items()]
+    # Only labels are compared: promtool wants annotations word by word where any are named.
+    firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
+    asked = {"expr": f"count by ({', '.join(labels or ['alertname'])}) ({firing})"}
+    found = "{" + ", ".join(f'{key}="{it}"' for key, it in (labels or {}).items()) + "}"
+    wanted = [{"labels": found, "value": 1}] if labels else []
+    judged = {"eval_time": f"{minutes}m", "exp_samples": wanted, **asked}
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": [judged]}
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "tests": [test]}))
+
+    done = promtool("test", "rules", str(file))
+
+    assert done.returncode == 0, done.stdout + done.stderr
