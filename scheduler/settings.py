@@ -80,6 +80,11 @@ class SchedulerSettings(ProcessSettings):
                 f"announce_address is {self.announce_address!r}; want this replica's IP address, "
                 f"for announce_service is {self.announce_service!r}"
             )
+        if self.announce_service and not self.listen_port:
+            raise ValueError(
+                "listen_port is 0, a free port that nobody knows beforehand; want the port of the "
+                f"Service that announce_service names, {self.announce_service!r}"
+            )
         if not self.bind_limit_s < self.assumption_check_s < self.assumption_limit_s:
             raise ValueError(
                 "want bind_limit_s < assumption_check_s < assumption_limit_s; got "

@@ -49,3 +49,11 @@ def test_an_address_of_either_family_will_do() -> None:
 
     loaded = load(SchedulerSettings, flags, {}, program="scheduler")
     assert loaded.announce_address == "2001:db8::1"
+
+
+def test_a_port_that_nobody_knows_beforehand_is_not_announced() -> None:
+    flags = ["--announce-service=s", "--announce-address=10.0.0.7", "--listen-port=0"]
+
+    with pytest.raises(SettingsError, match="want the port of the Service that announce_service"):
+        load(SchedulerSettings, flags, {}, program="scheduler")
+    assert load(SchedulerSettings, flags[2:], {}, program="scheduler").listen_port == 0
