@@ -55,7 +55,7 @@ _TEXTS: Final[tuple[Callable[[int], str], ...]] = (
 
 
 def adversarial_reviews(count: int, *, seed: int) -> Iterator[tuple[str, str, bytes]]:
-    """Give *count* bodies, each with what is bad about it and the path it goes to."""
+    """Yield *count* bodies, each with what is bad about it and the path it goes to."""
     rng = random.Random(seed)  # noqa: S311 - a test's dice, not a secret
     for number in range(count):
         kind, spoil = _KINDS[number % len(_KINDS)]

@@ -37,7 +37,7 @@ def write_named(source: Path, target: Path, *, trace: str, percent: int) -> None
 
 
 def name_models(nodes: Sequence[Row], pods: Iterable[Row], *, percent: int) -> Iterable[Row]:
-    """Give each pod as it is, or with models; the same arguments always give the same pods."""
+    """Yield each pod as it is, or with models; the same arguments always give the same pods."""
     dice = random.Random(_SEED)  # noqa: S311 - no secret
     models = _models(nodes)
     for pod in sorted(pods, key=lambda it: it["name"]):

@@ -87,7 +87,7 @@ def generated(count: int) -> list[Json]:
 
 
 def odd_reviews(count: int, *, seed: int) -> Iterator[tuple[str, bytes]]:
-    """Give *count* bodies, each with the path it goes to."""
+    """Yield *count* bodies, each with the path it goes to."""
     rng = random.Random(seed)  # noqa: S311 - a test's dice, not a secret
     values = generated(_SEED_POOL)
     for number in range(count):

@@ -113,7 +113,7 @@ class RefereeWorld:
         return read_pod(pod_body(pod, f"pod-{self._asked}"))
 
     def best_node(self, view: PodView, nodes: NDArray[np.int64]) -> int | None:
-        """Give the extender's best of *nodes*; a pod that asks nothing of it goes by its policy."""
+        """Return the extender's best node; a pod that asks nothing of it goes by its policy."""
         if not len(nodes):
             return None
         if view.need is not None:
@@ -125,7 +125,7 @@ class RefereeWorld:
         return int(nodes[0 if quality is None else quality.argmax()])
 
     def cards_on(self, view: PodView, node: int) -> tuple[int, ...]:
-        """Give the cards that a Binding to a node would name, by their numbers on it."""
+        """Return the cards that a Binding to a node would name, by their numbers on it."""
         answer = self.core.cards_on(view, self.names[node])
         if not isinstance(answer, Placement):
             return ()  # right for a pod without cards; any other one the referee refuses

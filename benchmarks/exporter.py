@@ -108,7 +108,7 @@ async def _measured() -> list[Figure]:
 
 
 async def _nvml_round_cpu_ms() -> float:
-    """Give the CPU time of one reading of real cards, without the library's own."""
+    """Return the CPU time of one reading of real cards, without the library's own."""
     library = InstantNvml(cards=CARDS, processes=PROCESSES // CARDS)
     reader = NvmlReader(library=library)
     await reader.survey()
@@ -231,7 +231,7 @@ async def _until_lines(port: int, family: str, wanted: int) -> None:
 
 
 def _scrapes(port: int) -> tuple[list[float], int, int]:
-    """Give what each scrape cost in ms, its size in bytes, and how many lines there were."""
+    """Return what each scrape cost in ms, its size in bytes, and how many lines there were."""
     costs_ms, size = [], 0
     for _ in range(_SCRAPES):
         began_s = time.monotonic()

@@ -190,7 +190,7 @@ def _fault_of(status: int, answer: bytes, body: bytes) -> str:
 
 
 def _uid(body: bytes) -> object:
-    """Give the uid that was asked with; None for bytes that only a lenient reader takes."""
+    """Return the uid that was asked with; None for bytes that only a lenient reader takes."""
     try:
         return json.loads(body.decode(errors="replace"))["request"]["uid"]
     except (ValueError, RecursionError):

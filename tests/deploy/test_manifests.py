@@ -21,7 +21,6 @@ from scheduler.announcement import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.cards import open_cards
-from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
 from webhook.config import KEY as ADMISSION_KEY
 from webhook.config import parse_admission
 from webhook.rules import Rules
@@ -149,24 +148,6 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
     assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.LEAST_WASTE
     # Nothing moves before an administrator says so.
     assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN
-
-
-def test_the_scheduler_profile_is_the_one_the_real_kube_scheduler_was_tried_with() -> None:
-    shipped = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
-    proven = scheduler_configuration(
-        extender_url="https://fracgpu-scheduler-leader.fracgpu-system.svc:9404",
-        kubeconfig=Path("/nowhere"),
-        tls=ExtenderTls(
-            ca_file="/etc/fracgpu-client/ca.crt",
-            cert_file="/etc/fracgpu-client/tls.crt",
-            key_file="/etc/fracgpu-client/tls.key",
-            server_name="fracgpu-scheduler.fracgpu-system.svc",
-        ),
-    )
-
-    # In a pod it has the pod's credentials, and elects a leader.
-    del proven["clientConnection"], proven["leaderElection"], shipped["leaderElection"]
-    assert shipped == proven
 
 
 def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
