@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from process.sockets import bound_socket
+
 _BACKLOG: Final = 128
 
 
@@ -67,12 +69,9 @@ class Connections:
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Give a listening socket whose connections are counted; OSError as ``bind`` raises it."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = _Listening(family, socket.SOCK_STREAM)
+        listening = bound_socket(host, port, kind=_Listening)
         listening.connections = self
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, port))
             listening.listen(_BACKLOG)
             listening.settimeout(0)
         except OSError:

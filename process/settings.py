@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 
+from process.sockets import ANY_ADDRESS
+
 _KEY: Final = "fracgpu.setting"
 _MASKED: Final = "***"
 _MOST_WORD: Final = 63  # characters, of a word that is compared with all flags
@@ -118,7 +120,10 @@ class ProcessSettings:
         "info", "least severe log line", choices=("debug", "info", "warning", "error")
     )
     log_json: bool | None = setting(None, "JSON log lines; default: unless on a terminal")
-    telemetry_host: str = setting("0.0.0.0", "address of /metrics, /livez, /readyz")  # noqa: S104 - kubelet and Prometheus come from outside the pod
+    # kubelet and Prometheus come from outside the pod.
+    telemetry_host: str = setting(
+        ANY_ADDRESS, "address of /metrics, /livez, /readyz; :: is every one of IPv4 and IPv6"
+    )
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
     )

@@ -1,6 +1,7 @@
 """What a process tells about itself: metrics for Prometheus, probes for kubelet."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from prometheus_client.exposition import choose_encoder
 
 from process.connections import Connections
+from process.sockets import bound_socket
 
 Registry = CollectorRegistry
 """Where a role's metrics live; a role names this type without importing the metrics library."""
@@ -198,13 +200,12 @@ class HttpServer:
         runner = web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
         await runner.setup()
         self._runner = runner
-        site: web.BaseSite
-        if self._connections is None:
-            site = web.TCPSite(runner, self._host, self._port, ssl_context=self._ssl)
-        else:
-            listening = self._connections.listen(self._host, self._port)
-            site = web.SockSite(runner, listening, ssl_context=self._ssl)
-        await site.start()
+        listening = (
+            bound_socket(self._host, self._port, kind=socket.socket)
+            if self._connections is None
+            else self._connections.listen(self._host, self._port)
+        )
+        await web.SockSite(runner, listening, ssl_context=self._ssl).start()
 
     async def stop(self, limit_s: float) -> None:
         """Accept no more, let requests in flight end for *limit_s* seconds, then close."""

@@ -5,6 +5,7 @@ from typing import Final
 
 from fracgpu.names import SCHEDULER_NAME, SYSTEM_NAMESPACE
 from process.settings import ProcessSettings, setting
+from process.sockets import ANY_ADDRESS
 
 _AGENT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fracgpu-deviceplugin"
 
@@ -13,7 +14,10 @@ _AGENT: Final = f"system:serviceaccount:{SYSTEM_NAMESPACE}:fracgpu-deviceplugin"
 class WebhookSettings(ProcessSettings):
     """Settings of ``fracgpu run webhook``."""
 
-    listen_host: str = setting("0.0.0.0", "address of the HTTPS server")  # noqa: S104 - the API server comes from outside the pod
+    # The API server comes from outside the pod.
+    listen_host: str = setting(
+        ANY_ADDRESS, "address of the HTTPS server; :: is every one of IPv4 and IPv6"
+    )
     listen_port: int = setting(
         8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
     )

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from process.connections import ConnectionLimits, Connections, Stage
+from process.sockets import ANY_ADDRESS
 from tests.support.waiting import until
 
 
@@ -163,3 +164,17 @@ def test_a_stranger_is_no_connection_of_ours_and_a_taken_address_is_an_error() -
 
         with pytest.raises(OSError, match="in use"):
             connections.listen("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_callers_of_both_families_are_counted(address: str) -> None:
+    connections = Connections(ConnectionLimits(most=2))
+    with (
+        connections.listen(ANY_ADDRESS, 0) as listening,
+        socket.create_connection((address, listening.getsockname()[1]), timeout=5),
+    ):
+        listening.settimeout(5)
+        accepted, _ = listening.accept()
+
+        assert connections.count == 1
+        accepted.close()
