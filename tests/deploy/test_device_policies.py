@@ -71,7 +71,11 @@ def test_pods_that_ask_for_nothing_get_nothing(pod: Json) -> None:
         "/var/lib", "/var/lib/fracgpu", "/var/lib/fracgpu/links",
         "/var/lib/kubelet", "/var/lib/kubelet/", "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/device-plugins/kubelet.sock", "/var/lib/kubelet/pod-resources",
-        "/var//lib/./kubelet/plugins_registry", "dev", "dev/nvidia0",
+        "/var//lib/./kubelet/plugins_registry", "dev", "dev/nvidia0", "/proc",
+        "/proc/", "//proc", "/./proc/1", "/proc/1/root", "/proc/1/root/dev/nvidia0",
+        "/proc/self/root",
+        "/proc/1/cwd/dev", "/dev/fd/0", "/sys", "/sys/", "/sys/class/drm", "/sys/./bus/pci",
+        "proc/1",
     ],
 )  # fmt: skip
 def test_no_host_path_leads_to_a_card_however_it_is_written(path: str) -> None:
@@ -87,6 +91,7 @@ def test_no_host_path_leads_to_a_card_however_it_is_written(path: str) -> None:
         "/var/log", "/var/log/pods", "/var/lib/docker", "/var/lib/kubelet/pods",
         "/var/lib/kubelet-x", "/var/lib/fracgpu-data", "/run/secrets", "/run/cdi-x", "/etc/ssl",
         "/etc/cdix", "/home/dev/nvidia", "/mnt/..a", "/variety", "/running",
+        "/process", "/system", "/home/proc/1", "/srv/sys", "/dev/fdx", "/mnt/proc",
     ],
 )  # fmt: skip
 def test_other_host_paths_are_other_policies_business(path: str) -> None:

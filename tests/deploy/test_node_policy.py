@@ -204,3 +204,17 @@ def test_only_the_rebalancer_keeps_slices_off_a_card() -> None:
     assert refusals("fracgpu-nodes", new, old=SHARED, sender=REBALANCER) == []
     forged = changed(NOTES, "fracgpu.io/cards", "[]x")
     assert refusals("fracgpu-nodes", forged, old=SHARED, sender=REBALANCER) == [NODE_NOTES]
+
+
+def test_a_kubelet_registers_as_sharing_but_brings_no_label_of_a_card() -> None:
+    """As with ``--node-labels``, which Kubernetes' own NodeRestriction lets pass."""
+
+    def registered(**labels: str) -> list[str]:
+        node = {
+            "metadata": {"name": "n1", "labels": {f"fracgpu.io/{k}": labels[k] for k in labels}}
+        }
+        return refusals("fracgpu-nodes", node, sender=kubelet_of("n1"))
+
+    assert registered(share="true") == []
+    assert registered(share="true", **{"card-model": "H100"}) == [NODE_LABELS]
+    assert registered(driver="570") == [NODE_LABELS]

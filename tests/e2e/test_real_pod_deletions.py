@@ -8,7 +8,8 @@ from fracgpu import names
 from fracgpu.node_marks import marks_of
 from kube.client import KubeClient, PatchType
 from kube.kinds import NODES, PODS
-from tests.e2e.test_real_policies import World, a_pod, refusal, world  # noqa: F401 - a fixture
+from tests.e2e.test_real_policies import world  # noqa: F401 - a fixture
+from tests.support.policed import World, a_pod, refusal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

@@ -2,30 +2,22 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fracgpu import names
-from kube.access import connect_to
-from kube.client import KubeClient
 from kube.errors import Forbidden, KubeError
 from kube.kinds import (
     CONFIGMAPS,
-    DAEMONSETS,
-    DEPLOYMENTS,
     JOBS,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
     PODS,
-    REPLICASETS,
     SECRETS,
-    STATEFULSETS,
     VALIDATING_POLICIES,
     VALIDATING_WEBHOOKS,
     Kind,
@@ -35,136 +27,38 @@ from rebalancer.book import MoveBook
 from rebalancer.moves import MovePhase, plan_record
 from scheduler.settings import SchedulerSettings
 from simulator.ports import free_ports
-from simulator.realapi import RealApiServer
 from tests.fakes.clock import NOON
 from tests.support.gpu import a_sharing_node
-from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.real_apiserver import real_api_server
+from tests.support.policed import (
+    DENIED,
+    SYSTEM,
+    World,
+    a_pod,
+    annotated,
+    is_refused,
+    policed_world,
+    refusal,
+    workloads,
+)
 from tests.support.rebalancing import a_move
 from tests.support.roles import call_by_url, running_roles
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-SYSTEM = names.SYSTEM_NAMESPACE
+PATHS_TO_CARDS = (
+    "/", "/dev//nvidia0", "/dev/fd/3", "/proc", "/proc/1/root/dev/nvidia0",
+    "//proc/./self/root/dev", "/sys", "/sys/class/drm",
+)  # fmt: skip
 FORGED = json.dumps({"c": [{"card": "GPU-n1-0", "mib": 24_000}]})
 KUBELET = ("--as=system:node:n1", "--as-group=system:nodes", "--as-group=system:authenticated")
-CRON_JOBS = Kind("batch/v1", "cronjobs", "CronJob", namespaced=True)
-REPLICATION_CONTROLLERS = Kind(
-    "v1", "replicationcontrollers", "ReplicationController", namespaced=True
-)
 RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", namespaced=False)
-# What the API server says of our refusals, besides the sentence itself.
-DENIED = "ValidatingAdmissionPolicy"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """A cluster where everything of deploy/ is applied but nothing of it runs."""
-
-    api: RealApiServer
-    kubectl: Kubectl
-    admin: KubeClient
-    clients: AsyncExitStack
-
-    async def as_account(self, account: str, *, pod: str = "") -> KubeClient:
-        """A client with a token of a service account, bound to a pod where one is named."""
-        bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
-        token = await self.kubectl("create", "token", account, f"-n={SYSTEM}", *bound)
-        opened = connect_to(self.api.url, token=token.strip(), ca_file=self.api.ca_file)
-        return await self.clients.enter_async_context(opened)
-
-    async def agent_of(self, node: str) -> KubeClient:
-        """The node agent as its DaemonSet's pod on *node* would speak."""
-        name = f"agent-{node}"
-        pod = a_pod(name, node=node, serviceAccountName="fracgpu-deviceplugin")
-        await self.admin.create(PODS, pod, namespace=SYSTEM)
-        return await self.as_account("fracgpu-deviceplugin", pod=name)
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with real_api_server(tmp_path) as api, AsyncExitStack() as clients:
-        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
-        opened = connect_to(api.url, token=api.token, ca_file=api.ca_file)
-        admin = await clients.enter_async_context(opened)
-        for node in ("n1", "n2"):
-            await admin.create(NODES, a_bare_node(node))
-        await kubectl("apply", "-k", str(DEPLOY))
-        await until(lambda: in_force(admin), what="the policies in force", limit_s=60)
-        yield World(api=api, kubectl=kubectl, admin=admin, clients=clients)
-
-
-def a_bare_node(name: str) -> dict[str, Any]:
-    node = a_sharing_node(name, cards=())
-    del node["metadata"]["annotations"], node["status"]["capacity"], node["status"]["allocatable"]
-    return node
-
-
-def a_pod(
-    name: str, *, notes: dict[str, str] | None = None, node: str = "", **spec: Any
-) -> dict[str, Any]:
-    body = {"containers": [{"name": "c", "image": "x"}], **spec}
-    body |= {"nodeName": node} if node else {}
-    metadata = {"name": name, "annotations": notes or {}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
-
-
-async def in_force(admin: KubeClient) -> bool:
-    """Whether each policy refuses something already; the API server reads them a moment late."""
-    pod = a_pod("probe", notes={names.WIRED: "x", "cdi.k8s.io/x": "x"})
-    system_pod = {**pod, "metadata": {**pod["metadata"], "namespace": "kube-system"}}
-    for kind, body in workloads({names.GRANTED: "x"}):
-        if not await is_refused(admin.create(kind, body, namespace="default", dry_run=True)):
-            return False
-    return await is_refused(
-        admin.create(PODS, system_pod, namespace="kube-system", dry_run=True)
-    ) and await is_refused(admin.patch(NODES, "n1", annotated("fracgpu.io/probe", "x")))
-
-
-async def is_refused(request: Any) -> bool:
-    try:
-        await request
-    except KubeError as error:  # until the policy is in force, the webhook that is down answers
-        return isinstance(error, Forbidden) and DENIED in str(error)
-    return False
-
-
-def workloads(notes: dict[str, str]) -> list[tuple[Kind, dict[str, Any]]]:
-    """One of each kind of workload whose pods would carry *notes*."""
-    labels = {"app": "w"}
-    containers = [{"name": "c", "image": "x"}]
-
-    def template(restart: str) -> dict[str, Any]:
-        spec = {"containers": containers, "restartPolicy": restart}
-        return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
-
-    selected = {"selector": {"matchLabels": labels}, "template": template("Always")}
-    job = {"template": template("Never")}
-    specs: dict[Kind, dict[str, Any]] = {
-        DEPLOYMENTS: {**selected, "replicas": 0},
-        REPLICASETS: {**selected, "replicas": 0},
-        STATEFULSETS: {**selected, "replicas": 0, "serviceName": "w"},
-        DAEMONSETS: selected,
-        JOBS: {**job, "parallelism": 0},
-        CRON_JOBS: {"schedule": "@yearly", "jobTemplate": {"spec": job}},
-        REPLICATION_CONTROLLERS: {**selected, "selector": labels, "replicas": 0},
-    }
-    return [
-        (kind, {"metadata": {"name": "w", "namespace": "default"}, "spec": spec})
-        for kind, spec in specs.items()
-    ]
-
-
-def annotated(key: str, value: str | None) -> dict[str, Any]:
-    return {"metadata": {"annotations": {key: value}}}
-
-
-async def refusal(request: Any) -> str:
-    """The words with which *request* is refused."""
-    with pytest.raises(KubeError) as caught:
-        await request
-    return str(caught.value)
+    async with policed_world(tmp_path) as world:
+        yield world
 
 
 async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -> None:
@@ -363,6 +257,13 @@ async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
     recreated = {"status": {"capacity": nothing, "allocatable": nothing}}
     words = ("patch", "node", "n1", "--subresource=status", "--type=strategic", "-p")
     await kubectl(*KUBELET, *words, json.dumps(recreated))
+    labels = {names.SHARE_LABEL: "true"}
+    new = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n4", "labels": labels}}
+    labels[names.CARD_MODEL_LABEL] = "H100"  # as kubelet's --node-labels may say
+    said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=new)
+    assert "fracgpu.io/driver of a node are written only by the FracGPU agent" in said
+    del labels[names.CARD_MODEL_LABEL]
+    await kubectl(*KUBELET, "create", "-f-", stdin=new)
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=a_sharing_node("n3"))
     assert "annotations of a node are written only by the FracGPU agent" in said
 
@@ -389,11 +290,14 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
     )
     for pod in (
         a_grabber(valueFrom={"configMapKeyRef": {"name": "m", "key": "k"}}),
-        a_pod("x", volumes=[{"name": "v", "hostPath": {"path": "/dev//nvidia0"}}]),
-        a_pod("x", volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
+        *(with_path(path) for path in PATHS_TO_CARDS),
         a_pod("x", notes={"cdi.k8s.io/x": "nvidia.com/gpu=all"}),
     ):
         assert DENIED in await refusal(admin.create(PODS, pod, namespace="closed"))
+    await admin.create(PODS, with_path("/home/proc"), namespace="closed")
+    for path in ("/mnt/../dev", "/proc/.."):  # by the API server itself, where we only warn
+        said = await refusal(admin.create(PODS, with_path(path), namespace="default"))
+        assert "must not contain '..'" in said
     await admin.create(RUNTIME_CLASSES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
     nothing = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "0"}}}
     pod = a_pod("x", containers=[nothing], runtimeClassName="nvidia")
@@ -434,6 +338,11 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
         limit_s=60,
     )
     await admin.create(PODS, other, namespace="kube-system", dry_run=True)
+
+
+def with_path(path: str) -> dict[str, Any]:
+    """A pod that mounts *path* of its node."""
+    return a_pod("path", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
 def a_grabber(**variable: Any) -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""A real kube-apiserver under the policies of deploy/, where nothing of FracGPU runs."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fracgpu import names
+from kube.access import connect_to
+from kube.client import KubeClient
+from kube.errors import Forbidden, KubeError
+from kube.kinds import (
+    DAEMONSETS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    REPLICASETS,
+    STATEFULSETS,
+    Kind,
+)
+from simulator.realapi import RealApiServer
+from tests.support.gpu import a_sharing_node
+from tests.support.kubectl import DEPLOY, Kubectl
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+SYSTEM = names.SYSTEM_NAMESPACE
+CRON_JOBS = Kind("batch/v1", "cronjobs", "CronJob", namespaced=True)
+REPLICATION_CONTROLLERS = Kind(
+    "v1", "replicationcontrollers", "ReplicationController", namespaced=True
+)
+# What the API server says of our refusals, besides the sentence itself.
+DENIED = "ValidatingAdmissionPolicy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A cluster where everything of deploy/ is applied but nothing of it runs."""
+
+    api: RealApiServer
+    kubectl: Kubectl
+    admin: KubeClient
+    clients: AsyncExitStack
+
+    async def as_account(self, account: str, *, pod: str = "") -> KubeClient:
+        """A client with a token of a service account, bound to a pod where one is named."""
+        bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
+        token = await self.kubectl("create", "token", account, f"-n={SYSTEM}", *bound)
+        opened = connect_to(self.api.url, token=token.strip(), ca_file=self.api.ca_file)
+        return await self.clients.enter_async_context(opened)
+
+    async def agent_of(self, node: str) -> KubeClient:
+        """The node agent as its DaemonSet's pod on *node* would speak."""
+        name = f"agent-{node}"
+        pod = a_pod(name, node=node, serviceAccountName="fracgpu-deviceplugin")
+        await self.admin.create(PODS, pod, namespace=SYSTEM)
+        return await self.as_account("fracgpu-deviceplugin", pod=name)
+
+
+@asynccontextmanager
+async def policed_world(
+    tmp_path: Path, *, flags: Mapping[str, str | None] | None = None
+) -> AsyncIterator[World]:
+    """Everything of deploy/ on a real kube-apiserver, with its policies in force."""
+    async with real_api_server(tmp_path, flags=flags) as api, AsyncExitStack() as clients:
+        kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
+        opened = connect_to(api.url, token=api.token, ca_file=api.ca_file)
+        admin = await clients.enter_async_context(opened)
+        for node in ("n1", "n2"):
+            await admin.create(NODES, a_bare_node(node))
+        await kubectl("apply", "-k", str(DEPLOY))
+        await until(lambda: in_force(admin), what="the policies in force", limit_s=60)
+        yield World(api=api, kubectl=kubectl, admin=admin, clients=clients)
+
+
+def a_bare_node(name: str) -> dict[str, Any]:
+    node = a_sharing_node(name, cards=())
+    del node["metadata"]["annotations"], node["status"]["capacity"], node["status"]["allocatable"]
+    return node
+
+
+def a_pod(
+    name: str, *, notes: dict[str, str] | None = None, node: str = "", **spec: Any
+) -> dict[str, Any]:
+    body = {"containers": [{"name": "c", "image": "x"}], **spec}
+    body |= {"nodeName": node} if node else {}
+    metadata = {"name": name, "annotations": notes or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+async def in_force(admin: KubeClient) -> bool:
+    """Whether each policy refuses something already; the API server reads them a moment late."""
+    pod = a_pod("probe", notes={names.WIRED: "x", "cdi.k8s.io/x": "x"})
+    system_pod = {**pod, "metadata": {**pod["metadata"], "namespace": "kube-system"}}
+    for kind, body in workloads({names.GRANTED: "x"}):
+        if not await is_refused(admin.create(kind, body, namespace="default", dry_run=True)):
+            return False
+    return await is_refused(
+        admin.create(PODS, system_pod, namespace="kube-system", dry_run=True)
+    ) and await is_refused(admin.patch(NODES, "n1", annotated("fracgpu.io/probe", "x")))
+
+
+async def is_refused(request: Any) -> bool:
+    try:
+        await request
+    except KubeError as error:  # until the policy is in force, the webhook that is down answers
+        return isinstance(error, Forbidden) and DENIED in str(error)
+    return False
+
+
+def workloads(notes: dict[str, str]) -> list[tuple[Kind, dict[str, Any]]]:
+    """One of each kind of workload whose pods would carry *notes*."""
+    labels = {"app": "w"}
+    containers = [{"name": "c", "image": "x"}]
+
+    def template(restart: str) -> dict[str, Any]:
+        spec = {"containers": containers, "restartPolicy": restart}
+        return {"metadata": {"labels": labels, "annotations": notes}, "spec": spec}
+
+    selected = {"selector": {"matchLabels": labels}, "template": template("Always")}
+    job = {"template": template("Never")}
+    specs: dict[Kind, dict[str, Any]] = {
+        DEPLOYMENTS: {**selected, "replicas": 0},
+        REPLICASETS: {**selected, "replicas": 0},
+        STATEFULSETS: {**selected, "replicas": 0, "serviceName": "w"},
+        DAEMONSETS: selected,
+        JOBS: {**job, "parallelism": 0},
+        CRON_JOBS: {"schedule": "@yearly", "jobTemplate": {"spec": job}},
+        REPLICATION_CONTROLLERS: {**selected, "selector": labels, "replicas": 0},
+    }
+    return [
+        (kind, {"metadata": {"name": "w", "namespace": "default"}, "spec": spec})
+        for kind, spec in specs.items()
+    ]
+
+
+def annotated(key: str, value: str | None) -> dict[str, Any]:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+async def refusal(request: Any) -> str:
+    """The words with which *request* is refused."""
+    with pytest.raises(KubeError) as caught:
+        await request
+    return str(caught.value)
