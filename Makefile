@@ -1,11 +1,16 @@
 # Every command anyone needs. `make` alone lists them.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
-BIN := .venv/bin
+# The Pythons that FracGPU supports; the first that runs here is the one that is used.
+PYTHONS := 3.11 3.12 3.13 3.14
+PYTHON ?= $(shell for it in $(PYTHONS:%=python%) python3; do $$it -c "" 2>/dev/null && echo $$it && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Named after its Python: a newer Debian, or another PYTHON, needs another environment.
+READY := $(VENV)/ready-$(shell $(PYTHON) -c "import sys; print('%d.%d' % sys.version_info[:2])" 2>/dev/null)
 DEMO ?=
 BENCH ?=
 PYTEST ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e bench fuzz lock proto clean
+.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench fuzz lock proto clean
 
 ##@ Start here
 
@@ -14,11 +19,11 @@ help: ## list the targets
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
 		/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/ready ## build .venv from pinned versions; find or install Prometheus
+setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
 
-.venv/ready: requirements.lock pyproject.toml tools/setup_venv.sh
-	@PYTHON=$(PYTHON) bash tools/setup_venv.sh
+$(READY): requirements.lock pyproject.toml tools/setup_venv.sh
+	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
 	@touch $@
 
 demo: setup ## the whole loop on a simulated cluster, about 90 s (options: DEMO="--keep --duration 120")
@@ -48,7 +53,10 @@ format: setup ## let ruff write the format
 hooks: setup ## have git run lint and imports before each commit, types before each push
 	$(BIN)/pre-commit install
 
-##@ On real parts, and in figures
+##@ On other Pythons, on real parts, and in figures
+
+test-pythons: ## make test on each supported Python that is installed; says which are not
+	@MAKE=$(MAKE) bash tools/test_pythons.sh $(PYTHONS)
 
 e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
 	$(BIN)/pytest -m e2e $(PYTEST)
@@ -61,7 +69,7 @@ fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 dear ones against the real
 
 ##@ Upkeep
 
-lock: .venv/ready ## pin the newest allowed versions anew
+lock: $(READY) ## pin the newest allowed versions anew
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--no-annotate --no-header --extra all --group dev pyproject.toml --output-file requirements.lock
@@ -71,4 +79,4 @@ proto: setup ## generate deviceplugin/proto from our .proto files
 		deviceplugin/proto/cri.proto deviceplugin/proto/deviceplugin.proto deviceplugin/proto/podresources.proto
 
 clean: ## remove what the other targets made
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
