@@ -20,6 +20,10 @@ def pods() -> list[Json]:
     return [it["spec"]["template"] for it in built("deploy") if it["kind"] in kinds]
 
 
+def ports_of(pod: Json) -> list[Json]:
+    return [it for each in pod["spec"]["containers"] for it in each.get("ports", ())]
+
+
 def callers(pod: Json, port: str, *, folder: str = "deploy") -> list[Any]:
     """Who may reach a port of a pod; None stands for everybody."""
     found: list[Any] = []
@@ -40,14 +44,17 @@ def test_every_pod_of_ours_is_shut_but_for_what_a_rule_opens() -> None:
     assert {it["metadata"]["namespace"] for it in POLICIES} == {"fracgpu-system"}
 
 
-@pytest.mark.parametrize(
-    "pod", pods(), ids=lambda it: it["metadata"]["labels"]["app.kubernetes.io/name"]
-)
-def test_prometheus_alone_reaches_the_telemetry_of_every_role(pod: Json) -> None:
-    ports = {it["name"] for each in pod["spec"]["containers"] for it in each.get("ports", ())}
+def test_prometheus_alone_reaches_the_telemetry_of_every_role() -> None:
+    found = {
+        pod["metadata"]["labels"]["app.kubernetes.io/name"]: (
+            "telemetry" in {it["name"] for it in ports_of(pod)},
+            callers(pod, "telemetry"),
+        )
+        for pod in pods()
+    }
 
-    assert "telemetry" in ports
-    assert callers(pod, "telemetry") == [MONITORING]
+    assert found
+    assert found == dict.fromkeys(found, (True, [MONITORING]))
 
 
 def test_the_webhook_is_open_to_the_api_server_wherever_it_calls_from() -> None:

@@ -50,7 +50,8 @@ def test_dates_are_told(begins: timedelta, why: str, *, partial: bool) -> None:
     leaf = make_serving(ca, names=(NAME,), now=now() + begins, life=HOUR)
     trusted = leaf.cert_pem if partial else ca.cert_pem
 
-    assert asked(leaf, trusted, partial=partial) == why
+    # OpenSSL 3.6 goes on: "or the system clock is incorrect".
+    assert asked(leaf, trusted, partial=partial).startswith(why)
 
 
 def test_a_certificate_for_another_purpose_is_told() -> None:

@@ -5,7 +5,6 @@ import base64
 import json
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
+from simulator.demo.probes import why_not_ready
 from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.ports import free_ports
 from simulator.realapi import RealApiServer
@@ -148,14 +148,7 @@ async def _certificates(client: KubeClient, workdir: Path) -> ExtenderTls:
 
 
 async def is_ready(port: int) -> bool:
-    def ask() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
-
-    return await asyncio.to_thread(ask)
+    return await why_not_ready(f"127.0.0.1:{port}") is None
 
 
 def assert_cards_hold(

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any
 from kube.client import KubeClient, PatchType
 from kube.errors import NotFound
 from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from simulator.demo.probes import why_not_ready
 from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.ports import free_ports
 from tests.support.waiting import until
@@ -30,15 +29,7 @@ class Roles:
         await until(lambda: self._is_ready(role), what=f"{role} is ready", limit_s=60)
 
     async def _is_ready(self, role: str) -> bool:
-        def ask() -> bool:
-            url = f"http://127.0.0.1:{self.telemetry[role]}/readyz"
-            try:
-                with urllib.request.urlopen(url, timeout=2) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                return False
-
-        return await asyncio.to_thread(ask)
+        return await why_not_ready(f"127.0.0.1:{self.telemetry[role]}") is None
 
 
 @asynccontextmanager

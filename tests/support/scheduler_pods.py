@@ -355,7 +355,10 @@ async def _kube_scheduler_ready(port: int) -> bool:
         try:
             with urllib.request.urlopen(url, timeout=2, context=context) as answer:
                 return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
+        except urllib.error.HTTPError as error:
+            error.close()  # it is an open answer, too
+            return False
+        except OSError:
             return False
 
     return await asyncio.to_thread(ask)
