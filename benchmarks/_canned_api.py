@@ -18,9 +18,9 @@ import msgspec
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_cards
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from fracgpu.wire import write_cards
 
 CARDS: Final = 8
 CARD_MIB: Final = 81_920

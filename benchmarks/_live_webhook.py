@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from certs.authority import Pair, make_ca, make_serving
 from fracgpu import names
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_cards
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from fracgpu.wire import write_cards
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES, SECRETS

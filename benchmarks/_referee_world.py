@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu import names
-from fracgpu.card import Card, CardUuid, Host, NodeCards
-from fracgpu.placement import Placement
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI
-from fracgpu.request import Strategy
-from fracgpu.resources import requested
+from fracgpu.cards.card import Card, CardUuid, Host, NodeCards
+from fracgpu.k8s.resources import requested
+from fracgpu.placement.placement import Placement
+from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI
+from fracgpu.request.language import Strategy
+from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import PodView, read_pod
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from process.clock import SystemClock

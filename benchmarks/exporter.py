@@ -22,10 +22,10 @@ from benchmarks._instant_nvml import InstantNvml
 from benchmarks.figure import Figure
 from deviceplugin.nvml import NvmlReader
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from fracgpu.wire import write_assignment
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS

@@ -19,7 +19,7 @@ from benchmarks._canned_api import a_node, a_pending_pod
 from benchmarks._live_extender import is_ready
 from benchmarks.figure import Figure
 from fracgpu import names
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer

@@ -6,10 +6,10 @@ from typing import Final
 
 from cli.cluster import Observed
 from fracgpu import names
-from fracgpu.explained import Subject, World
-from fracgpu.explanation import objections_of
-from fracgpu.placement import Placement
-from fracgpu.request import Strategy
+from fracgpu.explain.answers import Subject, World
+from fracgpu.explain.explanation import objections_of
+from fracgpu.placement.placement import Placement
+from fracgpu.request.language import Strategy
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import CONFIGMAPS

@@ -11,16 +11,16 @@ from typing import Final
 import msgspec
 
 from cli.main import FAILED
-from fracgpu.bookings import BoundPod, read_bound
-from fracgpu.card import NO_HOST, Host, NodeCards
-from fracgpu.explained import Site, Subject, World
-from fracgpu.explanation import shortages
-from fracgpu.ledger import Ledger
-from fracgpu.nodefit import Taint, read_rules, read_taints
-from fracgpu.request import Strategy
-from fracgpu.resources import requested
-from fracgpu.snapshot import Snapshot
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.cards.card import NO_HOST, Host, NodeCards
+from fracgpu.explain.answers import Site, Subject, World
+from fracgpu.explain.explanation import shortages
+from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
+from fracgpu.k8s.resources import requested
+from fracgpu.request.language import Strategy
+from fracgpu.state.bound_pod import BoundPod, read_bound
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import KubeError

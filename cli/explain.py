@@ -19,9 +19,9 @@ from cli.live import open_console, show_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.words import explanation_lines
 from fracgpu import names
-from fracgpu.explained import Explanation, Remedy, Verdict
-from fracgpu.explanation import explain
-from fracgpu.remedies import remedies
+from fracgpu.explain.answers import Explanation, Remedy, Verdict
+from fracgpu.explain.explanation import explain
+from fracgpu.explain.suggestions import remedies
 from kube.client import KubeClient
 from process.clock import SystemClock
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fracgpu.card import Health, NodeCards
-from fracgpu.explained import Holder
-from fracgpu.explanation import holders_of
-from fracgpu.snapshot import CardLoad, NodeLoads, Snapshot
-from fracgpu.views import PodView
+from fracgpu.cards.card import Health, NodeCards
+from fracgpu.explain.answers import Holder
+from fracgpu.explain.explanation import holders_of
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import CardLoad, NodeLoads, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

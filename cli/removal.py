@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.node_marks import NodeMarks, marks_of, shares
-from fracgpu.views import read_pod
+from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
+from fracgpu.state.pod_info import read_pod
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, NotFound
 from kube.kinds import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cli.fleet import CardRow, Fleet
-from fracgpu.explained import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
+from fracgpu.explain.answers import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
 from simulator.replay.run import Outcome
 
 _MOST_HOLDERS = 6

@@ -16,10 +16,10 @@ from deviceplugin.claims import PodKey, SlotHolder
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.seen_devices import SeenDevices, card_files
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
-from fracgpu.container import ContainerKind
-from fracgpu.views import PodView
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodView
 from process.clock import Clock
 
 log = structlog.get_logger()

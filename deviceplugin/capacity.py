@@ -12,12 +12,12 @@ import msgspec
 from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import Stock, all_unhealthy
 from fracgpu import names
-from fracgpu.card import Card, Health, model_key
-from fracgpu.container import effective
+from fracgpu.cards.annotations import read_cards, write_cards
+from fracgpu.cards.card import Card, Health, model_key
+from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.errors import WireError
-from fracgpu.node_marks import NodeMarks, find_marks, shares
-from fracgpu.views import PodView
-from fracgpu.wire import read_cards, write_cards
+from fracgpu.k8s.container import effective
+from fracgpu.state.pod_info import PodView
 
 _LABEL_CHARS: Final = 63
 _OURS: Final = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
 
 

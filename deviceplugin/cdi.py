@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from deviceplugin.cards import DeviceNode
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card
+from fracgpu.cards.card import Card
+from fracgpu.state.allocation import Slice
 
 # 0.5.0 is the first version in which a device name may begin with a digit, as ours may.
 # Source: the CDI specification's version table.

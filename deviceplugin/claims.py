@@ -7,12 +7,12 @@ from enum import Enum
 from typing import Final
 
 from fracgpu import names
-from fracgpu.allocation import Hold, Slice, holds_by_card
-from fracgpu.card import Card, CardUuid, Health
-from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.snapshot import holds_of
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.state.allocation import Hold, Slice, holds_by_card
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import holds_of
 from fracgpu.units import Mib
-from fracgpu.views import PodView
 
 PodKey = tuple[str, str]
 """Namespace and name: all that PodResources tells of a pod."""

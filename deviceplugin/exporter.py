@@ -10,7 +10,7 @@ from deviceplugin.cards import Cards, CardsUnavailableError, ReadingRound
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.usage import UsagePicture, picture_usage
-from fracgpu.views import PodView
+from fracgpu.state.pod_info import PodView
 from process.clock import Clock
 
 log = structlog.get_logger()

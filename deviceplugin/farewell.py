@@ -13,8 +13,8 @@ from deviceplugin.cdi import CdiError, device_name
 from deviceplugin.injection import HandedOut, SpecStore
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.report import NodeWriter, take_back
-from fracgpu.node_marks import marks_of, shares
-from fracgpu.views import PodView
+from fracgpu.cards.node_marks import marks_of, shares
+from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError
 from kube.events import EventLevel, Regarding
 from kube.kinds import NODES, Kind

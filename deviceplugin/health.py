@@ -6,7 +6,7 @@ from typing import Final
 
 from deviceplugin.cards import Reading, ReadingRound
 from deviceplugin.xid import Severity, severity, xid_text
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 
 # One reading that fails may be a driver taking its time; three in a row are a card that is gone.
 _FAILURES_UNTIL_UNREACHABLE: Final = 3

@@ -5,8 +5,8 @@ from contextlib import aclosing
 from typing import Final, Protocol
 
 from deviceplugin.inventory import CardBoard
-from fracgpu.card import Card, CardUuid, Health
-from fracgpu.views import PodView
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.state.pod_info import PodView
 from kube.events import EventLevel, Regarding
 from kube.kinds import NODES, PODS
 

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from deviceplugin.cards import CardFacts, Cards, CardsUnavailableError, DeviceNode, Survey
-from fracgpu.card import Card, CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock
 

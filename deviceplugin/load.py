@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deviceplugin.usage import CardUse, UsagePicture
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 
 _FULL_PERCENT: Final = 100.0

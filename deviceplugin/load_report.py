@@ -13,8 +13,8 @@ from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.report import NodeWriter
 from deviceplugin.usage import UsagePicture
 from fracgpu import names
+from fracgpu.cards.annotations import read_foreign, write_foreign, write_heat, write_time
 from fracgpu.errors import WireError
-from fracgpu.wire import read_foreign, write_foreign, write_heat, write_time
 from kube.errors import KubeError
 from kube.kinds import NODES
 from process.clock import Clock

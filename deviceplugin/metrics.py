@@ -19,7 +19,7 @@ from deviceplugin.families import (
 )
 from deviceplugin.usage import CardUse, PodUse, UsagePicture
 from deviceplugin.xid import xid_meaning
-from fracgpu.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid, Health
 from process.telemetry import Registry
 
 # After as many collecting periods a picture is not served as if it were fresh.

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from deviceplugin.outfit import Mps, MpsError
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from process.clock import Clock
 
 log = structlog.get_logger()

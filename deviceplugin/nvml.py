@@ -24,7 +24,7 @@ from deviceplugin.nvml_calls import NvmlCalls, driver_is_lost, library_is_outdat
 from deviceplugin.nvml_card import FoundCard, NvmlCard
 from deviceplugin.nvml_events import XidWatch
 from deviceplugin.nvml_topology import NvmlTopology, Place
-from fracgpu.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid, Health
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess
 

@@ -12,7 +12,7 @@ from deviceplugin.nvml_figures import NvmlFigures
 from deviceplugin.nvml_gpm import NvmlGpm
 from deviceplugin.nvml_processes import NvmlProcesses
 from deviceplugin.nvml_reserve import LearntReserve, Memory
-from fracgpu.card import Card, CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deviceplugin.nvml_calls import NvmlCalls
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 
 # Distances are only compared: NVLink is 1 (nine links or more) to 9 (one), PCIe is NVML's own
 # level from 10 (one switch between) over 20, 30 and 40 (one socket) to 50 (another socket).

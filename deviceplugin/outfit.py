@@ -11,7 +11,7 @@ from deviceplugin.claims import Claim
 from deviceplugin.inventory import Stock
 from deviceplugin.vendor import VendorError, VendorSpecs
 from fracgpu import names
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 
 MPS: Final = "mps"
 _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"

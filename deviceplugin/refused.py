@@ -6,8 +6,8 @@ from typing import Final, Protocol
 import structlog
 
 from fracgpu.errors import WireError
-from fracgpu.refused import is_replaced, was_refused
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.refused_pod import is_replaced, was_refused
 from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, Regarding
 from kube.kinds import PODS, Kind

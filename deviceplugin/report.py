@@ -20,7 +20,7 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import CardBoard
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu import names
-from fracgpu.node_marks import NodeMarks
+from fracgpu.cards.node_marks import NodeMarks
 from kube.client import PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES, Kind

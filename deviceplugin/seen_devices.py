@@ -12,7 +12,7 @@ from pathlib import Path
 from deviceplugin.attribution import owner_in_cgroup
 from deviceplugin.cards import CardFacts
 from deviceplugin.links import host_file
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 
 CardFiles = Mapping[CardUuid, Sequence[tuple[str, int]]]
 """Each card's own device files: the path in a container, and the device number."""

@@ -36,8 +36,8 @@ from deviceplugin.settings import DevicePluginSettings
 from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import Wiring
 from fracgpu import names
+from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import PodView, read_pod
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from deviceplugin.attribution import Owner
 from deviceplugin.cards import CardFacts, CardProcess, Reading, ReadingRound
 from deviceplugin.inventory import Stock
-from fracgpu.card import CardUuid
-from fracgpu.views import PodView
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
 
 _FULL_PERCENT = 100.0
 

@@ -15,7 +15,7 @@ from deviceplugin.outfit import OutfitError, Outfitter
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.slot_memory import SlotMemory
 from fracgpu.errors import WireError
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock

@@ -5,12 +5,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from fracgpu.card import Health, model_allowed
-from fracgpu.explained import Explanation, Holder, Home, Remedy, RemedyKind, World
-from fracgpu.explanation import holders_of, home_of, try_cards
-from fracgpu.placement import Placement
-from fracgpu.request import FULL_CORES, ContainerNeed, PodNeed
-from fracgpu.snapshot import CardLoad, NodeLoads
+from fracgpu.cards.card import Health, model_allowed
+from fracgpu.explain.answers import Explanation, Holder, Home, Remedy, RemedyKind, World
+from fracgpu.explain.explanation import holders_of, home_of, try_cards
+from fracgpu.placement.placement import Placement
+from fracgpu.request.language import FULL_CORES, ContainerNeed, PodNeed
+from fracgpu.state.snapshot import CardLoad, NodeLoads
 from fracgpu.units import Mib, format_mib, share_of
 
 _MOST_NODES_TOLD: Final = 3

@@ -18,11 +18,11 @@ from typing import Final, Protocol, assert_never
 
 import structlog
 
-from fracgpu.card import CardUuid, NodeCards
-from fracgpu.picture import Move, Occupant, Picture
-from fracgpu.rebalancing import revalidate
-from fracgpu.thresholds import Mode, Policy
-from fracgpu.usage import blindness
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import Move, Occupant, Picture
+from fracgpu.disruption.heat import blindness
+from fracgpu.disruption.planner import revalidate
+from fracgpu.disruption.policy import Mode, Policy
 from rebalancer.evictor import Outcome, Verdict
 from rebalancer.journal import Journal
 from rebalancer.moves import UNDER_WAY, Ending, MovePhase, MoveRecord

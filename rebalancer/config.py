@@ -4,10 +4,10 @@ import hashlib
 from typing import Any, Final
 
 from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
+from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
 from fracgpu.errors import shorten
-from fracgpu.request import Strategy
+from fracgpu.request.language import Strategy
 from fracgpu.spelling import unknown_keys
-from fracgpu.thresholds import Mode, Policy, Tunable, tunables
 from kube.follow import strict_mapping
 
 KEY: Final = REBALANCER

@@ -8,10 +8,10 @@ from typing import Final
 import structlog
 
 from fracgpu import names
-from fracgpu.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.annotations import write_cordons
+from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.errors import WireError
-from fracgpu.views import read_node
-from fracgpu.wire import write_cordons
+from fracgpu.state.pod_info import read_node
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import NODES

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from fracgpu.disruption.disruption_state import Move
 from fracgpu.errors import WireError
-from fracgpu.picture import Move
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import PODS

@@ -7,10 +7,10 @@ from typing import Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.card import CardUuid
-from fracgpu.picture import Picture
-from fracgpu.thresholds import Mode, Policy
-from fracgpu.usage import Reading, unrelievable
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.heat import Reading, unrelievable
+from fracgpu.disruption.policy import Mode, Policy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.evictor import Verdict

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import structlog
 
-from fracgpu.card import CardUuid
-from fracgpu.picture import Move, Picture, Plan
-from fracgpu.rebalancing import advance_all, cards_to_repel, plan_moves
-from fracgpu.request import Strategy
-from fracgpu.thresholds import Mode, Policy
-from fracgpu.usage import CardHeat, Heat, blindness
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Move, Picture, Plan
+from fracgpu.disruption.heat import CardHeat, Heat, blindness
+from fracgpu.disruption.planner import advance_all, cards_to_repel, plan_moves
+from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.request.language import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.book import MoveBook, Unreadable

@@ -5,9 +5,9 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from fracgpu.picture import Reason
-from fracgpu.thresholds import Mode
-from fracgpu.usage import Heat, Trust
+from fracgpu.disruption.disruption_state import Reason
+from fracgpu.disruption.heat import Heat, Trust
+from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
 from rebalancer.evictor import Outcome
 from rebalancer.moves import Ending, MovePhase

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
-from fracgpu.card import CardUuid
-from fracgpu.picture import Move, PastMove
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Move, PastMove
 from kube.objects import decode, encode
 
 KEPT: Final = timedelta(hours=25)  # the longest budget looks back a day

@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from fracgpu.card import CardUuid
-from fracgpu.thresholds import Policy
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.heat import CardUsage, PodUse, Reading, Trust
+from fracgpu.disruption.policy import Policy
 from fracgpu.units import MAX_MIB, Mib
-from fracgpu.usage import CardUsage, PodUse, Reading, Trust
 from rebalancer import queries
 from rebalancer.prometheus import NoAnswer, Sample, Trouble, is_sane
 

@@ -10,7 +10,7 @@ gone; hence the questions about age and coverage, without which no other answer 
 
 from typing import Final
 
-from fracgpu.thresholds import Policy
+from fracgpu.disruption.policy import Policy
 
 _PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
 _RATIO: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"

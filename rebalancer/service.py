@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from fracgpu import names
-from fracgpu.request import Strategy
-from fracgpu.thresholds import Policy
+from fracgpu.disruption.policy import Policy
+from fracgpu.request.language import Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder

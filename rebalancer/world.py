@@ -6,12 +6,12 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from fracgpu.card import CardUuid, NodeCards
-from fracgpu.ledger import Ledger
-from fracgpu.nodefit import Taint, read_rules, read_taints
-from fracgpu.picture import Occupant
-from fracgpu.snapshot import Snapshot
-from fracgpu.views import read_node, read_pod
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import Occupant
+from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS

@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from fracgpu.allocation import Assignment, PodRecord
-from fracgpu.ledger import Ledger
-from fracgpu.views import PodView
+from fracgpu.state.allocation import Assignment, PodRecord
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock

@@ -11,11 +11,11 @@ from typing import Final
 
 import structlog
 
-from fracgpu.board import Board
-from fracgpu.bookings import BoundPod
-from fracgpu.card import NodeCards
-from fracgpu.ledger import Ledger
-from fracgpu.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.cards.card import NodeCards
+from fracgpu.placement.node_matrix import Board
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
 from process.clock import Clock
 from scheduler.book import AnyPod
 

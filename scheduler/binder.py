@@ -14,13 +14,13 @@ from typing import Any, Final, Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.allocation import Assignment
-from fracgpu.ledger import Ledger
-from fracgpu.placement import NoPlacement
-from fracgpu.request import PodNeed, Strategy
-from fracgpu.resources import requested
-from fracgpu.views import PodView
-from fracgpu.wire import write_assignment
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.k8s.resources import requested
+from fracgpu.placement.placement import NoPlacement
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.allocation import Assignment
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.assumptions import Assumptions, PodReader, read_now

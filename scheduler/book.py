@@ -5,11 +5,11 @@ from collections.abc import Callable
 import structlog
 
 from fracgpu import names
-from fracgpu.bookings import BoundPod, read_bound
-from fracgpu.card import NodeCards
+from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
-from fracgpu.ledger import Ledger
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.state.bound_pod import BoundPod, read_bound
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView, read_node, read_pod
 from kube.informer import Change, ChangeType
 from scheduler.patience import News
 from scheduler.roster import Roster

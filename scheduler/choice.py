@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from fracgpu.card import CardUuid, Host
-from fracgpu.placement import NoPlacement, Placement, place
-from fracgpu.request import PodNeed, Strategy
-from fracgpu.snapshot import NodeLoads
+from fracgpu.cards.card import CardUuid, Host
+from fracgpu.placement.placement import NoPlacement, Placement, place
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.snapshot import NodeLoads
 
 
 class CardChooser(Protocol):

@@ -7,13 +7,13 @@ No request and no API server is in it. Whoever wants the extender's own answer w
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from fracgpu.board import Board
-from fracgpu.ledger import Ledger
-from fracgpu.placement import MAX_SCORE, NoPlacement, Placement
-from fracgpu.request import Strategy
-from fracgpu.resources import requested
-from fracgpu.survey import Survey
-from fracgpu.views import PodView
+from fracgpu.k8s.resources import requested
+from fracgpu.placement.fit_index import Survey
+from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.placement import MAX_SCORE, NoPlacement, Placement
+from fracgpu.request.language import Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
 from process.clock import Clock
 from scheduler.book import Book
 from scheduler.choice import CardChooser, choose_cards

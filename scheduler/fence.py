@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from fracgpu.allocation import PodRecord
-from fracgpu.views import PodView
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.book import AnyPod

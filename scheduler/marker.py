@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fracgpu import names
-from fracgpu.allocation import PodRecord
-from fracgpu.views import PodView
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.pod_info import PodView
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
 from kube.lease import micro_time

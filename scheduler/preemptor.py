@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from fracgpu.bookings import BoundPod
-from fracgpu.budgets import Budget, Subject, read_budget
-from fracgpu.card import NO_HOST, Host
+from fracgpu.cards.card import NO_HOST, Host
 from fracgpu.errors import WireError
-from fracgpu.ledger import Ledger
-from fracgpu.preemption import Occupant, Room, Victims, choose_victims
-from fracgpu.request import PodNeed, Strategy
-from fracgpu.resources import requested
-from fracgpu.snapshot import NodeLoads
-from fracgpu.views import PodView
+from fracgpu.k8s.disruption_budget import Budget, Subject, read_budget
+from fracgpu.k8s.resources import requested
+from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import NodeLoads
 from process.clock import Clock
 from scheduler.protocol import PreemptionArgs
 from scheduler.roster import Roster

@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fracgpu.cards.annotations import UNREADABLE
 from fracgpu.errors import WireError
-from fracgpu.placement import MAX_SCORE
-from fracgpu.preemption import Victims
-from fracgpu.views import PodView, read_pod
-from fracgpu.wire import UNREADABLE
+from fracgpu.placement.placement import MAX_SCORE
+from fracgpu.placement.preemption import Victims
+from fracgpu.state.pod_info import PodView, read_pod
 
 
 class ProtocolError(Exception):

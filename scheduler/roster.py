@@ -1,7 +1,7 @@
 """The bound pods: by UID, and what they take of each node besides cards."""
 
-from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST, Host
+from fracgpu.cards.card import NO_HOST, Host
+from fracgpu.state.bound_pod import BoundPod
 
 
 class Roster:

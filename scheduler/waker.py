@@ -11,10 +11,10 @@ from typing import Final
 
 import structlog
 
-from fracgpu.ledger import Ledger
-from fracgpu.request import Strategy
-from fracgpu.survey import FITS, Survey
-from fracgpu.views import PodView
+from fracgpu.placement.fit_index import FITS, Survey
+from fracgpu.request.language import Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.book import AnyPod

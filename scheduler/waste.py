@@ -1,7 +1,8 @@
 """The strategy ``least-waste`` in the extender: fed by the books, learning from the pods it sees.
 
-What it takes to judge a node, `fracgpu.policies.least_waste`, is worked out beforehand and between
-requests. Until that is done for the first time, cards' own scores decide (the tightest card).
+What it takes to judge a node, `fracgpu.placement.policies.least_waste.policy`, is worked out
+beforehand and between requests. Until that is done for the first time, cards' own scores decide
+(the tightest card).
 
 The extender, ``fracgpu explain``, replays and benchmarks all ask this one class, so that what is
 measured and what is explained is what runs.
@@ -17,20 +18,20 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fracgpu.board import SHARES, USABLE, Board, Rows
-from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST, CardUuid, Host
-from fracgpu.policies.least_waste import LeastWaste
-from fracgpu.policies.node_table import NodeFree
-from fracgpu.policies.waste import MAX_CARDS
-from fracgpu.policies.workload_mix import (
+from fracgpu.cards.card import NO_HOST, CardUuid, Host
+from fracgpu.placement.node_matrix import SHARES, USABLE, Board, Rows
+from fracgpu.placement.policies.least_waste.fill_sequences import MAX_CARDS
+from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.workload_mix import (
     WHOLE_CARD_MILLI,
     PodClass,
     Want,
     WorkloadMix,
     drift_ratio,
 )
-from fracgpu.request import PodNeed
+from fracgpu.policies.node_table import NodeFree
+from fracgpu.request.language import PodNeed
+from fracgpu.state.bound_pod import BoundPod
 from process.clock import Clock
 from scheduler.roster import Roster
 

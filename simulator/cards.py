@@ -24,7 +24,7 @@ from deviceplugin.cards import (
     ReadingRound,
     Survey,
 )
-from fracgpu.card import Card, CardUuid, Health
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock, SystemClock
 

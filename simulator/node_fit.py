@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from fracgpu.container import ContainerKind, effective
+from fracgpu.k8s.container import ContainerKind, effective
 from simulator import objects
 from simulator.quantities import parse
 from simulator.selectors import Requirement

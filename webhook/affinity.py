@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from fracgpu import names
-from fracgpu.grant import Grant
-from fracgpu.granted import Requirement
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Requirement
 from webhook.patch import Edit
 from webhook.pod import Affinity, NodeSelector, Term
 

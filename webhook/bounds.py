@@ -6,14 +6,14 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.bounds import (
+from fracgpu.errors import shorten
+from fracgpu.request.bounds import (
     MAX_ANNOTATIONS,
     MAX_CONTAINERS,
     MAX_KEY_CHARS,
     MAX_NAME_CHARS,
     MAX_RESOURCES,
 )
-from fracgpu.errors import shorten
 from webhook.pod import Container, Pod
 from webhook.rules import Outcome, Refusal, Untouched
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
-from fracgpu.granted import Granted, read_granted
-from fracgpu.request import read_request
+from fracgpu.request.grant_note import Granted, read_granted
+from fracgpu.request.language import read_request
 from webhook.affinity import node_edits
 from webhook.bounds import judge_bounds
 from webhook.environment import places

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu import config
-from fracgpu.card import model_key
-from fracgpu.dialects import read_dialect_settings
-from fracgpu.dialects.settings import DIALECT_OPTIONS, DIALECTS
+from fracgpu.cards.card import model_key
 from fracgpu.errors import WireError
-from fracgpu.grant import ClassRule
+from fracgpu.request.dialects import read_dialect_settings
+from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS
+from fracgpu.request.grant import ClassRule
 from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
 from kube.follow import strict_mapping

@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from fracgpu.allocation import PodRecord
-from fracgpu.card import CardClass, NodeCards, card_classes
-from fracgpu.labels import labelled_cards
-from fracgpu.ledger import Ledger
+from fracgpu.cards.card import CardClass, NodeCards, card_classes
+from fracgpu.cards.node_labels import labelled_cards
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import read_node, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import read_node, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS

@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Final
 
 from fracgpu import names
-from fracgpu.card import CardClass
-from fracgpu.dialects import (
+from fracgpu.cards.card import CardClass
+from fracgpu.errors import RequestError, shorten
+from fracgpu.request.dialects import (
     PodPieces,
     Understood,
     enabled_dialects,
     in_authors_words,
     understand,
 )
-from fracgpu.errors import RequestError, shorten
-from fracgpu.grant import ClassRule, Grant, grant
-from fracgpu.granted import (
+from fracgpu.request.grant import ClassRule, Grant, grant
+from fracgpu.request.grant_note import (
     NO_SEAL,
     Granted,
     Seal,
@@ -25,7 +25,7 @@ from fracgpu.granted import (
     with_changes,
     words_of,
 )
-from fracgpu.request import PodRequest
+from fracgpu.request.language import PodRequest
 from webhook.affinity import node_edits, requirements
 from webhook.bounds import asks_us, judge_bounds
 from webhook.environment import refuse_chosen_cards, void_edits

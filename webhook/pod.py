@@ -5,9 +5,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from fracgpu.container import ContainerSpec
 from fracgpu.errors import shorten_bytes
-from fracgpu.views import container_specs
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.state.pod_info import container_specs
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fracgpu import names
-from fracgpu.grant import Grant
+from fracgpu.request.grant import Grant
 from webhook.environment import places
 from webhook.patch import Edit, escape
 from webhook.pod import Container, Pod, amounts

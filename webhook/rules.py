@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fracgpu import names
-from fracgpu.dialects import DialectSettings
-from fracgpu.grant import ClassRule
+from fracgpu.request.dialects import DialectSettings
+from fracgpu.request.grant import ClassRule
 from fracgpu.units import Mib
 from webhook.patch import Edit
 

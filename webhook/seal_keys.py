@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from fracgpu.granted import LASTS, SKEW
+from fracgpu.request.grant_note import LASTS, SKEW
 
 # Replicas follow the Secret by a watch, which tells them within seconds.
 SPREADS: Final = timedelta(seconds=20)

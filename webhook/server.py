@@ -10,9 +10,9 @@ import structlog
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.card import CardClass
+from fracgpu.cards.card import CardClass
 from fracgpu.errors import shorten
-from fracgpu.granted import Seal
+from fracgpu.request.grant_note import Seal
 from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes

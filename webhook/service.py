@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
-from fracgpu.granted import Seal
+from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
 from process.clock import SystemClock

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fracgpu import names
-from fracgpu.dialects.table import NAMES
+from fracgpu.request.dialects.registry import NAMES
 from fracgpu.spelling import did_you_mean
 
 ALL: Final = "all"

@@ -1,1 +1,0 @@
-"""Policies that judge where a pod goes by what the whole cluster loses by it."""

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.policies.waste import MAX_CARDS, Index, Levels
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want
+from fracgpu.placement.policies.least_waste.fill_sequences import MAX_CARDS, Index, Levels
+from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI, Want
 
 _FIRST_ROWS: Final = 64
 

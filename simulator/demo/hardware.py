@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import NAMESPACE_DNS, uuid5
 
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
 
 

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from fracgpu.card import CardUuid, NodeCards
-from fracgpu.ledger import Ledger
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView, read_node, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS

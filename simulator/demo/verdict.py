@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fracgpu.allocation import Assignment
+from fracgpu.state.allocation import Assignment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.allocation import Assignment
-from fracgpu.placement import Placement
-from fracgpu.request import Strategy
-from fracgpu.snapshot import NodeLoads
+from fracgpu.placement.placement import Placement
+from fracgpu.request.language import Strategy
+from fracgpu.state.allocation import Assignment
+from fracgpu.state.snapshot import NodeLoads
 from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
 from scheduler.waste import WasteOrder
 from simulator.replay.state import NOW, FleetState

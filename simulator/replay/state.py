@@ -6,15 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from fracgpu.allocation import Assignment, holds_by_card
-from fracgpu.board import Board, Rows
-from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST, NodeCards
-from fracgpu.container import ContainerSpec
-from fracgpu.ledger import Ledger
-from fracgpu.request import PodNeed, Strategy
-from fracgpu.snapshot import NodeLoads, PodHolds
-from fracgpu.survey import FITS, Answers, Survey
+from fracgpu.cards.card import NO_HOST, NodeCards
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.placement.fit_index import FITS, Answers, Survey
+from fracgpu.placement.node_matrix import Board, Rows
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.allocation import Assignment, holds_by_card
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.snapshot import NodeLoads, PodHolds
 from scheduler.roster import Roster
 from simulator.replay.workload import ReplayPod
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from fracgpu.card import NO_HOST, Card, CardUuid, Host, NodeCards, model_allowed, model_key
-from fracgpu.policies.workload_mix import WHOLE_CARD_MILLI, Want
-from fracgpu.request import ContainerNeed, PodNeed
-from fracgpu.resources import requested
+from fracgpu.cards.card import NO_HOST, Card, CardUuid, Host, NodeCards, model_allowed, model_key
+from fracgpu.k8s.resources import requested
+from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI, Want
+from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
-from fracgpu.views import PodView
 
 # A trace counts in thousandths of a card; each stands for so many MiB, so that nothing is rounded.
 _MIB_PER_MILLI: Final = 80

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from benchmarks.referee import Policy
 from fracgpu import names
-from fracgpu.card import Card, CardUuid
-from fracgpu.placement import Placement
-from fracgpu.policies.workload_mix import Want, WorkloadMix
-from fracgpu.request import Strategy
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.placement.placement import Placement
+from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
+from fracgpu.request.language import Strategy
+from fracgpu.state.pod_info import read_node, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import read_node, read_pod
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.book import decode_any_pod

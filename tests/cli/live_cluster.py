@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from fracgpu.wire import write_assignment
 from kube.client import KubeClient
 from kube.kinds import PODS
 from simulator.apiserver import ApiServer

@@ -11,15 +11,15 @@ import pytest
 from cli.choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from cli.cluster import Observed, read_seen_node, read_subject, world_of
 from fracgpu import names
-from fracgpu.bookings import read_bound
-from fracgpu.card import Card, CardUuid, Health
-from fracgpu.explained import Explanation, Verdict
-from fracgpu.explanation import explain
-from fracgpu.placement import Placement
-from fracgpu.request import Strategy
+from fracgpu.cards.annotations import write_time
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.explain.answers import Explanation, Verdict
+from fracgpu.explain.explanation import explain
+from fracgpu.placement.placement import Placement
+from fracgpu.request.language import Strategy
+from fracgpu.state.bound_pod import read_bound
+from fracgpu.state.pod_info import read_node
 from fracgpu.units import Mib
-from fracgpu.views import read_node
-from fracgpu.wire import write_time
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType
 from kube.kinds import CONFIGMAPS, NAMESPACES

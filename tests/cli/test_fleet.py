@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from cli.fleet import fleet_json, fleet_of
-from fracgpu.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid, Health
 from fracgpu.units import Mib
 from tests.support.core import a_card, a_hold
 from tests.support.explaining import NOON, Cluster

@@ -12,8 +12,8 @@ import yaml
 from cli.run import ROLES
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
-from fracgpu.request import Strategy
-from fracgpu.thresholds import Mode
+from fracgpu.disruption.policy import Mode
+from fracgpu.request.language import Strategy
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fracgpu.refused import REFUSAL_REASONS
+from fracgpu.state.refused_pod import REFUSAL_REASONS
 from tests.support.policies import ADMIN, agent_of, policy, refusals
 
 Json = dict[str, Any]

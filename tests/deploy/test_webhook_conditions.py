@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fracgpu import names
-from fracgpu.dialects.table import DIALECTS
+from fracgpu.request.dialects.registry import DIALECTS
 from webhook.rules import BUILT_IN_WORKLOADS
 
 Json = dict[str, Any]

@@ -17,11 +17,11 @@ from deviceplugin.claims import SlotHolder
 from deviceplugin.injection import SpecStore
 from deviceplugin.inventory import CardBoard, Stock
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card, CardUuid, Health
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import PodView, read_pod
-from fracgpu.wire import write_assignment
 from process.clock import Clock
 
 NODE = "gpu-1"

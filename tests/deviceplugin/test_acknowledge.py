@@ -8,10 +8,10 @@ from typing import Any
 from deviceplugin.acknowledge import WiredNotes, wired_text
 from deviceplugin.claims import Claim
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
-from fracgpu.views import PodView
 from kube.errors import Conflict
 from kube.kinds import Kind
 from tests.deviceplugin.builders import a_card, a_pod

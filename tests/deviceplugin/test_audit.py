@@ -13,8 +13,8 @@ from deviceplugin.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.claims import SlotHolder
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.seen_devices import SeenDevices
-from fracgpu.card import CardUuid
-from fracgpu.views import PodView
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
 from tests.deviceplugin.builders import a_container, a_holder, a_pod
 from tests.fakes.clock import VirtualClock
 

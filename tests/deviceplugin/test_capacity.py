@@ -20,8 +20,8 @@ from deviceplugin.capacity import (
 )
 from deviceplugin.cards import LeftOut
 from fracgpu import names
-from fracgpu.card import Health
-from fracgpu.wire import read_cards
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
 from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
 from tests.fakes.clock import NOON
 

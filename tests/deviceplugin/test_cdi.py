@@ -16,8 +16,8 @@ from deviceplugin.cdi import (
     qualified_name,
     spec_for,
 )
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card
 

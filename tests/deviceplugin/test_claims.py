@@ -18,10 +18,10 @@ from deviceplugin.claims import (
     whole_amount,
 )
 from fracgpu import names
-from fracgpu.allocation import Hold
-from fracgpu.card import DEFAULT_SLOTS, Card
+from fracgpu.cards.card import DEFAULT_SLOTS, Card
+from fracgpu.state.allocation import Hold
+from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
-from fracgpu.views import PodView
 from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_pod
 
 

@@ -15,7 +15,7 @@ from deviceplugin.cards import (
 )
 from deviceplugin.exporter import Exporter
 from deviceplugin.metrics import DevicePluginMetrics
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_pod
 from tests.deviceplugin.test_attribution import UID, a_process

@@ -5,7 +5,7 @@ import pytest
 from deviceplugin.cards import Figures, Reading, ReadingRound
 from deviceplugin.health import HealthWatch, out_of_service
 from deviceplugin.xid import xid_text
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 

@@ -23,7 +23,7 @@ from deviceplugin.proto import podresources_pb2 as listed
 from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import Wiring
 from fracgpu import names
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import PODS

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from deviceplugin.cards import CardsUnavailableError, DeviceNode
 from deviceplugin.inventory import slots
-from fracgpu.card import Health
+from fracgpu.cards.card import Health
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_stock, a_survey
 from tests.fakes.clock import VirtualClock

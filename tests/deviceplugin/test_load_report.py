@@ -15,9 +15,9 @@ from deviceplugin.load_report import LoadReport
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.usage import UsagePicture, picture_usage
 from fracgpu import names
-from fracgpu.card import CardUuid
+from fracgpu.cards.annotations import read_foreign, read_heat, read_load_time, write_foreign
+from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
-from fracgpu.wire import read_foreign, read_heat, read_load_time, write_foreign
 from tests.deviceplugin.builders import NODE, a_card, a_stock
 from tests.deviceplugin.test_report import FakeNode
 from tests.fakes.clock import VirtualClock

@@ -11,7 +11,7 @@ from deviceplugin.attribution import Owner
 from deviceplugin.cards import CardProcess, Figures, Reading, ReadingRound
 from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
 from deviceplugin.usage import UsagePicture, picture_usage
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_pod, a_stock
 

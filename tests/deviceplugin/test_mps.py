@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.mps import MpsDaemons
 from deviceplugin.outfit import MpsError
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from process.clock import SystemClock
 from tests.support.stand_ins import MPS_CONTROL, a_program
 from tests.support.waiting import until_true

@@ -11,7 +11,7 @@ import pytest
 
 from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.nvml import NvmlReader
-from fracgpu.card import CardUuid, Health
+from fracgpu.cards.card import CardUuid, Health
 from tests.fakes.nvml import MIB, NOT_SUPPORTED, FakeNvml, FakeNvmlCard
 from tests.support.nvml import Standin, a_card
 from tests.support.waiting import until

@@ -11,8 +11,8 @@ from deviceplugin.mps import Folders
 from deviceplugin.outfit import Enforcer, Mps, MpsError, OutfitError, Outfitter
 from deviceplugin.vendor import VendorSpecs
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_pod, a_stock
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from deviceplugin.refused import RefusedPods
 from fracgpu import names
-from fracgpu.views import read_pod
+from fracgpu.state.pod_info import read_pod
 from kube.errors import NotFound, Unavailable
 from kube.events import EventLevel, Regarding
 from kube.kinds import Kind

@@ -12,8 +12,8 @@ from deviceplugin.cards import CardsUnavailableError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.report import NodeReport
 from fracgpu import names
-from fracgpu.card import Health
-from fracgpu.wire import read_cards
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
 from kube.client import PatchType
 from kube.errors import Unavailable
 from kube.kinds import Kind

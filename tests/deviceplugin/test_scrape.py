@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from deviceplugin.families import Dialect
-from fracgpu.thresholds import Policy
+from fracgpu.disruption.policy import Policy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
 from rebalancer import queries

@@ -12,13 +12,13 @@ import pytest
 from deviceplugin.audit import Disagreement
 from deviceplugin.claims import whole_amount
 from fracgpu import names
-from fracgpu.card import Health
-from fracgpu.ledger import Ledger
-from fracgpu.placement import NoPlacement, Placement, place
-from fracgpu.request import ContainerNeed, PodNeed, Strategy
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
+from fracgpu.placement.placement import NoPlacement, Placement, place
+from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import read_node, read_pod
 from fracgpu.units import Mib
-from fracgpu.views import read_node, read_pod
-from fracgpu.wire import read_cards
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object

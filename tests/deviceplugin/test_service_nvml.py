@@ -14,9 +14,9 @@ from aiohttp import ClientError, ClientSession
 
 from deviceplugin.claims import whole_amount
 from fracgpu import names
-from fracgpu.card import Card, CardUuid, Health
+from fracgpu.cards.annotations import read_cards, read_foreign
+from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
-from fracgpu.wire import read_cards, read_foreign
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from simulator.apiserver import ApiServer

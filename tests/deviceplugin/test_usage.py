@@ -7,9 +7,9 @@ import pytest
 from deviceplugin.attribution import Owner
 from deviceplugin.cards import CardProcess, Figures, Reading, ReadingRound
 from deviceplugin.usage import CardUse, PodUse, picture_usage
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
-from fracgpu.views import PodView
 from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
 
 A = CardUuid("GPU-a")

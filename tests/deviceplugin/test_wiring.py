@@ -17,7 +17,7 @@ from deviceplugin.outfit import Outfitter
 from deviceplugin.podresources import PodResources, PodResourcesError
 from deviceplugin.vendor import VendorSpecs
 from deviceplugin.wiring import NotWiredError, Wiring
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.errors import KubeError, NotFound, Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import (

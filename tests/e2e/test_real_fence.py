@@ -17,8 +17,8 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from fracgpu.views import PodView, read_pod
-from fracgpu.wire import write_assignment
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from kube.kinds import NODES
 from tests.support.gpu import some_cards
 from tests.support.real_node import NODE, RealNode, a_real_node

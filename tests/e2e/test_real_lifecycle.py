@@ -5,7 +5,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from fracgpu.node_marks import marks_of
+from fracgpu.cards.node_marks import marks_of
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from tests.support.gpu import some_cards

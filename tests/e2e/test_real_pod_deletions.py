@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.node_marks import marks_of
+from fracgpu.cards.node_marks import marks_of
 from kube.client import KubeClient, PatchType
 from kube.kinds import NODES, PODS
 from tests.e2e.test_real_policies import world  # noqa: F401 - a fixture

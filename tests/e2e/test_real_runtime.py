@@ -6,7 +6,7 @@ import pytest
 
 from deviceplugin.audit import Disagreement
 from fracgpu import names
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards
 from tests.support.node import short_folder
 from tests.support.real_node import RealNode, a_real_node

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.card import Health
+from fracgpu.cards.card import Health
 from kube.kinds import CONFIGMAPS, PODS
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.real_scheduler import World, assert_cards_hold, real_scheduler

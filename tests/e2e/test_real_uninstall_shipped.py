@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from fracgpu import names
-from fracgpu.node_marks import marks_of
+from fracgpu.cards.node_marks import marks_of
 from kube.errors import NotFound
 from kube.kinds import EVENTS, LEASES, PODS
 from kube.objects import decode_object

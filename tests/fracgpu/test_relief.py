@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-from fracgpu.explained import RemedyKind, Site, Subject, World
-from fracgpu.explanation import explain
+from fracgpu.explain.answers import RemedyKind, Site, Subject, World
+from fracgpu.explain.explanation import explain
 from fracgpu.relief import lapsing_cordons, leaving_pods, opened_nodes
-from fracgpu.request import PodNeed
+from fracgpu.request.language import PodNeed
 from tests.support.core import a_card, a_need, a_pod_need
 from tests.support.explaining import NOON, Cluster, a_waiting_pod
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from fracgpu.picture import Move
-from fracgpu.thresholds import Mode, Policy
+from fracgpu.disruption.disruption_state import Move
+from fracgpu.disruption.policy import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.conductor import under_way

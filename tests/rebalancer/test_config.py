@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.request import Strategy
-from fracgpu.thresholds import Mode, Policy, tunables
+from fracgpu.disruption.policy import Mode, Policy, tunables
+from fracgpu.request.language import Strategy
 from rebalancer.config import (
     PLACEMENT_DEFAULT,
     camel,

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from fracgpu.card import CardUuid, Cordon, NodeCards
-from fracgpu.wire import write_cordons
+from fracgpu.cards.annotations import write_cordons
+from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
 from rebalancer.cordons import Cordons, Wanted, wanted_on

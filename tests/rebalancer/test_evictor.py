@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.picture import Move
+from fracgpu.disruption.disruption_state import Move
 from kube.client import KubeClient
 from kube.errors import (
     Cause,

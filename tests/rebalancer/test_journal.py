@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from kube.events import EventLevel, Regarding
 from rebalancer.evictor import Outcome, Verdict
 from rebalancer.journal import Journal

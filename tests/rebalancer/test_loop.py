@@ -8,9 +8,9 @@ import pytest
 import structlog
 
 from fracgpu import names
-from fracgpu.card import CardUuid
-from fracgpu.request import Strategy
-from fracgpu.thresholds import Mode, Policy
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.request.language import Strategy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.moves import Ending, MovePhase

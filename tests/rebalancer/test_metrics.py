@@ -2,9 +2,9 @@
 
 from prometheus_client import CollectorRegistry
 
-from fracgpu.picture import Reason
-from fracgpu.thresholds import Mode
-from fracgpu.usage import Heat, Trust
+from fracgpu.disruption.disruption_state import Reason
+from fracgpu.disruption.heat import Heat, Trust
+from fracgpu.disruption.policy import Mode
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves import Ending
 

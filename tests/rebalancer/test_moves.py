@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from rebalancer.moves import (
     ENDED,
     NEXT,

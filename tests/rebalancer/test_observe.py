@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from fracgpu.card import CardUuid
-from fracgpu.thresholds import Policy
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.heat import Trust
+from fracgpu.disruption.policy import Policy
 from fracgpu.units import Mib
-from fracgpu.usage import Trust
 from rebalancer.observe import Measured, MeasuredUsage
 from rebalancer.prometheus import NoAnswer, Prometheus, Sample, Trouble
 from simulator.prometheus import RealPrometheus

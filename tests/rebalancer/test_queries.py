@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from fracgpu.thresholds import Policy
+from fracgpu.disruption.policy import Policy
 from rebalancer import queries
 
 SHORT = Policy(

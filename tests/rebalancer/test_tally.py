@@ -7,8 +7,8 @@ from datetime import timedelta
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fracgpu.picture import HeldBack, Picture, Plan, Reason
-from fracgpu.thresholds import Mode, Policy
+from fracgpu.disruption.disruption_state import HeldBack, Picture, Plan, Reason
+from fracgpu.disruption.policy import Mode, Policy
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.observe import Measured
 from rebalancer.prometheus import NoAnswer, Trouble

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from fracgpu.allocation import Hold
-from fracgpu.board import Board
-from fracgpu.bookings import BoundPod
-from fracgpu.card import CardUuid, NodeCards
-from fracgpu.ledger import Ledger
-from fracgpu.snapshot import PodHolds
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.placement.node_matrix import Board
+from fracgpu.state.allocation import Hold
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.snapshot import PodHolds
 from fracgpu.units import Mib
 from scheduler.audit import Audit
 from scheduler.book import AnyPod

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fracgpu import names
-from fracgpu.card import CardUuid, Host
-from fracgpu.request import PodNeed, Strategy
+from fracgpu.cards.card import CardUuid, Host
+from fracgpu.request.language import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import PATH, World, refusal, silence

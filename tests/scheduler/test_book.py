@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey

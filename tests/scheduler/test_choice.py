@@ -1,9 +1,9 @@
 """A policy prefers cards, and the ledger has the last word."""
 
-from fracgpu.card import CardUuid, Host
-from fracgpu.placement import NoPlacement, Placement
-from fracgpu.request import ContainerNeed, PodNeed, Strategy
-from fracgpu.snapshot import NodeLoads
+from fracgpu.cards.card import CardUuid, Host
+from fracgpu.placement.placement import NoPlacement, Placement
+from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.snapshot import NodeLoads
 from fracgpu.units import Mib
 from scheduler.choice import CardChooser, choose_cards
 from tests.scheduler.world import World

@@ -2,9 +2,9 @@
 
 import json
 
-from fracgpu.placement import Placement
-from fracgpu.request import Strategy
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.placement.placement import Placement
+from fracgpu.request.language import Strategy
+from fracgpu.state.pod_info import PodView, read_node, read_pod
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.core import Core

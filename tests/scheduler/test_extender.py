@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from fracgpu import names
-from fracgpu.card import CardUuid, Health, NodeCards
-from fracgpu.placement import NoPlacement, Reason
-from fracgpu.request import Strategy
-from fracgpu.survey import Obstacle, may_preempt, refusal
+from fracgpu.cards.card import CardUuid, Health, NodeCards
+from fracgpu.placement.fit_index import Obstacle, may_preempt, refusal
+from fracgpu.placement.placement import NoPlacement, Reason
+from fracgpu.request.language import Strategy
 from fracgpu.units import Mib
 from scheduler.protocol import FilterResult
 from tests.scheduler.world import World, silence

@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from fracgpu.allocation import PodRecord
-from fracgpu.views import PodView
+from fracgpu.state.allocation import PodRecord
+from fracgpu.state.pod_info import PodView
 from scheduler.patience import News, PatientFilter
 from scheduler.protocol import ExtenderArgs, FilterResult
 from tests.fakes.clock import VirtualClock

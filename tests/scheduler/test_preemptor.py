@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from fracgpu.budgets import Budget
+from fracgpu.k8s.disruption_budget import Budget
 from fracgpu.names import ASSIGNMENT
-from fracgpu.views import read_pod
+from fracgpu.state.pod_info import read_pod
 from kube.informer import ChangeType
 from scheduler.protocol import PreemptionArgs
 from tests.scheduler.world import World

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.placement import MAX_SCORE
+from fracgpu.placement.placement import MAX_SCORE
 from scheduler.protocol import (
     BindingArgs,
     ExtenderArgs,

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.bookings import BoundPod
-from fracgpu.card import NO_HOST, Host
-from fracgpu.snapshot import PodHolds
+from fracgpu.cards.card import NO_HOST, Host
+from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.snapshot import PodHolds
 from scheduler.roster import Roster
 
 

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fracgpu import names, wire
+from fracgpu import names
+from fracgpu.cards import annotations
 from fracgpu.errors import WireError
 from kube.informer import ChangeType
 from tests.fakes.clock import NOON
@@ -17,11 +18,11 @@ from tests.support.gpu import a_gpu_pod
 CARD_MIB = 24_000
 HELD = '{"train":[{"card":"GPU-n-0","mib":20000}]}'
 READERS = {
-    names.ASSIGNMENT: wire.read_assignment,
-    names.NODE_CARDS: wire.read_cards,
-    names.NODE_CORDONS: wire.read_cordons,
-    names.NODE_HEAT: wire.read_heat,
-    names.NODE_FOREIGN: wire.read_foreign,
+    names.ASSIGNMENT: annotations.read_assignment,
+    names.NODE_CARDS: annotations.read_cards,
+    names.NODE_CORDONS: annotations.read_cordons,
+    names.NODE_HEAT: annotations.read_heat,
+    names.NODE_FOREIGN: annotations.read_foreign,
 }
 
 
@@ -115,7 +116,7 @@ def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothi
 
 
 def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
-    world = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": wire.write_time(NOON)})
+    world = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
     loads = world.ledger.node("n", now=world.clock.now())
 
     assert loads is not None
@@ -136,7 +137,7 @@ def test_heat_whose_time_is_unknown_is_unknown_and_closes_no_node(load_time: str
 async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_memory() -> None:
     """Its clock may differ by five minutes; after fifteen it has been silent three times."""
     said = {"heat": '{"GPU-n-1":0.1}', "foreign": '{"GPU-n-1":20000}'}
-    world = a_world(**said, **{"load-time": wire.write_time(NOON + timedelta(minutes=6))})
+    world = a_world(**said, **{"load-time": annotations.write_time(NOON + timedelta(minutes=6))})
     heats = []
     for minutes in (0, 1, 20, 1):  # six and five minutes ahead, fifteen behind, a minute more
         await world.clock.advance(60 * minutes)

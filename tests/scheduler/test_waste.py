@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fracgpu.bookings import read_bound
-from fracgpu.card import CardUuid, Host
+from fracgpu.cards.card import CardUuid, Host
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.policies.workload_mix import Want
-from fracgpu.request import Strategy
-from fracgpu.views import PodView, read_pod
+from fracgpu.placement.policies.least_waste.workload_mix import Want
+from fracgpu.request.language import Strategy
+from fracgpu.state.bound_pod import read_bound
+from fracgpu.state.pod_info import PodView, read_pod
 from scheduler.book import Book
 from scheduler.extender import Extender
 from scheduler.protocol import ExtenderArgs

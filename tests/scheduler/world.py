@@ -10,13 +10,13 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from fracgpu import names
-from fracgpu.board import Board
-from fracgpu.budgets import Budget
-from fracgpu.card import Card, CardUuid
-from fracgpu.ledger import Ledger
-from fracgpu.request import Strategy
-from fracgpu.survey import Survey
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.k8s.disruption_budget import Budget
+from fracgpu.placement.fit_index import Survey
+from fracgpu.placement.node_matrix import Board
+from fracgpu.request.language import Strategy
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView, read_node, read_pod
 from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.views import read_pod
+from fracgpu.state.pod_info import read_pod
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS

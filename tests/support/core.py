@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from fracgpu.allocation import Assignment, Hold, PodRecord, Slice
-from fracgpu.card import Card, CardUuid, Health, NodeCards
-from fracgpu.container import ContainerKind, ContainerSpec
-from fracgpu.request import ContainerNeed, PodNeed, Strategy
-from fracgpu.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.state.allocation import Assignment, Hold, PodRecord, Slice
+from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
 from fracgpu.units import Mib
 
 GRANULE_MIB = 80  # cards share multiples of this

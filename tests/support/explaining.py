@@ -5,14 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from fracgpu import names
-from fracgpu.allocation import Assignment, Hold, PodRecord
-from fracgpu.card import Card, CardUuid, Cordon, NodeCards
-from fracgpu.container import ContainerSpec
-from fracgpu.explained import Site, Subject, World
-from fracgpu.nodefit import NodeRules, Taint
-from fracgpu.request import PodNeed, Strategy
-from fracgpu.snapshot import PodHolds, Snapshot, node_loads
-from fracgpu.views import PodView
+from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
+from fracgpu.explain.answers import Site, Subject, World
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.allocation import Assignment, Hold, PodRecord
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import PodHolds, Snapshot, node_loads
 from tests.support.core import a_hold
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

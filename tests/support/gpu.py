@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fracgpu import names
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_cards
+from fracgpu.cards.card import Card, CardUuid
 from fracgpu.units import Mib
-from fracgpu.wire import write_cards
 from kube.client import KubeClient
 from kube.kinds import NODES
 

@@ -15,10 +15,10 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from fracgpu.wire import write_assignment
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object

@@ -22,10 +22,10 @@ import pytest
 
 from deviceplugin.claims import whole_amount
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_assignment
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from fracgpu.wire import write_assignment
 from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import NotFound

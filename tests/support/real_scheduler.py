@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
-from fracgpu.views import PodView, read_pod
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS

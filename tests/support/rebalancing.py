@@ -6,17 +6,17 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fracgpu import names
-from fracgpu.allocation import PodRecord, Slice
-from fracgpu.card import Card, CardUuid, NodeCards
-from fracgpu.container import ContainerSpec
-from fracgpu.ledger import Ledger
-from fracgpu.nodefit import NodeRules
-from fracgpu.picture import Move, Occupant, PastMove, Picture
-from fracgpu.request import ContainerNeed, PodNeed
-from fracgpu.thresholds import Mode, Policy
+from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import Move, Occupant, PastMove, Picture
+from fracgpu.disruption.heat import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
+from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.state.allocation import PodRecord, Slice
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
-from fracgpu.usage import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
-from fracgpu.views import PodView
 from tests.fakes.clock import NOON
 
 CARD_MIB: Final = 24_000

@@ -1,8 +1,8 @@
 from fractions import Fraction
 
-from fracgpu.grant import Grant
-from fracgpu.granted import Requirement
-from fracgpu.request import ContainerNeed, PodNeed
+from fracgpu.request.grant import Grant
+from fracgpu.request.grant_note import Requirement
+from fracgpu.request.language import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
 from webhook.affinity import node_edits, requirements

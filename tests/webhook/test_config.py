@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.dialects import DialectSettings, MemoryUnit, Options
-from fracgpu.grant import ClassRule
+from fracgpu.request.dialects import DialectSettings, MemoryUnit, Options
+from fracgpu.request.grant import ClassRule
 from fracgpu.units import Mib
 from webhook.config import parse_admission
 from webhook.rules import Rules, WorkloadKind

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from fracgpu import names
+from fracgpu.cards.annotations import write_cards
 from fracgpu.units import Mib
-from fracgpu.wire import write_cards
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError

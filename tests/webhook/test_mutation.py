@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.card import CardClass
-from fracgpu.grant import ClassRule
-from fracgpu.granted import Seal
-from fracgpu.request import read_request
+from fracgpu.cards.card import CardClass
+from fracgpu.request.grant import ClassRule
+from fracgpu.request.grant_note import Seal
+from fracgpu.request.language import read_request
 from fracgpu.units import Mib
 from tests.webhook.builders import (
     A30S,

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fracgpu.container import ContainerKind
+from fracgpu.k8s.container import ContainerKind
 from tests.webhook.builders import a_container, a_pod
 from webhook.pod import EnvVar, MalformedReviewError, amounts, read_pod, specs
 

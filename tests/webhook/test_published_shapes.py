@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fracgpu.dialects import DialectSettings, Options
-from fracgpu.dialects.table import DIALECTS
+from fracgpu.request.dialects import DialectSettings, Options
+from fracgpu.request.dialects.registry import DIALECTS
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored
 from webhook.rules import Outcome, Patch, Refusal
 

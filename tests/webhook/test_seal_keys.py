@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.granted import LASTS, SKEW, Data, Granted, Seal, read_granted
+from fracgpu.request.grant_note import LASTS, SKEW, Data, Granted, Seal, read_granted
 from webhook.seal_keys import SPREADS, SealKeys
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.granted import Seal, read_granted, words_of
-from fracgpu.views import read_pod
+from fracgpu.request.grant_note import Seal, read_granted, words_of
+from fracgpu.state.pod_info import read_pod
 from kube.access import connect
 from kube.errors import Invalid, KubeError
 from kube.kinds import (

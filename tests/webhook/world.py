@@ -11,8 +11,8 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
-from fracgpu.card import CardClass
-from fracgpu.granted import Seal
+from fracgpu.cards.card import CardClass
+from fracgpu.request.grant_note import Seal
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.telemetry import Readiness

@@ -2,7 +2,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.dialects.switch import Enabled, enabled_dialects
-from fracgpu.dialects.table import NAMES
+from fracgpu.request.dialects.registry import NAMES
 
 CLUSTER = frozenset({"hami"})
 

@@ -2,9 +2,16 @@
 
 import pytest
 
+from fracgpu.placement.policies.least_waste.workload_mix import Want
 from fracgpu.policies.node_table import NodeFree, NodeTable
-from fracgpu.policies.workload_mix import Want
-from tests.fracgpu.policies.wants import HALF, MODELS, PAIR, PICKY, WHOLE, node
+from tests.fracgpu.placement.policies.least_waste.wants import (
+    HALF,
+    MODELS,
+    PAIR,
+    PICKY,
+    WHOLE,
+    node,
+)
 
 
 def table(*nodes: NodeFree) -> NodeTable:

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fracgpu import names
-from fracgpu.allocation import Slice
-from fracgpu.card import Card, CardUuid
+from fracgpu.cards.annotations import write_assignment, write_cards
+from fracgpu.cards.card import Card, CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from fracgpu.wire import write_assignment, write_cards
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
 from process.clock import SystemClock

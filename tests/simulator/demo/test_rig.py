@@ -2,7 +2,7 @@
 
 import yaml
 
-from fracgpu.thresholds import Mode
+from fracgpu.disruption.policy import Mode
 from rebalancer.config import parse_policy
 from simulator.demo.rig import DEMO_POLICY, RigSettings
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from simulator.demo.verdict import (
     CardPeak,

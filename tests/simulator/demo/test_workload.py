@@ -2,11 +2,11 @@
 
 import pytest
 
-from fracgpu.card import NodeCards, card_classes
-from fracgpu.container import ContainerSpec
+from fracgpu.cards.card import NodeCards, card_classes
 from fracgpu.errors import RequestError
-from fracgpu.grant import grant
-from fracgpu.request import read_request
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.grant import grant
+from fracgpu.request.language import read_request
 from simulator.demo.hardware import plan_nodes
 from simulator.demo.workload import (
     BadRequest,

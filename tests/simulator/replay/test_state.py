@@ -2,9 +2,9 @@
 
 import pytest
 
-from fracgpu.allocation import Slice
-from fracgpu.card import CardUuid, NodeCards
-from fracgpu.request import Strategy
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.request.language import Strategy
+from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from simulator.replay.state import FleetState
 from simulator.replay.workload import ReplayPod

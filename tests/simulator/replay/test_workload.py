@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from fracgpu import names
-from fracgpu.card import Cordon
-from fracgpu.views import PodView, read_node, read_pod
+from fracgpu.cards.card import Cordon
+from fracgpu.state.pod_info import PodView, read_node, read_pod
 from simulator.replay.workload import (
     Workload,
     WorkloadError,

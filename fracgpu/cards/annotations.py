@@ -1,0 +1,275 @@
+"""Our annotations as JSON and back: assignment, cards, cordons, heat, foreign memory, their time.
+
+A field that we do not know is skipped: a later version may have written it. What is left is read
+strictly, and whoever calls counts what cannot be read as full.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
+from fracgpu.errors import WireError
+from fracgpu.request.language import FULL_CORES
+from fracgpu.state.allocation import Assignment, Slice
+from fracgpu.units import MAX_MIB, Mib
+
+# An annotation larger than this is not one of ours: 64 containers on 8 cards need under 40 kB.
+MAX_ANNOTATION_CHARS: Final = 64 * 1024
+
+
+# What decoding JSON may raise: besides msgspec's own errors (ValueErrors), bytes that are not UTF-8
+# and nesting without end.
+UNREADABLE: Final = (ValueError, RecursionError)
+
+
+class _WireSlice(msgspec.Struct, omit_defaults=True):
+    card: str
+    mib: int
+    cores: int = 0
+
+
+class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
+    uuid: str
+    index: int
+    model: str
+    mib: int
+    reserved_mib: int = 0
+    health: str = Health.HEALTHY.value
+    reason: str = ""
+    numa: int | None = None
+    links: dict[str, int] = msgspec.field(default_factory=dict)
+    slots: Annotated[int, msgspec.Meta(ge=0)] = DEFAULT_SLOTS
+
+
+class _WireCards(msgspec.Struct):
+    cards: list[_WireCard]
+
+
+class _WireCordon(msgspec.Struct):
+    until: datetime
+    reason: str = ""
+
+
+_assignment_decoder: Final = msgspec.json.Decoder(dict[str, list[_WireSlice]])
+_cards_decoder: Final = msgspec.json.Decoder(_WireCards)
+_cordons_decoder: Final = msgspec.json.Decoder(dict[str, _WireCordon])
+_heat_decoder: Final = msgspec.json.Decoder(dict[str, float])
+_foreign_decoder: Final = msgspec.json.Decoder(dict[str, int])
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+
+
+def read_assignment(text: str) -> Assignment:
+    """Read ``fracgpu.io/assignment``.
+
+    Raises:
+        WireError: it is not what :func:`write_assignment` writes.
+    """
+    what = names.ASSIGNMENT
+    if len(text) > MAX_ANNOTATION_CHARS:
+        raise WireError(what=what, message=f"{len(text)} characters; want at most a few thousand")
+    try:
+        wire = _assignment_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=what, message=str(error)) from error
+    assignment = {}
+    for container, slices in wire.items():
+        fault = _slices_fault(slices)
+        if fault:
+            raise WireError(what=what, message=f"container '{container}' has {fault}")
+        assignment[container] = tuple(
+            Slice(card=CardUuid(it.card), mib=Mib(it.mib), cores=it.cores) for it in slices
+        )
+    if not assignment:
+        raise WireError(what=what, message="no container")
+    return assignment
+
+
+def _slices_fault(slices: Sequence[_WireSlice]) -> str:
+    if not slices:
+        return "no slice"
+    if len({it.card for it in slices}) != len(slices):
+        return "one card twice"
+    for it in slices:
+        if not 1 <= it.mib <= MAX_MIB or not 0 <= it.cores <= FULL_CORES:
+            return f"{it.mib} MiB and {it.cores}% of a card"
+    return ""
+
+
+def write_assignment(assignment: Assignment) -> str:
+    """Write an assignment as compact JSON with sorted keys."""
+    return _encoder.encode(
+        {
+            container: [_WireSlice(card=it.card, mib=it.mib, cores=it.cores) for it in slices]
+            for container, slices in assignment.items()
+        }
+    ).decode()
+
+
+def read_cards(text: str) -> tuple[Card, ...]:
+    """Read ``fracgpu.io/cards``; an empty text is an empty inventory.
+
+    Raises:
+        WireError: it is not what :func:`write_cards` writes, or names a card twice.
+    """
+    if not text:
+        return ()
+    try:
+        wire = _cards_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_CARDS, message=str(error)) from error
+    if len({it.uuid for it in wire.cards}) != len(wire.cards):
+        raise WireError(what=names.NODE_CARDS, message="one card stands there twice")
+    return tuple(_card(it) for it in wire.cards)
+
+
+def write_cards(cards: Sequence[Card]) -> str:
+    """Write an inventory as compact JSON, cards by index."""
+    return _encoder.encode(
+        _WireCards(
+            cards=[
+                _WireCard(
+                    uuid=card.uuid,
+                    index=card.index,
+                    model=card.model,
+                    mib=card.total_mib,
+                    reserved_mib=card.reserved_mib,
+                    health=card.health.value,
+                    reason=card.health_reason,
+                    numa=card.numa_node,
+                    links={str(uuid): distance for uuid, distance in card.links.items()},
+                    slots=card.slots,
+                )
+                for card in sorted(cards, key=lambda it: (it.index, it.uuid))
+            ]
+        )
+    ).decode()
+
+
+def read_cordons(text: str) -> tuple[Cordon, ...]:
+    """Read ``fracgpu.io/cordons``; an empty text means none.
+
+    Raises:
+        WireError: it is not what :func:`write_cordons` writes.
+    """
+    if not text:
+        return ()
+    try:
+        wire = _cordons_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_CORDONS, message=str(error)) from error
+    return tuple(
+        Cordon(card=CardUuid(uuid), until=_utc(uuid, it.until), reason=it.reason)
+        for uuid, it in sorted(wire.items())
+    )
+
+
+def write_cordons(cordons: Sequence[Cordon]) -> str:
+    """Write cordons as compact JSON with sorted keys and times in UTC."""
+    return _encoder.encode(
+        {it.card: _WireCordon(until=it.until.astimezone(UTC), reason=it.reason) for it in cordons}
+    ).decode()
+
+
+def write_heat(heat: Mapping[CardUuid, float]) -> str:
+    """Write how busy each card was lately, 0..1, as compact JSON with sorted keys."""
+    return _encoder.encode({str(uuid): ratio for uuid, ratio in heat.items()}).decode()
+
+
+def write_foreign(foreign: Mapping[CardUuid, Mib]) -> str:
+    """Write the MiB of each card that no pod we know uses, as compact JSON with sorted keys."""
+    return _encoder.encode({str(uuid): int(mib) for uuid, mib in foreign.items()}).decode()
+
+
+def read_heat(text: str) -> Mapping[CardUuid, float]:
+    """Read ``fracgpu.io/heat``: how busy each card was lately, 0..1.
+
+    Raises:
+        WireError: it is not an object of such figures.
+    """
+    if not text:
+        return {}
+    try:
+        found = _heat_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_HEAT, message=str(error)) from error
+    for uuid, ratio in found.items():
+        if not 0 <= ratio <= 1:
+            raise WireError(what=names.NODE_HEAT, message=f"{uuid} is {ratio}; want 0 to 1")
+    return {CardUuid(uuid): ratio for uuid, ratio in found.items()}
+
+
+def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
+    """Read ``fracgpu.io/foreign``: MiB of each card that no pod we know uses.
+
+    Raises:
+        WireError: it is not an object of such figures.
+    """
+    if not text:
+        return {}
+    try:
+        found = _foreign_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=names.NODE_FOREIGN, message=str(error)) from error
+    for uuid, mib in found.items():
+        if not 0 <= mib <= MAX_MIB:
+            raise WireError(what=names.NODE_FOREIGN, message=f"{uuid} is {mib}; want MiB")
+    return {CardUuid(uuid): Mib(mib) for uuid, mib in found.items()}
+
+
+def write_time(at: datetime) -> str:
+    """Write a moment in UTC as RFC 3339 does, in whole seconds."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read_load_time(text: str) -> datetime:
+    """Read ``fracgpu.io/load-time``: when the agent last stood by heat and foreign memory.
+
+    Raises:
+        WireError: it is no moment with a time zone.
+    """
+    try:
+        found = msgspec.convert(text, datetime)
+        if found.tzinfo is not None:
+            return found.astimezone(UTC)
+    except (*UNREADABLE, OverflowError) as error:
+        raise WireError(what=names.NODE_LOAD_TIME, message=str(error)) from error
+    raise WireError(what=names.NODE_LOAD_TIME, message=f"{text!r} has no time zone; want UTC")
+
+
+def _utc(uuid: str, at: datetime) -> datetime:
+    if at.tzinfo is None:
+        raise WireError(what=names.NODE_CORDONS, message=f"{uuid} has a time without a zone")
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        message = f"the time of {uuid} is beyond the calendar"
+        raise WireError(what=names.NODE_CORDONS, message=message) from error
+
+
+def _card(wire: _WireCard) -> Card:
+    try:
+        health = Health(wire.health)
+    except ValueError:
+        raise WireError(
+            what=names.NODE_CARDS,
+            message=f"health of {wire.uuid} is {wire.health!r}; want healthy or unhealthy",
+        ) from None
+    if not 0 <= wire.mib <= MAX_MIB or wire.reserved_mib < 0 or wire.index < 0:
+        message = f"{wire.uuid} has {wire.mib} MiB, {wire.reserved_mib} reserved"
+        raise WireError(what=names.NODE_CARDS, message=message)
+    return Card(
+        uuid=CardUuid(wire.uuid),
+        index=wire.index,
+        model=wire.model,
+        total_mib=Mib(wire.mib),
+        reserved_mib=Mib(wire.reserved_mib),
+        slots=wire.slots,
+        health=health,
+        health_reason=wire.reason,
+        numa_node=wire.numa,
+        links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
+    )

@@ -1,0 +1,114 @@
+"""Which pods may be moved at all: the first rule that keeps one where it is."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from fracgpu.disruption.disruption_state import Occupant, PastMove, Picture, Reason, begun_within
+from fracgpu.disruption.policy import Policy
+from fracgpu.request.language import Rebalance
+from fracgpu.state.pod_info import PodView
+
+SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
+_OWNERS_BY_DEFAULT: Final = ("ReplicaSet", "ReplicationController")
+_OWNERS_OPTED_IN: Final = ("StatefulSet", "Job")
+# What other evictors honour, we honour: whoever protected a pod from them meant us as well.
+_PROTECTED_BY: Final = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "descheduler.alpha.kubernetes.io/prefer-no-eviction": "true",
+}
+
+
+def pod_refusal(
+    picture: Picture, occupant: Occupant, *, policy: Policy, now: datetime
+) -> Reason | None:
+    """Give the first rule that keeps a pod where it is."""
+    rules = (
+        *_state_rules(occupant.view, policy=policy, now=now),
+        *_wish_rules(occupant.view),
+        *_placing_rules(picture, occupant),
+        *_owner_rules(picture, occupant, policy=policy, now=now),
+    )
+    return next((reason for broken, reason in rules if broken), None)
+
+
+_Rules = tuple[tuple[bool, Reason], ...]
+
+
+def _state_rules(view: PodView, *, policy: Policy, now: datetime) -> _Rules:
+    age = now - view.started_at if view.started_at else timedelta(0)
+    return (
+        (view.record.terminating, Reason.TERMINATING),
+        (view.phase != "Running" or not view.ready, Reason.NOT_READY),
+        (age < timedelta(seconds=policy.min_pod_age_s), Reason.TOO_YOUNG),
+        (view.priority >= SYSTEM_PRIORITY, Reason.SYSTEM_CRITICAL),
+    )
+
+
+def _wish_rules(view: PodView) -> _Rules:
+    kind = view.owner[0] if view.owner else ""
+    opted_in = view.rebalance is Rebalance.EVICT
+    return (
+        (view.rebalance is Rebalance.NEVER, Reason.NEVER),
+        (
+            any(view.annotations.get(key) == value for key, value in _PROTECTED_BY.items()),
+            Reason.PROTECTED,
+        ),
+        (not kind, Reason.NO_OWNER),
+        (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), Reason.OWNER_KIND),
+        (kind in _OWNERS_OPTED_IN and not opted_in, Reason.OPT_IN),
+    )
+
+
+def _placing_rules(picture: Picture, occupant: Occupant) -> _Rules:
+    view, rules = occupant.view, occupant.rules
+    held = picture.snapshot.pods.get(occupant.uid)
+    opted_in = view.rebalance is Rebalance.EVICT
+    need = view.need
+    return (
+        (need is None or not need.containers, Reason.NEED_UNREADABLE),
+        (bool(view.record.problem), Reason.ASSIGNMENT_UNREADABLE),
+        (held is not None and len(held.holds) > 1, Reason.SEVERAL_CARDS),
+        (
+            need is not None and any(it.cards > 1 for it in need.containers),
+            Reason.SEVERAL_CARDS,
+        ),
+        (view.scheduler_name != picture.scheduler_name, Reason.OTHER_SCHEDULER),
+        (bool(view.constraints or rules.unjudged), Reason.UNJUDGED),
+        (rules.keeps_local_data and not opted_in, Reason.LOCAL_DATA),
+    )
+
+
+def _owner_rules(picture: Picture, occupant: Occupant, *, policy: Policy, now: datetime) -> _Rules:
+    owner = occupant.owner_uid
+    others = [
+        it.view for it in picture.pods.values() if it.owner_uid == owner and it is not occupant
+    ]
+    opted_in = occupant.view.rebalance is Rebalance.EVICT
+    of_owner = [it for it in picture.past if it.move.owner_uid == owner]
+    namespace = occupant.view.record.namespace
+    this_hour = begun_within(picture.past, hours=1, now=now)
+    return (
+        (not others and not opted_in, Reason.SINGLE_REPLICA),
+        (any(not it.ready or it.record.terminating for it in others), Reason.REPLICAS_NOT_READY),
+        (_owner_rests(of_owner, policy=policy, now=now), Reason.OWNER_COOLDOWN),
+        (
+            len(begun_within(of_owner, hours=24, now=now)) >= policy.max_per_owner_per_day,
+            Reason.OWNER_BUDGET,
+        ),
+        (
+            sum(it.move.namespace == namespace for it in this_hour)
+            >= policy.max_per_namespace_per_hour,
+            Reason.NAMESPACE_BUDGET,
+        ),
+    )
+
+
+def _owner_rests(of_owner: Sequence[PastMove], *, policy: Policy, now: datetime) -> bool:
+    """Tell whether an owner had a move lately; each useless one doubles its rest, to a day."""
+    useless = sum(it.useless for it in of_owner)
+    rest_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)
+    return any(it.under_way for it in of_owner) or any(
+        now - it.started_at < timedelta(seconds=rest_s) for it in of_owner
+    )

@@ -1,0 +1,233 @@
+"""Measured load: how far a reading can be trusted, when a card is hot, and whether moving helps.
+
+What is not measured is never cool: a card without a reading keeps its heat, starts no move and
+receives none.
+
+======== ========================================== ==========
+heat     what happened                              becomes
+======== ========================================== ==========
+cool     the short window is hot                    warming
+warming  both windows are hot, and stay so          hot
+warming  the short window is not hot any more       cool
+hot      a pod is being moved off it                relieving
+hot      the load went away by itself               settling
+reliev.  the move ended, well or not                settling
+settling calm for long enough                       cool
+settling long enough, and both windows hot again    hot
+======== ========================================== ==========
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Final, assert_never
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.policy import Policy
+from fracgpu.units import Mib
+
+
+class Trust(Enum):
+    """What a card's measurements are worth."""
+
+    OK = "ok"
+    STALE = "stale"  # the newest sample is too old, or the exporter repeats itself
+    PARTIAL = "partial"  # too many samples of the window, or a whole series, are missing
+    UNKNOWN = "unknown"  # nothing, or nothing that can be true
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """One pod's part of one card, as shares of the card's time, 0..1.
+
+    Attributes:
+        busy_ratio: mean over the long window.
+        high_ratio: 90th percentile over the forecast window.
+    """
+
+    busy_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one card did lately, as shares of its time, 0..1.
+
+    Attributes:
+        level_ratio: mean over the short window.
+        slow_level_ratio: mean over the long window.
+        fast_hot_ratio: share of the short window's samples above the hot line.
+        slow_hot_ratio: the same of the long window.
+        forecast_ratio: what to expect of it as a target.
+        free_mib: measured, not booked.
+        pods: by pod UID.
+    """
+
+    level_ratio: float
+    slow_level_ratio: float
+    fast_hot_ratio: float
+    slow_hot_ratio: float
+    forecast_ratio: float
+    free_mib: Mib
+    pods: Mapping[str, PodUse] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardUsage:
+    """A card's reading, or why there is none that could be trusted."""
+
+    card: CardUuid
+    trust: Trust
+    reading: Reading | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.trust is Trust.OK) == (self.reading is not None), "a reading is trusted"
+
+
+class Heat(Enum):
+    """What a card's load means for its pods."""
+
+    COOL = "cool"
+    WARMING = "warming"
+    HOT = "hot"
+    RELIEVING = "relieving"
+    SETTLING = "settling"
+
+
+_NEXT: Final[Mapping[Heat, frozenset[Heat]]] = {
+    Heat.COOL: frozenset({Heat.WARMING}),
+    Heat.WARMING: frozenset({Heat.COOL, Heat.HOT}),
+    Heat.HOT: frozenset({Heat.RELIEVING, Heat.SETTLING}),
+    Heat.RELIEVING: frozenset({Heat.SETTLING}),
+    Heat.SETTLING: frozenset({Heat.COOL, Heat.HOT}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardHeat:
+    """A card's heat, since when, and what the next step will look at.
+
+    Attributes:
+        agreed: cycles in a row in which both windows were hot.
+        calm_since: since when the level has been below the clear line, without a gap.
+    """
+
+    heat: Heat
+    since: datetime
+    agreed: int = 0
+    calm_since: datetime | None = None
+
+    def to(self, heat: Heat, *, now: datetime) -> "CardHeat":
+        """Change; what the table does not list is our own mistake."""
+        assert heat in _NEXT[self.heat], f"{self.heat.value} -> {heat.value}"
+        return replace(self, heat=heat, since=now)
+
+
+def is_hot_now(reading: Reading, policy: Policy) -> bool:
+    """Tell whether both windows are hot at this moment."""
+    return (
+        reading.fast_hot_ratio >= policy.fast_hot_ratio
+        and reading.slow_hot_ratio >= policy.slow_hot_ratio
+    )
+
+
+def advance(
+    before: CardHeat, usage: CardUsage, *, relieving: bool, policy: Policy, now: datetime
+) -> CardHeat:
+    """Give a card's heat one cycle later.
+
+    Args:
+        before: its heat in the cycle before.
+        usage: what was measured now; without a reading nothing but doubt is added.
+        relieving: a pod is being moved off the card.
+        policy: the lines and times.
+        now: the time of this cycle.
+    """
+    reading = usage.reading
+    if reading is None:
+        return replace(before, agreed=0, calm_since=None)
+    calm = reading.level_ratio < policy.clear_ratio
+    heat = replace(
+        before,
+        agreed=before.agreed + 1 if is_hot_now(reading, policy) else 0,
+        calm_since=(before.calm_since or now) if calm else None,
+    )
+    match heat.heat:
+        case Heat.COOL:
+            fast = reading.fast_hot_ratio >= policy.fast_hot_ratio
+            return heat.to(Heat.WARMING, now=now) if fast else heat
+        case Heat.WARMING:
+            return _from_warming(heat, reading, policy=policy, now=now)
+        case Heat.HOT:
+            if relieving:
+                return heat.to(Heat.RELIEVING, now=now)
+            return heat.to(Heat.SETTLING, now=now) if calm else heat
+        case Heat.RELIEVING:
+            return heat if relieving else heat.to(Heat.SETTLING, now=now)
+        case Heat.SETTLING:
+            return _from_settling(heat, policy=policy, now=now)
+        case _:
+            assert_never(heat.heat)
+
+
+def _from_warming(heat: CardHeat, reading: Reading, *, policy: Policy, now: datetime) -> CardHeat:
+    if heat.agreed > policy.hold_cycles:
+        return heat.to(Heat.HOT, now=now)
+    if reading.fast_hot_ratio < policy.fast_hot_ratio:
+        return heat.to(Heat.COOL, now=now)
+    return heat
+
+
+def _from_settling(heat: CardHeat, *, policy: Policy, now: datetime) -> CardHeat:
+    settle = timedelta(seconds=policy.settle_s)
+    if heat.calm_since is not None and now - heat.calm_since >= settle:
+        return heat.to(Heat.COOL, now=now)
+    if now - heat.since >= settle and heat.agreed > policy.hold_cycles:
+        return heat.to(Heat.HOT, now=now)
+    return heat
+
+
+class Unrelievable(Enum):
+    """Why moving a pod would not cool a hot card."""
+
+    ONE_POD_ALONE = "one pod alone makes it hot, and the heat would follow the pod"
+    NOT_ATTRIBUTED = "its pods account for too little of its use"
+    NO_USEFUL_POD = "every pod is too small to matter or too large for any other card"
+
+
+def unrelievable(reading: Reading, policy: Policy) -> Unrelievable | None:
+    """Give the reason why moving a pod off this card would not help, or None where it may."""
+    uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
+    if sum(uses) < policy.attribution_ratio * reading.slow_level_ratio or not uses:
+        return Unrelievable.NOT_ATTRIBUTED
+    if len(uses) == 1:
+        return Unrelievable.ONE_POD_ALONE
+    if not any(policy.min_pod_busy_ratio <= use <= policy.ceiling_ratio for use in uses):
+        return Unrelievable.NO_USEFUL_POD
+    return None
+
+
+def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid]) -> float:
+    """Give the share of *cards* that have a trusted reading; 1 when there are no cards."""
+    trusted = sum(uuid in usage and usage[uuid].trust is Trust.OK for uuid in cards)
+    return trusted / len(cards) if cards else 1.0
+
+
+def blindness(
+    usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid], policy: Policy
+) -> str:
+    """Say why too little is known to start any move; empty when enough is.
+
+    Args:
+        usage: what was measured.
+        cards: every card of the ledger.
+        policy: how much is enough.
+    """
+    if fresh_ratio(usage, cards) >= policy.fresh_cards_ratio:
+        return ""
+    whys = sorted({it.why for uuid, it in usage.items() if uuid in cards and it.why})
+    trusted = round(fresh_ratio(usage, cards) * len(cards))
+    because = f" ({'; '.join(whys[:3])})" if whys else ""
+    return f"{trusted} of {len(cards)} cards have trusted readings{because}"

@@ -1,0 +1,373 @@
+"""Why a pod waits or where it runs: node by node, card by card, in plain words.
+
+The answer comes from the same :func:`fracgpu.placement.placement.place` that decides on real pods.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fracgpu import names
+from fracgpu.cards.card import NO_HOST, CardUuid, Cordon, Host, NodeCards
+from fracgpu.explain.answers import (
+    NO_HOME,
+    CardAnswer,
+    Explanation,
+    HeldCard,
+    Holder,
+    Home,
+    NodeAnswer,
+    Objection,
+    Site,
+    Subject,
+    Verdict,
+    World,
+)
+from fracgpu.placement.placement import NoPlacement, Placement, Reason, place
+from fracgpu.request.grant_note import words_of
+from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.state.allocation import PodRecord, holds_by_card
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import CardLoad, NodeLoads, Snapshot
+from fracgpu.units import format_mib
+
+# Larger than any real value of the labels that the webhook compares with.
+_ANY_NUMBER: Final = "999999999"
+_NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
+
+
+def explain(subject: Subject, world: World) -> Explanation:
+    """Explain one pod; the same world always gives the same answer."""
+    view = subject.view
+    record = view.record
+    asks = words_of(view.annotations.get(names.GRANTED, "")) or _asks(view.need)
+    found = Explanation(pod=record.key, verdict=Verdict.STUCK, asks=asks)
+    if view.need is None and not view.need_problem and record.assignment is None:
+        return replace(found, verdict=Verdict.ASKS_NOTHING)
+    if not record.live:
+        return replace(found, verdict=Verdict.ENDED, on_node=record.node)
+    if record.node:
+        return _placed(found, view, world)
+    blockers = _blockers(subject, world)
+    found = replace(found, blockers=blockers, notes=(*_notes(subject), *world.notes))
+    if view.need is None:
+        return found
+    need = by_strategy(view.need, world)
+    nodes = tuple(
+        judge_node(loads, need, subject, world) for loads in world.snapshot.nodes.values()
+    )
+    fits = not blockers and any(it.fits for it in nodes)
+    return replace(
+        found,
+        verdict=Verdict.FITS if fits else Verdict.STUCK,
+        nodes=nodes,
+        choice=_choice(nodes, world.preferred_node) if fits else NO_HOME,
+    )
+
+
+def by_strategy(need: PodNeed, world: World) -> PodNeed:
+    """Give a need with the strategy that holds for it: its own, else the cluster's."""
+    return replace(need, strategy=need.strategy or world.strategy)
+
+
+def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> Home:
+    """Name the preferred node's cards; where none is preferred, those of the first that fits."""
+    fitting = sorted((it for it in nodes if it.fits), key=lambda it: it.node != preferred)
+    cards = tuple(it.index for it in fitting[0].cards if it.chosen)
+    return Home(node=fitting[0].node, cards=cards)
+
+
+def judge_node(loads: NodeLoads, need: PodNeed, subject: Subject, world: World) -> NodeAnswer:
+    """Say whether one node would take the pod now, and every reason if not."""
+    answer = try_cards(loads, need, among=world.chosen.get(loads.node.node))
+    objections = objections_of(loads.node, subject, world)
+    if isinstance(answer, NoPlacement):
+        # What the labels say of the cards, the cards say better.
+        objections = tuple(it for it in objections if it != _NO_SUCH_SIZE)
+    whole = isinstance(answer, NoPlacement) and answer.whole is not None
+    return NodeAnswer(
+        node=loads.node.node,
+        fits=not objections and isinstance(answer, Placement),
+        cards_fit=isinstance(answer, Placement),
+        reason=answer.text if isinstance(answer, NoPlacement) else "",
+        objections=objections,
+        cards=tuple(
+            _card(load, need, answer, world, loads.node.cordons, whole=whole)
+            for load in loads.cards.values()
+        ),
+    )
+
+
+def try_cards(
+    loads: NodeLoads, need: PodNeed, *, among: frozenset[CardUuid] | None = None
+) -> Placement | NoPlacement:
+    """Ask the real placement about the cards alone, as if the node were open.
+
+    Args:
+        loads: the node.
+        need: what is asked, with the strategy that holds for it; see `by_strategy`.
+        among: the cards to take if they will do; any where it is None.
+    """
+    opened = replace(loads, node=replace(loads.node, schedulable=True))
+    others = loads.cards.keys() - among if among is not None else frozenset()
+    # A need without any strategy is somebody's thought experiment: as the product ships.
+    answer = place(opened, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(others))
+    if isinstance(answer, NoPlacement) and others:
+        return place(opened, need, strategy=Strategy.LEAST_WASTE)
+    return answer
+
+
+def find_home(need: PodNeed, sites: Iterable[NodeLoads]) -> Home | None:
+    """Give the first of *sites* whose cards would take the pod now."""
+    for loads in sites:
+        answer = try_cards(loads, need)
+        if isinstance(answer, Placement):
+            return home_of(answer, loads)
+    return None
+
+
+def home_of(answer: Placement, loads: NodeLoads) -> Home:
+    """Name a placement's cards as people do, by index."""
+    uuids = {part.card for parts in answer.assignment.values() for part in parts}
+    indexes = sorted(loads.cards[uuid].card.index for uuid in uuids)
+    return Home(node=answer.node, cards=tuple(indexes))
+
+
+def objections_of(node: NodeCards, subject: Subject, world: World) -> tuple[Objection, ...]:
+    """Give the reasons that keep the pod off a node whatever its cards."""
+    name = node.node
+    site = world.sites.get(name, Site())
+    found = []
+    if site.cordoned:
+        found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
+    elif not node.schedulable:
+        found.append(
+            Objection(text="the node is not ready", remedy=f"kubectl describe node {name}")
+        )
+    if node.problem:
+        found.append(Objection(text=f"an annotation of it cannot be read: {node.problem}"))
+    allows = subject.rules.allows
+    opened = open_labels(node, world)
+    found += [_selector_objection(node, subject)] if not allows(opened, ()) else []
+    if allows(opened, ()) and not allows(node.labels, ()):
+        found.append(_NO_SUCH_SIZE)
+    bare = {**opened, **subject.view.node_selector}
+    found += [
+        Objection(
+            text=f"taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect} "
+            "that the pod does not tolerate",
+            remedy=f"give the pod a toleration for {taint.key}",
+        )
+        for taint in site.taints
+        if allows(bare, ()) and not allows(bare, (taint,))
+    ]
+    return (*found, *(Objection(text=it) for it in site.short))
+
+
+def shortages(node: NodeCards, *, asked: Host, taken: Host) -> tuple[str, ...]:
+    """Say what the node lacks besides cards; a node that does not say what it has lacks nothing."""
+    if node.host == NO_HOST:
+        return ()
+    free_cpu = node.host.cpu_milli - taken.cpu_milli
+    free_mib = node.host.memory_mib - taken.memory_mib
+    found = []
+    if asked.cpu_milli > free_cpu:
+        found.append(f"too little CPU: {max(0, free_cpu)}m free, {asked.cpu_milli}m asked")
+    if asked.memory_mib > free_mib:
+        text = f"{max(0, free_mib)} MiB free, {asked.memory_mib} MiB asked"
+        found.append(f"too little host memory: {text}")
+    if node.host.pods and taken.pods >= node.host.pods:
+        found.append(f"as many pods as it takes ({node.host.pods})")
+    return tuple(found)
+
+
+def open_labels(node: NodeCards, world: World) -> Mapping[str, str]:
+    """Give the node's labels as if it had cards of every size.
+
+    The webhook writes the size it granted into the pod's affinity. Cards are judged one by one
+    here, and a pod that asks differently gets another affinity.
+    """
+    sizes = {
+        load.card.capacity_mib
+        for loads in world.snapshot.nodes.values()
+        for load in loads.cards.values()
+    }
+    return {
+        **node.labels,
+        **{f"{names.CARD_CLASS_LABEL_PREFIX}{size}": _ANY_NUMBER for size in sizes},
+        names.CARD_MEMORY_LABEL: _ANY_NUMBER,
+    }
+
+
+def describe_need(need: PodNeed) -> str:
+    """Say what is asked in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
+    parts = []
+    for it in need.containers:
+        each = f"each of {it.cards} cards" if it.cards > 1 else "1 card"
+        cores = f", {it.cores}% of the compute" if it.cores else ""
+        parts.append(f"{it.name}: {format_mib(it.mib)} on {each}{cores}")
+    models = f"; models {', '.join(need.models)}" if need.models else ""
+    return "; ".join(parts) + models
+
+
+def _asks(need: PodNeed | None) -> str:
+    return "" if need is None else describe_need(need)
+
+
+def _placed(found: Explanation, view: PodView, world: World) -> Explanation:
+    record = view.record
+    found = replace(found, on_node=record.node, since=view.started_at)
+    if not record.assignment:
+        why = record.problem or f"it has no {names.ASSIGNMENT}"
+        return replace(
+            found,
+            blockers=(
+                f"it was bound to {record.node} without cards ({why}), so the node agent does not "
+                "let it start; only FracGPU's extender may bind it: delete it and create it again",
+            ),
+        )
+    return replace(found, verdict=Verdict.RUNS, held=_held(record, world))
+
+
+def _held(record: PodRecord, world: World) -> tuple[HeldCard, ...]:
+    loads = world.snapshot.nodes.get(record.node)
+    found = []
+    for uuid, hold in holds_by_card(record.assignment or {}, record.containers).items():
+        load = loads.cards.get(uuid) if loads else None
+        found.append(
+            HeldCard(
+                uuid=uuid,
+                index=load.card.index if load else -1,
+                model=load.card.model if load else "",
+                mib=hold.mib,
+                cores=hold.cores,
+            )
+        )
+    return tuple(sorted(found, key=lambda it: (it.index, it.uuid)))
+
+
+def _blockers(subject: Subject, world: World) -> tuple[str, ...]:
+    view = subject.view
+    found = []
+    if view.record.terminating:
+        found.append("it is being deleted")
+    if view.need_problem:
+        found.append(f"what it asks cannot be granted: {view.need_problem}")
+    elif names.GRANTED not in view.annotations:
+        found.append(
+            f"the webhook has not admitted it (no {names.GRANTED}); create it again while the "
+            "webhook is up"
+        )
+    if view.scheduler_name not in world.schedulers:
+        wanted = " or ".join(sorted(world.schedulers))
+        found.append(
+            f"its schedulerName is {view.scheduler_name!r}; only {wanted} asks FracGPU for a card"
+        )
+    if subject.gates:
+        found.append(f"it is held back by scheduling gates: {', '.join(subject.gates)}")
+    return tuple(found)
+
+
+def _notes(subject: Subject) -> tuple[str, ...]:
+    unjudged = (*subject.view.constraints, *subject.rules.unjudged)
+    return tuple(f"its {it} was not judged here" for it in unjudged)
+
+
+def _selector_objection(node: NodeCards, subject: Subject) -> Objection:
+    wrong = [
+        f"{key}={value}"
+        for key, value in subject.view.node_selector.items()
+        if node.labels.get(key) != value
+    ]
+    if wrong:
+        return Objection(
+            text=f"the pod's nodeSelector wants {', '.join(wrong)}",
+            remedy=f"kubectl label node {node.node} {' '.join(wrong)}",
+        )
+    if node.labels.get(names.SHARE_LABEL) != "true":
+        return Objection(
+            text="the node does not share its cards",
+            remedy=f"kubectl label node {node.node} {names.SHARE_LABEL}=true",
+        )
+    return Objection(text="the pod's node affinity rules it out")
+
+
+def _card(
+    load: CardLoad,
+    need: PodNeed,
+    answer: Placement | NoPlacement,
+    world: World,
+    cordons: Sequence[Cordon],
+    *,
+    whole: bool,
+) -> CardAnswer:
+    uuid = load.card.uuid
+    reason, until, chosen = "", None, False
+    if isinstance(answer, Placement):
+        chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
+    elif uuid in answer.refusals:
+        why = answer.refusals[uuid]
+        cordon = next((it for it in cordons if it.card == uuid), None)
+        reason = _words(why, load, need, cordon)
+        until = cordon.until if why is Reason.CORDONED and cordon else None
+    elif whole:
+        reason = "would do by itself"
+    return CardAnswer(
+        uuid=uuid,
+        index=load.card.index,
+        model=load.card.model,
+        capacity_mib=load.card.capacity_mib,
+        free_mib=load.free_mib,
+        free_cores=FULL_CORES - load.held_cores,
+        reason=reason,
+        chosen=chosen,
+        until=until,
+        holders=holders_of(load, world.snapshot, world.pods),
+    )
+
+
+def holders_of(
+    load: CardLoad, snapshot: Snapshot, pods: Mapping[str, PodView]
+) -> tuple[Holder, ...]:
+    """Name the pods on a card, the largest first."""
+    found = []
+    for uid in load.pods:
+        hold, view = snapshot.pods[uid].holds[load.card.uuid], pods.get(uid)
+        found.append(
+            Holder(
+                pod=view.record.key if view else uid,
+                mib=hold.mib,
+                cores=hold.cores,
+                terminating=bool(view and view.record.terminating),
+            )
+        )
+    return tuple(sorted(found, key=lambda it: (-it.mib, it.pod)))
+
+
+def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) -> str:
+    most_mib = max(it.mib for it in need.containers)
+    match why:
+        case Reason.TOO_LITTLE_FREE:
+            foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
+            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(load)}"
+        case Reason.TOO_FEW_CORES:
+            cores = max(it.cores for it in need.containers)
+            return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"
+        case Reason.NO_FREE_SLOT:
+            return f"{why.value}: {load.held_slots} containers hold it, {load.card.slots} may"
+        case Reason.WRONG_MODEL:
+            return f"{why.value} ({', '.join(need.models)})"
+        case Reason.WRONG_CLASS:
+            return f"{why.value} ({load.card.capacity_mib} MiB shareable)"
+        case Reason.UNHEALTHY if load.card.health_reason:
+            return f"{why.value}: {load.card.health_reason}"
+        case Reason.CORDONED if cordon is not None:
+            return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
+        case _:
+            return str(why.value)
+
+
+def _unplaced(load: CardLoad) -> str:
+    if not load.unplaced_mib:
+        return ""
+    return f" ({load.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"

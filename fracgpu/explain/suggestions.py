@@ -1,0 +1,243 @@
+"""What would make a waiting pod fit: each remedy is tried on the real placement, then told.
+
+A smaller request is searched for, not computed: what fits still fits when it asks for less.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+from fracgpu import names
+from fracgpu.cards.card import Health, model_allowed, model_key
+from fracgpu.explain.answers import Explanation, Home, Remedy, RemedyKind, Subject, World
+from fracgpu.explain.explanation import by_strategy, describe_need, find_home, try_cards
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.placement.placement import Placement
+from fracgpu.relief import lapsing_cordons, leaving_pods, opened_nodes
+from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.state.snapshot import CardLoad, NodeLoads
+from fracgpu.units import Mib, format_mib, share_of
+
+_MILLI: Final = 1000
+
+
+def remedies(subject: Subject, world: World, explanation: Explanation) -> tuple[Remedy, ...]:
+    """Give what would make the pod fit, what costs its owner least first."""
+    need = subject.view.need
+    if need is None or explanation.verdict.good or subject.view.record.node:
+        return ()
+    need = by_strategy(need, world)
+    closed = {it.node for it in explanation.nodes if it.objections}
+    everywhere = tuple(world.snapshot.nodes.values())
+    opened = tuple(it for it in everywhere if it.node.node not in closed)
+    if any(it.fits for it in explanation.nodes):
+        return ()  # only the blockers stand in its way
+    found = [
+        *lapsing_cordons(need, opened),
+        *leaving_pods(need, opened, world),
+        *opened_nodes(explanation),
+        *_smaller(subject, need, opened),
+        *_fewer_cards(subject, need, opened),
+        *_less_compute(subject, need, opened),
+        *_other_models(need, opened),
+    ]
+    if not found and not _fits_an_empty(need, everywhere):
+        text = f"no node could hold {describe_need(need)}, even if nothing else ran there"
+        found.append(Remedy(kind=RemedyKind.LARGER_NODE, text=text))
+    return tuple(found)
+
+
+def _smaller(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+    """Find the largest smaller share that fits now, on a card that qualifies."""
+    best: tuple[int, PodNeed, Home] | None = None
+    for size in _class_sizes(need, sites):
+        steps = _steps(need)
+
+        def shrunk(step: int, size: Mib = size, steps: int = steps) -> PodNeed | None:
+            return _shrunk(need, step=step, steps=steps, size=size)
+
+        found = _largest(shrunk, steps - 1, sites)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = found
+    if best is None:
+        return
+    _, smaller, home = best
+    key, value = _asked_with(subject, smaller)
+    yield Remedy(
+        kind=RemedyKind.SMALLER,
+        text=f'at most {key}: "{value}" fits now ({_each_mib(smaller)}): {home.text}',
+        annotations={key: value},
+        home=home,
+    )
+
+
+def _fewer_cards(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+    most = max(it.cards for it in need.containers)
+
+    def fewer(count: int) -> PodNeed:
+        some = (replace(it, cards=min(it.cards, count)) for it in need.containers)
+        return replace(need, containers=tuple(some))
+
+    found = _largest(fewer, most - 1, sites)
+    if found is not None:
+        count, changed, home = found
+        value = _items({it.name: str(it.cards) for it in changed.containers}, subject)
+        yield Remedy(
+            kind=RemedyKind.FEWER_CARDS,
+            text=f'on {count} instead of {most} cards ({names.CARDS}: "{value}") it fits now: '
+            f"{home.text}",
+            annotations={names.CARDS: value},
+            home=home,
+        )
+
+
+def _less_compute(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+    most = max(it.cores for it in need.containers)
+
+    def less(cores: int) -> PodNeed:
+        # 1 stands for no reservation at all; the language has no zero.
+        limit = 0 if cores == 1 else cores
+        some = (replace(it, cores=min(it.cores, limit)) for it in need.containers)
+        return replace(need, containers=tuple(some))
+
+    found = _largest(less, most - 1, sites)
+    if found is None:
+        return
+    cores, changed, home = found
+    if cores == 1:
+        text, annotations = f"without {names.CORES}", dict[str, str]()
+    else:
+        value = _items({it.name: str(it.cores) for it in changed.containers if it.cores}, subject)
+        text, annotations = f'{names.CORES}: "{value}"', {names.CORES: value}
+    yield Remedy(
+        kind=RemedyKind.LESS_COMPUTE,
+        text=f"{text} it fits now: {home.text}",
+        annotations=annotations,
+        home=home,
+    )
+
+
+def _other_models(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+    shared = any(it.share is not None for it in need.containers)
+    cards = [load.card for loads in sites for load in loads.cards.values()]
+    sizes = {(model_key(card.model), card.capacity_mib if shared else None) for card in cards}
+    for model, size in sorted(sizes, key=lambda it: (it[0], it[1] or 0)):
+        changed = replace(need, models=(model,))
+        if size is not None:
+            some = tuple(_of_class(it, size) for it in need.containers)
+            changed = replace(changed, containers=some)
+        allowed = model_allowed(model, globs=need.models)
+        home = (
+            None if allowed and changed.containers == need.containers else find_home(changed, sites)
+        )
+        if home is not None:
+            yield Remedy(
+                kind=RemedyKind.OTHER_MODEL,
+                text=f'with {names.MODEL}: "{model}" it fits now ({_each_mib(changed)}): '
+                f"{home.text}",
+                annotations={names.MODEL: model},
+                home=home,
+            )
+
+
+def _largest(
+    changed: Callable[[int], PodNeed | None], most: int, sites: Sequence[NodeLoads]
+) -> tuple[int, PodNeed, Home] | None:
+    """Find the largest step from 1 to *most* that fits; what fits still fits when it is smaller."""
+    found: tuple[int, PodNeed, Home] | None = None
+    low, high = 1, most
+    while low <= high:
+        middle = (low + high) // 2
+        need = changed(middle)
+        home = find_home(need, sites) if need is not None else None
+        if need is not None and home is not None:
+            found = (middle, need, home)
+            low = middle + 1
+        else:
+            high = middle - 1
+    return found
+
+
+def _fits_an_empty(need: PodNeed, sites: Sequence[NodeLoads]) -> bool:
+    for loads in sites:
+        empty = {
+            uuid: CardLoad(card=replace(load.card, health=Health.HEALTHY))
+            for uuid, load in loads.cards.items()
+        }
+        if isinstance(try_cards(replace(loads, cards=empty), need), Placement):
+            return True
+    return False
+
+
+# -- amounts ---------------------------------------------------------------------------------------
+
+
+def _class_sizes(need: PodNeed, sites: Sequence[NodeLoads]) -> Sequence[Mib]:
+    """Give the card sizes that the pod's shares may be shares of; any one where it has none."""
+    shares = [it for it in need.containers if it.share is not None]
+    sizes = {load.card.capacity_mib for loads in sites for load in loads.cards.values()}
+    if not shares:
+        return sorted(sizes)[:1]
+    return sorted(
+        size
+        for size in sizes
+        if all(share_of(it.share or Fraction(1), capacity_mib=size) == it.mib for it in shares)
+    )
+
+
+def _steps(need: PodNeed) -> int:
+    """Say in how many steps the whole request is divided: finer is no use to anybody."""
+    if len(need.containers) > 1:
+        return _MILLI
+    (only,) = need.containers
+    return (
+        only.mib
+        if only.share is None
+        else -(-only.share.numerator * _MILLI // only.share.denominator)
+    )
+
+
+def _shrunk(need: PodNeed, *, step: int, steps: int, size: Mib) -> PodNeed | None:
+    containers = []
+    for it in need.containers:
+        if it.share is None:
+            mib = it.mib * step // steps
+            containers.append(replace(it, mib=Mib(mib)))
+            if mib < 1:
+                return None
+        else:
+            share = Fraction(int(it.share * step * _MILLI / steps), _MILLI)
+            if share == 0:
+                return None
+            containers.append(_of_class(replace(it, share=share), size))
+    return replace(need, containers=tuple(containers))
+
+
+def _of_class(need: ContainerNeed, size: Mib) -> ContainerNeed:
+    return (
+        need if need.share is None else replace(need, mib=share_of(need.share, capacity_mib=size))
+    )
+
+
+def _asked_with(subject: Subject, need: PodNeed) -> tuple[str, str]:
+    """Give the key and value with which the owner of the pod would ask for *need*."""
+    shares = {it.name: f"{float(it.share):.3f}".rstrip("0") for it in need.containers if it.share}
+    if len(shares) == len(need.containers):
+        return names.FRACTION, _items(shares, subject)
+    annotations = subject.view.annotations
+    if len(need.containers) == 1 and not {names.MEMORY, names.FRACTION} & annotations.keys():
+        return f"limits {names.GPU_MEM}", str(need.containers[0].total_mib)
+    return names.MEMORY, _items({it.name: f"{it.mib}Mi" for it in need.containers}, subject)
+
+
+def _items(values: Mapping[str, str], subject: Subject) -> str:
+    containers = subject.view.record.containers
+    first_app = next((it.name for it in containers if it.kind is ContainerKind.APP), "")
+    if list(values) == [first_app]:  # whom an item without a name is for
+        return values[first_app]
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _each_mib(need: PodNeed) -> str:
+    return ", ".join(format_mib(it.mib) for it in need.containers)

@@ -1,0 +1,136 @@
+"""Disruption budgets (PodDisruptionBudget) as far as choosing victims looks at them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from fracgpu.cards.annotations import UNREADABLE
+from fracgpu.errors import WireError
+
+
+class _Expression(msgspec.Struct, frozen=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+
+class _Selector(msgspec.Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[_Expression, ...] | None = None
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+
+
+class _Spec(msgspec.Struct):
+    selector: _Selector | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, msgspec.Raw] | None = None
+
+
+class _Wire(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_decoder: Final = msgspec.json.Decoder(_Wire)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One PodDisruptionBudget.
+
+    Attributes:
+        allowed: how many of its pods may still be taken.
+        disrupted: names of its pods that were taken already and are counted in *allowed*.
+    """
+
+    namespace: str
+    name: str
+    allowed: int
+    disrupted: frozenset[str] = frozenset()
+    labels: Mapping[str, str]
+    expressions: tuple[_Expression, ...] = ()
+
+    def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Tell whether a pod of these labels is one of its own.
+
+        An empty selector covers nothing here, as in kube-scheduler's preemption.
+        """
+        return (
+            namespace == self.namespace
+            and bool(self.labels or self.expressions)
+            and all(labels.get(key) == value for key, value in self.labels.items())
+            and all(_holds(it, labels.get(it.key)) for it in self.expressions)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A pod that may be taken, as budgets see it."""
+
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+
+
+def read_budget(body: bytes) -> Budget:
+    """Read a budget.
+
+    Raises:
+        WireError: *body* is none.
+    """
+    try:
+        wire = _decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="poddisruptionbudget", message=str(error)) from error
+    selector = wire.spec.selector or _Selector()
+    return Budget(
+        namespace=wire.metadata.namespace,
+        name=wire.metadata.name,
+        allowed=wire.status.disruptions_allowed,
+        disrupted=frozenset(wire.status.disrupted_pods or ()),
+        labels=selector.match_labels or {},
+        expressions=selector.match_expressions or (),
+    )
+
+
+def violations(victims: Sequence[Subject], budgets: Sequence[Budget]) -> int:
+    """Count the victims whose taking breaks a budget, were all taken one after the other.
+
+    Source: pkg/scheduler/framework/plugins/defaultpreemption filterPodsWithPDBViolation.
+    """
+    taken: Counter[tuple[str, str]] = Counter()
+    broken = 0
+    for victim in victims:
+        breaks = False
+        for it in budgets:
+            if it.covers(victim.namespace, victim.labels) and victim.name not in it.disrupted:
+                taken[it.namespace, it.name] += 1
+                breaks |= taken[it.namespace, it.name] > it.allowed
+        broken += breaks
+    return broken
+
+
+def _holds(wanted: _Expression, value: str | None) -> bool:
+    values = wanted.values or ()
+    match wanted.operator:
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case _:
+            return True  # an operator of a later release: protected, as far as we can tell

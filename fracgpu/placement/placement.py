@@ -1,0 +1,322 @@
+"""Which cards of a node a pod gets, or card by card why it gets none."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import combinations
+from typing import Final
+
+from fracgpu.cards.card import CardUuid, Health, model_allowed
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.placement.policies import load_aware, pack, spread, topology
+from fracgpu.placement.policies.scoring import Scoring
+from fracgpu.request.language import FULL_CORES, ContainerNeed, PodNeed, Strategy, Topology
+from fracgpu.state.allocation import Assignment, Hold, Slice, holds_by_card
+from fracgpu.state.snapshot import CardLoad, NodeLoads
+from fracgpu.units import share_of
+
+MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
+
+# Several containers on several cards is a small packing problem; past this many tries the answer
+# is no, with its own reason, rather than a stalled scheduler. Equal cards are tried once, so what
+# people really ask for takes a handful.
+_MAX_TRIES: Final = 5_000
+
+
+# least-waste chooses between nodes by what it knows of all of them; on one node that is known by
+# itself, its own rule is the tightest card.
+SCORING: Final[Mapping[Strategy, Scoring]] = {
+    Strategy.PACK: pack,
+    Strategy.SPREAD: spread,
+    Strategy.TOPOLOGY: topology,
+    Strategy.LOAD_AWARE: load_aware,
+    Strategy.LEAST_WASTE: pack,
+}
+
+
+class Reason(Enum):
+    """Why a card, or a node as a whole, will not do."""
+
+    NOT_SHARED = "the node does not share its cards"
+    NO_INVENTORY = "the node has not reported its cards"
+    UNSCHEDULABLE = "the node is cordoned"
+    UNREADABLE = "what its annotations say of its cards cannot be read"
+    TOO_FEW_CARDS = "too few cards"
+    UNHEALTHY = "unhealthy"
+    CORDONED = "set aside by the rebalancer"
+    WRONG_MODEL = "another model than asked for"
+    WRONG_CLASS = "another size than the share was granted for"
+    TOO_LITTLE_FREE = "too little free memory"
+    TOO_FEW_CORES = "too little free compute"
+    NO_FREE_SLOT = "all its slots are taken"
+    CONTAINERS_CLASH = "its containers do not fit side by side"
+    TOO_MANY_TRIES = "too many combinations to try"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The answer yes: these cards, this much.
+
+    Attributes:
+        score: how good, 0.0 (worst) to 1.0 (best) by the strategy asked for.
+    """
+
+    node: str
+    assignment: Assignment
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlacement:
+    """The answer no: the reason of each card that will not do, or one for the node as a whole.
+
+    Attributes:
+        whole: set where no card by itself is to blame, such as when too few are left.
+        cards: how many cards the node has.
+    """
+
+    node: str
+    whole: Reason | None = None
+    refusals: Mapping[CardUuid, Reason]
+    cards: int = 0
+
+    @property
+    def text(self) -> str:
+        """Say it in plain words: ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
+        total = max(self.cards, len(self.refusals))
+        return refusal_text(self.whole, Counter(self.refusals.values()), total=total)
+
+
+def refusal_text(whole: Reason | None, counted: Mapping[Reason, int], *, total: int) -> str:
+    """Say why a node refused: each reason with the number of cards, of *total*, that give it."""
+    of_cards = "; ".join(
+        f"{count} of {total}{'' if place else ' cards'}: {reason.value}"
+        for place, (reason, count) in enumerate(
+            sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
+        )
+    )
+    if whole is None:
+        return of_cards
+    return f"{whole.value} ({of_cards})" if of_cards else whole.value
+
+
+def place(
+    loads: NodeLoads,
+    need: PodNeed,
+    *,
+    strategy: Strategy,
+    exclude: frozenset[CardUuid] = frozenset(),
+) -> Placement | NoPlacement:
+    """Choose cards for a pod on one node; the same input always gives the same answer.
+
+    The pod's own strategy, where it names one, beats *strategy*. Cards in *exclude* are treated as
+    cordoned. Ties go to the lower index, then the smaller UUID.
+    """
+    whole = _node_refusal(loads)
+    if whole is not None:
+        return NoPlacement(node=loads.node.node, whole=whole, refusals={})
+    scoring = SCORING[need.strategy or strategy]
+    linked = is_linked(need, strategy=strategy)
+    usable, refusals = _sift(loads, need, exclude)
+    for container in need.containers:
+        fitting = [load for load in usable if _fits(load, container) is None]
+        if len(fitting) < container.cards:
+            refusals.update(
+                {load.card.uuid: why for load in usable if (why := _fits(load, container))}
+            )
+            return _no(loads, refusals, Reason.TOO_FEW_CARDS)
+    search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
+    assignment = search.run(usable, need.containers)
+    if assignment is None:
+        whole = Reason.TOO_MANY_TRIES if search.tries_left <= 0 else Reason.CONTAINERS_CLASH
+        return _no(loads, refusals, whole)
+    return Placement(
+        node=loads.node.node,
+        assignment=assignment,
+        score=_score(loads, assignment, need, scoring, linked=linked),
+    )
+
+
+def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
+    """Tell whether a container on several cards is to get neighbours."""
+    if need.topology is not None:
+        return need.topology is Topology.NVLINK
+    return SCORING[need.strategy or strategy].LINKED
+
+
+def score_0_to_10(placement: Placement) -> int:
+    """Scale a placement's score to what a scheduler extender may answer."""
+    return round(placement.score * MAX_SCORE)
+
+
+def _no(loads: NodeLoads, refusals: dict[CardUuid, Reason], otherwise: Reason) -> NoPlacement:
+    every = len(refusals) == len(loads.cards)
+    return NoPlacement(
+        node=loads.node.node,
+        whole=None if every else otherwise,
+        refusals=refusals,
+        cards=len(loads.cards),
+    )
+
+
+def _node_refusal(loads: NodeLoads) -> Reason | None:
+    if not loads.node.shared:
+        return Reason.NOT_SHARED
+    if not loads.node.schedulable:
+        return Reason.UNSCHEDULABLE
+    if loads.node.problem:
+        return Reason.UNREADABLE
+    if not loads.cards:
+        return Reason.NO_INVENTORY
+    return None
+
+
+def _sift(
+    loads: NodeLoads, need: PodNeed, exclude: frozenset[CardUuid]
+) -> tuple[list[CardLoad], dict[CardUuid, Reason]]:
+    usable: list[CardLoad] = []
+    refusals: dict[CardUuid, Reason] = {}
+    for uuid, load in loads.cards.items():
+        if load.card.health is not Health.HEALTHY:
+            refusals[uuid] = Reason.UNHEALTHY
+        elif load.cordoned or uuid in exclude:
+            refusals[uuid] = Reason.CORDONED
+        elif not model_allowed(load.card.model, globs=need.models):
+            refusals[uuid] = Reason.WRONG_MODEL
+        else:
+            usable.append(load)
+    return usable, refusals
+
+
+def _fits(load: CardLoad, need: ContainerNeed) -> Reason | None:
+    if (
+        need.share is not None
+        and share_of(need.share, capacity_mib=load.card.capacity_mib) != need.mib
+    ):
+        return Reason.WRONG_CLASS
+    if need.mib > load.free_mib:
+        return Reason.TOO_LITTLE_FREE
+    if need.cores > FULL_CORES - load.held_cores:
+        return Reason.TOO_FEW_CORES
+    if load.free_slots < 1:
+        return Reason.NO_FREE_SLOT
+    return None
+
+
+def _left(load: CardLoad, mib: int) -> float:
+    return (load.free_mib - mib) / max(1, load.card.capacity_mib)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Depth-first search for an assignment, best cards first, with a bound on its length."""
+
+    tries_left: int
+    scoring: Scoring
+    linked: bool
+
+    def run(self, loads: Sequence[CardLoad], needs: Sequence[ContainerNeed]) -> Assignment | None:
+        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
+        hungry_first = sorted(
+            needs, key=lambda it: (it.kind is ContainerKind.INIT, -it.mib, -it.cards)
+        )
+        found = self._extend(loads, hungry_first, specs, {})
+        if found is None:
+            return None
+        return {it.name: found[it.name] for it in needs}
+
+    def _extend(
+        self,
+        loads: Sequence[CardLoad],
+        needs: Sequence[ContainerNeed],
+        specs: Sequence[ContainerSpec],
+        chosen: Mapping[str, tuple[Slice, ...]],
+    ) -> Assignment | None:
+        if not needs:
+            return chosen
+        need, rest = needs[0], needs[1:]
+        failed: set[tuple[_Likeness, ...]] = set()
+        for cards in self._choices(loads, need, specs, chosen):
+            likeness = tuple(sorted(_likeness(load, chosen) for load in cards))
+            if likeness in failed:
+                continue
+            self.tries_left -= 1
+            if self.tries_left < 0:
+                return None
+            slices = tuple(
+                Slice(card=load.card.uuid, mib=need.mib, cores=need.cores) for load in cards
+            )
+            trial = {**chosen, need.name: slices}
+            if _all_fit(loads, holds_by_card(trial, specs)):
+                found = self._extend(loads, rest, specs, trial)
+                if found is not None:
+                    return found
+            failed.add(likeness)
+        return None
+
+    def _choices(
+        self,
+        loads: Sequence[CardLoad],
+        need: ContainerNeed,
+        specs: Sequence[ContainerSpec],
+        chosen: Mapping[str, tuple[Slice, ...]],
+    ) -> Iterator[tuple[CardLoad, ...]]:
+        held = holds_by_card(chosen, specs)
+        ranked = []
+        for load in loads:
+            now = _with(load, held)
+            # An init container runs before the apps, so what they take does not count against it.
+            if _fits(load if need.kind is ContainerKind.INIT else now, need) is None:
+                worse = -self.scoring.score(_left(now, need.mib), load.heat)
+                ranked.append(((worse, load.card.index, load.card.uuid), load))
+        ranked.sort(key=lambda it: it[0])
+        best_first = [load for _, load in ranked]
+        if self.linked and 1 < need.cards < len(best_first):
+            yield _neighbours(best_first, need.cards)
+        yield from combinations(best_first, need.cards)
+
+
+def _neighbours(ranked: Sequence[CardLoad], count: int) -> tuple[CardLoad, ...]:
+    by_uuid = {load.card.uuid: load for load in ranked}
+    cards = topology.neighbours([load.card for load in ranked], count)
+    return tuple(by_uuid[card.uuid] for card in cards)
+
+
+# Cards that are equal in this are interchangeable for the rest of a search.
+_Likeness = tuple[int, int, int, int, tuple[str, ...]]
+
+
+def _likeness(load: CardLoad, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
+    uuid = load.card.uuid
+    here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
+    return (load.free_mib, load.held_cores, load.free_slots, load.card.capacity_mib, here)
+
+
+def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:
+    hold = held.get(load.card.uuid)
+    return load if hold is None else load.plus(hold, pod_uid="")
+
+
+def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
+    by_uuid = {load.card.uuid: load for load in loads}
+    return all(
+        hold.mib <= by_uuid[uuid].free_mib
+        and hold.cores <= FULL_CORES - by_uuid[uuid].held_cores
+        and hold.slots <= by_uuid[uuid].free_slots
+        for uuid, hold in held.items()
+    )
+
+
+def _score(
+    loads: NodeLoads, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
+) -> float:
+    specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
+    held = holds_by_card(assignment, specs)
+    total = 0.0
+    for uuid, hold in held.items():
+        total += scoring.score(_left(loads.cards[uuid], hold.mib), loads.cards[uuid].heat)
+    score = total / len(held)
+    if linked and any(it.cards > 1 for it in need.containers):
+        score = (score + topology.closeness([loads.cards[uuid].card for uuid in held])) / 2
+    return min(1.0, max(0.0, score))

@@ -1,0 +1,12 @@
+"""``spread``: the emptiest card, so that neighbours disturb each other least."""
+
+from typing import Final
+
+from fracgpu.placement.policies.scoring import F
+
+LINKED: Final = False
+
+
+def score(left: F, heat: F) -> F:  # noqa: ARG001 - the interface
+    """Judge a card: the more is left, the better."""
+    return 1.0 * left

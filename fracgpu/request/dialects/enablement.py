@@ -1,0 +1,91 @@
+"""The administrator's say in dialects: two keys of the ConfigMap's ``admission``, read strictly."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fracgpu.errors import WireError
+from fracgpu.request.dialects.dialect import MemoryUnit, Options
+from fracgpu.request.dialects.registry import NAMES
+from fracgpu.spelling import did_you_mean
+
+DIALECTS: Final = "dialects"
+DIALECT_OPTIONS: Final = "dialectOptions"
+
+_MOST_PARTS: Final = 128
+_MOST_CARDS: Final = 64
+_MOST_FACTOR: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialectSettings:
+    """The dialects that are on wherever a namespace does not say otherwise, and their options."""
+
+    dialects: frozenset[str] = frozenset()
+    options: Options = field(default_factory=Options)
+
+
+def read_dialect_settings(admission: Mapping[str, object]) -> DialectSettings:
+    """Read ``dialects`` and ``dialectOptions``; other keys are somebody else's.
+
+    Raises:
+        WireError: a dialect or an option that does not exist, or a value that cannot be.
+    """
+    dialects = admission.get(DIALECTS, [])
+    if not isinstance(dialects, list) or not all(isinstance(it, str) for it in dialects):
+        raise WireError(what=DIALECTS, message=f"want a list of {', '.join(NAMES)}")
+    for name in dialects:
+        _known(name, NAMES, what=DIALECTS)
+    options = admission.get(DIALECT_OPTIONS, {})
+    if not isinstance(options, Mapping):
+        raise WireError(what=DIALECT_OPTIONS, message=f"want a mapping of {', '.join(_OPTIONS)}")
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        _known(key, _OPTIONS, what=DIALECT_OPTIONS)
+        attribute, read = _OPTIONS[key]
+        values[attribute] = read(value, f"{DIALECT_OPTIONS}.{key}")
+    return DialectSettings(dialects=frozenset(dialects), options=Options(**values))
+
+
+def _known(name: object, known: Iterable[str], *, what: str) -> None:
+    if isinstance(name, str) and name in known:
+        return
+    hint = did_you_mean(str(name), known)
+    hint = f"; {hint}" if hint else ""
+    message = f"'{str(name)[:60]}' does not exist; want some of {', '.join(known)}{hint}"
+    raise WireError(what=what, message=message)
+
+
+def _number(high: int) -> Callable[[object, str], int]:
+    def read(value: object, what: str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= high:
+            return value
+        raise WireError(what=what, message=f"want a whole number from 1 to {high}, got {value!r}")
+
+    return read
+
+
+def _unit(value: object, what: str) -> MemoryUnit:
+    for unit in MemoryUnit:
+        if unit.value == value:
+            return unit
+    known = " or ".join(unit.value for unit in MemoryUnit)
+    raise WireError(what=what, message=f"want {known}, got {value!r}")
+
+
+def _flag(value: object, what: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise WireError(what=what, message=f"want true or false, got {value!r}")
+
+
+_OPTIONS: Final[dict[str, tuple[str, Callable[[object, str], Any]]]] = {
+    "gpushareUnit": ("gpushare_unit", _unit),
+    "hamiMemoryFactor": ("hami_memory_factor", _number(_MOST_FACTOR)),
+    "hamiDefaultCount": ("hami_default_count", _number(_MOST_CARDS)),
+    "volcanoMemoryFactor": ("volcano_memory_factor", _number(_MOST_FACTOR)),
+    "nvidiaReplicas": ("nvidia_replicas", _number(_MOST_PARTS)),
+    "awsVgpusPerCard": ("aws_vgpus_per_card", _number(_MOST_PARTS)),
+    "tensorFusionRuns": ("tensor_fusion_runs", _flag),
+    "kaiRuns": ("kai_runs", _flag),
+}

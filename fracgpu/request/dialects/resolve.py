@@ -1,0 +1,293 @@
+"""All dialects over one pod: what is asked, what contradicts, and what says nothing."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.bounds import MAX_VALUE_CHARS, refuse_beyond
+from fracgpu.request.dialects.amounts import annotation_field, limit_field
+from fracgpu.request.dialects.dialect import Ask, Options, PodPieces, Reading
+from fracgpu.request.dialects.key_owners import Mention, asks_none, keys_of, mentions
+from fracgpu.request.dialects.native import spelled
+from fracgpu.request.dialects.registry import is_foreign
+from fracgpu.request.dialects.systems import kai
+from fracgpu.request.language import Strategy
+
+_ORIGIN_CHARS: Final = 60
+_MOST_UNREAD: Final = 10  # keys that one warning lists
+_MOST_WORDS: Final = 160  # characters of our own language in a warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intake:
+    """What the enabled dialects ask of a pod, and what its author should be told.
+
+    Attributes:
+        asks: one for each container that asks, in the order of the containers.
+        model_texts: the annotations that *models* were read from.
+    """
+
+    asks: tuple[Ask, ...] = ()
+    models: tuple[str, ...] = ()
+    model_texts: Mapping[str, str] = field(default_factory=dict)
+    strategy: Strategy | None = None
+    warnings: tuple[str, ...] = ()
+
+
+NOTHING: Final = Intake()
+
+
+def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
+    """Read a pod in every enabled dialect; without any foreign key the answer is `NOTHING`.
+
+    Raises:
+        RequestError: something cannot be read or contradicts something else.
+    """
+    present = mentions(pod, enabled=enabled)
+    if not present:
+        return NOTHING
+    if pod.scheduler_name == kai.SCHEDULER and (options.kai_runs or kai.KAI.name not in enabled):
+        return replace(NOTHING, warnings=_left_to_kai(present, pod))
+    found = [it for it in present if not it.dialect.leaves(pod, options)]
+    left = _left_warnings([it for it in present if it not in found], pod)
+    if not found:
+        return replace(NOTHING, warnings=left)
+    if any(it.dialect.name in enabled for it in found):
+        refuse_beyond(pod.annotations, pod.containers)
+    _refuse_two_dialects(found, pod.containers, enabled)
+    readings: list[Reading] = []
+    warnings = list(left)
+    for mention in found:
+        on = mention.dialect.name in enabled
+        reading = _read_one(mention, pod, options) if on else Reading()
+        readings.append(reading)
+        if reading.asks:
+            warnings += [*reading.warnings, *_unread_warnings(mention, pod)]
+        warnings += _stray_warnings(mention, pod, options)
+        if not reading.asks:
+            warnings += _idle_warnings(mention, pod, options, on=on)
+    intake = _joined(readings, pod)
+    model_keys = [
+        key
+        for mention, reading in zip(found, readings, strict=True)
+        for key in mention.dialect.model_keys
+        if reading.asks and key in pod.annotations
+    ]
+    texts = {key: pod.annotations[key] for key in model_keys}
+    return replace(intake, model_texts=texts, warnings=tuple(warnings))
+
+
+def _left_to_kai(present: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    keys = _loud_keys(present, pod)
+    if not keys:
+        return ()
+    return (
+        f"spec.schedulerName is '{kai.SCHEDULER}', so the pod is left to KAI: FracGPU reads no "
+        f"{', '.join(keys)} here and does not know of the card it gets; have the administrator "
+        f"turn {kai.KAI.name} on and set kaiRuns to false to take such pods over",
+    )
+
+
+def _left_warnings(left: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    return tuple(
+        f"{', '.join(keys)} of {mention.dialect.title} was left unread, as a label of the pod or "
+        "of its namespace wants"
+        for mention in left
+        if (keys := _loud_keys([mention], pod))
+    )
+
+
+def _loud_keys(found: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+    """Give the keys of some dialects that are worth a word by themselves."""
+    keys = [
+        key
+        for mention in found
+        for key in (*keys_of(mention.pieces(pod)), *mention.stray_annotations)
+        if key not in mention.dialect.quiet
+    ]
+    return tuple(dict.fromkeys(keys))
+
+
+def _unread_warnings(mention: Mention, pod: PodPieces) -> tuple[str, ...]:
+    """Warn of keys of a system whose pod is taken over that nothing here has a word for."""
+    dialect = mention.dialect
+    places = (
+        ("annotation", [it for it in pod.annotations if not is_foreign(it)]),
+        ("label", [it for it in pod.labels if it not in dialect.labels]),
+    )
+    unread = [
+        f"{place} {key}"
+        for place, keys in places
+        for key in sorted(keys)
+        if key.startswith(dialect.family)
+    ]
+    if not unread:
+        return ()
+    more = f" and {len(unread) - _MOST_UNREAD} more" if len(unread) > _MOST_UNREAD else ""
+    listed = ", ".join(unread[:_MOST_UNREAD])
+    return (f"{listed}{more} of {dialect.title} says nothing to FracGPU",)
+
+
+def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
+    dialect = mention.dialect
+    _refuse_long_values(mention)
+    _refuse_other_requests(mention, pod)
+    reading = dialect.read(mention.pieces(pod), options)
+    if reading.asks:
+        _refuse_rivals(mention, reading, pod)
+    return replace(reading, asks=tuple(_filled(ask, mention) for ask in reading.asks))
+
+
+def _filled(ask: Ask, mention: Mention) -> Ask:
+    limits = mention.limits.get(ask.container, {})
+    raw = [(key, limits[key]) for key in sorted(limits)]
+    raw += [(key, mention.annotations[key]) for key in ask.sources]
+    said = ", ".join(f"{key}={_short(text)}" for key, text in raw)
+    return replace(
+        ask,
+        written=tuple(raw),
+        origin=f"{mention.dialect.name}: {said}",
+        foreign=tuple(sorted({*limits, *mention.requests.get(ask.container, {})})),
+    )
+
+
+def _short(text: str) -> str:
+    return shorten(text, limit=_ORIGIN_CHARS)
+
+
+def _refuse_long_values(mention: Mention) -> None:
+    for key, text in mention.annotations.items():
+        if len(text) > MAX_VALUE_CHARS:
+            raise RequestError(
+                field=annotation_field(key),
+                found=text,
+                wanted=f"at most {MAX_VALUE_CHARS} characters",
+            )
+
+
+def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
+    """Refuse a request that is not its limit: extended resources know no other kind."""
+    for spec in pod.containers:
+        limits = mention.limits.get(spec.name, {})
+        for key, text in mention.requests.get(spec.name, {}).items():
+            if limits.get(key) != text:
+                raise RequestError(
+                    field=f"requests['{key}'] of container '{spec.name}'",
+                    found=text,
+                    wanted="what its limits say"
+                    + (f", {shorten(limits[key])}" if key in limits else "; they lack it"),
+                    hint="leave the request out, Kubernetes copies the limit",
+                )
+
+
+def _refuse_rivals(mention: Mention, reading: Reading, pod: PodPieces) -> None:
+    for spec in pod.containers:
+        for key in sorted(mention.dialect.rivals):
+            if not asks_none(spec.limits.get(key, "0")):
+                source = reading.asks[0].sources[0]
+                raise RequestError(
+                    field=annotation_field(source),
+                    found=mention.annotations[source],
+                    wanted=f"either it or {limit_field(key, spec)}, not both in one pod",
+                    hint="a pod gets a share of a card or whole cards",
+                )
+
+
+def _refuse_two_dialects(
+    found: Sequence[Mention], containers: Sequence[ContainerSpec], enabled: Set[str]
+) -> None:
+    """Refuse a container with resources of two dialects, once at least one of them is on."""
+    for spec in containers:
+        here = [it for it in found if spec.name in it.limits]
+        if len(here) > 1 and any(it.dialect.name in enabled for it in here):
+            first, second = (sorted(it.limits[spec.name])[0] for it in here[:2])
+            raise RequestError(
+                field=limit_field(first, spec),
+                found=spec.limits[first],
+                wanted=f"one dialect on one container, and '{second}' is there too",
+                hint="keep one of the two",
+            )
+
+
+def _joined(readings: Sequence[Reading], pod: PodPieces) -> Intake:
+    by_container: dict[str, Ask] = {}
+    models: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    for reading in readings:
+        for ask in reading.asks:
+            other = by_container.setdefault(ask.container, ask)
+            if other is not ask:
+                raise RequestError(
+                    field=f"container '{ask.container}'",
+                    found=f"{other.origin}; {ask.origin}",
+                    wanted="one dialect on one container",
+                    hint="keep one of the two",
+                )
+        if reading.asks:
+            models += reading.models
+            strategy = strategy or reading.strategy
+    return Intake(
+        asks=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
+        models=models,
+        strategy=strategy,
+    )
+
+
+def _stray_warnings(mention: Mention, pod: PodPieces, options: Options) -> list[str]:
+    """Warn of keys out of their place; what is written there is read by nobody."""
+    if not mention.stray_annotations and not mention.stray_limits:
+        return []
+    title = mention.dialect.title
+    instead = _instead(mention, mention.mended(pod), options)
+    warnings = []
+    if mention.stray_annotations:
+        stray = sorted(mention.stray_annotations)
+        say, it = ("say", "them") if len(stray) > 1 else ("says", "it")
+        warnings.append(
+            f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {say} nothing there: "
+            f"{title} reads {it} in a container's limits; {instead}"
+        )
+    for spec in pod.containers:
+        warnings += [
+            f"{limit_field(key, spec)} says nothing there: {title} reads it among the pod's "
+            f"annotations; {instead}"
+            for key in sorted(mention.stray_limits.get(spec.name, {}))
+        ]
+    return warnings
+
+
+def _idle_warnings(mention: Mention, pod: PodPieces, options: Options, *, on: bool) -> list[str]:
+    """Warn of keys in their place that gave nothing: the dialect is off, or nothing is asked."""
+    pieces = mention.pieces(pod)
+    keys = keys_of(pieces)
+    if all(key in mention.dialect.quiet for key in keys):
+        return []
+    instead, dialect = _instead(mention, pieces, options), mention.dialect
+    found, many = listed(keys, limit=_MOST_WORDS), len(keys) > 1
+    if on:
+        says = "say nothing without" if many else "says nothing without"
+        return [f"{found} {says} a request of {dialect.title} beside; {instead}"]
+    gives = "are not read here and give" if many else "is not read here and gives"
+    return [
+        f"{found} {gives} no share of a card; {instead}, or have the dialect turned on "
+        f"(namespace label {names.DIALECTS_LABEL}={dialect.name})"
+    ]
+
+
+def _instead(mention: Mention, pieces: PodPieces, options: Options) -> str:
+    """Say what to write in our language, in place of all that the dialect reads."""
+    words = ""
+    try:
+        if max(map(len, pieces.annotations.values()), default=0) <= MAX_VALUE_CHARS:
+            words = spelled(mention.dialect.read(pieces, options), pieces.containers)
+    except RequestError:
+        pass
+    if not words:
+        return f"write {names.FRACTION} or {names.MEMORY} instead"
+    return (
+        f"write {shorten(words, limit=_MOST_WORDS)} in place of "
+        f"{listed(keys_of(pieces), limit=_MOST_WORDS)}"
+    )

@@ -1,0 +1,29 @@
+"""AWS's virtual GPU plugin: ``k8s.amazonaws.com/vgpu`` counts tenths of a card."""
+
+from fractions import Fraction
+from typing import Final
+
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.dialects.amounts import decimal_share, limit_field, whole
+from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+
+VGPU: Final = "k8s.amazonaws.com/vgpu"
+
+
+def _read(pod: PodPieces, options: Options) -> Reading:
+    asks = [_ask(spec, options.aws_vgpus_per_card) for spec in pod.containers]
+    return Reading(asks=tuple(ask for ask in asks if ask))
+
+
+def _ask(spec: ContainerSpec, per_card: int) -> Ask | None:
+    text = spec.limits.get(VGPU)
+    if text is None:
+        return None
+    wanted = f"parts of one card, a whole number from 1 to {per_card}"
+    parts = whole(text, field=limit_field(VGPU, spec), wanted=wanted, low=1, high=per_card)
+    return Ask(container=spec.name, share=decimal_share(Fraction(parts, per_card)))
+
+
+AWS: Final = Dialect(
+    name="aws", title="AWS virtual GPU", limits=keys(VGPU), family=(VGPU,), read=_read
+)

@@ -1,0 +1,90 @@
+"""Alibaba's gpushare and its successor in ACK: ``aliyun.com/gpu-mem``, ``gpu-count`` and cores."""
+
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.dialects.amounts import (
+    card_count,
+    evenly,
+    limit_field,
+    memory_units,
+    percent,
+    refuse_orphan,
+)
+from fracgpu.request.dialects.dialect import (
+    WHOLE,
+    Ask,
+    Dialect,
+    MemoryUnit,
+    Options,
+    PodPieces,
+    Reading,
+    keys,
+)
+from fracgpu.units import Mib
+
+MEMORY: Final = "aliyun.com/gpu-mem"
+COUNT: Final = "aliyun.com/gpu-count"
+# Offered by ACK nodes labelled ack.node.gpu.schedule=core_mem, beside gpu-mem.
+CORES: Final = "aliyun.com/gpu-core.percentage"
+
+_UNIT_MIB: Final = {MemoryUnit.MIB: 1, MemoryUnit.GIB: 1024}
+
+
+def _read(pod: PodPieces, options: Options) -> Reading:
+    asks = [_ask(spec, pod.labels.get(COUNT), options) for spec in pod.containers]
+    return Reading(asks=tuple(ask for ask in asks if ask))
+
+
+def _ask(spec: ContainerSpec, label: str | None, options: Options) -> Ask | None:
+    """Read one container; beside a count, gpu-mem is the total over that many cards.
+
+    Source: Alibaba Cloud ACK, "multi-GPU sharing": N units over M cards give N/M on each, and N/M
+    must be whole. There the count is a label of the pod.
+    """
+    count, memory = spec.limits.get(COUNT), spec.limits.get(MEMORY)
+    if count is None and memory is None:
+        if CORES in spec.limits:
+            refuse_orphan(limit_field(CORES, spec), found=spec.limits[CORES], needs=MEMORY)
+        return None
+    field = limit_field(COUNT, spec)
+    if count is None and label is not None:
+        count, field = label, f"label {COUNT}"
+    cards = 1 if count is None else card_count(count, field=field)
+    cores = _cores(spec, cards)
+    if memory is None:
+        return Ask(container=spec.name, cards=cards, share=WHOLE, cores=cores)
+    unit_mib = _UNIT_MIB[options.gpushare_unit]
+    field = limit_field(MEMORY, spec)
+    total_mib = memory_units(memory, field=field, unit_mib=unit_mib)
+    unit = f"a number of {options.gpushare_unit.value}"
+    units = evenly(total_mib // unit_mib, cards=cards, field=field, found=memory, unit=unit)
+    return Ask(container=spec.name, cards=cards, mib=Mib(units * unit_mib), cores=cores)
+
+
+def _cores(spec: ContainerSpec, cards: int) -> int:
+    text = spec.limits.get(CORES)
+    if text is None:
+        return 0
+    field = limit_field(CORES, spec)
+    if cards > 1:
+        # Whether it is each card's there, or a total as gpu-mem is, nothing published says.
+        raise RequestError(
+            field=field,
+            found=text,
+            wanted=f"none beside {cards} cards: it is not said whether it is of each or a total",
+            hint=f"write {names.MEMORY}, {names.CARDS} and {names.CORES} instead",
+        )
+    return percent(text, field=field)
+
+
+GPUSHARE: Final = Dialect(
+    name="gpushare",
+    title="Alibaba gpushare",
+    limits=keys(MEMORY, COUNT, CORES),
+    family=("aliyun.com/gpu-", "scheduler.framework.gpushare", "gpushare.alibabacloud.com/"),
+    labels=frozenset({COUNT}),
+    read=_read,
+)

@@ -1,0 +1,204 @@
+"""TensorFusion: memory per GPU, percent of compute, a number of GPUs, all by pod annotation.
+
+Source of the keys: tensor-fusion.ai, reference "Workload Configuration", and its annotations list.
+"""
+
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError, listed
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.request.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
+from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.preferences import model_globs, not_offered, refuse_single_cards
+from fracgpu.request.language import FULL_CORES
+from fracgpu.units import Mib, parse_memory_mib
+
+_PREFIX: Final = "tensor-fusion.ai/"
+MEMORY: Final = f"{_PREFIX}vram-request"
+MEMORY_LIMIT: Final = f"{_PREFIX}vram-limit"
+TFLOPS: Final = f"{_PREFIX}tflops-request"
+TFLOPS_LIMIT: Final = f"{_PREFIX}tflops-limit"
+COMPUTE: Final = f"{_PREFIX}compute-percent-request"
+COMPUTE_LIMIT: Final = f"{_PREFIX}compute-percent-limit"
+COUNT: Final = f"{_PREFIX}gpu-count"
+INDICES: Final = f"{_PREFIX}gpu-indices"
+MODEL: Final = f"{_PREFIX}gpu-model"
+CONTAINER: Final = f"{_PREFIX}inject-container"
+ENABLED: Final = f"{_PREFIX}enabled"
+VENDOR: Final = f"{_PREFIX}vendor"
+PROFILE: Final = f"{_PREFIX}workload-profile"
+DEDICATED: Final = f"{_PREFIX}dedicated-gpu"
+BY_CONTAINER: Final = f"{_PREFIX}container-gpu-count"
+PARTITION: Final = f"{_PREFIX}partition-id"
+# What its scheduler writes: the cards chosen.
+CHOSEN: Final = (f"{_PREFIX}gpu-ids", f"{_PREFIX}container-gpus")
+
+_SIZES: Final = (MEMORY, MEMORY_LIMIT, TFLOPS, TFLOPS_LIMIT, COMPUTE, COMPUTE_LIMIT)
+
+_NO_BURST: Final = "FracGPU grants the request and no burst above it"
+_NO_TFLOPS: Final = f"FracGPU counts compute in percent of a card; write {names.CORES} instead"
+_NO_PROFILE: Final = "FracGPU reads no WorkloadProfile"
+_ASIDE: Final = {
+    PROFILE: _NO_PROFILE,
+    TFLOPS: _NO_TFLOPS,
+    TFLOPS_LIMIT: _NO_TFLOPS,
+    f"{_PREFIX}isolation": f"what enforces a share is said by {names.ISOLATION} alone",
+    f"{_PREFIX}qos": "FracGPU ranks no tasks on a card; a PriorityClass ranks pods",
+    f"{_PREFIX}gpupool": "FracGPU has no pools; a nodeSelector chooses nodes",
+}
+
+
+def _read(pod: PodPieces, _options: Options) -> Reading:
+    dedicated = _dedicated(pod)
+    if not dedicated and MEMORY not in pod.annotations:
+        _refuse_orphans(pod)
+        return Reading()
+    _refuse_others(pod)
+    return _whole(pod) if dedicated else _share(pod)
+
+
+def _refuse_orphans(pod: PodPieces) -> None:
+    if PROFILE in pod.annotations:
+        raise RequestError(
+            field=annotation_field(PROFILE),
+            found=pod.annotations[PROFILE],
+            wanted=f"{MEMORY} on the pod itself: FracGPU reads no WorkloadProfile",
+            hint=f"write what the profile says as annotations, or {names.MEMORY}",
+        )
+    for key in (MEMORY_LIMIT, COMPUTE, COMPUTE_LIMIT, COUNT, BY_CONTAINER, TFLOPS):
+        if key in pod.annotations:
+            found = pod.annotations[key]
+            refuse_orphan(annotation_field(key), found=found, needs=MEMORY)
+
+
+def _refuse_others(pod: PodPieces) -> None:
+    """Refuse what would be another card, another vendor's or another division of them."""
+    texts = pod.annotations
+    refuse_single_cards(texts, (INDICES, *CHOSEN))
+    wanted = {
+        VENDOR: "NVIDIA: FracGPU shares no other vendor's cards",
+        BY_CONTAINER: f"no count by container; write {names.MEMORY} with 'container=item' pairs",
+        PARTITION: "no partition: MIG slices are no shares of a card",
+    }
+    for key, want in wanted.items():
+        if key in texts and not (key == VENDOR and texts[key].lower() == "nvidia"):
+            raise RequestError(field=annotation_field(key), found=texts[key], wanted=want)
+
+
+def _dedicated(pod: PodPieces) -> bool:
+    text = pod.annotations.get(DEDICATED, "false")
+    if text not in ("true", "false"):
+        raise RequestError(
+            field=annotation_field(DEDICATED), found=text, wanted="'true' or 'false'"
+        )
+    return text == "true"
+
+
+def _whole(pod: PodPieces) -> Reading:
+    """Read whole cards; sizes beside them say nothing there either."""
+    why = f"a card of {DEDICATED} is whole"
+    useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
+    ask = Ask(
+        container=_container(pod),
+        cards=_count(pod),
+        share=WHOLE,
+        cores=FULL_CORES,
+        sources=tuple(
+            key for key in (DEDICATED, COUNT, VENDOR, CONTAINER) if key in pod.annotations
+        ),
+    )
+    return Reading(
+        asks=(ask,),
+        models=model_globs(pod.annotations, use=MODEL, avoid=""),
+        warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
+    )
+
+
+def _count(pod: PodPieces) -> int:
+    text = pod.annotations.get(COUNT)
+    return 1 if text is None else card_count(text, field=annotation_field(COUNT))
+
+
+def _share(pod: PodPieces) -> Reading:
+    texts = pod.annotations
+    mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
+    bursts = (*_memory_burst(pod, mib), *_compute_burst(pod))
+    ask = Ask(
+        container=_container(pod),
+        cards=_count(pod),
+        mib=mib,
+        cores=_compute(pod, COMPUTE) or 0,
+        sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
+    )
+    return Reading(
+        asks=(ask,),
+        models=model_globs(texts, use=MODEL, avoid=""),
+        warnings=(*bursts, *not_offered(texts, _ASIDE)),
+    )
+
+
+def _memory_burst(pod: PodPieces, mib: Mib) -> tuple[str, ...]:
+    text = pod.annotations.get(MEMORY_LIMIT)
+    if text is None:
+        return ()
+    limit_mib = parse_memory_mib(text, field=annotation_field(MEMORY_LIMIT))
+    if limit_mib < mib:
+        wanted = f"at least the request, {pod.annotations[MEMORY]}"
+        raise RequestError(field=annotation_field(MEMORY_LIMIT), found=text, wanted=wanted)
+    more = limit_mib > mib
+    return not_offered(pod.annotations, {MEMORY_LIMIT: _NO_BURST}) if more else ()
+
+
+def _compute_burst(pod: PodPieces) -> tuple[str, ...]:
+    asked, limit = _compute(pod, COMPUTE), _compute(pod, COMPUTE_LIMIT)
+    if limit is None or limit == asked:
+        return ()
+    if asked is not None and limit < asked:
+        raise RequestError(
+            field=annotation_field(COMPUTE_LIMIT),
+            found=pod.annotations[COMPUTE_LIMIT],
+            wanted=f"at least the request, {asked}",
+        )
+    return not_offered(pod.annotations, {COMPUTE_LIMIT: _NO_BURST})
+
+
+def _compute(pod: PodPieces, key: str) -> int | None:
+    text = pod.annotations.get(key)
+    return None if text is None else percent(text, field=annotation_field(key))
+
+
+def _container(pod: PodPieces) -> str:
+    """Choose the one container; several would have to share one slice, which nobody can count."""
+    apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
+    named = pod.annotations.get(CONTAINER)
+    if named is None and len(apps) == 1:
+        return apps[0]
+    if named in [spec.name for spec in pod.containers]:
+        return named or ""
+    raise RequestError(
+        field=annotation_field(CONTAINER),
+        found="absent" if named is None else named,
+        wanted=f"the name of one of this pod's containers: {listed(apps)}",
+        hint=f"use {names.MEMORY} with 'container=item' pairs for several",
+    )
+
+
+def _leaves(pod: PodPieces, options: Options) -> bool:
+    return options.tensor_fusion_runs and pod.labels.get(ENABLED) == "true"
+
+
+TENSOR_FUSION: Final = Dialect(
+    name="tensor-fusion",
+    title="TensorFusion",
+    annotations=keys(
+        *(*_SIZES, COUNT, INDICES, *CHOSEN, MODEL, VENDOR, CONTAINER),
+        *(DEDICATED, BY_CONTAINER, PARTITION, *_ASIDE),
+    ),
+    family=(_PREFIX,),
+    labels=frozenset({ENABLED}),
+    model_keys=(MODEL,),
+    schedulers=frozenset({"tensor-fusion-scheduler"}),
+    read=_read,
+    leaves=_leaves,
+)

@@ -1,0 +1,59 @@
+"""vgpu-manager: a number of cards, of each memory in MiB and cores in percent."""
+
+from typing import Final
+
+from fracgpu import names
+from fracgpu.request.dialects.dialect import Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.preferences import (
+    model_globs,
+    not_offered,
+    refuse_single_cards,
+    strategy,
+)
+from fracgpu.request.dialects.shapes import CountMemoryCores
+
+VGPU: Final = CountMemoryCores(
+    number="nvidia.com/vgpu-number", memory="nvidia.com/vgpu-memory", cores="nvidia.com/vgpu-cores"
+)
+NODE_POLICY: Final = "nvidia.com/node-scheduler-policy"
+CARD_POLICY: Final = "nvidia.com/device-scheduler-policy"
+MEMORY_POLICY: Final = "nvidia.com/memory-scheduler-policy"
+USE_UUID: Final = "nvidia.com/include-gpu-uuid"
+AVOID_UUID: Final = "nvidia.com/exclude-gpu-uuid"
+USE_TYPE: Final = "nvidia.com/include-gpu-type"
+AVOID_TYPE: Final = "nvidia.com/exclude-gpu-type"
+COMPUTE_POLICY: Final = "nvidia.com/vgpu-compute-policy"
+TOPOLOGY: Final = "nvidia.com/device-topology-mode"
+
+_ASIDE: Final = {
+    MEMORY_POLICY: "FracGPU never oversells a card's memory",
+    COMPUTE_POLICY: f"what enforces a share is said by {names.ISOLATION} alone",
+    TOPOLOGY: f"how cards are linked is chosen by {names.TOPOLOGY} alone",
+}
+
+
+def _read(pod: PodPieces, _options: Options) -> Reading:
+    asks = tuple(ask for ask in (VGPU.read(it) for it in pod.containers) if ask)
+    if asks:
+        refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
+    preferred, warnings = strategy(
+        pod.annotations, card=CARD_POLICY, node=NODE_POLICY, others=("none",)
+    )
+    return Reading(
+        asks=asks,
+        models=model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE),
+        strategy=preferred,
+        warnings=(*warnings, *not_offered(pod.annotations, _ASIDE)),
+    )
+
+
+VGPU_MANAGER: Final = Dialect(
+    name="vgpu-manager",
+    title="vgpu-manager",
+    limits=keys(VGPU.number, VGPU.memory, VGPU.cores),
+    annotations=keys(NODE_POLICY, CARD_POLICY, USE_UUID, AVOID_UUID, USE_TYPE, AVOID_TYPE, *_ASIDE),
+    family=("nvidia.com/vgpu-", "nvidia.com/include-gpu", "nvidia.com/exclude-gpu"),
+    model_keys=(USE_TYPE, AVOID_TYPE),
+    schedulers=frozenset({"vgpu-scheduler"}),
+    read=_read,
+)

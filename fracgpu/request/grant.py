@@ -1,0 +1,353 @@
+"""From a request to MiB: which card class a share is a share of, and what is granted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+from fracgpu import names
+from fracgpu.cards.card import CardClass, model_allowed
+from fracgpu.errors import RequestError, listed
+from fracgpu.k8s.container import effective
+from fracgpu.request.fitting import Fitting
+from fracgpu.request.language import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.request.resource_limits import per_card_mib
+from fracgpu.spelling import MAX_WORD_CHARS, nearest
+from fracgpu.units import Mib, format_mib, share_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRule:
+    """What the administrator decided about card classes.
+
+    Attributes:
+        default_models: models whose class a share is a share of when the pod names none; the most
+            free class where this is empty.
+        default_mib: shareable MiB of the class that a share is a share of when the pod names no
+            model. It is also what a share is a share of while the cluster has no card at all.
+        wait: grant what no node could hold now, so that the pod waits for a node that can.
+    """
+
+    default_models: tuple[str, ...] = ()
+    default_mib: Mib | None = None
+    wait: bool = False
+
+    @property
+    def has_default(self) -> bool:
+        return bool(self.default_models) or self.default_mib is not None
+
+
+_MOST_MODELS: Final = 300  # characters of a list of the cluster's models
+
+NO_RULE: Final = ClassRule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A request that was understood, and the card class that its shares are shares of, if any.
+
+    *waits_for* says what the cluster lacks, where the administrator lets such pods wait.
+    """
+
+    need: PodNeed
+    card_class: CardClass | None
+    waits_for: str = ""
+
+
+def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule = NO_RULE) -> Grant:
+    """Turn a request into MiB.
+
+    Shares are shares of the first of *classes* (so: the most free one) that could ever hold the
+    whole pod; where the pod names no model, *rule* may narrow them. Where the limits already say
+    the MiB, because the pod was admitted before, the first class that agrees with them goes first.
+    MiB need no class, but some card must be large enough.
+
+    Raises:
+        RequestError: no class could ever hold it, or the limits already say something else.
+    """
+    shared = any(part.share is not None for part in request.slices)
+    allowed = [
+        it for it in classes if any(model_allowed(m, globs=request.models) for m in it.models)
+    ]
+    if not allowed:
+        return _without_class(request, _no_class(request, classes), rule, shared=shared)
+    candidates = allowed
+    if shared and not request.models and rule.has_default:
+        candidates = [it for it in allowed if _is_default(it, rule)]
+        if not candidates:
+            return _without_class(request, _no_default(rule, classes), rule, shared=shared)
+    among = candidates if shared else allowed
+    fitting = Fitting(request, among)
+    holding = (it for it in candidates if fitting.holds(it))
+    held = next(holding, None)
+    card_class = next((it for it in chain([held], holding) if it and fitting.agrees(it)), None)
+    if card_class is None and held is not None:
+        contradiction = _contradiction(request, _need_in(request, held))
+        assert contradiction is not None, "what does not agree contradicts"
+        raise contradiction
+    first = card_class or candidates[0]
+    granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
+    misfit = None if card_class else _misfit(request, granted.need, first, among, fitting)
+    return granted if misfit is None else _waiting(request, granted, misfit, rule)
+
+
+def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
+    """Give the MiB on each card of a container whose share is one of this class, if it has one."""
+    if part.share is None:
+        assert part.mib is not None, "a slice has a share or MiB"
+        return part.mib
+    assert card_class is not None, "a share is a share of some class"
+    return share_of(part.share, capacity_mib=card_class.capacity_mib)
+
+
+def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
+    if rule.default_mib is not None and card_class.capacity_mib != rule.default_mib:
+        return False
+    return any(model_allowed(it, globs=rule.default_models) for it in card_class.models)
+
+
+def _without_class(
+    request: PodRequest, error: RequestError, rule: ClassRule, *, shared: bool
+) -> Grant:
+    """Grant without a card to look at, where pods may wait and a size is known."""
+    if shared and (rule.default_mib is None or request.models):
+        raise error
+    supposed = None
+    if shared and rule.default_mib is not None:
+        supposed = CardClass(
+            capacity_mib=rule.default_mib,
+            models=frozenset(rule.default_models),
+            most_per_node=0,
+            cards=0,
+            free_share=0,
+            measured=False,
+        )
+    granted = Grant(need=_need_in(request, supposed), card_class=supposed)
+    return _waiting(request, granted, error, rule)
+
+
+def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: ClassRule) -> Grant:
+    """Let a pod wait for what the cluster lacks, or say that it lacks it."""
+    if not rule.wait:
+        raise misfit
+    contradiction = _contradiction(request, granted.need)
+    if contradiction is not None:
+        raise contradiction
+    return replace(granted, waits_for=str(misfit))
+
+
+def admitted_need(request: PodRequest) -> PodNeed:
+    """Give the need of a pod that went through admission: its limits say the MiB.
+
+    Raises:
+        RequestError: a container's limits lack our resources, so the webhook never saw the pod.
+    """
+    needs = []
+    for part in request.slices:
+        if part.stated_mib is None or part.stated_slots is None:
+            raise RequestError(
+                field=f"limits of container '{part.container}'",
+                found="no " + (names.GPU_MEM if part.stated_mib is None else names.GPU_SLOT),
+                wanted="the limits that the FracGPU webhook writes",
+                hint="the pod was created while the webhook was down; create it again",
+            )
+        needs.append(
+            ContainerNeed(
+                name=part.container,
+                kind=part.kind,
+                cards=part.stated_slots,
+                mib=per_card_mib(part.stated_mib, part.stated_slots, part.container),
+                cores=part.cores,
+                share=part.share,
+            )
+        )
+    return PodNeed(
+        containers=tuple(needs),
+        models=request.models,
+        strategy=request.strategy,
+        topology=request.topology,
+    )
+
+
+def describe(granted: Grant) -> str:
+    """Say in plain words and numbers what was understood, one container after the other."""
+    return "; ".join(_describe_one(it, granted.card_class) for it in granted.need.containers)
+
+
+def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
+    each = "each of " if need.cards > 1 else ""
+    words = f"{need.name}: {need.mib} MiB on {each}{_cards(need.cards)}"
+    if need.share is not None and card_class is not None:
+        words += f" ({float(need.share):.4g} of a card that shares {card_class.capacity_mib} MiB)"
+    if need.cores:
+        words += f", {need.cores}% of the compute"
+    return words
+
+
+def _need_in(request: PodRequest, card_class: CardClass | None) -> PodNeed:
+    containers = [
+        ContainerNeed(
+            name=part.container,
+            kind=part.kind,
+            cards=part.cards,
+            mib=_mib_in(part, card_class),
+            cores=part.cores,
+            share=part.share,
+        )
+        for part in request.slices
+    ]
+    return PodNeed(
+        containers=tuple(containers),
+        models=request.models,
+        strategy=request.strategy,
+        topology=request.topology,
+    )
+
+
+def _misfit(
+    request: PodRequest,
+    need: PodNeed,
+    card_class: CardClass,
+    allowed: Sequence[CardClass],
+    fitting: Fitting,
+) -> RequestError | None:
+    """Say why no node with cards of *card_class* could hold the pod, were it empty."""
+    for part, container in zip(request.slices, need.containers, strict=True):
+        misfit = (
+            _mib_misfit(part, container, allowed, fitting, narrowed=bool(request.models))
+            if part.share is None
+            else _share_misfit(container, card_class, allowed)
+        )
+        if misfit is not None:
+            return misfit
+    shares = [it for it in need.containers if it.share is not None]
+    peak_mib = effective([(it.kind, it.total_mib) for it in shares])
+    if peak_mib <= card_class.capacity_mib * card_class.most_per_node:
+        return None
+    most = max(it.most_per_node for it in allowed)
+    return RequestError(
+        field=names.FRACTION,
+        found=", ".join(f"{it.name}={float(it.share or 0):.4g}" for it in shares),
+        wanted=f"no more in one pod than one node has, {_cards(most)}",
+    )
+
+
+def _share_misfit(
+    need: ContainerNeed, card_class: CardClass, allowed: Sequence[CardClass]
+) -> RequestError | None:
+    if need.cards <= card_class.most_per_node:
+        return None
+    return _too_many_cards(need, max(it.most_per_node for it in allowed))
+
+
+def _mib_misfit(
+    part: SliceRequest,
+    need: ContainerNeed,
+    allowed: Sequence[CardClass],
+    fitting: Fitting,
+    *,
+    narrowed: bool,
+) -> RequestError | None:
+    most = fitting.cards_of(need.mib)
+    if most:
+        return _too_many_cards(need, most) if need.cards > most else None
+    largest = max(allowed, key=lambda it: it.capacity_mib)
+    mib = largest.capacity_mib
+    by_limit = part.stated_mib is not None
+    field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
+    unit = "" if by_limit else "Mi"
+    found = f"{need.total_mib if by_limit else need.mib}{unit}"
+    hint = f"'{mib * need.cards if by_limit else mib}{unit}' would fit"
+    split = -(-need.total_mib // mib)
+    if split <= largest.most_per_node:
+        hint += f', and so would {names.CARDS}: "{split}" with '
+        hint += f"{-(-need.total_mib // split)} MiB on each"
+    return RequestError(
+        field=f"{field} of container '{need.name}'",
+        found=f"{found} on {need.cards} cards" if by_limit and need.cards > 1 else found,
+        wanted=f"at most what the largest card{' of that model' if narrowed else ''} shares, "
+        f"{mib} MiB{_in_gib(mib)}",
+        hint=hint,
+    )
+
+
+def _in_gib(mib: int) -> str:
+    text = format_mib(mib)
+    return "" if text == f"{mib} MiB" else f" ({text})"
+
+
+def _too_many_cards(need: ContainerNeed, most: int) -> RequestError:
+    return RequestError(
+        field=f"{names.CARDS} of container '{need.name}'",
+        found=str(need.cards),
+        wanted=f"at most {most}: no node has more cards that would do",
+    )
+
+
+def _cards(count: int) -> str:
+    return "1 card" if count == 1 else f"{count} cards"
+
+
+def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError:
+    if not classes:
+        return RequestError(
+            field="the request",
+            found="a share of a card",
+            wanted="a cluster with at least one shared, healthy card",
+            hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
+        )
+    models = sorted({model for it in classes for model in it.models})
+    return RequestError(
+        field=names.MODEL,
+        found=", ".join(request.models),
+        wanted="globs that match a card model of this cluster: "
+        + listed(models, limit=_MOST_MODELS),
+        hint=_model_hint(request.models[0], models),
+    )
+
+
+def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
+    sizes = "" if rule.default_mib is None else f" that shares {rule.default_mib} MiB"
+    there = sorted({model for it in classes for model in it.models})
+    return RequestError(
+        field="the cluster's default card",
+        found=(", ".join(rule.default_models) or "a card") + sizes,
+        wanted="one that the cluster has: "
+        + listed(
+            (f"{'/'.join(sorted(it.models))} ({it.capacity_mib} MiB)" for it in classes),
+            limit=_MOST_MODELS,
+        ),
+        hint=f'name a model, e.g. {names.MODEL}: "{there[0]}"',
+    )
+
+
+def _model_hint(glob: str, models: Sequence[str]) -> str:
+    if glob.startswith("!"):
+        return ""
+    bare = glob.strip("*").casefold()
+    if len(glob) > MAX_WORD_CHARS:
+        return ""
+    if bare and any(bare in model.casefold() for model in models):
+        return f"write '*{glob.strip('*')}*'"
+    close = nearest(glob, models, cutoff=0.3)
+    return f"did you mean '{close}'?" if close else ""
+
+
+def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
+    """Say where a container's limits and its annotations are at odds."""
+    for part, container in zip(request.slices, need.containers, strict=True):
+        if part.stated_mib is not None and part.stated_mib != container.total_mib:
+            return RequestError(
+                field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
+                found=str(part.stated_mib),
+                wanted=f"{container.total_mib}, as its annotations say",
+                hint="leave the limit out, the webhook writes it",
+            )
+        if part.stated_slots is not None and part.stated_slots != container.cards:
+            return RequestError(
+                field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
+                found=str(part.stated_slots),
+                wanted=f"{container.cards}, one for each card",
+                hint="leave the limit out, the webhook writes it",
+            )
+    return None

@@ -1,0 +1,172 @@
+"""What stands in ``fracgpu.io/granted``: words for people and, on the next line, sealed data.
+
+The words may be rephrased at any time. The data say the same to programs: to the webhook when it
+looks at a pod again, within the same request or when its author applies it once more. The seal
+tells the webhook's own writing from an imitation; it holds as long as one request can last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from fracgpu.request.grant import Grant, describe
+
+LASTS: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
+SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
+_SEAL_CHARS: Final = 32
+_FROM: Final = "; in other words: "
+
+
+class Amounts(msgspec.Struct, frozen=True):
+    """What one container was granted on each of its cards."""
+
+    cards: int
+    mib: int
+    cores: int = 0
+
+
+class Requirement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node selector requirement that was added to the pod."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """The data beside the words.
+
+    Attributes:
+        containers: what each container was granted.
+        class_mib: shareable MiB of the class that shares are shares of, None without any share.
+        dialect: the language that the pod asked in, empty for ours.
+        requires: what was required of nodes.
+        schedulers: the scheduler that the pod named before and the one it names now, if another.
+        removed: container name to the other system's resources that were taken off it.
+        at: when it was written, in UTC.
+        seal: over all the rest.
+    """
+
+    containers: dict[str, Amounts]
+    class_mib: int | None = None
+    dialect: str = ""
+    requires: tuple[Requirement, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    removed: dict[str, tuple[str, ...]] = {}
+    at: str = ""
+    seal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The annotation, read or about to be written."""
+
+    words: str
+    data: Data
+
+    def repeats(self, other: Granted) -> bool:
+        """Tell whether both grant the same, in whatever words."""
+        mine, theirs = self.data, other.data
+        return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """Seals what is written now, and knows it again.
+
+    Attributes:
+        key: a secret that only the webhook's replicas share.
+        also: keys that replicas may still seal with, or seal with already.
+        scope: what the seal is good for: the pod's namespace.
+        now: the time of the review.
+    """
+
+    key: bytes = b""
+    also: tuple[bytes, ...] = ()
+    scope: str = ""
+    now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
+
+    def write(self, granted: Granted) -> str:
+        """Give the annotation's text, sealed."""
+        at = self.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        data = msgspec.structs.replace(granted.data, at=at, seal="")
+        sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data, self.key))
+        return f"{granted.words}\n{msgspec.json.encode(sealed).decode()}"
+
+    def holds(self, granted: Granted) -> bool:
+        """Tell whether the webhook wrote it, for this namespace and a moment ago."""
+        data = granted.data
+        try:
+            written = datetime.fromisoformat(data.at)
+            age = self.now - written
+        except (ValueError, TypeError):
+            return False
+        if not -SKEW <= age <= LASTS:
+            return False
+        unsealed, seal = msgspec.structs.replace(data, seal=""), data.seal.encode()
+        seals = [self._over(granted.words, unsealed, it) for it in (self.key, *self.also)]
+        return any(hmac.compare_digest(it.encode(), seal) for it in seals)
+
+    def _over(self, words: str, unsealed: Data, key: bytes) -> str:
+        parts = (self.scope.encode(), words.encode(), msgspec.json.encode(unsealed))
+        digest = hmac.new(key, b"\0".join(parts), hashlib.sha256)
+        return digest.hexdigest()[:_SEAL_CHARS]
+
+
+NO_SEAL: Final = Seal()
+
+
+def describe_grant(granted: Grant, *, origin: str = "") -> Granted:
+    """Put a grant in words and data; *origin* is where its request came from, if not from us."""
+    words = describe(granted)
+    dialect = origin.partition(" from ")[2].partition(":")[0]
+    return Granted(
+        words=f"{words}{_FROM}{origin}" if origin else words,
+        data=Data(containers=_of(granted), class_mib=_class_of(granted), dialect=dialect),
+    )
+
+
+def with_changes(
+    granted: Granted,
+    *,
+    requires: tuple[Requirement, ...],
+    schedulers: tuple[str, ...],
+    removed: Mapping[str, tuple[str, ...]],
+) -> Granted:
+    """Add what was changed on the pod, so that it can be told from what its author wrote."""
+    data = msgspec.structs.replace(
+        granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
+    )
+    return replace(granted, data=data)
+
+
+def read_granted(text: str) -> Granted | None:
+    """Read the annotation; None when there are no data in it that we could have written."""
+    words, _, data = text.partition("\n")
+    try:
+        return Granted(words=words, data=msgspec.json.decode(data, type=Data))
+    except (ValueError, RecursionError):
+        return None
+
+
+def words_of(text: str) -> str:
+    """Give the words of the annotation alone, for people."""
+    return text.partition("\n")[0]
+
+
+def _class_of(granted: Grant) -> int | None:
+    return None if granted.card_class is None else int(granted.card_class.capacity_mib)
+
+
+def _of(granted: Grant) -> dict[str, Amounts]:
+    return {
+        it.name: Amounts(cards=it.cards, mib=int(it.mib), cores=it.cores)
+        for it in granted.need.containers
+    }

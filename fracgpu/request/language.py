@@ -1,0 +1,373 @@
+"""What a pod asks for: the request language read strictly, or why it makes no sense."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Final, TypeVar
+
+from fracgpu import names, units
+from fracgpu.cards.card import model_key
+from fracgpu.errors import RequestError, listed, shorten
+from fracgpu.globs import MAX_GLOB_CHARS, is_glob
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request import resource_limits
+from fracgpu.request.bounds import MAX_GLOBS, MAX_GLOBS_CHARS, refuse_beyond
+from fracgpu.request.resource_limits import limit_of, per_card_mib, stated_amounts
+from fracgpu.spelling import did_you_mean, nearest, room_for_list
+from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
+
+FULL_CORES: Final = units.FULL_CORES
+MAX_CARDS: Final = resource_limits.MAX_CARDS
+
+_PAIRS: Final = "one item, or pairs 'container=item, container=item'"
+
+_T = TypeVar("_T")
+
+
+class Strategy(Enum):
+    """Which of several fitting cards is the best one."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    LEAST_WASTE = "least-waste"
+    TOPOLOGY = "topology"
+    LOAD_AWARE = "load-aware"
+
+
+class Rebalance(Enum):
+    """How the rebalancer may move this pod."""
+
+    EVICT = "evict"
+    NEVER = "never"
+
+
+class Topology(Enum):
+    """Which cards of one node go together, for a container on several."""
+
+    ANY = "any"
+    NVLINK = "nvlink"  # the fastest-linked ones
+
+
+class Isolation(Enum):
+    """What enforces a share on its card."""
+
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A key whose values are words: all that the language has, and those that we honour now.
+
+    To honour one more is to add it to *offered*.
+    """
+
+    language: tuple[str, ...]
+    offered: type[Enum]
+
+
+CHOICES: Final = {
+    names.PLACEMENT: Choice(
+        language=("pack", "spread", "least-waste", "topology", "load-aware"), offered=Strategy
+    ),
+    names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
+    names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
+    names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceRequest:
+    """What one container asks, before any card: a share of a card, or MiB, on each of *cards*.
+
+    Attributes:
+        share: exact share of a card of some class, or None where *mib* says it.
+        mib: MiB per card, or None where *share* says it.
+        cores: percent of one card's compute, 0 where it is shared freely.
+        stated_mib: total MiB that the container's limits already carry, or None.
+        stated_slots: slots that the container's limits already carry, or None.
+    """
+
+    container: str
+    kind: ContainerKind = ContainerKind.APP
+    share: Fraction | None = None
+    mib: Mib | None = None
+    cores: int = 0
+    cards: int = 1
+    stated_mib: Mib | None = None
+    stated_slots: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """What a pod asks for; *slices* is never empty."""
+
+    slices: tuple[SliceRequest, ...]
+    models: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    rebalance: Rebalance | None = None
+    topology: Topology | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerNeed:
+    """What one container must be given: *mib* and *cores* on each of *cards* distinct cards.
+
+    With *share* set, only cards where that share is exactly *mib* will do.
+    """
+
+    name: str
+    kind: ContainerKind = ContainerKind.APP
+    cards: int = 1
+    mib: Mib
+    cores: int = 0
+    share: Fraction | None = None
+
+    @property
+    def total_mib(self) -> Mib:
+        """What the container's gpu-mem limit says."""
+        return Mib(self.cards * self.mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNeed:
+    """A request in MiB: what placement works with."""
+
+    containers: tuple[ContainerNeed, ...]
+    models: tuple[str, ...] = ()
+    strategy: Strategy | None = None
+    topology: Topology | None = None
+
+
+def read_request(
+    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
+) -> PodRequest | None:
+    """Read what a pod asks for; None when it asks for nothing.
+
+    Every key under our prefix is understood or refused. Reserved keys are not judged here: whether
+    they may stand there depends on who wrote them.
+
+    Raises:
+        RequestError: something cannot be read or contradicts something else.
+    """
+    if not _ours(annotations, containers):
+        return None  # nearly every pod
+    refuse_beyond(annotations, containers)
+    _refuse_unknown_keys(annotations)
+    strategy = _choice(annotations, names.PLACEMENT, Strategy)
+    topology = _choice(annotations, names.TOPOLOGY, Topology)
+    _choice(annotations, names.ISOLATION, Isolation)
+    rebalance = _choice(annotations, names.REBALANCE, Rebalance)
+    limits = {spec.name: stated_amounts(spec) for spec in containers}
+    shares = _items(annotations, names.FRACTION, containers, _share)
+    memories = _items(annotations, names.MEMORY, containers, _memory)
+    cores = _items(annotations, names.CORES, containers, _cores)
+    cards = _items(annotations, names.CARDS, containers, _cards)
+    slices = []
+    for spec in containers:
+        mib, slots = limits[spec.name]
+        name = spec.name
+        if name in shares and name in memories:
+            raise RequestError(
+                field=names.FRACTION,
+                found=annotations[names.FRACTION],
+                wanted=f"either fraction or memory for container '{name}', not both",
+            )
+        if name not in shares and name not in memories and mib is None:
+            _refuse_orphans(spec, annotations, {names.CORES: cores, names.CARDS: cards})
+            continue
+        count = cards.get(name, 1)
+        memory = memories.get(name)
+        if name not in shares and memory is None and mib is not None:
+            memory = per_card_mib(mib, count, name)
+        slices.append(
+            SliceRequest(
+                container=name,
+                kind=spec.kind,
+                share=shares.get(name),
+                mib=memory,
+                cores=cores.get(name, 0),
+                cards=count,
+                stated_mib=mib,
+                stated_slots=slots,
+            )
+        )
+    if not slices:
+        _refuse_lonely_keys(annotations)
+        return None
+    return PodRequest(
+        slices=tuple(slices),
+        models=model_globs(annotations),
+        strategy=strategy,
+        rebalance=rebalance,
+        topology=topology,
+    )
+
+
+def _ours(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> bool:
+    return any(key.startswith(names.PREFIX) for key in annotations) or any(
+        key.startswith(names.PREFIX)
+        for spec in containers
+        for amounts in (spec.limits, spec.requests)
+        for key in amounts
+    )
+
+
+def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
+    known = (*names.REQUEST_KEYS, *names.RESERVED_KEYS)
+    unknown = [key for key in annotations if key.startswith(names.PREFIX) and key not in known]
+    if unknown:
+        key = min(unknown)
+        words = [it.removeprefix(names.PREFIX) for it in names.REQUEST_KEYS]
+        close = nearest(key.removeprefix(names.PREFIX).lower(), words)
+        raise RequestError(
+            field=f"annotation {shorten(key)}",
+            found=annotations[key],
+            wanted="one of " + ", ".join(names.REQUEST_KEYS),
+            hint=f"did you mean {names.PREFIX}{close}?" if close else "",
+        )
+
+
+def _refuse_lonely_keys(annotations: Mapping[str, str]) -> None:
+    lonely = [key for key in names.REQUEST_KEYS if key in annotations]
+    if lonely:
+        raise RequestError(
+            field=lonely[0],
+            found=annotations[lonely[0]],
+            wanted=f"a pod that asks for a share with {names.FRACTION} or {names.MEMORY}",
+            hint=f'add {names.FRACTION}: "1" for a whole card',
+        )
+
+
+def _refuse_orphans(
+    spec: ContainerSpec,
+    annotations: Mapping[str, str],
+    items: Mapping[str, Mapping[str, int]],
+) -> None:
+    for key, by_container in items.items():
+        if spec.name in by_container:
+            raise RequestError(
+                field=key,
+                found=annotations[key],
+                wanted=f"a {names.FRACTION} or {names.MEMORY} for container '{spec.name}' as well",
+                hint=f'add {names.FRACTION}: "1" for a whole card',
+            )
+    if names.GPU_SLOT in spec.limits:
+        raise RequestError(
+            field=limit_of(names.GPU_SLOT, spec),
+            found=spec.limits[names.GPU_SLOT],
+            wanted=f"no slot without memory: the webhook writes it beside {names.GPU_MEM}",
+            hint=f"ask with {names.FRACTION} or {names.MEMORY} instead",
+        )
+
+
+def _items(
+    annotations: Mapping[str, str],
+    key: str,
+    containers: Sequence[ContainerSpec],
+    parse: Callable[[str, str], _T],
+) -> dict[str, _T]:
+    """Read one annotation: one item for the first app container, or ``name=item`` pairs."""
+    if key not in annotations:
+        return {}
+    text = annotations[key]
+    known = dict.fromkeys(spec.name for spec in containers)
+    apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
+    if "=" not in text:
+        if not apps:
+            raise RequestError(field=key, found=text, wanted="a pod with at least one container")
+        if "," in text and len(known) > 1:
+            raise RequestError(field=key, found=text, wanted=_PAIRS)
+        return {apps[0]: parse(text.strip(), key)}
+    return {name: parse(item, key) for name, item in _pairs(text, key, known).items()}
+
+
+def _pairs(text: str, key: str, known: Mapping[str, None]) -> dict[str, str]:
+    items: dict[str, str] = {}
+    for pair in text.split(","):
+        name, equals, item = (piece.strip() for piece in pair.partition("="))
+        if not equals or not name or not item:
+            raise RequestError(field=key, found=text, wanted=_PAIRS)
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise RequestError(
+                field=key,
+                found=text,
+                wanted="names of this pod's containers: "
+                + listed(known, limit=room_for_list(hint)),
+                hint=hint,
+            )
+        if name in items:
+            raise RequestError(field=key, found=text, wanted=f"container '{name}' only once")
+        items[name] = item
+    return items
+
+
+def _share(text: str, key: str) -> Fraction:
+    return parse_share(text, field=key)
+
+
+def _memory(text: str, key: str) -> Mib:
+    return parse_memory_mib(text, field=key)
+
+
+def _cores(text: str, key: str) -> int:
+    wanted = "percent of one card's compute, a whole number from 1 to 100, e.g. '30'"
+    return parse_count(text, field=key, low=1, high=FULL_CORES, wanted=wanted)
+
+
+def _cards(text: str, key: str) -> int:
+    wanted = f"a whole number of cards from 1 to {MAX_CARDS}, e.g. '2'"
+    return parse_count(text, field=key, low=1, high=MAX_CARDS, wanted=wanted)
+
+
+def model_globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Read the card models that a pod accepts; empty means any.
+
+    Raises:
+        RequestError: one of them is empty, or there is more of them than is read.
+    """
+    text = annotations.get(names.MODEL)
+    if text is None:
+        return ()
+    globs = tuple(piece.strip() for piece in text.split(","))
+    if not all(glob.removeprefix("!").strip() for glob in globs):
+        raise RequestError(
+            field=names.MODEL,
+            found=text,
+            wanted="card models or globs, e.g. 'NVIDIA-A100*, *H100*'",
+        )
+    if len(globs) > MAX_GLOBS or max(map(len, globs)) > MAX_GLOB_CHARS:
+        raise RequestError(
+            field=names.MODEL,
+            found=text,
+            wanted=f"at most {MAX_GLOBS} models or globs of at most {MAX_GLOB_CHARS} characters",
+        )
+    together = sum(len(it) for it in globs if is_glob(it))
+    if together > MAX_GLOBS_CHARS:
+        raise RequestError(
+            field=names.MODEL,
+            found=text,
+            wanted=f"globs of at most {MAX_GLOBS_CHARS} characters together, not {together}",
+            hint="models named in full do not count",
+        )
+    return tuple(model_key(glob) for glob in globs)
+
+
+_E = TypeVar("_E", bound=Enum)
+
+
+def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    for choice in offered:
+        if choice.value == text:
+            return choice
+    known = [str(choice.value) for choice in offered]
+    if text in CHOICES[key].language:
+        hint = "this release does not honour it yet"
+    else:
+        hint = did_you_mean(text, known)
+    wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"
+    raise RequestError(field=key, found=text, wanted=wanted, hint=hint)

@@ -1,0 +1,86 @@
+"""What a container's limits and requests say of our resources, read strictly."""
+
+from typing import Final
+
+from fracgpu import names
+from fracgpu.errors import RequestError, shorten
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.units import Mib, parse_count, parse_mib
+
+MAX_CARDS: Final = 64
+
+
+def stated_amounts(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
+    """Read our resources from a container's limits; requests may only repeat them."""
+    if not any(key.startswith(names.PREFIX) for key in (*spec.limits, *spec.requests)):
+        return None, None  # nearly every container
+    _refuse_other_resources(spec)
+    mib = slots = None
+    if names.GPU_MEM in spec.limits:
+        field = limit_of(names.GPU_MEM, spec)
+        mib = parse_mib(spec.limits[names.GPU_MEM], field=field)
+    if names.GPU_SLOT in spec.limits:
+        slots = parse_count(
+            spec.limits[names.GPU_SLOT],
+            field=limit_of(names.GPU_SLOT, spec),
+            low=1,
+            high=MAX_CARDS,
+            wanted=f"what the webhook writes; state {names.GPU_MEM} instead",
+        )
+    for key in (names.GPU_MEM, names.GPU_SLOT):
+        if key in spec.requests and spec.requests[key] != spec.limits.get(key):
+            _refuse_other_request(key, spec, limit=mib if key == names.GPU_MEM else slots)
+    return mib, slots
+
+
+def limit_of(key: str, spec: ContainerSpec) -> str:
+    """Name a limit as a refusal does."""
+    return f"limits['{key}'] of container '{spec.name}'"
+
+
+def _refuse_other_resources(spec: ContainerSpec) -> None:
+    for place, amounts in (("limits", spec.limits), ("requests", spec.requests)):
+        for key in sorted(amounts):
+            if key.startswith(names.PREFIX) and key not in (names.GPU_MEM, names.GPU_SLOT):
+                raise RequestError(
+                    field=f"{place}['{shorten(key)}'] of container '{spec.name}'",
+                    found=amounts[key],
+                    wanted=f"{names.GPU_MEM} in whole MiB",
+                    hint=f"use the annotation {names.CARDS} for several cards",
+                )
+
+
+def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
+    """Refuse a request that is not its limit; ``8000`` and ``8k`` are one amount."""
+    field = f"requests['{key}'] of container '{spec.name}'"
+    if limit is None:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted="the same amount in limits",
+            hint=f"state {names.GPU_MEM} in limits alone",
+        )
+    if parse_mib(spec.requests[key], field=field) != limit:
+        raise RequestError(
+            field=field,
+            found=spec.requests[key],
+            wanted=f"what its limits say, {limit}",
+            hint="leave the request out, Kubernetes copies the limit",
+        )
+
+
+def per_card_mib(total_mib: Mib, cards: int, container: str) -> Mib:
+    """Split a container's total MiB evenly over its cards.
+
+    Raises:
+        RequestError: it does not divide.
+    """
+    if total_mib % cards:
+        below = total_mib - total_mib % cards
+        raise RequestError(
+            field=f"limits['{names.GPU_MEM}'] of container '{container}'",
+            found=str(total_mib),
+            wanted=f"a number of MiB that divides evenly over its {cards} cards",
+            hint=f"'{max(below, cards)}' would do",
+        )
+    return Mib(total_mib // cards)

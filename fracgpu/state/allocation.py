@@ -1,0 +1,152 @@
+"""One pod's hold on its cards, and the only ways it may change."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.errors import RequestError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, effective
+from fracgpu.units import FULL_CORES, MAX_MIB, Mib, parse_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One container's share of one card; ``cores`` 0 means compute is shared freely."""
+
+    card: CardUuid
+    mib: Mib
+    cores: int = 0
+
+
+# What the Binding writes on the pod: container name → its slices, on distinct cards.
+Assignment = Mapping[str, tuple[Slice, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What one pod takes of one card at its peak; *slots* is one for each container."""
+
+    mib: Mib
+    cores: int = 0
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """The facts about one pod that bookkeeping needs.
+
+    Attributes:
+        live: not Succeeded or Failed. A terminating pod is live until it is gone, because its
+            processes still hold the card's memory.
+        assignment: None when there is none or it could not be read; then *problem* says why.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str = ""
+    live: bool = True
+    terminating: bool = False
+    resource_version: str = ""
+    containers: tuple[ContainerSpec, ...] = ()
+    assignment: Assignment | None = None
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+_WHOLE_CARD: Final = Hold(mib=MAX_MIB, cores=FULL_CORES)
+
+
+class Phase(Enum):
+    """How far a placement has come."""
+
+    ASSUMED = "assumed"  # decided here, the Binding is under way
+    BOUND = "bound"  # the API server has it
+    RUNNING = "running"  # kubelet started a container with it
+    RELEASED = "released"  # the pod is terminal or gone
+
+
+_NEXT: Final = {
+    Phase.ASSUMED: frozenset({Phase.BOUND, Phase.RELEASED}),
+    Phase.BOUND: frozenset({Phase.RUNNING, Phase.RELEASED}),
+    Phase.RUNNING: frozenset({Phase.RELEASED}),
+    Phase.RELEASED: frozenset[Phase](),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a pod holds on each card of its node, and in which phase."""
+
+    pod_uid: str
+    node: str
+    phase: Phase
+    holds: Mapping[CardUuid, Hold] = field(default_factory=dict)
+
+    def to(self, phase: Phase) -> "Allocation":
+        """Advance; staying is allowed, an illegal change is our own mistake."""
+        if phase is self.phase:
+            return self
+        assert phase in _NEXT[self.phase], f"{self.phase.value} -> {phase.value}"
+        return replace(self, phase=phase)
+
+
+def holds_by_card(
+    assignment: Assignment, containers: Sequence[ContainerSpec]
+) -> dict[CardUuid, Hold]:
+    """Fold an assignment into what the pod takes of each card at its peak.
+
+    Kubernetes' rule for init and sidecar containers is applied card by card. A container that the
+    assignment names and the spec does not is counted as an app container: counting too much is
+    safe, too little is not.
+    """
+    kinds = {container.name: container.kind for container in containers}
+    order = [c.name for c in containers if c.name in assignment]
+    order += [name for name in assignment if name not in kinds]
+    mib: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
+    cores: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
+    for name in order:
+        kind = kinds.get(name, ContainerKind.APP)
+        for part in assignment[name]:
+            mib.setdefault(part.card, []).append((kind, part.mib))
+            cores.setdefault(part.card, []).append((kind, part.cores))
+    return {
+        card: Hold(
+            mib=Mib(effective(amounts)),
+            cores=effective(cores[card]),
+            slots=effective([(kind, 1) for kind, _ in amounts]),
+        )
+        for card, amounts in mib.items()
+    }
+
+
+def most_by_limits(containers: Sequence[ContainerSpec]) -> Hold:
+    """Give the most that a pod can hold of any one card, where its assignment does not say.
+
+    The limits say how many MiB in all; the node agent starts no container with more. Without limits
+    that can be read it may be a whole card of any size. What it takes of a card's compute does not
+    stand in the limits, so it is all.
+    """
+    amounts: list[tuple[ContainerKind, int]] = []
+    for container in containers:
+        text = container.limits.get(names.GPU_MEM)
+        if text is None:
+            continue
+        try:
+            amounts.append((container.kind, parse_mib(text, field=names.GPU_MEM)))
+        except RequestError:
+            return _WHOLE_CARD
+    if not amounts:
+        return _WHOLE_CARD
+    return Hold(
+        mib=Mib(effective(amounts)),
+        cores=FULL_CORES,
+        slots=effective([(kind, 1) for kind, _ in amounts]),
+    )

@@ -1,0 +1,214 @@
+"""A bound pod as the books need it: a few words of it, shared between pods wherever they agree.
+
+A cluster has tens of thousands of pods, and most of a pod's JSON is of no use to whoever counts
+what cards hold. What is not needed is never decoded.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.annotations import UNREADABLE, read_assignment
+from fracgpu.cards.card import NO_HOST, CardUuid, Host
+from fracgpu.errors import RequestError, WireError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.resources import requested
+from fracgpu.request.language import model_globs
+from fracgpu.state.allocation import Hold, holds_by_card
+from fracgpu.state.pod_info import read_pod
+from fracgpu.state.snapshot import PodHolds, holds_of
+from fracgpu.units import Mib
+
+_TERMINAL: Final = ("Succeeded", "Failed")
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_AMOUNTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundPod:
+    """A pod that has a node.
+
+    Attributes:
+        live: not Succeeded or Failed.
+        terminating: it has a deletion timestamp; it holds what it holds until it is gone.
+        host: what it requests of its node besides cards.
+        started: when kubelet took it on, as the API server writes times; empty before.
+        holds: what it holds of cards; nothing once it has ended.
+        models: globs of the card models that it accepts; empty where it accepts any.
+        problem: why its assignment cannot be read; else empty. It then holds the most it can.
+    """
+
+    namespace: str
+    name: str
+    live: bool = True
+    terminating: bool = False
+    priority: int = 0
+    started: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
+    host: Host = NO_HOST
+    holds: PodHolds
+    models: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def uid(self) -> str:
+        return self.holds.pod_uid
+
+    @property
+    def node(self) -> str:
+        return self.holds.node
+
+
+class _Notes(msgspec.Struct, gc=False):
+    assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
+    model: str = msgspec.field(name="fracgpu.io/model", default="")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    deletion_timestamp: str | None = None
+    annotations: _Notes | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Amounts(msgspec.Struct, gc=False):
+    cpu: str | int | float = ""
+    memory: str | int | float = ""
+
+
+class _Resources(msgspec.Struct):
+    limits: _Amounts | None = None
+    requests: _Amounts | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    restart_policy: str | None = None
+    resources: _Resources | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+    priority: int | None = None
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    start_time: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+_decoder: Final = msgspec.json.Decoder(_Pod)
+
+
+def read_bound(body: bytes) -> BoundPod | None:
+    """Read a pod that has a node; None for one that has none yet.
+
+    Raises:
+        WireError: *body* is not a pod at all.
+    """
+    try:
+        pod = _decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="pod", message=str(error)) from error
+    meta, spec = pod.metadata, pod.spec
+    if not spec.node_name:
+        return None
+    live = pod.status.phase not in _TERMINAL
+    containers = _containers(spec)
+    uid, node = meta.uid, sys.intern(spec.node_name)
+    problem = ""
+    holds = PodHolds(pod_uid=uid, node=node, holds={})
+    if live:
+        try:
+            holds = PodHolds(pod_uid=uid, node=node, holds=_holds(meta, containers))
+        except WireError as error:
+            # Its limits then say what it may hold, and they were not decoded.
+            holds, problem = holds_of(read_pod(body).record), str(error)
+    return BoundPod(
+        namespace=sys.intern(meta.namespace),
+        name=meta.name,
+        live=live,
+        terminating=meta.deletion_timestamp is not None,
+        priority=spec.priority or 0,
+        started=pod.status.start_time,
+        labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
+        host=_shared_host(requested(containers)) if live else NO_HOST,
+        holds=holds,
+        models=_shared_models(meta.annotations.model) if meta.annotations else (),
+        problem=problem,
+    )
+
+
+def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUuid, Hold]:
+    text = meta.annotations.assignment if meta.annotations else None
+    if text is None:
+        return {}
+    found = holds_by_card(read_assignment(text), containers)
+    return {
+        CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores, hold.slots)
+        for uuid, hold in found.items()
+    }
+
+
+def _containers(spec: _Spec) -> tuple[ContainerSpec, ...]:
+    inits = [
+        _spec(it, ContainerKind.SIDECAR if it.restart_policy == "Always" else ContainerKind.INIT)
+        for it in spec.init_containers or ()
+    ]
+    return (*inits, *(_spec(it, ContainerKind.APP) for it in spec.containers or ()))
+
+
+def _spec(container: _Container, kind: ContainerKind) -> ContainerSpec:
+    resources = container.resources
+    return ContainerSpec(
+        name=container.name,
+        kind=kind,
+        limits=_amounts(resources.limits if resources else None),
+        requests=_amounts(resources.requests if resources else None),
+    )
+
+
+def _amounts(found: _Amounts | None) -> Mapping[str, str]:
+    if found is None:
+        return _NO_AMOUNTS
+    both = {"cpu": str(found.cpu), "memory": str(found.memory)}
+    return {name: text for name, text in both.items() if text}
+
+
+@lru_cache(maxsize=8192)
+def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return MappingProxyType(dict(items))
+
+
+@lru_cache(maxsize=1024)
+def _shared_models(text: str) -> tuple[str, ...]:
+    try:
+        return model_globs({names.MODEL: text}) if text else ()
+    except RequestError:  # it runs, so whatever it says, it accepted its card
+        return ()
+
+
+@lru_cache(maxsize=1024)
+def _shared_host(host: Host) -> Host:
+    return host
+
+
+@lru_cache(maxsize=1024)
+def _shared_hold(mib: Mib, cores: int, slots: int) -> Hold:
+    return Hold(mib=mib, cores=cores, slots=slots)

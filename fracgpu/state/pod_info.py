@@ -1,0 +1,346 @@
+"""Pods and nodes of the API server as the roles see them: JSON in, our types out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.annotations import (
+    UNREADABLE,
+    read_assignment,
+    read_cards,
+    read_cordons,
+    read_foreign,
+    read_heat,
+    read_load_time,
+)
+from fracgpu.cards.card import NodeCards
+from fracgpu.errors import RequestError, WireError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.resources import host_of
+from fracgpu.request.grant import admitted_need
+from fracgpu.request.language import PodNeed, Rebalance, read_request
+from fracgpu.state.allocation import Assignment, PodRecord
+
+_TERMINAL: Final = ("Succeeded", "Failed")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodView:
+    """One pod as the roles see it: bookkeeping facts, its need, and what scheduling looks at.
+
+    Attributes:
+        need: what it must be given; None when it asks for nothing, or when *need_problem* says why
+            it cannot be read.
+        started_at: when kubelet acknowledged it; None before.
+        ready: its Ready condition is True.
+        owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
+        constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
+        waiting: container → what kubelet says why it has not started it, where it says something.
+        container_ids: container → the runtime's id of it, without the runtime's name.
+        reason: why the pod as a whole is in its phase, where kubelet says it.
+    """
+
+    record: PodRecord
+    need: PodNeed | None = None
+    need_problem: str = ""
+    phase: str = ""
+    ready: bool = False
+    started_at: datetime | None = None
+    priority: int = 0
+    rebalance: Rebalance | None = None
+    owner: tuple[str, str, str] | None = None
+    scheduler_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    constraints: tuple[str, ...] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    reason: str = ""
+    created_at: datetime | None = None
+
+
+# What we read of Kubernetes objects; unknown fields are skipped unread.
+class _Owner(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _Resources(msgspec.Struct):
+    limits: dict[str, str | int | float] | None = None
+    requests: dict[str, str | int | float] | None = None
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    name: str = ""
+    restart_policy: str | None = None
+    resources: _Resources | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: dict[str, msgspec.Raw] | None = None
+    topology_spread_constraints: list[msgspec.Raw] | None = None
+    priority: int | None = None
+
+
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _Waiting(msgspec.Struct):
+    message: str = ""
+
+
+class _State(msgspec.Struct):
+    waiting: _Waiting | None = None
+
+
+class _ContainerStatus(msgspec.Struct):
+    name: str = ""
+    state: _State | None = None
+    container_id: str = msgspec.field(default="", name="containerID")
+
+
+class _PodStatus(msgspec.Struct, rename="camel"):
+    phase: str = ""
+    reason: str = ""
+    start_time: datetime | None = None
+    conditions: list[_Condition] | None = None
+    init_container_statuses: list[_ContainerStatus] | None = None
+    container_statuses: list[_ContainerStatus] | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _NodeSpec(msgspec.Struct):
+    unschedulable: bool = False
+
+
+class _NodeStatus(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+_pod_decoder: Final = msgspec.json.Decoder(_Pod)
+_node_decoder: Final = msgspec.json.Decoder(_Node)
+
+
+def read_pod(body: bytes) -> PodView:
+    """Read a pod. What a user or a forger may have spoilt ends in a *problem*, not in an error.
+
+    Raises:
+        WireError: *body* is not a pod at all.
+    """
+    try:
+        pod = _pod_decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="pod", message=str(error)) from error
+    meta, spec, status = pod.metadata, pod.spec, pod.status
+    annotations = meta.annotations or {}
+    containers = _containers(spec)
+    assignment, problem = _assignment_of(annotations)
+    need, need_problem, rebalance = _need_of(annotations, containers)
+    conditions = {it.type: it.status for it in status.conditions or ()}
+    owner = next((it for it in meta.owner_references or () if it.controller), None)
+    return PodView(
+        record=PodRecord(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            node=spec.node_name,
+            live=status.phase not in _TERMINAL,
+            terminating=meta.deletion_timestamp is not None,
+            resource_version=meta.resource_version,
+            containers=containers,
+            assignment=assignment,
+            problem=problem,
+        ),
+        need=need,
+        need_problem=need_problem,
+        phase=status.phase,
+        ready=conditions.get("Ready") == "True",
+        started_at=status.start_time,
+        priority=spec.priority or 0,
+        rebalance=rebalance,
+        owner=(owner.kind, owner.name, owner.uid) if owner else None,
+        scheduler_name=spec.scheduler_name,
+        labels=meta.labels or {},
+        annotations=annotations,
+        node_selector=spec.node_selector or {},
+        constraints=_constraints(spec),
+        waiting=_waiting(status),
+        container_ids=_container_ids(status),
+        reason=status.reason,
+        created_at=meta.creation_timestamp,
+    )
+
+
+def read_node(body: bytes) -> NodeCards:
+    """Read a node: its cards, cordons and whether it shares them.
+
+    Each annotation is read by itself, and one that cannot be read stands in *unreadable*.
+
+    Raises:
+        WireError: *body* is not a node at all.
+    """
+    try:
+        node = _node_decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="node", message=str(error)) from error
+    meta = node.metadata
+    labels = meta.labels or {}
+    annotations = meta.annotations or {}
+    unreadable: dict[str, str] = {}
+
+    def read(name: str, reader: Callable[[str], _T], missing: _T) -> _T:
+        found = annotations.get(name)
+        if found is None:
+            return missing
+        if not found:
+            unreadable[name] = f"{name}: it is empty; want JSON, or no such annotation"
+            return missing
+        try:
+            return reader(found)
+        except WireError as error:
+            unreadable[name] = str(error)
+            return missing
+
+    conditions = {it.type: it.status for it in node.status.conditions or ()}
+    return NodeCards(
+        node=meta.name,
+        cards=read(names.NODE_CARDS, read_cards, ()),
+        cordons=read(names.NODE_CORDONS, read_cordons, ()),
+        shared=labels.get(names.SHARE_LABEL) == "true",
+        schedulable=not node.spec.unschedulable and conditions.get("Ready", "True") == "True",
+        labels=labels,
+        heat=read(names.NODE_HEAT, read_heat, {}),
+        foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
+        unreadable=unreadable,
+        host=host_of(node.status.allocatable or {}),
+    )
+
+
+def container_specs(
+    init_containers: Sequence[tuple[str, str | None, Mapping[str, str], Mapping[str, str]]],
+    containers: Sequence[tuple[str, Mapping[str, str], Mapping[str, str]]],
+) -> tuple[ContainerSpec, ...]:
+    """Build a pod's container specs, init containers first.
+
+    Args:
+        init_containers: name, restartPolicy, limits and requests of each.
+        containers: name, limits and requests of each app container.
+    """
+    inits = tuple(
+        ContainerSpec(
+            name=name,
+            kind=ContainerKind.SIDECAR if policy == "Always" else ContainerKind.INIT,
+            limits=limits,
+            requests=requests,
+        )
+        for name, policy, limits, requests in init_containers
+    )
+    return inits + tuple(
+        ContainerSpec(name=name, limits=limits, requests=requests)
+        for name, limits, requests in containers
+    )
+
+
+def _containers(spec: _PodSpec) -> tuple[ContainerSpec, ...]:
+    return container_specs(
+        [
+            (it.name, it.restart_policy, _amounts(it, "limits"), _amounts(it, "requests"))
+            for it in spec.init_containers or ()
+        ],
+        [
+            (it.name, _amounts(it, "limits"), _amounts(it, "requests"))
+            for it in spec.containers or ()
+        ],
+    )
+
+
+def _amounts(container: _Container, which: str) -> dict[str, str]:
+    resources = container.resources
+    if resources is None:
+        return {}
+    amounts = resources.limits if which == "limits" else resources.requests
+    return {key: str(value) for key, value in (amounts or {}).items()}
+
+
+def _assignment_of(annotations: Mapping[str, str]) -> tuple[Assignment | None, str]:
+    text = annotations.get(names.ASSIGNMENT)
+    if text is None:
+        return None, ""
+    try:
+        return read_assignment(text), ""
+    except WireError as error:
+        return None, str(error)
+
+
+def _need_of(
+    annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
+) -> tuple[PodNeed | None, str, Rebalance | None]:
+    try:
+        request = read_request(annotations, containers)
+        if request is None:
+            return None, "", None
+        return admitted_need(request), "", request.rebalance
+    except RequestError as error:
+        return None, str(error), None
+
+
+def _container_ids(status: _PodStatus) -> dict[str, str]:
+    every = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    return {it.name: it.container_id.rpartition("/")[2] for it in every if it.container_id}
+
+
+def _waiting(status: _PodStatus) -> dict[str, str]:
+    said = {}
+    for it in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        if it.state is not None and it.state.waiting is not None and it.state.waiting.message:
+            said[it.name] = it.state.waiting.message
+    return said
+
+
+def _constraints(spec: _PodSpec) -> tuple[str, ...]:
+    found: list[str] = [
+        kind for kind in ("podAffinity", "podAntiAffinity") if kind in (spec.affinity or {})
+    ]
+    if spec.topology_spread_constraints:
+        found.append("topologySpreadConstraints")
+    return tuple(found)

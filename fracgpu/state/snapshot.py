@@ -1,0 +1,208 @@
+"""An immutable picture of every card and what is held on it; what-if questions make copies."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.state.allocation import Hold, PodRecord, holds_by_card, most_by_limits
+from fracgpu.units import Mib
+
+_NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLoad:
+    """One card and what pods hold on it (requested, not measured).
+
+    Attributes:
+        foreign_mib: what somebody holds who is no pod we know; it is not free either.
+        unplaced_mib: what pods of the node may hold here whose assignment cannot be read: it may be
+            on any of the node's cards, so it is free on none.
+        heat: how busy the card was lately, 0..1; 1 where nobody says, since unknown is never cool.
+    """
+
+    card: Card
+    held_mib: Mib = Mib(0)
+    held_cores: int = 0
+    held_slots: int = 0
+    pods: frozenset[str] = frozenset()
+    cordoned: bool = False
+    foreign_mib: Mib = Mib(0)
+    unplaced_mib: Mib = Mib(0)
+    heat: float = 1.0
+
+    @property
+    def free_mib(self) -> Mib:
+        """Capacity less requested; negative where a card shrank under its pods."""
+        spoken_for = self.held_mib + self.foreign_mib + self.unplaced_mib
+        return Mib(self.card.capacity_mib - spoken_for)
+
+    @property
+    def free_slots(self) -> int:
+        """How many more containers may hold a slice of the card."""
+        return self.card.slots - self.held_slots
+
+    def plus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib + hold.mib),
+            held_cores=self.held_cores + hold.cores,
+            held_slots=self.held_slots + hold.slots,
+            pods=self.pods | {pod_uid},
+        )
+
+    def minus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+        return replace(
+            self,
+            held_mib=Mib(self.held_mib - hold.mib),
+            held_cores=self.held_cores - hold.cores,
+            held_slots=self.held_slots - hold.slots,
+            pods=self.pods - {pod_uid},
+        )
+
+
+class _Change(Protocol):
+    """The shape of CardLoad.plus and CardLoad.minus."""
+
+    def __call__(self, load: CardLoad, hold: Hold, /, *, pod_uid: str) -> CardLoad: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLoads:
+    """One node's cards by UUID, in index order.
+
+    Attributes:
+        heat: how busy cards were lately, of those where it is known; for people.
+    """
+
+    node: NodeCards
+    cards: Mapping[CardUuid, CardLoad]
+    heat: Mapping[CardUuid, float] = field(default_factory=lambda: _NO_HEAT)
+
+    @property
+    def free_mib(self) -> Mib:
+        return Mib(sum(load.free_mib for load in self.cards.values()))
+
+    def minus(self, holds: Mapping[CardUuid, Hold], *, pod_uid: str) -> "NodeLoads":
+        """Ask what would be if a pod that holds this were gone."""
+        cards = dict(self.cards)
+        for uuid, hold in holds.items():
+            if uuid in cards:
+                cards[uuid] = cards[uuid].minus(hold, pod_uid=pod_uid)
+        return replace(self, cards=MappingProxyType(cards))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHolds:
+    """Where one pod holds what.
+
+    Attributes:
+        unplaced: where its assignment cannot be read, the most it may hold of each card.
+    """
+
+    pod_uid: str
+    node: str
+    holds: Mapping[CardUuid, Hold]
+    unplaced: Hold | None = None
+
+    @property
+    def anything(self) -> bool:
+        """Whether it holds something, or may."""
+        return bool(self.holds) or self.unplaced is not None
+
+
+def holds_of(pod: PodRecord) -> PodHolds:
+    """Give what a pod holds: nothing unless it is bound and live, and unknown is full."""
+    if not (pod.live and pod.node):
+        return PodHolds(pod_uid=pod.uid, node=pod.node, holds={})
+    holds = holds_by_card(pod.assignment or {}, pod.containers)
+    unplaced = most_by_limits(pod.containers) if pod.problem else None
+    return PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds, unplaced=unplaced)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The picture: nodes by name, and each pod's holds by UID."""
+
+    nodes: Mapping[str, NodeLoads] = field(default_factory=dict)
+    pods: Mapping[str, PodHolds] = field(default_factory=dict)
+
+    def with_(self, pod: PodHolds) -> "Snapshot":
+        """Ask what would be if *pod* held this as well."""
+        assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the picture already"
+        return Snapshot(
+            nodes=self._changed(pod, CardLoad.plus), pods={**self.pods, pod.pod_uid: pod}
+        )
+
+    def without(self, pod_uid: str) -> "Snapshot":
+        """Ask what would be if the pod were gone; unknown pods change nothing."""
+        pod = self.pods.get(pod_uid)
+        if pod is None:
+            return self
+        rest = {uid: holds for uid, holds in self.pods.items() if uid != pod_uid}
+        return Snapshot(nodes=self._changed(pod, CardLoad.minus), pods=rest)
+
+    def card(self, uuid: CardUuid) -> CardLoad | None:
+        for loads in self.nodes.values():
+            if uuid in loads.cards:
+                return loads.cards[uuid]
+        return None
+
+    def _changed(self, pod: PodHolds, change: _Change) -> Mapping[str, NodeLoads]:
+        loads = self.nodes.get(pod.node)
+        if loads is None:
+            return self.nodes
+        cards = dict(loads.cards)
+        for uuid, hold in pod.holds.items():
+            if uuid in cards:
+                cards[uuid] = change(cards[uuid], hold, pod_uid=pod.pod_uid)
+        return {**self.nodes, pod.node: replace(loads, cards=MappingProxyType(cards))}
+
+
+def node_loads(
+    node: NodeCards,
+    pods: Iterable[PodHolds],
+    *,
+    cordoned: frozenset[CardUuid],
+    heat: Mapping[CardUuid, float] = _NO_HEAT,
+) -> NodeLoads:
+    """Fold the holds of *pods* on *node* into its cards.
+
+    Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
+    A pod whose assignment cannot be read counts on every card, as no more than the whole card.
+
+    Args:
+        node: the cards.
+        pods: what pods hold there.
+        cordoned: the cards that are cordoned now.
+        heat: the heat that is known now.
+    """
+    unplaced_mib = unplaced_cores = unplaced_slots = 0
+    held: dict[CardUuid, tuple[int, int, int]] = {}
+    holders: dict[CardUuid, list[str]] = {}
+    for pod in pods:
+        if pod.unplaced is not None:
+            unplaced_mib += pod.unplaced.mib
+            unplaced_cores += pod.unplaced.cores
+            unplaced_slots += pod.unplaced.slots
+        for uuid, hold in pod.holds.items():
+            mib, cores, slots = held.get(uuid, (0, 0, 0))
+            held[uuid] = (mib + hold.mib, cores + hold.cores, slots + hold.slots)
+            holders.setdefault(uuid, []).append(pod.pod_uid)
+    loads = {}
+    for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
+        mib, cores, slots = held.get(card.uuid, (0, 0, 0))
+        loads[card.uuid] = CardLoad(
+            card=card,
+            held_mib=Mib(mib),
+            held_cores=cores + unplaced_cores,
+            held_slots=slots + unplaced_slots,
+            pods=frozenset(holders.get(card.uuid, ())),
+            cordoned=card.uuid in cordoned,
+            foreign_mib=node.foreign.get(card.uuid, Mib(0)),
+            unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
+            heat=heat.get(card.uuid, 1.0),
+        )
+    return NodeLoads(node=node, cards=MappingProxyType(loads), heat=heat)

@@ -1,0 +1,276 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import (
+    SHARE_GRANULE_MIB,
+    Card,
+    CardClass,
+    CardUuid,
+    Cordon,
+    Health,
+    NodeCards,
+    card_classes,
+    model_allowed,
+    model_key,
+)
+from fracgpu.units import Mib, share_of
+
+NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
+A30, H100 = "NVIDIA A30", "NVIDIA H100 80GB HBM3"
+
+
+def a_card(
+    uuid: str,
+    total_mib: int = 24_000,
+    *,
+    model: str = A30,
+    reserved_mib: int = 0,
+    sick: bool = False,
+) -> Card:
+    return Card(
+        uuid=CardUuid(uuid),
+        index=0,
+        model=model,
+        total_mib=Mib(total_mib),
+        reserved_mib=Mib(reserved_mib),
+        health=Health.UNHEALTHY if sick else Health.HEALTHY,
+    )
+
+
+def a_node(name: str, *cards: Card, shared: bool = True) -> NodeCards:
+    return NodeCards(node=name, cards=cards, shared=shared)
+
+
+def all_free(nodes: Sequence[NodeCards]) -> dict[CardUuid, Mib]:
+    return {card.uuid: card.capacity_mib for node in nodes for card in node.cards}
+
+
+# -- what of a card is shared ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "reserved", "capacity"),
+    [(24_000, 0, 24_000), (24_576, 0, 24_560), (81_559, 639, 80_880), (79, 0, 0), (10, 20, 0)],
+)
+def test_capacity_is_what_is_not_reserved_down_to_a_multiple_of_eighty(
+    total: int, reserved: int, capacity: int
+) -> None:
+    assert a_card("a", total, reserved_mib=reserved).capacity_mib == capacity
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4, 5, 8, 10, 16, 20])
+@given(st.integers(SHARE_GRANULE_MIB, 2**24), st.integers(0, 4096))
+def test_equal_shares_always_fit_side_by_side_on_one_card(
+    parts: int, total: int, reserved: int
+) -> None:
+    card = a_card("a", total, reserved_mib=reserved)
+    if card.capacity_mib == 0:
+        return
+
+    for taken in range(1, parts + 1):
+        each = share_of(Fraction(taken, parts), capacity_mib=card.capacity_mib)
+        together = parts // taken
+        assert together * each <= card.capacity_mib
+
+
+@given(st.lists(st.sampled_from([1, 2, 4, 5, 8, 10, 16, 20]), min_size=1, max_size=20))
+def test_unequal_shares_that_add_up_to_one_card_fit_as_well(denominators: list[int]) -> None:
+    shares = [Fraction(1, it) for it in denominators]
+    if sum(shares) > 1:
+        return
+    capacity = a_card("a", 81_559).capacity_mib
+
+    assert sum(share_of(it, capacity_mib=capacity) for it in shares) <= capacity
+
+
+def test_a_cordon_counts_until_its_time_and_not_at_it() -> None:
+    cordon = Cordon(card=CardUuid("a"), until=NOON, reason="hot")
+    node = NodeCards(node="n", cordons=(cordon,))
+
+    assert node.cordoned(now=NOON - timedelta(seconds=1)) == {"a"}
+    assert node.cordoned(now=NOON) == frozenset()
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+def test_a_model_is_written_as_a_label_value_can_be() -> None:
+    assert model_key("NVIDIA  H100 80GB\tHBM3 ") == "NVIDIA-H100-80GB-HBM3"
+
+
+@pytest.mark.parametrize(
+    ("globs", "allowed"),
+    [
+        ((), True),
+        (("*",), True),
+        (("NVIDIA-H100-80GB-HBM3",), True),
+        (("NVIDIA H100 80GB HBM3",), True),
+        (("*h100*",), True),
+        (("A30", "*H100*"), True),
+        (("H100",), False),
+        (("*A100*",), False),
+        (("NVIDIA-H?00*",), True),
+        (("!*H100*",), False),
+        (("!*A100*",), True),
+        (("*NVIDIA*", "!*h100*"), False),
+        (("!*H100*", "*"), False),
+        (("*A30*", "!*A100*"), False),
+    ],
+)
+def test_a_model_is_allowed_by_any_glob_whatever_its_case(
+    globs: tuple[str, ...], *, allowed: bool
+) -> None:
+    assert model_allowed(H100, globs=globs) is allowed
+
+
+@given(st.text(), st.lists(st.text(), max_size=3))
+def test_no_text_is_too_odd_for_a_model_or_a_glob(model: str, globs: list[str]) -> None:
+    assert model_allowed(model, globs=globs) in (True, False)
+
+
+# -- classes -----------------------------------------------------------------------------------
+
+
+def test_cards_of_one_shareable_size_are_one_class_whatever_their_model() -> None:
+    nodes = [
+        a_node("a", a_card("a0"), a_card("a1", 24_079)),
+        a_node("b", a_card("b0", model="NVIDIA A10"), a_card("b1", 81_920, model=H100)),
+    ]
+
+    assert card_classes(nodes, free_mib=all_free(nodes)) == (
+        CardClass(
+            capacity_mib=Mib(24_000),
+            models=frozenset({"NVIDIA-A30", "NVIDIA-A10"}),
+            most_per_node=2,
+            as_large_per_node=2,
+            cards=3,
+            free_share=1.0,
+        ),
+        CardClass(
+            capacity_mib=Mib(81_920),
+            models=frozenset({"NVIDIA-H100-80GB-HBM3"}),
+            most_per_node=1,
+            as_large_per_node=1,
+            cards=1,
+            free_share=1.0,
+        ),
+    )
+
+
+def test_larger_cards_beside_it_count_as_large_enough() -> None:
+    nodes = [
+        a_node("a", a_card("a0"), a_card("a1"), a_card("a2", 81_920), a_card("a3", 81_920)),
+        a_node("b", a_card("b0"), a_card("b1"), a_card("b2")),
+    ]
+
+    by_size = {it.capacity_mib: it for it in card_classes(nodes, free_mib=all_free(nodes))}
+
+    assert (by_size[Mib(24_000)].most_per_node, by_size[Mib(24_000)].as_large_per_node) == (3, 4)
+    assert (by_size[Mib(81_920)].most_per_node, by_size[Mib(81_920)].as_large_per_node) == (2, 2)
+
+
+def test_the_class_with_the_most_free_share_comes_first() -> None:
+    nodes = [a_node("a", a_card("small"), a_card("large", 81_920))]
+    small, large = CardUuid("small"), CardUuid("large")
+
+    def order(**free: int) -> list[int]:
+        free_mib = {CardUuid(uuid): Mib(mib) for uuid, mib in free.items()}
+        return [it.capacity_mib for it in card_classes(nodes, free_mib=free_mib)]
+
+    assert {small, large} == set(all_free(nodes))
+    assert order(small=23_000, large=40_000) == [24_000, 81_920]
+    assert order(small=2_000, large=40_000) == [81_920, 24_000]
+    assert order(small=24_000, large=81_920) == [24_000, 81_920]
+
+
+def test_a_card_that_nobody_reports_free_is_full_and_one_over_full_takes_from_no_other() -> None:
+    nodes = [a_node("a", a_card("a0"), a_card("a1"))]
+
+    unknown, over = (
+        card_classes(nodes, free_mib={CardUuid("a0"): Mib(24_000), CardUuid("a1"): Mib(other)})[0]
+        for other in (0, -9_000)
+    )
+    missing = card_classes(nodes, free_mib={CardUuid("a0"): Mib(24_000)})[0]
+
+    assert unknown.free_share == over.free_share == missing.free_share == 0.5
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        a_node("a", a_card("a0"), shared=False),
+        a_node("a", a_card("a0", sick=True)),
+        a_node("a", a_card("a0", 79)),
+        a_node("a"),
+    ],
+    ids=["not shared", "unhealthy", "too small", "empty"],
+)
+def test_a_card_that_cannot_be_shared_makes_no_class(node: NodeCards) -> None:
+    assert card_classes([node], free_mib=all_free([node])) == ()
+
+
+cards = st.builds(
+    a_card,
+    st.uuids().map(str),
+    st.sampled_from([0, 79, 8_192, 24_000, 24_001, 81_920]),
+    sick=st.booleans(),
+)
+clusters = st.lists(st.lists(cards, max_size=4), max_size=4)
+
+
+@given(clusters)
+def test_classes_count_every_usable_card_once_whatever_the_order_of_nodes(
+    cluster: list[list[Card]],
+) -> None:
+    nodes = [a_node(str(index), *here) for index, here in enumerate(cluster)]
+    usable = [c for here in cluster for c in here if c.health is Health.HEALTHY and c.capacity_mib]
+
+    classes = card_classes(nodes, free_mib=all_free(nodes))
+
+    assert sum(it.cards for it in classes) == len(usable)
+    assert all(1 <= it.most_per_node <= it.as_large_per_node for it in classes)
+    assert all(it.most_per_node <= it.cards for it in classes)
+    assert all(0 <= it.free_share <= 1 for it in classes)
+    assert classes == card_classes(nodes[::-1], free_mib=all_free(nodes))
+
+
+def test_what_only_labels_suggest_comes_after_what_an_agent_reported() -> None:
+    reported = a_node("a", a_card("a0"))
+    same = a_node("b", a_card("b0"), a_card("b1"))
+    other = a_node("c", a_card("c0", 80_000))
+
+    classes = card_classes([reported], free_mib={}, supposed=[same, other])
+
+    assert [(it.capacity_mib, it.cards, it.most_per_node, it.measured) for it in classes] == [
+        (24_000, 3, 2, True),
+        (80_000, 1, 1, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("age", "known"),
+    [
+        (timedelta(minutes=-5, seconds=-1), False),
+        (timedelta(minutes=-5), True),
+        (timedelta(), True),
+        (timedelta(minutes=14, seconds=59), True),
+        (timedelta(minutes=15), False),
+    ],
+)
+def test_heat_is_known_for_fifteen_minutes_by_clocks_that_differ_by_five(
+    age: timedelta, *, known: bool
+) -> None:
+    now = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    heat = {CardUuid("GPU-a"): 0.5}
+    node = NodeCards(node="n", heat=heat, load_time=now - age)
+
+    assert node.known_heat(now=now) == (heat if known else {})
+    begins, ends = node.heat_changes_at
+    assert (begins <= now < ends) is known
+    assert NodeCards(node="n", heat=heat).known_heat(now=now) == {}
+    assert NodeCards(node="n", load_time=now).heat_changes_at == ()

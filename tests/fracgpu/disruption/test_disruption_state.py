@@ -1,0 +1,46 @@
+"""The values a plan is made from."""
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Reason, begun_within
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    COOL_CARD,
+    HOT_CARD,
+    a_node,
+    a_past_move,
+    a_picture,
+    an_occupant,
+)
+
+
+def test_only_healthy_cards_of_shared_nodes_are_expected_to_be_measured() -> None:
+    picture = a_picture(
+        nodes=[a_node("n1", HOT_CARD), a_node("whole", "GPU-whole", shared=False)], occupants=[]
+    )
+
+    assert picture.cards() == {HOT_CARD}
+
+
+def test_a_card_is_found_by_its_node_and_reading() -> None:
+    picture = a_picture()
+
+    assert picture.node_of(COOL_CARD) == "n2"
+    assert picture.node_of(CardUuid("GPU-none")) == ""
+    assert picture.reading(CardUuid("GPU-none")) is None
+    assert picture.reading(HOT_CARD) is not None
+
+
+def test_moves_are_counted_by_when_they_began() -> None:
+    past = [a_past_move(minutes_ago=59), a_past_move(minutes_ago=60)]
+
+    assert begun_within(past, hours=1, now=NOON) == past[:1]
+
+
+def test_reasons_have_distinct_texts_and_labels_fit_for_a_metric() -> None:
+    assert len({it.value for it in Reason}) == len(Reason.__members__)
+    assert all(it.label == it.label.lower() and " " not in it.label for it in Reason)
+
+
+def test_a_bare_pod_has_no_owner() -> None:
+    assert an_occupant("a", owner=None).owner_uid == ""
+    assert an_occupant("a").owner_uid == "owner-1"

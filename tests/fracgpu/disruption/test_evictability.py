@@ -1,0 +1,165 @@
+"""Which pods stay where they are: each rule once."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import PastMove, Reason
+from fracgpu.disruption.evictability import SYSTEM_PRIORITY, pod_refusal
+from fracgpu.disruption.policy import Policy
+from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.request.language import ContainerNeed, PodNeed, Rebalance
+from fracgpu.state.allocation import Slice
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    HOT_CARD,
+    a_past_move,
+    a_picture,
+    an_occupant,
+    anywhere,
+)
+
+POLICY = Policy()
+TWO_CARDS = PodNeed(containers=(ContainerNeed(name="main", cards=2, mib=Mib(1000)),))
+OPTED_IN: dict[str, Any] = {"rebalance": Rebalance.EVICT}
+
+
+def refusal(
+    *,
+    with_sibling: bool = True,
+    past: list[PastMove] | None = None,
+    sibling: dict[str, Any] | None = None,
+    **facts: Any,
+) -> Reason | None:
+    """Ask about pod-a, which has one ready sibling by default."""
+    pod = an_occupant("pod-a", **facts)
+    others = [an_occupant("pod-b", **(sibling or {}))] if with_sibling else []
+    picture = a_picture(occupants=[pod, *others], past=past or [])
+    return pod_refusal(picture, pod, policy=POLICY, now=NOON)
+
+
+def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
+    assert refusal() is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"record": {"terminating": True}}, Reason.TERMINATING),
+        ({"ready": False}, Reason.NOT_READY),
+        ({"phase": "Pending"}, Reason.NOT_READY),
+        ({"started_at": NOON - timedelta(minutes=14)}, Reason.TOO_YOUNG),
+        ({"started_at": None}, Reason.TOO_YOUNG),
+        ({"priority": SYSTEM_PRIORITY}, Reason.SYSTEM_CRITICAL),
+        ({"rebalance": Rebalance.NEVER}, Reason.NEVER),
+        ({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}, Reason.PROTECTED),
+        (
+            {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
+            Reason.PROTECTED,
+        ),
+        (
+            {"annotations": {"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}},
+            Reason.PROTECTED,
+        ),
+        ({"owner": None}, Reason.NO_OWNER),
+        ({"owner": ("DaemonSet", "agent", "owner-1")}, Reason.OWNER_KIND),
+        ({"owner": ("Node", "n1", "owner-1")}, Reason.OWNER_KIND),
+        ({"owner": ("RayCluster", "ray", "owner-1")}, Reason.OWNER_KIND),
+        ({"owner": ("StatefulSet", "db", "owner-1")}, Reason.OPT_IN),
+        ({"owner": ("Job", "train", "owner-1")}, Reason.OPT_IN),
+        ({"need": None}, Reason.NEED_UNREADABLE),
+        ({"record": {"assignment": None, "problem": "no JSON"}}, Reason.ASSIGNMENT_UNREADABLE),
+        ({"need": TWO_CARDS}, Reason.SEVERAL_CARDS),
+        (
+            {
+                "record": {
+                    "assignment": {
+                        "main": (
+                            Slice(card=HOT_CARD, mib=Mib(1)),
+                            Slice(card=CardUuid("GPU-other"), mib=Mib(1)),
+                        )
+                    }
+                }
+            },
+            Reason.SEVERAL_CARDS,
+        ),
+        ({"scheduler_name": "default-scheduler"}, Reason.OTHER_SCHEDULER),
+        ({"constraints": ("podAntiAffinity",)}, Reason.UNJUDGED),
+        ({"rules": NodeRules(allows=anywhere, unjudged=("hostPath",))}, Reason.UNJUDGED),
+        ({"rules": NodeRules(allows=anywhere, keeps_local_data=True)}, Reason.LOCAL_DATA),
+        ({"with_sibling": False}, Reason.SINGLE_REPLICA),
+        ({"sibling": {"ready": False}}, Reason.REPLICAS_NOT_READY),
+        ({"sibling": {"record": {"terminating": True}}}, Reason.REPLICAS_NOT_READY),
+    ],
+)
+def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: Reason) -> None:
+    assert refusal(**facts) is reason
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {
+            "owner": ("StatefulSet", "db", "owner-1"),
+            "sibling": {"owner": ("StatefulSet", "db", "owner-1")},
+        },
+        {"owner": ("Job", "train", "owner-1"), "with_sibling": False},
+        {"with_sibling": False},
+        {"rules": NodeRules(allows=anywhere, keeps_local_data=True)},
+    ],
+)
+def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
+    assert refusal(**facts) is not None
+    assert refusal(**facts, **OPTED_IN) is None
+
+
+@pytest.mark.parametrize(
+    ("past", "reason"),
+    [
+        ([a_past_move(minutes_ago=59, owner_uid="owner-1")], Reason.OWNER_COOLDOWN),
+        ([a_past_move(minutes_ago=61, owner_uid="owner-1")], None),
+        ([a_past_move(minutes_ago=1, owner_uid="another")], None),
+        (
+            [a_past_move(minutes_ago=300, under_way=True, owner_uid="owner-1")],
+            Reason.OWNER_COOLDOWN,
+        ),
+        (
+            [a_past_move(minutes_ago=m, owner_uid="owner-1") for m in (200, 300, 400)],
+            Reason.OWNER_BUDGET,
+        ),
+        (
+            [a_past_move(minutes_ago=m, owner_uid=f"owner-{m}") for m in (10, 20)],
+            Reason.NAMESPACE_BUDGET,
+        ),
+        (
+            [a_past_move(minutes_ago=m, namespace="other") for m in (10, 20, 30)],
+            None,
+        ),
+    ],
+)
+def test_budgets_of_owner_and_namespace_hold_a_pod_back(
+    past: list[PastMove], reason: Reason | None
+) -> None:
+    assert refusal(past=past) is reason
+
+
+@pytest.mark.parametrize(
+    ("useless", "hours", "held"), [(1, 1.9, True), (1, 2.1, False), (5, 23.9, True)]
+)
+def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
+    useless: int, hours: float, held: bool
+) -> None:
+    past = [
+        PastMove(move=it.move, started_at=it.started_at, under_way=False, useless=True)
+        for it in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
+    ]
+    roomy = Policy(max_per_owner_per_day=100)
+    pod = an_occupant("pod-a")
+    picture = a_picture(occupants=[pod, an_occupant("pod-b")], past=past)
+
+    found = pod_refusal(picture, pod, policy=roomy, now=NOON)
+
+    assert (found is Reason.OWNER_COOLDOWN) is held

@@ -1,0 +1,503 @@
+"""Plans: the pair that relieves most, within every budget, and never onto a card in doubt."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.disruption_state import Occupant, PastMove, Picture, Plan, Reason
+from fracgpu.disruption.heat import CardHeat, Heat, PodUse, Trust
+from fracgpu.disruption.planner import (
+    advance_all,
+    cards_to_repel,
+    first_heat,
+    plan_moves,
+    revalidate,
+)
+from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    ACTIVE,
+    CARD_MIB,
+    COOL_CARD,
+    HOT_CARD,
+    a_move,
+    a_node,
+    a_past_move,
+    a_picture,
+    a_reading,
+    an_occupant,
+    two_busy_pods,
+    usage_of,
+)
+
+
+def plan(picture: Picture, policy: Policy = ACTIVE) -> Plan:
+    return plan_moves(picture, policy=policy, now=NOON)
+
+
+def reasons(found: Plan) -> set[Reason]:
+    return {it.reason for it in found.held}
+
+
+def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
+    found = plan(a_picture())
+
+    (move,) = found.moves
+    assert (move.pod, move.source, move.target) == ("ml/pod-a", HOT_CARD, COOL_CARD)
+    assert (move.source_node, move.target_node, move.mib) == ("n1", "n2", 4000)
+    # min(45, 30) - 0.25 * 15 - (5 + 10 + 4000 MiB / 10 GiB) - 0.1 * 5, in points
+    assert move.gain_points == pytest.approx(30 - 3.75 - 15 - 4000 / 10240 - 0.5)
+    assert found.repel == {HOT_CARD}
+
+
+def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
+    pods = [an_occupant(uid) for uid in ("pod-a", "pod-b", "pod-c")]
+    busy = {"pod-a": 0.12, "pod-b": 0.3, "pod-c": 0.48}
+    picture = a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
+
+    assert [it.pod_uid for it in plan(picture).moves] == ["pod-b"]
+
+
+def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
+    pods = [an_occupant("pod-a", mib=9000), an_occupant("pod-b", mib=1000)]
+
+    assert [it.pod_uid for it in plan(a_picture(occupants=pods)).moves] == ["pod-b"]
+
+
+def test_of_two_targets_the_cooler_one_is_taken() -> None:
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-warm"), a_node("n3", "GPU-idle")]
+    readings = {"GPU-warm": a_reading(0.14), "GPU-idle": a_reading(0.01)}
+
+    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+
+    assert move.target == "GPU-idle"
+
+
+def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
+    nodes = [a_node("n0", "GPU-far"), a_node("n1", HOT_CARD, "GPU-near")]
+    readings = {"GPU-far": a_reading(0.05), "GPU-near": a_reading(0.05)}
+
+    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+
+    assert (move.target, move.target_node) == ("GPU-near", "n1")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.85})}}, Reason.ONE_POD_ALONE),
+        (
+            {"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.2, "pod-b": 0.2})}},
+            Reason.NOT_ATTRIBUTED,
+        ),
+        (
+            {"readings": {HOT_CARD: a_reading(0.99, pods={"pod-a": 0.9, "pod-b": 0.05})}},
+            Reason.NO_USEFUL_POD,
+        ),
+        ({"readings": {COOL_CARD: None}}, Reason.BLIND),
+        ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, Reason.BLIND),
+        ({"leading_since": NOON - timedelta(minutes=9)}, Reason.STARTING),
+        ({"past": [a_past_move(under_way=True)]}, Reason.MOVE_IN_FLIGHT),
+        (
+            {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 7)]},
+            Reason.HOURLY_BUDGET,
+        ),
+        ({"past": [a_past_move(minutes_ago=9, source=HOT_CARD)]}, Reason.CARD_COOLDOWN),
+        ({"heat": {COOL_CARD: Heat.WARMING}}, Reason.NO_TARGET),
+        ({"heat": {COOL_CARD: Heat.SETTLING}}, Reason.NO_TARGET),
+        ({"heat": {COOL_CARD: Heat.RELIEVING}}, Reason.NO_TARGET),
+        ({"readings": {COOL_CARD: a_reading(0.2)}}, Reason.NO_TARGET),
+        (
+            {"readings": {COOL_CARD: replace(a_reading(0.05), free_mib=Mib(4255))}},
+            Reason.NO_TARGET,
+        ),
+        ({"past": [a_past_move(minutes_ago=9, target=COOL_CARD)]}, Reason.NO_TARGET),
+        (
+            {
+                "past": [
+                    a_past_move(
+                        minutes_ago=30, owner_uid="owner-1", source=COOL_CARD, namespace="x"
+                    )
+                ]
+            },
+            Reason.OWNER_COOLDOWN,
+        ),
+        ({"nodes": [a_node("n1", HOT_CARD)], "readings": {}}, Reason.NO_TARGET),
+        (
+            {"nodes": [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, model="A100")]},
+            Reason.NO_TARGET,
+        ),
+    ],
+)
+def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Reason) -> None:
+    found = plan(a_picture(**changes))
+
+    assert found.moves == ()
+    assert reason in reasons(found)
+
+
+def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays() -> None:
+    pods = [an_occupant(uid) for uid in ("small", "large", "fine", "unmeasured")]
+    busy = {"small": 0.05, "large": 0.61, "fine": 0.3}
+    found = plan(a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
+
+    assert [it.pod_uid for it in found.moves] == ["fine"]
+    held = {it.subject: it.reason for it in found.held}
+    assert held == {
+        "ml/small": Reason.TOO_SMALL,
+        "ml/large": Reason.TOO_LARGE,
+        "ml/unmeasured": Reason.NOT_MEASURED_POD,
+    }
+
+
+def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
+    picture = a_picture()
+    picture = replace(picture, pods={"pod-b": picture.pods["pod-b"]})
+
+    found = plan(picture, replace(ACTIVE, hold_cycles=0))
+
+    assert ("pod-a", Reason.NOT_KNOWN) in {(it.subject, it.reason) for it in found.held}
+
+
+def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
+    pods = [an_occupant(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
+    pods = [
+        replace(it, view=replace(it.view, rebalance=None, priority=1000)) for it in two_busy_pods()
+    ]
+    warm = a_reading(0.82, pods={"pod-a": 0.41, "pod-b": 0.41})
+
+    found = plan(a_picture(occupants=pods, readings={HOT_CARD: warm, COOL_CARD: a_reading(0.1)}))
+
+    assert found.moves == ()
+    assert reasons(found) == {Reason.NO_GAIN}
+
+
+def test_selectors_and_taints_of_nodes_are_respected() -> None:
+    def only_zone_a(labels: Any, taints: Any) -> bool:
+        return labels.get("zone") == "a" and not taints
+
+    pods = [an_occupant(uid, rules=NodeRules(allows=only_zone_a)) for uid in ("pod-a", "pod-b")]
+    in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
+
+    assert plan(a_picture(occupants=pods)).moves == ()
+    assert len(plan(a_picture(occupants=pods, nodes=in_zone)).moves) == 1
+    tainted = replace(a_picture(occupants=pods, nodes=in_zone), taints={"n2": (Taint(key="x"),)})
+    assert plan(tainted).moves == ()
+
+
+def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
+    need = PodNeed(
+        containers=(
+            ContainerNeed(name="main", mib=Mib(9000)),
+            ContainerNeed(name="side", mib=Mib(9000)),
+        )
+    )
+    pods = [an_occupant(uid, need=need) for uid in ("pod-a", "pod-b")]
+    filler = an_occupant("filler", CardUuid("GPU-c1"), node="n2", mib=10_000, owner=None)
+    other = an_occupant("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2")]
+    readings = {"GPU-c1": a_reading(0.05), "GPU-c2": a_reading(0.05)}
+    picture = a_picture(nodes=nodes, occupants=[*pods, filler, other], readings=readings)
+
+    found = plan(picture)
+
+    assert found.moves == ()
+    assert Reason.NO_TARGET in reasons(found)
+
+
+def test_the_memory_of_a_replacement_under_way_is_taken_already() -> None:
+    policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
+    coming = a_past_move(
+        under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(CARD_MIB), busy_ratio=0.0
+    )
+
+    assert plan(a_picture(past=[coming]), policy).moves == ()
+    small = replace(coming, move=replace(coming.move, mib=Mib(4000)))
+    assert len(plan(a_picture(past=[small]), policy).moves) == 1
+
+
+def test_the_load_of_a_replacement_under_way_counts_on_its_target() -> None:
+    policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
+    coming = a_past_move(under_way=True, target=COOL_CARD, target_node="n2", busy_ratio=0.2)
+
+    assert plan(a_picture(past=[coming]), policy).moves == ()
+
+
+def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
+    policy = replace(ACTIVE, owner_cooldown_s=60)
+    left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
+
+    assert reasons(plan(a_picture(past=[left]), policy)) == {Reason.NO_TARGET}
+    assert len(plan(a_picture(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves)
+
+
+def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
+    policy = replace(ACTIVE, max_in_flight=2)
+    leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
+
+    assert reasons(plan(a_picture(past=[leaving]), policy)) == {Reason.NO_TARGET}
+
+
+def test_switched_off_it_plans_and_repels_nothing() -> None:
+    found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
+
+    assert (found.moves, found.repel) == ((), frozenset())
+    assert reasons(found) == {Reason.OFF}
+
+
+def test_a_dry_run_decides_like_a_real_one() -> None:
+    assert plan(a_picture(), replace(ACTIVE, mode=Mode.DRY_RUN)) == plan(a_picture())
+
+
+def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
+    uuids = [f"GPU-{n:02}" for n in range(12)]
+    readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
+    picture = a_picture(
+        nodes=[a_node("n1", *uuids)], occupants=[], readings={**readings, HOT_CARD: None}
+    )
+
+    assert cards_to_repel(picture, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
+
+
+@pytest.mark.parametrize(
+    ("heat", "since_minutes", "repelled"),
+    [
+        (Heat.COOL, 1, False),
+        (Heat.WARMING, 1, False),
+        (Heat.HOT, 1, True),
+        (Heat.RELIEVING, 1, True),
+        (Heat.SETTLING, 9, True),
+        (Heat.SETTLING, 11, False),
+    ],
+)
+def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
+    heat: Heat, since_minutes: int, repelled: bool
+) -> None:
+    since = NOON - timedelta(minutes=since_minutes)
+    picture = replace(a_picture(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
+
+    assert (HOT_CARD in cards_to_repel(picture, policy=ACTIVE, now=NOON)) is repelled
+
+
+def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:
+    picture = a_picture(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
+    moving = replace(picture, past=[a_past_move(source=HOT_CARD, under_way=True)])
+
+    assert cards_to_repel(picture, policy=ACTIVE, now=NOON) == frozenset()
+    assert cards_to_repel(moving, policy=ACTIVE, now=NOON) == {HOT_CARD}
+
+
+def test_a_restarted_rebalancer_knows_from_its_record_which_cards_it_was_working_on() -> None:
+    def heat(*past: PastMove) -> Heat:
+        return first_heat(HOT_CARD, past, policy=ACTIVE, now=NOON).heat
+
+    ended = replace(a_past_move(source=HOT_CARD), ended_at=NOON - timedelta(minutes=9))
+    assert heat() is Heat.COOL
+    assert heat(a_past_move()) is Heat.COOL
+    assert heat(a_past_move(source=HOT_CARD, under_way=True)) is Heat.RELIEVING
+    assert heat(ended) is Heat.SETTLING
+    assert heat(replace(ended, ended_at=NOON - timedelta(minutes=11))) is Heat.COOL
+
+
+def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
+    usage = {HOT_CARD: usage_of(HOT_CARD, None), COOL_CARD: usage_of(COOL_CARD, a_reading())}
+
+    heat = advance_all({}, usage, (), policy=ACTIVE, now=NOON)
+
+    assert {uuid: it.heat for uuid, it in heat.items()} == {COOL_CARD: Heat.COOL}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"readings": {HOT_CARD: None}}, Reason.NOT_MEASURED),
+        ({"readings": {HOT_CARD: a_reading(0.6)}}, Reason.NO_GAIN),
+        ({"occupants": [an_occupant("pod-b")]}, Reason.NOT_KNOWN),
+        ({"heat": {COOL_CARD: Heat.HOT}}, Reason.NO_TARGET),
+        (
+            {"occupants": [an_occupant("pod-a"), an_occupant("pod-b", ready=False)]},
+            Reason.REPLICAS_NOT_READY,
+        ),
+        ({"occupants": [an_occupant("pod-a", COOL_CARD, node="n2")]}, Reason.NOT_KNOWN),
+    ],
+)
+def test_a_planned_move_is_looked_at_again(changes: dict[str, Any], reason: Reason | None) -> None:
+    move = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
+    changes = {"heat": {HOT_CARD: Heat.RELIEVING}, **changes}
+
+    held = revalidate(a_picture(**changes), move, policy=ACTIVE, now=NOON)
+
+    assert (held.reason if held else None) is reason
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Picture:
+    """Small clusters in any state of heat, trust, occupation and history."""
+    nodes: list[NodeCards] = []
+    readings: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
+    heat: dict[str, Heat] = {HOT_CARD: Heat.COOL, COOL_CARD: Heat.COOL}
+    occupants: list[Occupant] = []
+    for n in range(draw(st.integers(1, 3))):
+        cards = [f"GPU-{n}-{c}" for c in range(draw(st.integers(1, 3)))]
+        nodes.append(a_node(f"n{n}", *cards))
+        for uuid in cards:
+            busy = {}
+            for _ in range(draw(st.integers(0, 4))):
+                uid = f"pod-{len(occupants)}"
+                owner = ("ReplicaSet", "web", f"owner-{draw(st.integers(0, 3))}")
+                mib = draw(st.integers(500, 9000))
+                occupants.append(
+                    an_occupant(uid, CardUuid(uuid), node=f"n{n}", mib=mib, owner=owner)
+                )
+                busy[uid] = draw(st.sampled_from([0.0, 0.05, 0.2, 0.3, 0.45, 0.7]))
+            trusted = draw(st.sampled_from([True, True, True, True, False]))
+            level = min(1.0, sum(busy.values()))
+            readings[uuid] = a_reading(level, pods=busy) if trusted else None
+            heat[uuid] = Heat.HOT if level > ACTIVE.hot_ratio else draw(st.sampled_from(list(Heat)))
+    past = [
+        a_past_move(
+            minutes_ago=draw(st.integers(0, 1500)),
+            under_way=draw(st.booleans()),
+            owner_uid=f"owner-{draw(st.integers(0, 3))}",
+            pod_uid=f"gone-{n}",
+        )
+        for n in range(draw(st.integers(0, 3)))
+    ]
+    return a_picture(nodes=nodes, occupants=occupants, readings=readings, heat=heat, past=past)
+
+
+def policies() -> st.SearchStrategy[Policy]:
+    return st.builds(
+        Policy,
+        mode=st.sampled_from([Mode.ACTIVE, Mode.DRY_RUN]),
+        max_in_flight=st.integers(1, 4),
+        max_per_hour=st.integers(1, 6),
+        max_per_namespace_per_hour=st.integers(1, 6),
+        fresh_cards_ratio=st.sampled_from([0.1, 0.5, 0.8]),
+        min_pod_busy_ratio=st.sampled_from([0.05, 0.1]),
+        startup_grace_s=st.just(0),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(pictures(), policies())
+def test_a_plan_never_exceeds_its_budgets(picture: Picture, policy: Policy) -> None:
+    moves = plan(picture, policy).moves
+    hour = [it for it in picture.past if NOON - it.started_at < timedelta(hours=1)]
+    under_way = [it for it in picture.past if it.under_way]
+
+    if moves:
+        assert len(under_way) + len(moves) <= policy.max_in_flight
+        assert len(hour) + len(moves) <= policy.max_per_hour
+        in_namespace = len(moves) + sum(it.move.namespace == "ml" for it in hour)
+        assert in_namespace <= policy.max_per_namespace_per_hour
+    for attribute in ("source", "target", "owner_uid", "pod_uid", "source_node"):
+        values = [getattr(it, attribute) for it in moves]
+        assert len(set(values)) == len(values), attribute
+
+
+@settings(max_examples=100, deadline=None)
+@given(pictures(), policies())
+def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
+    picture: Picture, policy: Policy
+) -> None:
+    for move in plan(picture, policy).moves:
+        assert picture.usage[move.target].trust is Trust.OK
+        assert picture.heat[move.target].heat is Heat.COOL
+        assert picture.usage[move.source].trust is Trust.OK
+        assert picture.heat[move.source].heat is Heat.HOT
+        assert move.gain_points > 0
+        reading = picture.usage[move.target].reading
+        assert reading is not None
+        assert reading.forecast_ratio + move.busy_ratio <= policy.ceiling_ratio + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(pictures(), policies())
+def test_a_plan_never_overcommits_a_card(picture: Picture, policy: Policy) -> None:
+    taken: dict[CardUuid, int] = {}
+    for move in plan(picture, policy).moves:
+        taken[move.target] = taken.get(move.target, 0) + move.mib
+    for card, mib in taken.items():
+        load = picture.snapshot.card(card)
+        assert load is not None
+        coming = sum(it.move.mib for it in picture.past if it.under_way and it.move.target == card)
+        assert load.held_mib + coming + mib <= load.card.capacity_mib
+
+
+@settings(max_examples=50, deadline=None)
+@given(pictures(), policies(), st.randoms())
+def test_the_same_picture_gives_the_same_plan_in_any_order(
+    picture: Picture, policy: Policy, order: Any
+) -> None:
+    pods = list(picture.pods.items())
+    heat = list(picture.heat.items())
+    order.shuffle(pods)
+    order.shuffle(heat)
+    shuffled = replace(picture, pods=dict(pods), heat=dict(heat))
+
+    assert plan(shuffled, policy) == plan(picture, policy)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pictures(), policies())
+def test_what_is_unknown_never_moves(picture: Picture, policy: Policy) -> None:
+    unknown = {uuid: usage_of(uuid, None) for uuid in picture.usage}
+
+    assert plan(replace(picture, usage=unknown), policy).moves == ()
+
+
+def test_the_properties_see_plans_that_move_several_pods() -> None:
+    """Guards the properties above: a generator of hopeless pictures would prove nothing."""
+    bold = Policy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
+
+    seen = find(
+        pictures(),
+        lambda it: len(plan(it, bold).moves) > 1,
+        settings=settings(max_examples=2000, phases=[Phase.generate], derandomize=True),
+    )
+
+    assert len(plan(seen, bold).moves) > 1
+
+
+def test_two_cards_of_one_node_are_not_relieved_at_once() -> None:
+    bold = replace(ACTIVE, max_in_flight=2)
+    pods = [
+        an_occupant(f"pod-{n}", CardUuid(f"GPU-{n % 2}"), owner=("ReplicaSet", "w", f"o{n % 2}"))
+        for n in range(4)
+    ]
+    hot = {
+        f"GPU-{n}": a_reading(0.9, pods={f"pod-{n}": 0.45, f"pod-{n + 2}": 0.45}) for n in (0, 1)
+    }
+    cool = {"GPU-c": a_reading(0.0), "GPU-d": a_reading(0.0)}
+    nodes = [a_node("n1", "GPU-0", "GPU-1"), a_node("n2", "GPU-c", "GPU-d")]
+    gone: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
+
+    found = plan(a_picture(nodes=nodes, occupants=pods, readings={**hot, **cool, **gone}), bold)
+
+    assert len(found.moves) == 1
+    assert Reason.NODE_BUSY in reasons(found)
+
+
+def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
+    bursty = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
+    bursty = replace(
+        bursty, pods={uid: PodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
+    )
+
+    found = plan(a_picture(readings={HOT_CARD: bursty}))
+
+    assert found.moves == ()
+    assert reasons(found) == {Reason.NO_TARGET}

@@ -1,0 +1,15 @@
+"""The values of an explanation say what they mean."""
+
+import pytest
+
+from fracgpu.explain.answers import Home, Verdict
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_only_a_pod_with_cards_or_a_place_for_it_is_well(verdict: Verdict) -> None:
+    assert verdict.good == (verdict.value in ("runs", "fits"))
+
+
+def test_a_home_is_named_as_people_do() -> None:
+    assert Home(node="n1", cards=(2,)).text == "n1, card 2"
+    assert Home(node="n1", cards=(0, 3)).text == "n1, cards 0, 3"

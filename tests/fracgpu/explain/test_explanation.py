@@ -1,0 +1,332 @@
+"""Why a pod waits, node by node and card by card, in words that are true."""
+
+from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid, Health, Host, NodeCards
+from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, Site, Verdict
+from fracgpu.explain.explanation import describe_need, explain, shortages
+from fracgpu.k8s.node_affinity import Taint
+from fracgpu.placement.placement import Placement, place
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.allocation import holds_by_card
+from fracgpu.state.snapshot import NodeLoads, Snapshot
+from fracgpu.units import Mib
+from tests.support.core import (
+    a_card,
+    a_need,
+    a_pod_need,
+    on,
+    small_needs,
+    small_nodes,
+)
+from tests.support.explaining import NOON, Cluster, a_waiting_pod, bound
+
+ONE_GIB = a_pod_need(a_need(1024))
+
+
+def only_node(explanation: Explanation) -> NodeAnswer:
+    (node,) = explanation.nodes
+    return node
+
+
+def only_card(explanation: Explanation) -> CardAnswer:
+    (card,) = only_node(explanation).cards
+    return card
+
+
+def test_a_pod_that_fits_is_told_which_card_it_would_get() -> None:
+    world = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
+
+    found = explain(a_waiting_pod(ONE_GIB), world)
+
+    assert found.verdict is Verdict.FITS
+    assert [card.chosen for card in only_node(found).cards] == [True, False]
+
+
+def test_a_full_card_says_how_much_is_free_and_who_holds_it() -> None:
+    cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
+    cluster.holder("small", "n", "GPU-a", 3_000).holder("large", "n", "GPU-a", 20_500)
+
+    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
+
+    assert card.reason == "too little free memory for 1024 MiB"
+    assert card.free_mib == 500
+    assert [(it.pod, it.mib) for it in card.holders] == [
+        ("default/large", 20_500),
+        ("default/small", 3_000),
+    ]
+
+
+def test_a_busy_card_says_how_much_compute_is_left() -> None:
+    cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=80)
+
+    card = only_card(explain(a_waiting_pod(a_pod_need(a_need(100, cores=30))), cluster.world()))
+
+    assert card.reason == "too little free compute: 20% free, 30% asked"
+
+
+def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_have_to_go() -> None:
+    few = replace(a_card("GPU-a"), slots=2)
+    cluster = Cluster().node("n", few)
+    for name in ("p", "q"):
+        cluster.holder(name, "n", "GPU-a", 100)
+
+    explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.world())
+
+    card = only_card(explanation)
+    assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
+
+
+def test_a_cordoned_card_says_until_when_and_why() -> None:
+    world = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).world()
+
+    card = only_card(explain(a_waiting_pod(ONE_GIB), world))
+
+    assert card.reason == "set aside by the rebalancer until 12:01:30 UTC (hot)"
+    assert card.until == NOON + timedelta(seconds=90)
+
+
+def test_an_unhealthy_card_says_what_it_has() -> None:
+    sick = replace(a_card("GPU-a", health=Health.UNHEALTHY), health_reason="Xid 79")
+
+    card = only_card(explain(a_waiting_pod(ONE_GIB), Cluster().node("n", sick).world()))
+
+    assert card.reason == "unhealthy: Xid 79"
+
+
+def test_a_card_of_another_model_or_size_says_so() -> None:
+    world = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+    other = a_waiting_pod(a_pod_need(a_need(100), models=("*H100*",)))
+    sized = a_waiting_pod(a_pod_need(a_need(40_000, share=Fraction(1, 2))))
+
+    assert only_card(explain(other, world)).reason == "another model than asked for (*H100*)"
+    assert "24000 MiB shareable" in only_card(explain(sized, world)).reason
+
+
+def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
+    world = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1, mib=80)).world()
+
+    node = only_node(explain(a_waiting_pod(a_pod_need(a_need(1000, cards=2))), world))
+
+    assert node.reason.startswith("too few cards")
+    assert [card.reason.partition(" for ")[0] for card in node.cards] == [
+        "would do by itself",
+        "too little free memory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("site", "text"),
+    [
+        (Site(cordoned=True), "the node is cordoned"),
+        (
+            Site(taints=(Taint(key="team", value="a"),)),
+            "taint team=a:NoSchedule that the pod does not tolerate",
+        ),
+        (Site(short=("Insufficient cpu",)), "Insufficient cpu"),
+    ],
+)
+def test_a_closed_node_says_why_though_its_cards_would_do(site: Site, text: str) -> None:
+    world = Cluster().node("n", a_card("GPU-a"), site=site, schedulable=not site.cordoned).world()
+
+    found = explain(a_waiting_pod(ONE_GIB), world)
+
+    assert found.verdict is Verdict.STUCK
+    assert [it.text for it in only_node(found).objections] == [text]
+    assert only_node(found).cards_fit
+
+
+def test_a_tolerated_taint_is_no_objection() -> None:
+    site = Site(taints=(Taint(key="team"),))
+    world = Cluster().node("n", a_card("GPU-a"), site=site).world()
+
+    assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), world).verdict is Verdict.FITS
+
+
+def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
+    world = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).world()
+
+    (objection,) = only_node(
+        explain(a_waiting_pod(ONE_GIB, selector={"zone": "a"}), world)
+    ).objections
+
+    assert objection.text == "the pod's nodeSelector wants zone=a"
+    assert objection.remedy == "kubectl label node n zone=a"
+
+
+def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> None:
+    label = f"{names.CARD_CLASS_LABEL_PREFIX}24000"
+    subject = a_waiting_pod(a_pod_need(a_need(30_000)), selector=None)
+    strict = replace(
+        subject, rules=replace(subject.rules, allows=lambda labels, _: label in labels)
+    )
+    world = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+
+    too_large = only_node(explain(strict, world))
+    unlabelled = only_node(explain(replace(strict, view=a_waiting_pod(ONE_GIB).view), world))
+
+    assert too_large.objections == ()
+    assert [it.text for it in unlabelled.objections] == [
+        "its labels say that it has no cards of the granted size"
+    ]
+
+
+def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
+    subject = a_waiting_pod(None)
+    view = replace(subject.view, need_problem="limits of container 'c' is 'no gpu-mem'")
+
+    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+
+    assert found.verdict is Verdict.STUCK
+    assert "no gpu-mem" in found.blockers[0]
+
+
+def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
+    subject = a_waiting_pod(ONE_GIB)
+    view = replace(subject.view, annotations={})
+
+    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+
+    assert found.verdict is Verdict.STUCK
+    assert names.GRANTED in found.blockers[0]
+    assert only_node(found).fits
+
+
+def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> None:
+    subject = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
+    view = replace(subject.view, scheduler_name="default-scheduler")
+
+    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+
+    assert found.verdict is Verdict.STUCK
+    assert "'default-scheduler'" in found.blockers[0]
+    assert "team/quota" in found.blockers[1]
+
+
+def test_a_pod_that_is_going_is_not_said_to_fit() -> None:
+    subject = a_waiting_pod(ONE_GIB)
+    record = replace(subject.view.record, terminating=True)
+    subject = replace(subject, view=replace(subject.view, record=record))
+
+    found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
+
+    assert (found.verdict, found.blockers) == (Verdict.STUCK, ("it is being deleted",))
+
+
+def test_a_running_pod_says_which_cards_and_since_when() -> None:
+    world = Cluster().node("n", a_card("GPU-a", index=3)).world()
+
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), world)
+
+    assert (found.verdict, found.on_node, found.since) == (Verdict.RUNS, "n", NOON)
+    assert [(it.uuid, it.index, it.mib) for it in found.held] == [("GPU-a", 3, 1024)]
+
+
+def test_a_card_that_left_its_node_is_still_named() -> None:
+    world = Cluster().node("n").world()
+
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), world)
+
+    assert [(it.uuid, it.index) for it in found.held] == [("GPU-a", -1)]
+
+
+def test_a_pod_bound_without_cards_is_stuck_for_good() -> None:
+    world = Cluster().node("n", a_card("GPU-a")).world()
+
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", None), world)
+
+    assert found.verdict is Verdict.STUCK
+    assert names.ASSIGNMENT in found.blockers[0]
+
+
+def test_an_ended_pod_neither_fits_nor_runs() -> None:
+    subject = bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024))
+    ended = replace(subject.view, record=replace(subject.view.record, live=False))
+
+    found = explain(replace(subject, view=ended), Cluster().world())
+
+    assert found.verdict is Verdict.ENDED
+
+
+def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
+    assert explain(a_waiting_pod(None), Cluster().world()).verdict is Verdict.ASKS_NOTHING
+
+
+def test_what_was_not_judged_is_said() -> None:
+    subject = a_waiting_pod(ONE_GIB)
+    subject = replace(subject, view=replace(subject.view, constraints=("podAntiAffinity",)))
+
+    found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
+
+    assert found.notes == ("its podAntiAffinity was not judged here",)
+
+
+def test_a_need_is_described_with_its_numbers() -> None:
+    need = a_pod_need(a_need(8192, cards=2, cores=30), a_need(512, name="eval"), models=("*A30*",))
+
+    assert describe_need(need) == (
+        "main: 8 GiB on each of 2 cards, 30% of the compute; eval: 512 MiB on 1 card; models *A30*"
+    )
+
+
+@given(small_nodes(), small_needs())
+def test_an_explanation_never_disagrees_with_the_placement(loads: NodeLoads, need: PodNeed) -> None:
+    pods = {}
+    for uuid, load in loads.cards.items():
+        for uid in load.pods:
+            pods[uid] = Cluster().holder(uid, "n", uuid, load.held_mib, cores=load.held_cores).holds
+    world = replace(
+        Cluster().world(),
+        snapshot=Snapshot(nodes={"n": loads}, pods={uid: it[0] for uid, it in pods.items()}),
+    )
+
+    found = explain(a_waiting_pod(need), world)
+
+    real = place(loads, need, strategy=Strategy.PACK)
+    node = only_node(found)
+    assert node.fits == isinstance(real, Placement)
+    if isinstance(real, Placement):
+        taken = {CardUuid(part.card) for it in real.assignment.values() for part in it}
+        assert {card.uuid for card in node.cards if card.chosen} == taken
+        assert holds_by_card(real.assignment, ()).keys() == taken
+    else:
+        assert node.reason == real.text
+        blamed = {card.uuid for card in node.cards if card.reason.startswith("too ")}
+        assert blamed <= real.refusals.keys()
+
+
+def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
+    node = NodeCards(node="n", host=Host(cpu_milli=8000, memory_mib=1000, pods=3))
+    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+
+    roomy = shortages(node, asked=asked, taken=Host(cpu_milli=5000, memory_mib=990, pods=2))
+    full = shortages(node, asked=asked, taken=Host(cpu_milli=5001, memory_mib=991, pods=3))
+
+    assert roomy == ()
+    assert full == (
+        "too little CPU: 2999m free, 3000m asked",
+        "too little host memory: 9 MiB free, 10 MiB asked",
+        "as many pods as it takes (3)",
+    )
+
+
+def test_a_node_that_does_not_say_what_it_has_is_not_blamed() -> None:
+    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+
+    assert shortages(NodeCards(node="n"), asked=asked, taken=asked) == ()
+
+
+def test_memory_that_nobody_known_uses_is_named() -> None:
+    foreign = {CardUuid("GPU-a"): Mib(23_900)}
+    cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
+    cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign)
+
+    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
+
+    assert card.reason.endswith("for 1024 MiB (23900 MiB used by nobody known)")

@@ -1,0 +1,252 @@
+"""The policy puts pods where the cluster loses least, and always says the same of the same."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
+from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
+from fracgpu.policies.node_table import NodeFree
+from tests.fracgpu.placement.policies.least_waste.wants import (
+    EIGHT,
+    EVERY,
+    HALF,
+    MODELS,
+    ODD,
+    PAIR,
+    PICKY,
+    PROCESSOR,
+    WHOLE,
+    mix,
+    node,
+)
+
+FREE = st.builds(
+    NodeFree,
+    model=st.sampled_from(MODELS),
+    cpu_milli=st.integers(0, 128_000),
+    memory_mib=st.just(1_000_000),
+    card_milli=st.lists(st.sampled_from([0, 190, 500, 690, 1000]), max_size=8).map(tuple),
+)
+WANT = st.sampled_from(EVERY)
+
+
+def told(*nodes: NodeFree) -> LeastWaste:
+    policy = LeastWaste(mix(), MODELS)
+    for number, free in enumerate(nodes):
+        policy.put(f"node-{number}", free)
+    return policy
+
+
+def simple(*nodes: NodeFree) -> LeastWaste:
+    """Make a policy for a workload of halves and wholes."""
+    policy = LeastWaste(WorkloadMix.fold([HALF, WHOLE]).classes(), MODELS)
+    for number, free in enumerate(nodes):
+        policy.put(f"node-{number}", free)
+    return policy
+
+
+def chosen(policy: LeastWaste, want: Want) -> tuple[int, tuple[int, ...]] | None:
+    ranking = policy.rank(want)
+    best = ranking.best
+    return None if best is None else (int(ranking.rows[best]), policy.cards(ranking, best, want))
+
+
+def as_lists(ranking: Ranking) -> tuple[list[int], list[float], list[int]]:
+    return ranking.rows.tolist(), ranking.cost_milli.tolist(), ranking.card.tolist()
+
+
+def test_a_share_completes_a_card_rather_than_open_another() -> None:
+    policy = simple(node(1000, 1000), node(1000, 500), node(1000, 1000))
+
+    assert chosen(policy, HALF) == (1, (1,))
+
+
+def test_a_share_takes_the_card_on_which_it_leaves_no_remainder() -> None:
+    assert chosen(simple(node(690, 500, 1000)), HALF) == (0, (1,))
+
+
+def test_a_single_card_pod_spares_the_last_whole_node() -> None:
+    whole, broken = node(*[1000] * 8), node(*[1000] * 3)
+
+    assert chosen(told(whole, broken), WHOLE) == (1, (0,))
+
+
+def test_a_pod_that_takes_any_model_spares_the_one_that_others_name() -> None:
+    policy = LeastWaste(WorkloadMix.fold([PICKY, WHOLE, WHOLE]).classes(), MODELS)
+    policy.put("named", node(1000, model="A100"))
+    policy.put("other", node(1000, model="T4"))
+
+    assert chosen(policy, WHOLE) == (1, (0,))
+    assert chosen(policy, PICKY) == (0, (0,))
+
+
+def test_a_pod_without_cards_leaves_cpu_beside_idle_cards() -> None:
+    full, idle = node(0, 0, cores=16), node(1000, 1000, cores=16)
+
+    assert chosen(told(idle, full), PROCESSOR) == (1, ())
+
+
+def test_a_pod_of_several_cards_gets_distinct_ones() -> None:
+    assert chosen(told(node(500, 1000, 0, 1000)), PAIR) == (0, (1, 3))
+
+
+def test_no_node_fits_where_cards_fit_only_in_sum() -> None:
+    assert chosen(told(node(500, 500)), ODD) is None
+    assert chosen(told(node(*[1000] * 7, 999)), EIGHT) is None
+
+
+def test_equal_nodes_go_to_the_first() -> None:
+    assert chosen(told(node(1000), node(1000), node(1000)), WHOLE) == (0, (0,))
+
+
+def test_without_any_history_pods_fill_the_fuller_node_and_the_tighter_card() -> None:
+    policy = LeastWaste()
+    policy.put("empty", node(1000, 1000, 1000))
+    policy.put("fuller", node(400, 1000, 600))
+
+    assert chosen(policy, HALF) == (1, (2,))
+    assert chosen(policy, WHOLE) == (1, (1,))
+
+
+def test_a_dropped_node_is_not_ranked_and_dropping_it_twice_is_harmless() -> None:
+    policy = told(node(1000), node(1000))
+    policy.drop("node-0")
+    policy.drop("node-0")
+
+    assert policy.rank(WHOLE).rows.tolist() == [1]
+    assert dict(policy.rows) == {"node-1": 1}
+
+
+def test_only_the_named_nodes_are_judged_and_they_cost_the_same() -> None:
+    policy = told(node(1000), node(1000, 500), node(500))
+    every = policy.rank(HALF)
+    some = policy.rank(HALF, among=np.array([0, 2]))
+
+    assert some.rows.tolist() == [0, 2]
+    assert some.cost_milli.tolist() == every.cost_milli[[0, 2]].tolist()
+
+
+def test_a_model_never_seen_before_is_learnt() -> None:
+    policy = told(node(1000))
+    policy.put("new", node(1000, model="L40"))
+
+    assert policy.rank(WHOLE).rows.tolist() == [0, 1]
+    assert policy.rank(PICKY).rows.tolist() == [0]
+
+
+def test_another_mix_changes_the_answer() -> None:
+    nodes = [node(1000), node(690)]
+    before = told(*nodes)
+    after = told(*nodes)
+    after.learn(WorkloadMix.fold([HALF, WHOLE, Want(cards=1, share_milli=190)]).classes())
+
+    assert after.classes != before.classes
+    assert as_lists(after.rank(HALF)) != as_lists(before.rank(HALF))
+
+
+def test_warming_goes_in_steps_and_then_leaves_nothing_to_evaluate() -> None:
+    policy = told(*[node(*[1000] * (it % 8 + 1), cores=it) for it in range(300)])
+    steps = list(policy.warming(EVERY))
+    for want in EVERY:
+        policy.rank(want)
+
+    assert len(steps) == 5 * (1 + len(EVERY))
+    assert policy.evaluated == steps[-1] > steps[0] > 0
+
+
+def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
+    nodes = [node(*[1000] * (it % 4), 500, cores=it) for it in range(200)]
+    warm = told(*nodes)
+    for step in warm.warming([HALF]):
+        if step:
+            warm.put("node-7", nodes[7])
+
+    assert warm.rank(HALF).rows.tolist() == told(*nodes).rank(HALF).rows.tolist()
+    assert chosen(warm, HALF) == chosen(told(*nodes), HALF)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(FREE, max_size=6), WANT)
+def test_no_card_is_taken_that_has_no_room(nodes: list[NodeFree], want: Want) -> None:
+    policy = told(*nodes)
+    ranking = policy.rank(want)
+
+    for position, row in enumerate(ranking.rows.tolist()):
+        cards = policy.cards(ranking, position, want)
+        assert len(set(cards)) == want.cards
+        assert all(nodes[row].card_milli[it] >= want.share_milli for it in cards)
+        assert nodes[row].cpu_milli >= want.cpu_milli
+        assert want.accepts(nodes[row].model)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(FREE, max_size=6), WANT)
+def test_no_node_is_left_out_on_which_the_pod_fits(nodes: list[NodeFree], want: Want) -> None:
+    fits = [
+        row
+        for row, free in enumerate(nodes)
+        if free.cpu_milli >= want.cpu_milli
+        and want.accepts(free.model)
+        and sum(it >= want.share_milli for it in free.card_milli if want.cards) >= want.cards
+    ]
+
+    assert told(*nodes).rank(want).rows.tolist() == fits
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(FREE, max_size=6), WANT)
+def test_the_same_question_gets_the_same_answer(nodes: list[NodeFree], want: Want) -> None:
+    policy = told(*nodes)
+    first = as_lists(policy.rank(want))
+
+    assert as_lists(policy.rank(want)) == first
+    assert as_lists(told(*nodes).rank(want)) == first
+
+
+class Changes(RuleBasedStateMachine):
+    """Nodes come, change and go; the policy that was told each step equals one told the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy = LeastWaste(mix(), MODELS)
+        self.now: dict[str, NodeFree] = {}
+
+    @rule(name=st.sampled_from("abcdef"), free=FREE)
+    def put(self, name: str, free: NodeFree) -> None:
+        self.policy.put(name, free)
+        self.now[name] = free
+
+    @rule(name=st.sampled_from("abcdef"))
+    def drop(self, name: str) -> None:
+        self.policy.drop(name)
+        self.now.pop(name, None)
+
+    @rule(want=WANT)
+    def ask(self, want: Want) -> None:
+        self.policy.rank(want)
+
+    @invariant()
+    def it_knows_the_nodes_that_there_are(self) -> None:
+        assert self.policy.rows.keys() == self.now.keys()
+
+    def teardown(self) -> None:
+        fresh = LeastWaste(mix(), MODELS)
+        for name, free in self.now.items():
+            fresh.put(name, free)
+        for policy in (self.policy, fresh):
+            policy.reprice()
+        for want in EVERY:
+            assert self.costs(self.policy, want) == pytest.approx(self.costs(fresh, want))
+
+    @staticmethod
+    def costs(policy: LeastWaste, want: Want) -> dict[str, float]:
+        ranking = policy.rank(want)
+        cost = dict(zip(ranking.rows.tolist(), ranking.cost_milli.tolist(), strict=True))
+        return {name: cost[row] for name, row in policy.rows.items() if row in cost}
+
+
+TestChanges = Changes.TestCase
+TestChanges.settings = settings(max_examples=20, stateful_step_count=15, deadline=None)

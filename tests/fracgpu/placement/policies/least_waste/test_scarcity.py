@@ -1,0 +1,65 @@
+"""Idle cards are worth something where pods need them that can go to few other places."""
+
+import numpy as np
+import pytest
+
+from fracgpu.placement.policies.least_waste.scarcity import Scarcity
+from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
+from tests.fracgpu.placement.policies.least_waste.wants import EIGHT, HALF, MODELS, PICKY, WHOLE
+
+
+def worth(
+    wants: list[Want], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
+) -> float:
+    """Price *nodes* (model, free CPU, idle cards) and say what *asked*, another node, is worth."""
+    scarcity = Scarcity(WorkloadMix.fold(wants).classes(), MODELS)
+    model, cpu, idle = (np.array(it) for it in zip(*nodes, strict=True))
+    scarcity.refresh(model=model, cpu_milli=cpu, idle_cards=idle)
+    model, cpu, idle = (np.array([it]) for it in asked)
+    return float(scarcity.worth_milli(model=model, cpu_milli=cpu, idle_cards=idle)[0])
+
+
+def test_nothing_is_scarce_to_pods_that_can_use_every_idle_card() -> None:
+    assert worth([WHOLE], [(0, 96_000, 8), (1, 96_000, 2)], (0, 96_000, 8)) == 0
+
+
+def test_whole_nodes_are_worth_more_the_fewer_of_them_are_left() -> None:
+    broken = (0, 96_000, 7)
+    many = worth([EIGHT, WHOLE], [(0, 96_000, 8)] * 3 + [broken], (0, 96_000, 8))
+    few = worth([EIGHT, WHOLE], [(0, 96_000, 8)] + [broken] * 3, (0, 96_000, 8))
+
+    assert 0 < many < few
+
+
+def test_a_broken_node_is_worth_nothing_to_pods_that_need_it_whole() -> None:
+    nodes = [(0, 96_000, 8), (0, 96_000, 7)]
+
+    assert worth([EIGHT], nodes, (0, 96_000, 8)) > 0
+    assert worth([EIGHT], nodes, (0, 96_000, 7)) == 0
+
+
+def test_a_model_that_is_asked_by_name_is_worth_more_than_another() -> None:
+    nodes = [(0, 96_000, 2), (1, 96_000, 2)]
+
+    assert worth([PICKY], nodes, (0, 96_000, 2)) > 0
+    assert worth([PICKY], nodes, (1, 96_000, 2)) == 0
+
+
+def test_idle_cards_without_the_cpu_are_worth_nothing() -> None:
+    nodes = [(0, 96_000, 2), (0, 1000, 2)]
+
+    assert worth([WHOLE], nodes, (0, 96_000, 2)) > 0
+    assert worth([WHOLE], nodes, (0, 7999, 2)) == 0
+    assert worth([WHOLE], nodes, (0, 8000, 2)) > 0
+
+
+def test_a_class_that_is_shut_out_pays_a_price_that_has_an_end() -> None:
+    one, half = (worth([EIGHT], [(0, 96_000, it)], (0, 96_000, 8)) for it in (1, 4))
+
+    assert one == half > 0
+    assert np.isfinite(one)
+
+
+@pytest.mark.parametrize("wants", [[], [HALF]])
+def test_without_pods_for_whole_cards_nothing_has_a_price(wants: list[Want]) -> None:
+    assert worth(wants, [(0, 96_000, 8)], (0, 96_000, 8)) == 0

@@ -1,0 +1,81 @@
+"""The mix counts what pods ask, in bounded memory, and forgets old habits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix, drift_ratio
+from tests.fracgpu.placement.policies.least_waste.wants import HALF, PROCESSOR, WHOLE
+
+
+def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
+    classes = WorkloadMix.fold([HALF, WHOLE, WHOLE, WHOLE]).classes()
+
+    assert [(it.want, it.frequency_ratio) for it in classes] == [(WHOLE, 0.75), (HALF, 0.25)]
+
+
+def test_host_memory_does_not_split_a_class() -> None:
+    greedy = Want(cpu_milli=4000, memory_mib=70_000, cards=1, share_milli=500)
+
+    assert len(WorkloadMix.fold([HALF, greedy]).classes()) == 1
+
+
+def test_the_order_in_which_pods_are_folded_does_not_matter() -> None:
+    pods = [HALF, WHOLE, PROCESSOR, HALF]
+
+    assert WorkloadMix.fold(pods).classes() == WorkloadMix.fold(reversed(pods)).classes()
+
+
+def test_a_pod_loses_half_its_weight_in_one_half_life() -> None:
+    mix = WorkloadMix(half_life_pods=100)
+    mix.observe(HALF)
+    for _ in range(99):
+        mix.observe(PROCESSOR)
+    mix.observe(WHOLE)
+
+    weight = {it.want: it.frequency_ratio for it in mix.classes()}
+    assert weight[HALF] == pytest.approx(weight[WHOLE] / 2)
+
+
+def test_weights_stay_ratios_when_they_are_scaled_back() -> None:
+    mix = WorkloadMix(half_life_pods=2)
+    for _ in range(500):
+        mix.observe(HALF)
+        mix.observe(WHOLE)
+
+    ratios = [it.frequency_ratio for it in mix.classes()]
+    assert sum(ratios) == pytest.approx(1)
+    assert ratios[0] / ratios[1] == pytest.approx(2**0.5)
+
+
+@given(st.lists(st.integers(min_value=1, max_value=1000), max_size=200))
+def test_no_more_than_twice_the_capacity_is_ever_kept(shares: list[int]) -> None:
+    mix = WorkloadMix(capacity=8)
+    for share in shares:
+        mix.observe(Want(cards=1, share_milli=share))
+
+    assert len(mix.classes()) <= 16
+
+
+def test_the_frequent_classes_survive_a_flood_of_rare_ones() -> None:
+    mix = WorkloadMix(capacity=4)
+    for share in range(1, 400):
+        mix.observe(HALF)
+        mix.observe(Want(cards=1, share_milli=share))
+
+    assert mix.classes()[0].want == HALF
+
+
+def test_drift_is_nothing_for_the_same_and_all_for_disjoint_mixes() -> None:
+    halves, wholes = WorkloadMix.fold([HALF]).classes(), WorkloadMix.fold([WHOLE]).classes()
+    both = WorkloadMix.fold([HALF, WHOLE]).classes()
+
+    assert drift_ratio(halves, halves) == 0
+    assert drift_ratio(halves, wholes) == 1
+    assert drift_ratio(halves, both) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("cards", "share"), [(0, 500), (1, 0), (1, 1001), (2, -1), (-1, 0)])
+def test_a_request_that_no_card_can_hold_is_refused(cards: int, share: int) -> None:
+    with pytest.raises(ValueError, match="want"):
+        Want(cards=cards, share_milli=share)

@@ -1,0 +1,41 @@
+"""The policy load-aware: a warming card repels."""
+
+from dataclasses import replace
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.placement.placement import Placement, place
+from fracgpu.placement.policies.load_aware import score
+from fracgpu.request.language import Strategy
+from fracgpu.state.snapshot import NodeLoads
+from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
+
+
+def warmed(loads: NodeLoads, **heat: float) -> NodeLoads:
+    cards = {
+        uuid: replace(load, heat=heat.get(str(uuid), 0.0)) for uuid, load in loads.cards.items()
+    }
+    return replace(loads, cards=cards)
+
+
+def card_of(loads: NodeLoads) -> CardUuid:
+    found = place(loads, a_pod_need(a_need(1000)), strategy=Strategy.LOAD_AWARE)
+    assert isinstance(found, Placement)
+    return found.assignment["main"][0].card
+
+
+def test_a_cool_card_with_pods_beats_an_empty_one_that_is_warming() -> None:
+    loads = some_loads(a_card("a"), a_card("b", index=1), held={"b": a_hold(12_000)})
+
+    assert card_of(warmed(loads, a=0.6)) == "b"
+    assert card_of(loads) == "a"
+
+
+def test_a_hot_card_that_is_cordoned_is_never_chosen() -> None:
+    loads = some_loads(a_card("a"), a_card("b", index=1), cordoned=["a"])
+
+    assert card_of(warmed(loads, b=1.0)) == "b"
+
+
+def test_scores_stay_between_nothing_and_one() -> None:
+    assert score(1.0, 0.0) == 1.0
+    assert score(0.0, 1.0) == 0.0

@@ -1,0 +1,27 @@
+"""The interface of the policies that judge one card at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.placement.placement import SCORING
+from fracgpu.request.language import Strategy
+
+shares = st.floats(0, 1)
+
+
+@given(st.lists(st.tuples(shares, shares), min_size=1, max_size=5), st.sampled_from(Strategy))
+def test_a_column_is_judged_exactly_as_each_card_of_it(
+    cards: list[tuple[float, float]], strategy: Strategy
+) -> None:
+    scoring = SCORING[strategy]
+    column = scoring.score(np.array([it[0] for it in cards]), np.array([it[1] for it in cards]))
+
+    assert column.tolist() == [scoring.score(left, heat) for left, heat in cards]
+    assert all(0 <= it <= 1 for it in column.tolist())
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_every_strategy_has_a_policy(strategy: Strategy) -> None:
+    assert strategy in SCORING

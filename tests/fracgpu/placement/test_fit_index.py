@@ -1,0 +1,258 @@
+"""The sweep over all nodes says exactly what the search on each one says."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import Card, CardUuid, Cordon, Health, NodeCards
+from fracgpu.placement.fit_index import (
+    FITS,
+    OBSTACLES,
+    Obstacle,
+    Survey,
+    may_preempt,
+    obstacle,
+    refusal,
+)
+from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.placement import NoPlacement, Placement, Reason, place
+from fracgpu.request.language import ContainerNeed, PodNeed, Strategy, Topology
+from fracgpu.state.allocation import Hold, PodRecord, Slice
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.snapshot import PodHolds
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
+
+LATER = NOON + timedelta(minutes=1)
+MODELS = ("NVIDIA A30", "NVIDIA A100 80GB", "Tesla T4")
+
+
+@st.composite
+def cards(draw: st.DrawFn, node: str) -> tuple[Card, ...]:
+    uuids = [CardUuid(f"GPU-{node}-{n}") for n in range(draw(st.integers(0, 5)))]
+    return tuple(
+        Card(
+            uuid=uuid,
+            index=n,
+            model=draw(st.sampled_from(MODELS)),
+            total_mib=Mib(GRANULE_MIB * draw(st.integers(0, 4))),
+            health=draw(st.sampled_from([Health.HEALTHY] * 4 + [Health.UNHEALTHY])),
+            links={
+                other: draw(st.integers(0, 3))
+                for other in uuids
+                if other != uuid and draw(st.booleans())
+            },
+            slots=draw(st.sampled_from([32, 32, 0, 1, 2])),
+        )
+        for n, uuid in enumerate(uuids)
+    )
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> NodeCards:
+    here = draw(cards(name))
+    some = st.sampled_from([it.uuid for it in here] or [CardUuid("GPU-gone")])
+    ratio = st.sampled_from([0.0, 0.25, 0.9])
+    return NodeCards(
+        node=name,
+        cards=here,
+        cordons=tuple(
+            Cordon(card=uuid, until=draw(st.sampled_from([NOON, LATER])), reason="hot")
+            for uuid in draw(st.sets(some, max_size=2))
+        ),
+        shared=draw(st.sampled_from([True, True, True, False])),
+        schedulable=draw(st.sampled_from([True, True, True, False])),
+        heat=draw(st.dictionaries(some, ratio, max_size=2)),
+        foreign=draw(st.dictionaries(some, small_mib.map(Mib), max_size=1)),
+        load_time=draw(st.sampled_from([NOON, NOON - timedelta(hours=1), None])),
+    )
+
+
+@st.composite
+def needs(draw: st.DrawFn) -> PodNeed:
+    drawn = sorted(draw(st.lists(kinds, min_size=1, max_size=2)), key=lambda it: it.value == "app")
+    containers: Sequence[ContainerNeed] = [
+        a_need(
+            draw(small_mib),
+            name=f"c{n}",
+            kind=kind,
+            cards=draw(st.sampled_from([1, 1, 2, 3])),
+            cores=draw(st.sampled_from([0, 0, 30, 80])),
+            share=draw(st.sampled_from([None, None, Fraction(1, 2)])),
+        )
+        for n, kind in enumerate(drawn)
+    ]
+    return PodNeed(
+        containers=tuple(containers),
+        models=draw(st.sampled_from([(), (), ("*A30*",), ("!*T4*",)])),
+        strategy=draw(st.sampled_from([None, *Strategy])),
+        topology=draw(st.sampled_from([None, None, *Topology])),
+    )
+
+
+@st.composite
+def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, Hold]:
+    if not node.cards:
+        return {}
+    uuids = st.sampled_from([it.uuid for it in node.cards])
+    hold = st.builds(
+        Hold,
+        mib=small_mib.map(Mib),
+        cores=st.sampled_from([0, 30, 60]),
+        slots=st.sampled_from([1, 1, 2]),
+    )
+    return draw(st.dictionaries(uuids, hold, max_size=2))
+
+
+def assert_agrees(survey: Survey, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
+    answers = survey.ask(need, strategy=strategy, now=NOON)
+    for name in ledger.nodes:
+        loads = ledger.node(name, now=NOON)
+        assert loads is not None
+        (row,) = survey.board.rows_of([name]).tolist()
+        expected = place(loads, need, strategy=strategy)
+        if isinstance(expected, Placement):
+            assert answers.verdict[row] == FITS
+            assert answers.score[row] == expected.score
+        else:
+            met, remedied = survey.why(int(answers.verdict[row]))
+            assert met is obstacle({expected.whole, *expected.refusals.values()})
+            assert remedied == may_preempt(expected)
+
+
+NAMES = ("n1", "n2", "n3")
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), strategy=st.sampled_from(Strategy))
+def test_the_sweep_equals_the_search_whatever_happens_in_between(
+    data: st.DataObject, strategy: Strategy
+) -> None:
+    ledger = Ledger()
+    survey = Survey(Board(ledger))
+    asked = data.draw(st.lists(needs(), min_size=1, max_size=2))
+    for step in range(data.draw(st.integers(1, 3))):
+        node = data.draw(nodes(data.draw(st.sampled_from(NAMES))))
+        ledger.set_node(node)
+        held = data.draw(holds(node))
+        ledger.observe(PodHolds(pod_uid=f"p{step}", node=node.node, holds=held))
+        if data.draw(st.booleans()):
+            ledger.remove_node(data.draw(st.sampled_from(NAMES)))
+        for need in asked:
+            assert_agrees(survey, ledger, need, strategy)
+
+
+def a_world(count: int = 1, mib: int = 800) -> tuple[Ledger, Survey]:
+    ledger = Ledger()
+    for n in range(count):
+        card = Card(uuid=CardUuid(f"GPU-{n}"), index=0, model="A", total_mib=Mib(mib))
+        ledger.set_node(NodeCards(node=f"n{n}", cards=(card,)))
+    return ledger, Survey(Board(ledger))
+
+
+def verdict(survey: Survey, mib: int, node: str = "n0", *, late: bool = False) -> int:
+    answers = survey.ask(
+        a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
+    )
+    return int(answers.verdict[survey.board.rows_of([node])[0]])
+
+
+def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
+    _, survey = a_world()
+
+    assert survey.why(verdict(survey, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
+
+
+def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
+    ledger, survey = a_world(200)
+    assert verdict(survey, 800, "n199") == FITS
+
+    ledger.remove_node("n7")
+    assert survey.why(verdict(survey, 800, "n7"))[0] is Obstacle.NO_CARDS
+    card = Card(uuid=CardUuid("GPU-new"), index=0, model="A", total_mib=Mib(80))
+    ledger.set_node(NodeCards(node="new", cards=(card,)))
+
+    assert verdict(survey, 800, "new") != FITS
+    assert verdict(survey, 80, "new") == FITS
+    assert survey.board.size == 201
+
+
+def test_an_assumption_counts_and_a_lapsed_one_does_not() -> None:
+    ledger, survey = a_world()
+    record: PodRecord = a_record("u")
+    ledger.assume(record, node="n0", assignment=on("GPU-0", 500), until=LATER)
+
+    assert verdict(survey, 500) != FITS
+    assert verdict(survey, 500, late=True) == FITS
+
+
+def test_a_cordon_counts_until_its_time() -> None:
+    ledger, survey = a_world()
+    node = ledger.nodes["n0"]
+    cordon = Cordon(card=CardUuid("GPU-0"), until=LATER, reason="hot")
+    ledger.set_node(replace(node, cordons=(cordon,)))
+
+    assert verdict(survey, 80) != FITS
+    assert verdict(survey, 80, late=True) == FITS
+
+
+def test_memory_that_strangers_use_is_not_free() -> None:
+    ledger, survey = a_world()
+    ledger.set_node(replace(ledger.nodes["n0"], foreign={CardUuid("GPU-0"): Mib(300)}))
+
+    assert verdict(survey, 500) == FITS
+    assert verdict(survey, 501) != FITS
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> None:
+    ledger, survey = a_world(50)
+    need = a_pod_need(a_need(100))
+    survey.ask(need, strategy=strategy, now=NOON)
+    moment = survey.board.now
+
+    ledger.observe(PodHolds(pod_uid="p", node="n3", holds={CardUuid("GPU-3"): Hold(mib=Mib(1))}))
+    survey.ask(need, strategy=strategy, now=NOON)
+
+    assert survey.board.changed_since(moment).tolist() == survey.board.rows_of(["n3"]).tolist()
+
+
+def test_one_more_container_is_searched_node_by_node() -> None:
+    ledger, survey = a_world(2)
+    need = a_pod_need(a_need(400, name="a"), a_need(401, name="b"))
+    answers = survey.ask(need, strategy=Strategy.PACK, now=NOON)
+    loads = ledger.node("n0", now=NOON)
+    assert loads is not None
+    found = place(loads, need, strategy=Strategy.PACK)
+
+    assert isinstance(found, NoPlacement)
+    met, _ = survey.why(int(answers.verdict[survey.board.rows_of(["n0"])[0]]))
+    assert met is obstacle({found.whole, *found.refusals.values()}) is Obstacle.TOGETHER
+    assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_is_one_of_six_obstacles(reason: Reason) -> None:
+    assert len(Obstacle) == 6
+    assert reason in OBSTACLES
+    assert obstacle([None, reason]) is OBSTACLES[reason]
+
+
+def test_of_several_reasons_the_one_nearest_to_a_yes_is_said() -> None:
+    assert obstacle([Reason.UNHEALTHY, Reason.TOO_LITTLE_FREE, None]) is Obstacle.MEMORY
+    assert obstacle([Reason.TOO_FEW_CARDS, Reason.WRONG_MODEL]) is Obstacle.TOGETHER
+
+
+def test_the_commonest_obstacle_is_said_first() -> None:
+    counted = {Obstacle.MEMORY: 900, Obstacle.OTHER_CARDS: 4_100, Obstacle.NO_CARDS: 900}
+
+    assert refusal(counted) == (
+        "node(s) without a fitting card (4100 another model or size than asked for, "
+        "900 too little free memory, 900 no shared cards known; fracgpu explain says more)"
+    )

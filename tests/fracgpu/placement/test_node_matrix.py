@@ -1,0 +1,72 @@
+"""Every card of every node in columns."""
+
+from dataclasses import replace
+
+from fracgpu.cards.card import CardUuid, Health, NodeCards
+from fracgpu.placement.node_matrix import ABSENT, CORDONED, EMPTY, UNHEALTHY, UNSEEN, USABLE, Board
+from fracgpu.state.allocation import Hold
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.snapshot import PodHolds
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.core import a_card
+
+
+def a_board(*nodes: NodeCards) -> tuple[Ledger, Board]:
+    ledger = Ledger()
+    for node in nodes:
+        ledger.set_node(node)
+    board = Board(ledger)
+    board.refresh(now=NOON)
+    return ledger, board
+
+
+def test_what_is_free_of_each_card_stands_in_its_column() -> None:
+    cards = (a_card("GPU-b", index=1, mib=800), a_card("GPU-a", index=0, mib=400))
+    ledger, board = a_board(NodeCards(node="n", cards=cards))
+    ledger.observe(
+        PodHolds(pod_uid="p", node="n", holds={CardUuid("GPU-b"): Hold(mib=Mib(300), cores=20)})
+    )
+    board.refresh(now=NOON)
+    (row,) = board.rows_of(["n"]).tolist()
+
+    assert board.uuids(row) == ("GPU-a", "GPU-b")
+    assert board.free_mib[row].tolist() == [400, 500]
+    assert board.free_cores[row].tolist() == [100, 80]
+    assert board.capacity_mib[row].tolist() == [400, 800]
+
+
+def test_sick_and_cordoned_cards_and_those_that_are_not_there_are_told_apart() -> None:
+    wide = NodeCards(node="wide", cards=tuple(a_card(f"GPU-{n}", index=n) for n in range(3)))
+    sick = NodeCards(node="sick", cards=(a_card("GPU-s", health=Health.UNHEALTHY),))
+    _, board = a_board(wide, sick, NodeCards(node="empty"))
+    rows = board.rows_of(["wide", "sick", "empty", "nowhere"]).tolist()
+
+    assert board.state[rows[0]].tolist() == [USABLE] * 3
+    assert board.state[rows[1]].tolist() == [UNHEALTHY, ABSENT, ABSENT]
+    assert board.node_state[rows[2]] == EMPTY
+    assert rows[3] == UNSEEN
+    assert board.uuids(UNSEEN) == ()
+    assert CORDONED not in board.state
+
+
+def test_only_what_changed_is_written_again() -> None:
+    nodes = [NodeCards(node=f"n{n}", cards=(a_card(f"GPU-{n}"),)) for n in range(100)]
+    ledger, board = a_board(*nodes)
+    moment = board.now
+
+    ledger.set_node(nodes[3])
+    board.refresh(now=NOON)
+    assert board.now == moment
+
+    ledger.set_node(replace(nodes[3], schedulable=False))
+    board.refresh(now=NOON)
+    assert board.changed_since(moment).tolist() == board.rows_of(["n3"]).tolist()
+
+
+def test_globs_are_judged_once_for_each_model() -> None:
+    cards = (a_card("GPU-a", model="NVIDIA A30"), a_card("GPU-b", index=1, model="Tesla T4"))
+    _, board = a_board(NodeCards(node="n", cards=cards))
+
+    assert board.models == ("NVIDIA A30", "Tesla T4")
+    assert board.allowed(("*T4*",)).tolist() == [False, True]

@@ -1,0 +1,322 @@
+"""Which cards of a node a pod gets, or card by card why it gets none."""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid, Health
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.placement.placement import NoPlacement, Placement, Reason, place, score_0_to_10
+from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.state.allocation import Assignment, Hold, Slice, holds_by_card
+from fracgpu.state.snapshot import NodeLoads
+from fracgpu.units import Mib
+from tests.support.core import (
+    a_card,
+    a_hold,
+    a_need,
+    a_pod_need,
+    on,
+    small_mib,
+    small_needs,
+    small_nodes,
+    some_loads,
+)
+
+
+def answer(
+    loads: NodeLoads,
+    need: PodNeed,
+    *,
+    strategy: Strategy = Strategy.PACK,
+    exclude: frozenset[CardUuid] = frozenset(),
+) -> Placement | NoPlacement:
+    return place(loads, need, strategy=strategy, exclude=exclude)
+
+
+def placed(loads: NodeLoads, need: PodNeed, *, strategy: Strategy = Strategy.PACK) -> Assignment:
+    found = answer(loads, need, strategy=strategy)
+    assert isinstance(found, Placement)
+    return found.assignment
+
+
+def refused(
+    loads: NodeLoads, need: PodNeed, *, exclude: frozenset[CardUuid] = frozenset()
+) -> NoPlacement:
+    found = answer(loads, need, exclude=exclude)
+    assert isinstance(found, NoPlacement)
+    return found
+
+
+TWO_CARDS = (a_card("GPU-a", index=0), a_card("GPU-b", index=1))
+
+
+def test_pack_takes_the_fullest_card_that_still_fits() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-b": a_hold(10_000)})
+
+    assert placed(loads, a_pod_need(a_need(8000))) == on("GPU-b", 8000)
+
+
+def test_spread_takes_the_emptiest_card() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1)})
+
+    assert placed(loads, a_pod_need(a_need(8000)), strategy=Strategy.SPREAD) == on("GPU-b", 8000)
+
+
+def test_the_pods_own_strategy_beats_the_clusters() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(10_000)})
+    need = a_pod_need(a_need(8000), strategy=Strategy.SPREAD)
+
+    assert placed(loads, need, strategy=Strategy.PACK) == on("GPU-b", 8000)
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_of_equal_cards_the_lower_index_wins(strategy: Strategy) -> None:
+    loads = some_loads(a_card("GPU-z", index=0), a_card("GPU-a", index=1))
+
+    assert placed(loads, a_pod_need(a_need(1)), strategy=strategy) == on("GPU-z", 1)
+
+
+def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(16_000), "GPU-b": a_hold(16_000)})
+
+    no = refused(loads, a_pod_need(a_need(16_000)))
+
+    assert set(no.refusals.values()) == {Reason.TOO_LITTLE_FREE}
+    assert no.text == "2 of 2 cards: too little free memory"
+
+
+def test_several_cards_are_distinct() -> None:
+    (slices,) = placed(some_loads(*TWO_CARDS), a_pod_need(a_need(100, cards=2))).values()
+
+    assert {it.card for it in slices} == {"GPU-a", "GPU-b"}
+
+
+def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(24_000)})
+
+    no = refused(loads, a_pod_need(a_need(100, cards=2)))
+
+    assert no.whole is Reason.TOO_FEW_CARDS
+    assert no.text == "too few cards (1 of 2 cards: too little free memory)"
+
+
+def test_compute_is_a_dimension_of_its_own() -> None:
+    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1, cores=80), "GPU-b": a_hold(1)})
+
+    assert placed(loads, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
+    no = refused(some_loads(*TWO_CARDS[:1], held={"GPU-a": a_hold(1, cores=80)}),
+                 a_pod_need(a_need(1, cores=30)))  # fmt: skip
+    assert no.refusals == {"GPU-a": Reason.TOO_FEW_CORES}
+
+
+def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
+    few = replace(TWO_CARDS[0], slots=2)
+    loads = some_loads(few, held={"GPU-a": Hold(mib=Mib(80), slots=2)})
+
+    assert refused(loads, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
+    assert placed(some_loads(few, held={"GPU-a": a_hold(80)}), a_pod_need(a_need(80)))
+
+
+def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
+    one, two = (replace(it, slots=1) for it in TWO_CARDS)
+    apart = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
+
+    assert placed(some_loads(one, two), apart) == {
+        **on("GPU-a", 80, container="a"),
+        **on("GPU-b", 80, container="b"),
+    }
+    assert refused(some_loads(one), apart).whole is Reason.CONTAINERS_CLASH
+
+
+def test_each_card_has_its_own_reason() -> None:
+    cards = (
+        a_card("GPU-sick", health=Health.UNHEALTHY),
+        a_card("GPU-cordoned", index=1),
+        a_card("GPU-excluded", index=2),
+        a_card("GPU-other", index=3, model="Tesla T4"),
+        a_card("GPU-full", index=4),
+    )
+    loads = some_loads(*cards, cordoned=["GPU-cordoned"], held={"GPU-full": a_hold(24_000)})
+    need = a_pod_need(a_need(8), models=("NVIDIA-A30",))
+
+    no = refused(loads, need, exclude=frozenset({CardUuid("GPU-excluded")}))
+
+    assert no.refusals == {
+        "GPU-sick": Reason.UNHEALTHY,
+        "GPU-cordoned": Reason.CORDONED,
+        "GPU-excluded": Reason.CORDONED,
+        "GPU-other": Reason.WRONG_MODEL,
+        "GPU-full": Reason.TOO_LITTLE_FREE,
+    }
+    assert no.text == (
+        "2 of 5 cards: set aside by the rebalancer; 1 of 5: another model than asked for; "
+        "1 of 5: too little free memory; 1 of 5: unhealthy"
+    )
+
+
+@pytest.mark.parametrize(
+    ("loads", "reason"),
+    [
+        (some_loads(a_card("GPU-a"), shared=False), Reason.NOT_SHARED),
+        (some_loads(a_card("GPU-a"), schedulable=False), Reason.UNSCHEDULABLE),
+        (some_loads(), Reason.NO_INVENTORY),
+    ],
+    ids=lambda it: it.name if isinstance(it, Reason) else "",
+)
+def test_a_node_may_refuse_as_a_whole(loads: NodeLoads, reason: Reason) -> None:
+    no = refused(loads, a_pod_need(a_need(8)))
+
+    assert (no.whole, no.text) == (reason, reason.value)
+
+
+@pytest.mark.parametrize("kind", ContainerKind)
+def test_a_share_goes_only_on_a_card_of_the_size_it_was_granted_for(kind: ContainerKind) -> None:
+    half = a_need(12_000, share=Fraction(1, 2), kind=kind)
+    large, granted = a_card("GPU-large", mib=80_000), a_card("GPU-granted", index=1)
+    need = a_pod_need(half)
+
+    assert placed(some_loads(large, granted), need) == on("GPU-granted", 12_000)
+    assert refused(some_loads(large), need).refusals == {"GPU-large": Reason.WRONG_CLASS}
+
+
+def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
+    need = a_pod_need(
+        a_need(20_000, name="load", kind=ContainerKind.INIT), a_need(20_000, name="serve")
+    )
+
+    assert set(placed(some_loads(a_card("GPU-a")), need)) == {"load", "serve"}
+
+
+def test_containers_that_fit_only_one_by_one_clash() -> None:
+    need = a_pod_need(a_need(20_000, name="one"), a_need(20_000, name="two"))
+
+    assert refused(some_loads(a_card("GPU-a")), need).whole is Reason.CONTAINERS_CLASH
+    assert set(placed(some_loads(*TWO_CARDS), need)) == {"one", "two"}
+
+
+def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
+    # Eleven odd sizes on seven cards of slightly different room, for lack of one MiB in sum.
+    cards = [a_card(f"GPU-{n}", mib=8000 + 80 * n, index=n) for n in range(7)]
+    total = sum(card.capacity_mib for card in cards)
+    sizes = [(total // 11) - 300 + 60 * n for n in range(10)]
+    sizes.append(total - sum(sizes) + 1)
+    need = a_pod_need(*(a_need(mib, name=f"c{n}") for n, mib in enumerate(sizes)))
+
+    assert refused(some_loads(*cards), need).whole in (
+        Reason.TOO_MANY_TRIES,
+        Reason.CONTAINERS_CLASH,
+    )
+
+
+def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
+    loads = some_loads(a_card("GPU-a"), held={"GPU-a": a_hold(12_000)})
+    need = a_pod_need(a_need(12_000))
+    packed = answer(loads, need, strategy=Strategy.PACK)
+    spread = answer(loads, need, strategy=Strategy.SPREAD)
+
+    assert isinstance(packed, Placement)
+    assert isinstance(spread, Placement)
+    assert (score_0_to_10(packed), score_0_to_10(spread)) == (10, 0)
+
+
+# -- promises --------------------------------------------------------------------------------------
+
+
+def fits(loads: NodeLoads, need: PodNeed, assignment: Assignment) -> bool:
+    """The plain definition: each container has what it asked, and no card is over-full."""
+    specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
+    for container in need.containers:
+        slices = assignment[container.name]
+        right = all(
+            it == Slice(card=it.card, mib=container.mib, cores=container.cores) for it in slices
+        )
+        if not right or len({it.card for it in slices}) != container.cards:
+            return False
+    return all(
+        load.held_mib + hold.mib <= load.card.capacity_mib
+        and load.held_slots + hold.slots <= load.card.slots
+        and load.held_cores + hold.cores <= FULL_CORES
+        for uuid, hold in holds_by_card(assignment, specs).items()
+        for load in [loads.cards[uuid]]
+    )
+
+
+def any_assignment(loads: NodeLoads, need: PodNeed) -> bool:
+    """Try everything."""
+    choices = [
+        [
+            tuple(Slice(card=uuid, mib=it.mib, cores=it.cores) for uuid in chosen)
+            for chosen in combinations(loads.cards, it.cards)
+        ]
+        for it in need.containers
+    ]
+    names = [it.name for it in need.containers]
+    return any(
+        fits(loads, need, dict(zip(names, chosen, strict=True))) for chosen in product(*choices)
+    )
+
+
+@settings(max_examples=300)
+@given(small_nodes(), small_needs(), st.sampled_from(Strategy))
+def test_an_assignment_is_found_whenever_there_is_one(
+    loads: NodeLoads, need: PodNeed, strategy: Strategy
+) -> None:
+    found = answer(loads, need, strategy=strategy)
+
+    assert isinstance(found, Placement) == any_assignment(loads, need)
+    if isinstance(found, Placement):
+        assert fits(loads, need, found.assignment)
+        assert 0.0 <= found.score <= 1.0
+        assert 0 <= score_0_to_10(found) <= 10
+
+
+def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None:
+    sizes = (80, 160, 240)
+    for held, first, second in product(product(sizes, repeat=2), sizes, sizes):
+        cards = [a_card(f"GPU-{n}", mib=240, index=n) for n in range(2)]
+        taken = {f"GPU-{n}": a_hold(mib) for n, mib in enumerate(held)}
+        loads = some_loads(*cards, held=taken)
+        for kinds in product(ContainerKind, repeat=2):
+            if kinds[0] is ContainerKind.APP and kinds[1] is not ContainerKind.APP:
+                continue  # a pod lists its init containers first
+            need = a_pod_need(
+                a_need(first, name="one", kind=kinds[0]), a_need(second, name="two", kind=kinds[1])
+            )
+            assert isinstance(answer(loads, need), Placement) == any_assignment(loads, need)
+
+
+@given(small_nodes(), small_needs(), st.sampled_from(Strategy))
+def test_the_same_input_gives_the_same_answer(
+    loads: NodeLoads, need: PodNeed, strategy: Strategy
+) -> None:
+    backwards = replace(loads, cards=dict(reversed(list(loads.cards.items()))))
+
+    first = answer(loads, need, strategy=strategy)
+    assert answer(loads, need, strategy=strategy) == first
+    turned = answer(backwards, need, strategy=strategy)
+    assert isinstance(turned, Placement) == isinstance(first, Placement)
+    if isinstance(first, Placement) and isinstance(turned, Placement):
+        assert turned.assignment == first.assignment
+
+
+@given(small_nodes(), small_needs())
+def test_every_no_has_a_reason(loads: NodeLoads, need: PodNeed) -> None:
+    found = answer(loads, need)
+
+    if isinstance(found, NoPlacement):
+        assert found.text
+        assert set(found.refusals) <= set(loads.cards)
+
+
+@given(small_nodes(), small_mib)
+def test_an_excluded_card_is_never_chosen(loads: NodeLoads, mib: int) -> None:
+    out = next(iter(loads.cards))
+    found = answer(loads, a_pod_need(a_need(mib)), exclude=frozenset({out}))
+
+    if isinstance(found, Placement):
+        assert all(it.card != out for slices in found.assignment.values() for it in slices)

@@ -1,0 +1,206 @@
+"""Victims that free one card."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import NO_HOST, Card, CardUuid, Health, Host, NodeCards
+from fracgpu.k8s.disruption_budget import Budget, Subject
+from fracgpu.placement.placement import Placement, place
+from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
+from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.state.allocation import Hold
+from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.units import Mib
+from tests.support.core import a_card, a_need, a_pod_need
+
+ONE_EACH = Host(cpu_milli=1000, memory_mib=1, pods=1)
+
+
+def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> Occupant:
+    return Occupant(
+        uid=uid,
+        subject=Subject(namespace="default", name=uid, labels={"app": app}),
+        priority=priority,
+        host=ONE_EACH,
+        holds={CardUuid(card): Hold(mib=Mib(mib)) for card, mib in mib_on.items()},
+    )
+
+
+def loads_of(cards: Sequence[Card], pods: Sequence[Occupant]) -> NodeLoads:
+    held = [PodHolds(pod_uid=it.uid, node="n", holds=it.holds) for it in pods]
+    return node_loads(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
+
+
+def chosen(  # noqa: PLR0913 - what a test says of the world
+    need: PodNeed,
+    pods: Sequence[Occupant],
+    *,
+    cards: Sequence[Card] = (),
+    budgets: Sequence[Budget] = (),
+    missing: Host = NO_HOST,
+    proposed: frozenset[str] = frozenset(),
+    below: int = 100,
+) -> Victims | None:
+    here = cards or [a_card(name, mib=800, index=n) for n, name in enumerate("ab")]
+    return choose_victims(
+        Room(loads=loads_of(here, pods), missing=missing),
+        need,
+        [it for it in pods if it.priority < below],
+        strategy=Strategy.PACK,
+        budgets=budgets,
+        proposed=proposed,
+    )
+
+
+def uids(victims: Victims | None) -> set[str]:
+    assert victims is not None
+    return set(victims.uids)
+
+
+def test_victims_are_on_one_card_and_never_spread_over_two() -> None:
+    pods = [
+        an_occupant("a1", a=400), an_occupant("a2", a=400),
+        an_occupant("b1", b=400), an_occupant("b2", b=400),
+    ]  # fmt: skip
+
+    assert uids(chosen(a_pod_need(a_need(800)), pods)) in ({"a1", "a2"}, {"b1", "b2"})
+
+
+def test_nobody_is_taken_where_the_freed_memory_would_be_spread() -> None:
+    pods = [an_occupant("a", a=400), an_occupant("b", b=400)]
+    pods += [an_occupant("boss-a", priority=100, a=400), an_occupant("boss-b", priority=100, b=400)]
+
+    assert chosen(a_pod_need(a_need(800)), pods) is None
+    assert uids(chosen(a_pod_need(a_need(400)), pods)) in ({"a"}, {"b"})
+
+
+def test_the_fewest_are_taken() -> None:
+    pods = [an_occupant("small", a=300), an_occupant("less", a=300), an_occupant("big", b=700)]
+
+    assert uids(chosen(a_pod_need(a_need(700)), pods)) == {"big"}
+
+
+def test_the_least_important_are_taken() -> None:
+    pods = [an_occupant("boss", priority=50, a=800), an_occupant("low", priority=1, b=800)]
+
+    assert uids(chosen(a_pod_need(a_need(500)), pods)) == {"low"}
+
+
+def test_two_unimportant_ones_go_before_an_important_one() -> None:
+    pods = [
+        an_occupant("boss", priority=50, a=800),
+        an_occupant("low-1", b=400), an_occupant("low-2", b=400),
+    ]  # fmt: skip
+
+    assert uids(chosen(a_pod_need(a_need(800)), pods)) == {"low-1", "low-2"}
+
+
+def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() -> None:
+    budget = Budget(namespace="default", name="b", allowed=0, labels={"app": "guarded"})
+    guarded = an_occupant("guarded", app="guarded", a=800)
+    other = an_occupant("other", priority=5, b=800)
+    need = a_pod_need(a_need(800))
+
+    assert chosen(need, [guarded, other], budgets=[budget]) == Victims(
+        uids=("other",), violations=0
+    )
+    boss = an_occupant("boss", priority=100, b=800)
+    assert chosen(need, [guarded, boss], budgets=[budget]) == Victims(
+        uids=("guarded",), violations=1
+    )
+
+
+def test_sick_cards_are_not_worth_a_victim() -> None:
+    cards = [a_card("a", mib=800, health=Health.UNHEALTHY)]
+
+    assert chosen(a_pod_need(a_need(800)), [an_occupant("p", a=800)], cards=cards) is None
+
+
+def test_several_cards_are_freed_for_a_pod_that_asks_for_several() -> None:
+    pods = [an_occupant("a", a=800), an_occupant("b", b=800)]
+
+    assert uids(chosen(a_pod_need(a_need(800, cards=2)), pods)) == {"a", "b"}
+
+
+def test_several_containers_get_what_they_need_and_no_victim_is_in_vain() -> None:
+    pods = [an_occupant("a1", a=400), an_occupant("a2", a=400), an_occupant("b1", b=800)]
+    need = a_pod_need(a_need(400, name="x"), a_need(400, name="y"))
+
+    found = uids(chosen(need, pods))
+
+    assert found in ({"b1"}, {"a1", "a2"})
+
+
+def test_where_a_card_is_free_but_the_host_is_full_kube_schedulers_choice_goes_first() -> None:
+    pods = [an_occupant("p", a=10), an_occupant("q", a=10)]
+    missing = Host(cpu_milli=500)
+
+    found = chosen(a_pod_need(a_need(100)), pods, missing=missing, proposed=frozenset({"q"}))
+    assert uids(found) == {"q"}
+    assert chosen(a_pod_need(a_need(100)), pods, missing=Host(cpu_milli=9000)) is None
+
+
+def test_host_and_card_are_freed_together() -> None:
+    pods = [an_occupant("p", a=800), an_occupant("q"), an_occupant("boss", priority=100, b=800)]
+
+    found = chosen(
+        a_pod_need(a_need(800)), pods, missing=Host(cpu_milli=1500), proposed=frozenset({"q"})
+    )
+    assert uids(found) == {"p", "q"}
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[list[Card], list[Occupant]]:
+    cards = [a_card(name, mib=400, index=n) for n, name in enumerate("abc")]
+    pods: list[Occupant] = []
+    for n, card in enumerate(cards):
+        left = 400
+        for k in range(draw(st.integers(0, 4))):
+            mib = draw(st.sampled_from([40, 80, 120, 200]))
+            if mib <= left:
+                left -= mib
+                priority = draw(st.sampled_from([0, 0, 5, 100]))
+                on_card: dict[str, Any] = {str(card.uuid): mib}
+                pods.append(an_occupant(f"{n}{k}", priority=priority, **on_card))
+    return cards, pods
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    worlds(),
+    st.sampled_from([80, 160, 240, 400]),
+    st.sampled_from([1, 1, 2]),
+)
+def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
+    world: tuple[list[Card], list[Occupant]], mib: int, count: int
+) -> None:
+    cards, pods = world
+    need = a_pod_need(a_need(mib, cards=count))
+    lesser = [it for it in pods if it.priority < 100]
+
+    def fits_without(gone: Sequence[Occupant]) -> bool:
+        rest = [it for it in pods if it not in gone]
+        return isinstance(place(loads_of(cards, rest), need, strategy=Strategy.PACK), Placement)
+
+    found = chosen(need, pods, cards=cards)
+    possible = fits_without(lesser)
+    if found is None or not found.uids:
+        assert fits_without(()) or not possible
+        return
+    victims = [it for it in pods if it.uid in found.uids]
+    assert possible
+    assert fits_without(victims)
+    for one in victims:
+        assert not fits_without([it for it in victims if it is not one])
+    if count == 1:
+        assert len({card for it in victims for card in it.holds}) == 1
+        top = max(it.priority for it in victims)
+        cheaper = [it for it in lesser if it.priority < top]
+        assert not fits_without(cheaper), "lower priorities would have done"
+        equal = [it for it in lesser if it.priority <= top]
+        for fewer in combinations(equal, len(victims) - 1):
+            assert not fits_without(fewer)

@@ -1,0 +1,265 @@
+from fractions import Fraction
+
+import pytest
+
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.dialects import PodPieces, Understood
+from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.systems.hami import (
+    AVOID_TYPE,
+    AVOID_UUID,
+    CARD_POLICY,
+    CORES,
+    GPU,
+    MEMORY,
+    MEMORY_PERCENT,
+    MODE,
+    NODE_POLICY,
+    NUMA_BIND,
+    OPT_OUT,
+    PRIORITY,
+    USE_TYPE,
+    USE_UUID,
+)
+from fracgpu.request.language import SliceRequest, Strategy
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, places, read
+
+ONE_GIB = SliceRequest(container="train", mib=Mib(1024))
+ASKS = {GPU: "1", MEMORY: "1024"}
+RAW = "nvidia.com/gpu=1, nvidia.com/gpumem=1024"
+
+ROWS = {
+    "cards, memory of each and cores of each": Row(
+        limits={GPU: "2", MEMORY: "3k", CORES: "30"},
+        part=SliceRequest(container="train", mib=Mib(3000), cores=30, cards=2),
+        written={"memory": "3000Mi", "cores": "30", "cards": "2"},
+        raw="nvidia.com/gpu=2, nvidia.com/gpucores=30, nvidia.com/gpumem=3k",
+    ),
+    "memory in units of the cluster's factor": Row(
+        limits={GPU: "1", MEMORY: "10"},
+        options=Options(hami_memory_factor=100),
+        part=SliceRequest(container="train", mib=Mib(1000)),
+        written={"memory": "1000Mi"},
+        raw="nvidia.com/gpu=1, nvidia.com/gpumem=10",
+    ),
+    "percent of the card's memory": Row(
+        limits={GPU: "1", MEMORY_PERCENT: "33"},
+        part=SliceRequest(container="train", share=Fraction(33, 100)),
+        written={"fraction": "0.33"},
+        raw="nvidia.com/gpu=1, nvidia.com/gpumem-percentage=33",
+    ),
+    "a count alone is whole cards": Row(
+        limits={GPU: "2"},
+        part=SliceRequest(container="train", share=WHOLE, cores=100, cards=2),
+        written={"fraction": "1", "cores": "100", "cards": "2"},
+        raw="nvidia.com/gpu=2",
+    ),
+    "memory alone is of as many cards as the cluster says": Row(
+        limits={MEMORY: "1024"},
+        options=Options(hami_default_count=2),
+        part=SliceRequest(container="train", mib=Mib(1024), cards=2),
+        written={"memory": "1024Mi", "cards": "2"},
+        raw="nvidia.com/gpumem=1024",
+    ),
+    "cores alone leave all of the memory": Row(
+        limits={CORES: "30"},
+        part=SliceRequest(container="train", share=WHOLE, cores=30),
+        written={"fraction": "1", "cores": "30"},
+        raw="nvidia.com/gpucores=30",
+    ),
+    "no cores are cores shared freely": Row(
+        limits={MEMORY: "1024", CORES: "0"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi"},
+        raw="nvidia.com/gpucores=0, nvidia.com/gpumem=1024",
+    ),
+    "a priority is left aside and said so": Row(
+        limits={**ASKS, PRIORITY: "0"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi"},
+        raw=f"{RAW}, nvidia.com/priority=0",
+        warnings=(
+            places(
+                "L(nvidia.com/priority) is '0', which was left aside: FracGPU ranks no tasks on a "
+                "card; a PriorityClass ranks pods"
+            ),
+        ),
+    ),
+    "models wanted and models avoided": Row(
+        limits=ASKS,
+        annotations={USE_TYPE: "A100, Tesla V100", AVOID_TYPE: "PCIe"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi", "model": "*A100*, *Tesla-V100*, !*PCIe*"},
+        raw=RAW,
+        models=("*A100*", "*Tesla-V100*", "!*PCIe*"),
+    ),
+    "one policy for cards and nodes": Row(
+        limits=ASKS,
+        annotations={CARD_POLICY: "spread", NODE_POLICY: "spread"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi", "placement": "spread"},
+        raw=RAW,
+        strategy=Strategy.SPREAD,
+    ),
+    "a policy for nodes alone": Row(
+        limits=ASKS,
+        annotations={NODE_POLICY: "binpack"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi", "placement": "pack"},
+        raw=RAW,
+        strategy=Strategy.PACK,
+    ),
+    "two policies that differ": Row(
+        limits=ASKS,
+        annotations={CARD_POLICY: "spread", NODE_POLICY: "binpack"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi", "placement": "spread"},
+        raw=RAW,
+        strategy=Strategy.SPREAD,
+        warnings=(
+            "annotation hami.io/node-scheduler-policy is 'binpack' and annotation "
+            "hami.io/gpu-scheduler-policy is 'spread'; FracGPU has one policy for both and takes "
+            "the card's",
+        ),
+    ),
+    "what HAMi has and we have not": Row(
+        limits=ASKS,
+        annotations={CARD_POLICY: "topology-aware", NUMA_BIND: "true", MODE: "mps"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi"},
+        raw=RAW,
+        warnings=(
+            "annotation nvidia.com/vgpu-mode is 'mps', which was left aside: what enforces a share "
+            "is said by fracgpu.io/isolation alone",
+            "annotation nvidia.com/numa-bind is 'true', which was left aside: FracGPU binds no pod "
+            "to a NUMA node",
+            "annotation hami.io/gpu-scheduler-policy is 'topology-aware', which FracGPU has no "
+            "match for, so the cluster's default holds; write fracgpu.io/placement instead",
+        ),
+    ),
+    "a wish that is no wish": Row(
+        limits=ASKS,
+        annotations={NUMA_BIND: "false"},
+        part=ONE_GIB,
+        written={"memory": "1024Mi"},
+        raw=RAW,
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_every_form_of_hami_is_understood(row: Row) -> None:
+    check("hami", row)
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "sentence"),
+    [
+        (
+            {GPU: "0", MEMORY: "3000"},
+            {},
+            "L(nvidia.com/gpu) is '0'; want a whole number of cards from 1 to 64, e.g. '1'",
+        ),
+        (
+            {MEMORY: "8Gi"},
+            {},
+            "L(nvidia.com/gpumem) is '8Gi'; want whole MiB above 0 and at most 16777216, e.g. "
+            "'8192'; this key counts MiB, so write '8192'",
+        ),
+        (
+            {MEMORY_PERCENT: "101"},
+            {},
+            "L(nvidia.com/gpumem-percentage) is '101'; want percent of one card, a whole number "
+            "from 1 to 100",
+        ),
+        (
+            {CORES: "NaN"},
+            {},
+            "L(nvidia.com/gpucores) is 'NaN'; want percent of one card, a whole number from 0 to "
+            "100",
+        ),
+        (
+            {MEMORY: "10", MEMORY_PERCENT: "10"},
+            {},
+            "L(nvidia.com/gpumem) is '10'; want either it or L(nvidia.com/gpumem-percentage), not "
+            "both: they say the same",
+        ),
+        (
+            {GPU: "1", PRIORITY: "2"},
+            {},
+            "L(nvidia.com/priority) is '2'; want 0 for high or 1 for low",
+        ),
+        (
+            ASKS,
+            {USE_UUID: "GPU-1"},
+            "annotation nvidia.com/use-gpuuuid is 'GPU-1'; want no choice of single cards: FracGPU "
+            "chooses the card; choose by model with fracgpu.io/model",
+        ),
+        (
+            ASKS,
+            {AVOID_UUID: "GPU-1"},
+            "annotation nvidia.com/nouse-gpuuuid is 'GPU-1'; want no choice of single cards: "
+            "FracGPU chooses the card; choose by model with fracgpu.io/model",
+        ),
+        (
+            ASKS,
+            {USE_TYPE: "A100,,H100"},
+            "annotation nvidia.com/use-gputype is 'A100,,H100'; want parts of card models, e.g. "
+            "'A100,H100'",
+        ),
+        (
+            ASKS,
+            {MODE: "mig"},
+            "annotation nvidia.com/vgpu-mode is 'mig'; want one of hami-core, mps; MIG slices are "
+            "no shares of a card",
+        ),
+        (
+            ASKS,
+            {NUMA_BIND: "yes"},
+            "annotation nvidia.com/numa-bind is 'yes'; want 'true' or 'false'",
+        ),
+        (
+            ASKS,
+            {CARD_POLICY: "binpak"},
+            "annotation hami.io/gpu-scheduler-policy is 'binpak'; want one of binpack, spread, "
+            "topology-aware, mutex",
+        ),
+    ],
+)
+def test_what_hami_cannot_mean_is_refused(
+    limits: dict[str, str], annotations: dict[str, str], sentence: str
+) -> None:
+    check_refused("hami", limits, annotations, sentence)
+
+
+@pytest.mark.parametrize("place", ["labels", "namespace_labels"])
+def test_a_pod_or_namespace_that_opted_out_of_hami_is_left_alone(place: str) -> None:
+    spec = ContainerSpec(name="train", limits=ASKS, requests=ASKS)
+    ignored = {OPT_OUT: "ignore"}
+    pod = (
+        PodPieces(containers=(spec,), labels=ignored)
+        if place == "labels"
+        else PodPieces(containers=(spec,), namespace_labels=ignored)
+    )
+
+    left = Understood(
+        warnings=(
+            "nvidia.com/gpumem of HAMi was left unread, as a label of the pod or of its namespace "
+            "wants",
+        )
+    )
+    assert read(pod, "hami") == left
+    assert read(pod) == left
+
+
+def test_a_constraint_without_a_request_is_answered_in_our_words() -> None:
+    pod = a_pod(annotations={USE_TYPE: "A100", USE_UUID: "GPU-1"})
+
+    assert read(pod, "hami") == Understood(
+        warnings=(
+            "nvidia.com/use-gputype, nvidia.com/use-gpuuuid say nothing without a request of HAMi "
+            'beside; write fracgpu.io/model: "*A100*" in place of nvidia.com/use-gputype, '
+            "nvidia.com/use-gpuuuid",
+        )
+    )

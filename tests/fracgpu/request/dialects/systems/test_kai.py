@@ -1,0 +1,228 @@
+from fractions import Fraction
+
+import pytest
+
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.dialects import Options, PodPieces, Understood
+from fracgpu.request.dialects.systems.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
+from fracgpu.request.language import SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
+
+REQUEST = "nvidia.cdi.k8s.io/train.gpu-memory.request"
+LIMIT = "nvidia.cdi.k8s.io/train.gpu-memory.limit"
+PORTION = "kai.scheduler/container.train.gpu-memory.portion.limit"
+
+ROWS = {
+    "a fraction": Row(
+        annotations={FRACTION: "0.5"},
+        part=SliceRequest(container="train", share=Fraction(1, 2)),
+        written={"fraction": "0.5"},
+        raw="gpu-fraction=0.5",
+    ),
+    "memory in MiB": Row(
+        annotations={MEMORY: "2000"},
+        part=SliceRequest(container="train", mib=Mib(2000)),
+        written={"memory": "2000Mi"},
+        raw="gpu-memory=2000",
+    ),
+    "a fraction of several cards": Row(
+        annotations={FRACTION: "0.25", DEVICES: "2"},
+        part=SliceRequest(container="train", share=Fraction(1, 4), cards=2),
+        written={"fraction": "0.25", "cards": "2"},
+        raw="gpu-fraction=0.25, gpu-fraction-num-devices=2",
+    ),
+    "a container by name": Row(
+        annotations={MEMORY: "512", CONTAINER: "train"},
+        part=SliceRequest(container="train", mib=Mib(512)),
+        written={"memory": "512Mi"},
+        raw="gpu-memory=512, gpu-fraction-container-name=train",
+    ),
+    "mps is left aside and said so": Row(
+        annotations={FRACTION: "0.5", MPS: "true"},
+        part=SliceRequest(container="train", share=Fraction(1, 2)),
+        written={"fraction": "0.5"},
+        raw="gpu-fraction=0.5",
+        warnings=(
+            "annotation mps is 'true', which was left aside: what enforces a share is said by "
+            "fracgpu.io/isolation alone",
+        ),
+    ),
+    "no mps is no wish": Row(
+        annotations={FRACTION: "0.5", MPS: "false"},
+        part=SliceRequest(container="train", share=Fraction(1, 2)),
+        written={"fraction": "0.5"},
+        raw="gpu-fraction=0.5",
+    ),
+    "memory by container name": Row(
+        annotations={REQUEST: "30Gi"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{REQUEST}=30Gi",
+    ),
+    "a limit that equals its request": Row(
+        annotations={REQUEST: "30Gi", LIMIT: "30720Mi"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{REQUEST}=30Gi, {LIMIT}=30720Mi",
+    ),
+    "a burst is left aside and said so": Row(
+        annotations={REQUEST: "30Gi", LIMIT: "40Gi", PORTION: "0.9"},
+        part=SliceRequest(container="train", mib=Mib(30720)),
+        written={"memory": "30720Mi"},
+        raw=f"{REQUEST}=30Gi, {LIMIT}=40Gi",
+        warnings=(
+            f"annotation {LIMIT} is '40Gi', which was left aside: FracGPU grants the request and "
+            "no burst above it",
+            f"annotation {PORTION} is '0.9', which was left aside: FracGPU grants the request and "
+            "no burst above it",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_every_form_of_kai_is_understood(row: Row) -> None:
+    check("kai", row)
+
+
+PART = "a share of one card above 0 and below 1, e.g. '0.5'"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "sentence"),
+    [
+        ({FRACTION: "NaN"}, f"annotation gpu-fraction is 'NaN'; want {PART}"),
+        ({FRACTION: "-0.5"}, f"annotation gpu-fraction is '-0.5'; want {PART}"),
+        ({FRACTION: "0"}, f"annotation gpu-fraction is '0'; want {PART}"),
+        ({FRACTION: "5e-1"}, f"annotation gpu-fraction is '5e-1'; want {PART}"),
+        ({FRACTION: "1.5"}, f"annotation gpu-fraction is '1.5'; want {PART}"),
+        ({FRACTION: ".5"}, f"annotation gpu-fraction is '.5'; want {PART}; write '0.5'"),
+        ({FRACTION: "50%"}, f"annotation gpu-fraction is '50%'; want {PART}; write '0.5'"),
+        (
+            {FRACTION: "1"},
+            f"annotation gpu-fraction is '1'; want {PART}; write fracgpu.io/fraction: \"1\" for a "
+            "whole card",
+        ),
+        (
+            {MEMORY: "2Gi"},
+            "annotation gpu-memory is '2Gi'; want whole MiB above 0 and at most 16777216, e.g. "
+            "'8192'; this key counts MiB, so write '2048'",
+        ),
+        (
+            {FRACTION: "0.5", MEMORY: "10"},
+            "annotation gpu-fraction is '0.5'; want either it or annotation gpu-memory, not both: "
+            "they say the same",
+        ),
+        (
+            {FRACTION: "0.5", DEVICES: "0"},
+            "annotation gpu-fraction-num-devices is '0'; want a whole number of cards from 1 to "
+            "64, e.g. '1'",
+        ),
+        (
+            {DEVICES: "2"},
+            "annotation gpu-fraction-num-devices is '2'; want gpu-fraction or gpu-memory beside it",
+        ),
+        (
+            {FRACTION: "0.5", CONTAINER: "trian"},
+            "annotation gpu-fraction-container-name is 'trian'; want the name of one of this pod's "
+            "containers: train; did you mean 'train'?",
+        ),
+        (
+            {LIMIT: "4Gi"},
+            f"annotation {LIMIT} is '4Gi'; want {REQUEST} beside it",
+        ),
+        (
+            {REQUEST: "4Gi", LIMIT: "2Gi"},
+            f"annotation {LIMIT} is '2Gi'; want at least the request, 4Gi",
+        ),
+        (
+            {REQUEST: "4096"},
+            f"annotation {REQUEST} is '4096'; want a Kubernetes quantity with a unit, e.g. '8Gi' "
+            "or '8000Mi'; write '4096Mi' for MiB",
+        ),
+        (
+            {"nvidia.cdi.k8s.io/trian.gpu-memory.request": "4Gi"},
+            "annotation nvidia.cdi.k8s.io/trian.gpu-memory.request is '4Gi'; want the name of one "
+            "of this pod's containers: train; did you mean 'train'?",
+        ),
+        (
+            {FRACTION: "0.5", REQUEST: "4Gi"},
+            f"annotation gpu-fraction is '0.5'; want either it or annotation {REQUEST}, not both: "
+            "they say the same",
+        ),
+    ],
+)
+def test_what_kai_cannot_mean_is_refused(annotations: dict[str, str], sentence: str) -> None:
+    check_refused("kai", {}, annotations, sentence)
+
+
+def test_a_share_and_a_whole_card_in_one_pod_are_refused_as_kai_does() -> None:
+    check_refused(
+        "kai",
+        {"nvidia.com/gpu": "1"},
+        {FRACTION: "0.5"},
+        "annotation gpu-fraction is '0.5'; want either it or L(nvidia.com/gpu), not both in one "
+        "pod; a pod gets a share of a card or whole cards",
+    )
+
+
+ORDER = "nvidia.cdi.k8s.io/container.train"
+
+
+def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_says() -> None:
+    spec = ContainerSpec(name="train", limits={"nvidia.com/gpumem": "oops"})
+    pod = PodPieces(
+        containers=(spec,),
+        annotations={FRACTION: "NaN", ORDER: "gpu=0"},
+        scheduler_name="kai-scheduler",
+    )
+    left = Understood(
+        warnings=(
+            "spec.schedulerName is 'kai-scheduler', so the pod is left to KAI: FracGPU reads no "
+            "nvidia.com/gpumem, gpu-fraction here and does not know of the card it gets; have the "
+            "administrator turn kai on and set kaiRuns to false to take such pods over",
+            f"annotation {ORDER} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
+            "fracgpu.io/memory instead",
+        )
+    )
+
+    assert read(pod, "kai", "hami") == left
+    assert read(pod) == left
+    assert read(pod, "hami", options=Options(kai_runs=False)) == left, "the dialect is off"
+
+
+def test_a_pod_of_the_kai_scheduler_is_taken_over_where_a_setting_says_so() -> None:
+    pod = PodPieces(
+        containers=(ContainerSpec(name="train"),),
+        annotations={FRACTION: "0.5"},
+        labels={"kai.scheduler/queue": "research"},
+        scheduler_name="kai-scheduler",
+    )
+
+    found = read(pod, "kai", options=Options(kai_runs=False))
+
+    assert found.annotations == {"fracgpu.io/fraction": "0.5"}
+    assert found.foreign_scheduler == "kai-scheduler"
+    assert found.warnings == ("label kai.scheduler/queue of KAI says nothing to FracGPU",)
+
+
+def test_a_fraction_is_the_first_app_containers_and_an_init_container_can_be_named() -> None:
+    specs = (ContainerSpec(name="load", kind=ContainerKind.INIT), *a_pod().containers)
+    unnamed = PodPieces(containers=specs, annotations={FRACTION: "0.5"})
+    named = PodPieces(containers=specs, annotations={FRACTION: "0.5", CONTAINER: "load"})
+
+    assert read(unnamed, "kai").annotations == {"fracgpu.io/fraction": "train=0.5"}
+    assert read(named, "kai").annotations == {"fracgpu.io/fraction": "load=0.5"}
+
+
+def test_mps_alone_is_no_word_of_kai() -> None:
+    assert read(a_pod(annotations={MPS: "true"})) == Understood()
+    assert read(a_pod(annotations={MPS: "true"}), "kai") == Understood()
+
+
+def test_a_pod_without_containers_gets_a_reason() -> None:
+    assert refusal(PodPieces(annotations={FRACTION: "0.5"}), "kai") == (
+        "annotation gpu-fraction is 'a pod without containers'; want a pod with at least one "
+        "container"
+    )

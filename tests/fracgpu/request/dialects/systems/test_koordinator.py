@@ -1,0 +1,130 @@
+from fractions import Fraction
+
+import pytest
+
+from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.systems.koordinator import CORE, GPU, MEMORY, RATIO, SHARED
+from fracgpu.request.language import SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+
+ROWS = {
+    "core and memory of one card in one number": Row(
+        limits={GPU: "50"},
+        part=SliceRequest(container="train", share=Fraction(1, 2), cores=50),
+        written={"fraction": "0.5", "cores": "50"},
+        raw="koordinator.sh/gpu=50",
+    ),
+    "whole cards": Row(
+        limits={GPU: "200"},
+        part=SliceRequest(container="train", share=WHOLE, cores=100, cards=2),
+        written={"fraction": "1", "cores": "100", "cards": "2"},
+        raw="koordinator.sh/gpu=200",
+    ),
+    "a ratio of memory": Row(
+        limits={RATIO: "30"},
+        part=SliceRequest(container="train", share=Fraction(3, 10)),
+        written={"fraction": "0.3"},
+        raw="koordinator.sh/gpu-memory-ratio=30",
+    ),
+    "core and a ratio": Row(
+        limits={CORE: "20", RATIO: "30"},
+        part=SliceRequest(container="train", share=Fraction(3, 10), cores=20),
+        written={"fraction": "0.3", "cores": "20"},
+        raw="koordinator.sh/gpu-core=20, koordinator.sh/gpu-memory-ratio=30",
+    ),
+    "core and bytes": Row(
+        limits={CORE: "20", MEMORY: "8Gi"},
+        part=SliceRequest(container="train", mib=Mib(8192), cores=20),
+        written={"memory": "8192Mi", "cores": "20"},
+        raw="koordinator.sh/gpu-core=20, koordinator.sh/gpu-memory=8Gi",
+    ),
+    "bytes without a unit, rounded up to MiB": Row(
+        limits={MEMORY: "8589934593"},
+        part=SliceRequest(container="train", mib=Mib(8193)),
+        written={"memory": "8193Mi"},
+        raw="koordinator.sh/gpu-memory=8589934593",
+    ),
+    "totals over the cards they are spread on": Row(
+        limits={CORE: "60", RATIO: "100", SHARED: "2"},
+        part=SliceRequest(container="train", share=Fraction(1, 2), cores=30, cards=2),
+        written={"fraction": "0.5", "cores": "30", "cards": "2"},
+        raw="koordinator.sh/gpu-core=60, koordinator.sh/gpu-memory-ratio=100, "
+        "koordinator.sh/gpu.shared=2",
+    ),
+    "bytes over the cards they are spread on": Row(
+        limits={MEMORY: "8Gi", SHARED: "2"},
+        part=SliceRequest(container="train", mib=Mib(4096), cards=2),
+        written={"memory": "4096Mi", "cards": "2"},
+        raw="koordinator.sh/gpu-memory=8Gi, koordinator.sh/gpu.shared=2",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_every_form_of_koordinator_is_understood(row: Row) -> None:
+    check("koordinator", row)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (
+            {GPU: "150"},
+            "L(koordinator.sh/gpu) is '150'; want at most 100, or a multiple of 100 for whole "
+            "cards, or koordinator.sh/gpu.shared too; '100' would do",
+        ),
+        (
+            {GPU: "50", CORE: "50"},
+            "L(koordinator.sh/gpu) is '50'; want either it or L(koordinator.sh/gpu-core), not "
+            "both: they say the same",
+        ),
+        (
+            {RATIO: "50", MEMORY: "8Gi"},
+            "L(koordinator.sh/gpu-memory-ratio) is '50'; want either it or "
+            "L(koordinator.sh/gpu-memory), not both: they say the same",
+        ),
+        (
+            {CORE: "50"},
+            "L(koordinator.sh/gpu-core) is '50'; want koordinator.sh/gpu-memory-ratio or "
+            "koordinator.sh/gpu-memory beside it",
+        ),
+        (
+            {SHARED: "2"},
+            "L(koordinator.sh/gpu.shared) is '2'; want koordinator.sh/gpu-memory-ratio or "
+            "koordinator.sh/gpu-memory beside it",
+        ),
+        (
+            {RATIO: "51", SHARED: "2"},
+            "L(koordinator.sh/gpu-memory-ratio) is '51'; want percent that divides evenly over 2 "
+            "cards; '50' would do",
+        ),
+        (
+            {RATIO: "300", SHARED: "2"},
+            "L(koordinator.sh/gpu-memory-ratio) is '300'; want at most 100 for each of 2 cards; "
+            "'200' would do",
+        ),
+        (
+            {MEMORY: "8193Mi", SHARED: "2"},
+            "L(koordinator.sh/gpu-memory) is '8193Mi'; want memory in whole MiB that divides "
+            "evenly over 2 cards; '8192' would do",
+        ),
+        (
+            {MEMORY: "8k"},
+            "L(koordinator.sh/gpu-memory) is '8k'; want bytes, from 1Mi to 16Ti, e.g. '8Gi'; write "
+            "'8000Mi' for MiB",
+        ),
+        (
+            {MEMORY: "8192"},
+            "L(koordinator.sh/gpu-memory) is '8192'; want bytes, from 1Mi to 16Ti, e.g. '8Gi'; "
+            "write '8192Mi' for MiB",
+        ),
+        (
+            {GPU: "-5"},
+            "L(koordinator.sh/gpu) is '-5'; want percent of one card from 1 to 100, or more in "
+            "total over several cards",
+        ),
+    ],
+)
+def test_what_koordinator_cannot_mean_is_refused(limits: dict[str, str], sentence: str) -> None:
+    check_refused("koordinator", limits, {}, sentence)

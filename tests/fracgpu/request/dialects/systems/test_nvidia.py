@@ -1,0 +1,73 @@
+from fractions import Fraction
+
+import pytest
+
+from fracgpu.request.dialects import Understood
+from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.systems.nvidia import GPU, SHARED
+from fracgpu.request.language import SliceRequest
+from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read
+
+IN_THREE = Options(nvidia_replicas=3)
+
+
+def test_whole_cards_are_whole_cards_once_it_is_on() -> None:
+    check(
+        "nvidia",
+        Row(
+            limits={GPU: "2"},
+            part=SliceRequest(container="train", share=WHOLE, cards=2),
+            written={"fraction": "1", "cards": "2"},
+            raw="nvidia.com/gpu=2",
+        ),
+    )
+
+
+def test_a_copy_of_a_card_is_its_part_and_never_more() -> None:
+    check(
+        "nvidia",
+        Row(
+            limits={SHARED: "1"},
+            options=IN_THREE,
+            part=SliceRequest(container="train", share=Fraction(333_333_333, 10**9)),
+            written={"fraction": "0.333333333"},
+            raw="nvidia.com/gpu.shared=1",
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "key", [GPU, SHARED, "amd.com/gpu", "nvidia.com/mig-1g.5gb", "gpu.intel.com/xe"]
+)
+def test_resources_of_device_plugins_are_left_alone_without_a_word(key: str) -> None:
+    assert read(a_pod({key: "1"})) == Understood()
+    assert read(a_pod({key: "1"}), "kai", "gpushare") == Understood()
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "sentence"),
+    [
+        (
+            {SHARED: "1"},
+            Options(),
+            "L(nvidia.com/gpu.shared) is '1'; want a share of a card that FracGPU can count; write "
+            "fracgpu.io/fraction, or have the administrator set nvidiaReplicas",
+        ),
+        (
+            {SHARED: "2"},
+            IN_THREE,
+            "L(nvidia.com/gpu.shared) is '2'; want '1', one copy for a container; write "
+            "fracgpu.io/fraction and fracgpu.io/cards for several cards",
+        ),
+        (
+            {SHARED: "1", GPU: "1"},
+            IN_THREE,
+            "L(nvidia.com/gpu) is '1'; want either it or L(nvidia.com/gpu.shared), not both: a "
+            "card is whole or shared",
+        ),
+    ],
+)
+def test_what_it_cannot_mean_is_refused(
+    limits: dict[str, str], options: Options, sentence: str
+) -> None:
+    check_refused("nvidia", limits, {}, sentence, options=options)

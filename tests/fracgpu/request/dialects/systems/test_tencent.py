@@ -1,0 +1,144 @@
+import pytest
+
+from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.systems.tencent import (
+    QGPU_CORE,
+    QGPU_GREEDY,
+    QGPU_MEMORY,
+    VCUDA_BURST,
+    VCUDA_CORE,
+    VCUDA_MEMORY,
+)
+from fracgpu.request.language import SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, check, check_refused, places
+
+VCUDA_ROWS = {
+    "percent of a card and memory in units of 256 MiB": Row(
+        limits={VCUDA_CORE: "30", VCUDA_MEMORY: "32"},
+        part=SliceRequest(container="train", mib=Mib(8192), cores=30),
+        written={"memory": "8192Mi", "cores": "30"},
+        raw="tencent.com/vcuda-core=30, tencent.com/vcuda-memory=32",
+    ),
+    "memory alone": Row(
+        limits={VCUDA_MEMORY: "4"},
+        part=SliceRequest(container="train", mib=Mib(1024)),
+        written={"memory": "1024Mi"},
+        raw="tencent.com/vcuda-memory=4",
+    ),
+    "hundreds are whole cards": Row(
+        limits={VCUDA_CORE: "200"},
+        part=SliceRequest(container="train", share=WHOLE, cards=2),
+        written={"fraction": "1", "cards": "2"},
+        raw="tencent.com/vcuda-core=200",
+    ),
+    "memory beside whole cards says nothing": Row(
+        limits={VCUDA_CORE: "100", VCUDA_MEMORY: "4"},
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1"},
+        raw="tencent.com/vcuda-core=100, tencent.com/vcuda-memory=4",
+        warnings=(
+            places(
+                "L(tencent.com/vcuda-memory) says nothing beside whole cards, which come with all "
+                "their memory; leave it out"
+            ),
+        ),
+    ),
+    "a burst is left aside and said so": Row(
+        limits={VCUDA_MEMORY: "4"},
+        annotations={VCUDA_BURST: "50"},
+        part=SliceRequest(container="train", mib=Mib(1024)),
+        written={"memory": "1024Mi"},
+        raw="tencent.com/vcuda-memory=4",
+        warnings=(
+            "annotation tencent.com/vcuda-core-limit is '50', which was left aside: FracGPU grants "
+            "the request and no burst above it",
+        ),
+    ),
+}
+
+QGPU_ROWS = {
+    "percent of a card and memory in GB, which are GiB": Row(
+        limits={QGPU_CORE: "25", QGPU_MEMORY: "6"},
+        part=SliceRequest(container="train", mib=Mib(6144), cores=25),
+        written={"memory": "6144Mi", "cores": "25"},
+        raw="tke.cloud.tencent.com/qgpu-core=25, tke.cloud.tencent.com/qgpu-memory=6",
+    ),
+    "hundreds are whole cards": Row(
+        limits={QGPU_CORE: "100"},
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1"},
+        raw="tke.cloud.tencent.com/qgpu-core=100",
+    ),
+    "greedy core is core shared freely": Row(
+        limits={QGPU_GREEDY: "25", QGPU_MEMORY: "6"},
+        part=SliceRequest(container="train", mib=Mib(6144)),
+        written={"memory": "6144Mi"},
+        raw="tke.cloud.tencent.com/qgpu-core-greedy=25, tke.cloud.tencent.com/qgpu-memory=6",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", VCUDA_ROWS.values(), ids=VCUDA_ROWS.keys())
+def test_every_form_of_vcuda_is_understood(row: Row) -> None:
+    check("vcuda", row)
+
+
+@pytest.mark.parametrize("row", QGPU_ROWS.values(), ids=QGPU_ROWS.keys())
+def test_every_form_of_qgpu_is_understood(row: Row) -> None:
+    check("qgpu", row)
+
+
+VCUDA_WANT = "want percent of one card from 1 to 99, or 100 for each whole card up to 6400"
+QGPU_WANT = (
+    "want percent of one card from 5 to 99 in steps of 5, or 100 for each whole card up to 6400"
+)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        ({VCUDA_CORE: "150"}, f"L(tencent.com/vcuda-core) is '150'; {VCUDA_WANT}"),
+        ({VCUDA_CORE: "-1"}, f"L(tencent.com/vcuda-core) is '-1'; {VCUDA_WANT}"),
+        ({VCUDA_CORE: "1e2"}, f"L(tencent.com/vcuda-core) is '1e2'; {VCUDA_WANT}"),
+        (
+            {VCUDA_CORE: "30"},
+            "L(tencent.com/vcuda-core) is '30'; want tencent.com/vcuda-memory beside it; write "
+            'fracgpu.io/fraction: "30%" for a share of a card',
+        ),
+        (
+            {VCUDA_MEMORY: "4Gi"},
+            "L(tencent.com/vcuda-memory) is '4Gi'; want whole units of 256 MiB above 0 and at most "
+            "65536, e.g. '32' for 8192 MiB; this key counts units of 256 MiB, so write '16'",
+        ),
+    ],
+)
+def test_what_vcuda_cannot_mean_is_refused(limits: dict[str, str], sentence: str) -> None:
+    check_refused("vcuda", limits, {}, sentence)
+
+
+@pytest.mark.parametrize(
+    ("limits", "sentence"),
+    [
+        (
+            {QGPU_CORE: "7", QGPU_MEMORY: "6"},
+            f"L(tke.cloud.tencent.com/qgpu-core) is '7'; {QGPU_WANT}",
+        ),
+        (
+            {QGPU_CORE: "250"},
+            f"L(tke.cloud.tencent.com/qgpu-core) is '250'; {QGPU_WANT}",
+        ),
+        (
+            {QGPU_CORE: "5", QGPU_GREEDY: "5", QGPU_MEMORY: "6"},
+            "L(tke.cloud.tencent.com/qgpu-core-greedy) is '5'; want either it or "
+            "L(tke.cloud.tencent.com/qgpu-core), not both: a guaranteed core is not best effort",
+        ),
+        (
+            {QGPU_GREEDY: "5"},
+            "L(tke.cloud.tencent.com/qgpu-core-greedy) is '5'; want "
+            "tke.cloud.tencent.com/qgpu-memory beside it",
+        ),
+    ],
+)
+def test_what_qgpu_cannot_mean_is_refused(limits: dict[str, str], sentence: str) -> None:
+    check_refused("qgpu", limits, {}, sentence)

@@ -1,0 +1,92 @@
+import pytest
+
+from fracgpu.request.dialects.dialect import WHOLE
+from fracgpu.request.dialects.systems.vgpu_manager import (
+    AVOID_TYPE,
+    CARD_POLICY,
+    COMPUTE_POLICY,
+    MEMORY_POLICY,
+    NODE_POLICY,
+    TOPOLOGY,
+    USE_TYPE,
+    USE_UUID,
+    VGPU,
+)
+from fracgpu.request.language import SliceRequest, Strategy
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+
+ROWS = {
+    "cards, memory of each and cores of each": Row(
+        limits={VGPU.number: "2", VGPU.memory: "2048", VGPU.cores: "50"},
+        part=SliceRequest(container="train", mib=Mib(2048), cores=50, cards=2),
+        written={"memory": "2048Mi", "cores": "50", "cards": "2"},
+        raw="nvidia.com/vgpu-cores=50, nvidia.com/vgpu-memory=2048, nvidia.com/vgpu-number=2",
+    ),
+    "a number alone": Row(
+        limits={VGPU.number: "1"},
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1"},
+        raw="nvidia.com/vgpu-number=1",
+    ),
+    "models and a policy": Row(
+        limits={VGPU.number: "1"},
+        annotations={
+            USE_TYPE: "A10",
+            AVOID_TYPE: "A100",
+            CARD_POLICY: "binpack",
+            NODE_POLICY: "none",
+        },
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1", "model": "*A10*, !*A100*", "placement": "pack"},
+        raw="nvidia.com/vgpu-number=1",
+        models=("*A10*", "!*A100*"),
+        strategy=Strategy.PACK,
+        warnings=(
+            "annotation nvidia.com/node-scheduler-policy is 'none', which FracGPU has no match "
+            "for, so the cluster's default holds; write fracgpu.io/placement instead",
+        ),
+    ),
+    "what it has and we have not": Row(
+        limits={VGPU.number: "1"},
+        annotations={MEMORY_POLICY: "virtual", COMPUTE_POLICY: "fixed", TOPOLOGY: "link"},
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1"},
+        raw="nvidia.com/vgpu-number=1",
+        warnings=(
+            "annotation nvidia.com/memory-scheduler-policy is 'virtual', which was left aside: "
+            "FracGPU never oversells a card's memory",
+            "annotation nvidia.com/vgpu-compute-policy is 'fixed', which was left aside: what "
+            "enforces a share is said by fracgpu.io/isolation alone",
+            "annotation nvidia.com/device-topology-mode is 'link', which was left aside: how cards "
+            "are linked is chosen by fracgpu.io/topology alone",
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS.keys())
+def test_every_form_of_vgpu_manager_is_understood(row: Row) -> None:
+    check("vgpu-manager", row)
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "sentence"),
+    [
+        (
+            {VGPU.memory: "10"},
+            {},
+            "L(nvidia.com/vgpu-memory) is '10'; want nvidia.com/vgpu-number beside it",
+        ),
+        (
+            {VGPU.number: "1"},
+            {USE_UUID: "GPU-1"},
+            "annotation nvidia.com/include-gpu-uuid is 'GPU-1'; want no choice of single cards: "
+            "FracGPU chooses the card; choose by model with fracgpu.io/model",
+        ),
+    ],
+)
+def test_what_vgpu_manager_cannot_mean_here_is_refused(
+    limits: dict[str, str], annotations: dict[str, str], sentence: str
+) -> None:
+    check_refused("vgpu-manager", limits, annotations, sentence)

@@ -1,0 +1,121 @@
+import pytest
+
+from fracgpu.request.dialects.dialect import WHOLE, Options
+from fracgpu.request.dialects.systems.volcano import CCE_CORES, CCE_MEMORY, MEMORY, NUMBER, VGPU
+from fracgpu.request.language import SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, check, check_refused
+
+VOLCANO_ROWS = {
+    "memory on one card, MB being MiB": Row(
+        limits={MEMORY: "1024"},
+        part=SliceRequest(container="train", mib=Mib(1024)),
+        written={"memory": "1024Mi"},
+        raw="volcano.sh/gpu-memory=1024",
+    ),
+    "whole cards": Row(
+        limits={NUMBER: "2"},
+        part=SliceRequest(container="train", share=WHOLE, cards=2),
+        written={"fraction": "1", "cards": "2"},
+        raw="volcano.sh/gpu-number=2",
+    ),
+    "virtual GPUs": Row(
+        limits={VGPU.number: "2", VGPU.memory: "3k", VGPU.cores: "50"},
+        part=SliceRequest(container="train", mib=Mib(3000), cores=50, cards=2),
+        written={"memory": "3000Mi", "cores": "50", "cards": "2"},
+        raw="volcano.sh/vgpu-cores=50, volcano.sh/vgpu-memory=3k, volcano.sh/vgpu-number=2",
+    ),
+    "virtual GPUs without memory have all of it": Row(
+        limits={VGPU.number: "1"},
+        part=SliceRequest(container="train", share=WHOLE),
+        written={"fraction": "1"},
+        raw="volcano.sh/vgpu-number=1",
+    ),
+    "memory in units of the cluster's factor": Row(
+        limits={VGPU.number: "1", VGPU.memory: "3"},
+        options=Options(volcano_memory_factor=1000),
+        part=SliceRequest(container="train", mib=Mib(3000)),
+        written={"memory": "3000Mi"},
+        raw="volcano.sh/vgpu-memory=3, volcano.sh/vgpu-number=1",
+    ),
+}
+
+CCE_ROWS = {
+    "memory in units of 128 MiB": Row(
+        limits={CCE_MEMORY: "16"},
+        part=SliceRequest(container="train", mib=Mib(2048)),
+        written={"memory": "2048Mi"},
+        raw="volcano.sh/gpu-mem.128Mi=16",
+    ),
+    "memory and percent of a card": Row(
+        limits={CCE_MEMORY: "16", CCE_CORES: "25"},
+        part=SliceRequest(container="train", mib=Mib(2048), cores=25),
+        written={"memory": "2048Mi", "cores": "25"},
+        raw="volcano.sh/gpu-core.percentage=25, volcano.sh/gpu-mem.128Mi=16",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", VOLCANO_ROWS.values(), ids=VOLCANO_ROWS.keys())
+def test_every_form_of_volcano_is_understood(row: Row) -> None:
+    check("volcano", row)
+
+
+@pytest.mark.parametrize("row", CCE_ROWS.values(), ids=CCE_ROWS.keys())
+def test_every_form_of_cce_is_understood(row: Row) -> None:
+    check("cce", row)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "limits", "sentence"),
+    [
+        (
+            "volcano",
+            {MEMORY: "10", NUMBER: "1"},
+            "L(volcano.sh/gpu-memory) is '10'; want either it or L(volcano.sh/gpu-number), not "
+            "both: they are three ways to ask for one thing",
+        ),
+        (
+            "volcano",
+            {VGPU.memory: "10"},
+            "L(volcano.sh/vgpu-memory) is '10'; want volcano.sh/vgpu-number beside it",
+        ),
+        (
+            "volcano",
+            {NUMBER: "1", VGPU.cores: "10"},
+            "L(volcano.sh/vgpu-cores) is '10'; want volcano.sh/vgpu-number beside it",
+        ),
+        (
+            "volcano",
+            {MEMORY: "99999999"},
+            "L(volcano.sh/gpu-memory) is '99999999'; want whole MiB above 0 and at most 16777216, "
+            "e.g. '8192'",
+        ),
+        (
+            "cce",
+            {CCE_CORES: "25"},
+            "L(volcano.sh/gpu-core.percentage) is '25'; want volcano.sh/gpu-mem.128Mi beside it; "
+            'write fracgpu.io/fraction: "25%" for a share of a card',
+        ),
+        (
+            "cce",
+            {CCE_MEMORY: "1.5"},
+            "L(volcano.sh/gpu-mem.128Mi) is '1.5'; want whole units of 128 MiB above 0 and at most "
+            "131072, e.g. '64' for 8192 MiB",
+        ),
+    ],
+)
+def test_what_they_cannot_mean_is_refused(
+    dialect: str, limits: dict[str, str], sentence: str
+) -> None:
+    check_refused(dialect, limits, {}, sentence)
+
+
+def test_the_two_do_not_read_each_other() -> None:
+    check_refused(
+        "volcano",
+        {MEMORY: "10", CCE_MEMORY: "10"},
+        {},
+        "L(volcano.sh/gpu-memory) is '10'; want one dialect on one container, and "
+        "'volcano.sh/gpu-mem.128Mi' is there too; keep one of the two",
+    )

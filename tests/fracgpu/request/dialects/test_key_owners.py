@@ -1,0 +1,61 @@
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.request.dialects.key_owners import keys_of, mentions
+from tests.fracgpu.request.dialects.pods import a_pod, a_spec
+
+HAMI_POD = a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"})
+
+
+def names_of(*enabled: str, limits: dict[str, str]) -> list[str]:
+    return [it.dialect.name for it in mentions(a_pod(limits), enabled=frozenset(enabled))]
+
+
+def test_a_pod_without_foreign_keys_mentions_nobody() -> None:
+    pod = a_pod({"cpu": "1", "fracgpu.io/gpu-mem": "10"}, annotations={"team": "x"})
+
+    assert mentions(pod, enabled=frozenset({"hami"})) == ()
+
+
+def test_a_shared_key_is_its_first_owners_that_is_on() -> None:
+    whole = {"nvidia.com/gpu": "1"}
+
+    assert names_of("hami", "nvidia", limits=whole) == ["hami"]
+    assert names_of("nvidia", limits=whole) == ["nvidia"]
+
+
+def test_a_shared_key_with_both_owners_off_is_the_ones_that_is_spoken_there() -> None:
+    assert names_of(limits={"nvidia.com/gpu": "1"}) == ["nvidia"]
+    assert names_of(limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"}) == ["hami"]
+
+
+def test_a_dialect_sees_its_own_keys_and_no_others() -> None:
+    pod = a_pod(
+        {"nvidia.com/gpumem": "10", "cpu": "1"},
+        ContainerSpec(name="side"),
+        annotations={"nvidia.com/use-gputype": "A100", "team": "x"},
+    )
+
+    (mention,) = mentions(pod, enabled=frozenset())
+    pieces = mention.pieces(pod)
+
+    assert pieces.containers == (
+        ContainerSpec(name="train", limits={"nvidia.com/gpumem": "10"}),
+        ContainerSpec(name="side"),
+    )
+    assert pieces.annotations == {"nvidia.com/use-gputype": "A100"}
+    assert keys_of(pieces) == ("nvidia.com/gpumem", "nvidia.com/use-gputype")
+
+
+def test_stray_keys_are_mended_into_their_place() -> None:
+    pod = a_pod(
+        {},
+        a_spec({"nvidia.com/gpu": "1"}, name="eval"),
+        annotations={"nvidia.com/gpumem": "10"},
+    )
+
+    (mention,) = (it for it in mentions(pod, enabled=frozenset()) if it.dialect.name == "hami")
+
+    assert mention.stray_annotations == {"nvidia.com/gpumem": "10"}
+    assert mention.mended(pod).containers[1].limits == {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": "10",
+    }

@@ -1,0 +1,258 @@
+import pytest
+
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.dialects import PodPieces, Understood
+from tests.fracgpu.request.dialects.pods import a_pod, a_spec, places, read, refusal
+
+TURN_ON = "or have the dialect turned on (namespace label fracgpu.io/dialects={})"
+
+
+def warnings(pod: PodPieces, *enabled: str) -> list[str]:
+    """Give the warnings of a pod that nevertheless asks for nothing."""
+    result = read(pod, *enabled)
+    assert result == Understood(warnings=result.warnings)
+    return list(result.warnings)
+
+
+# -- a dialect that is off ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "dialect", "words"),
+    [
+        ({"aliyun.com/gpu-mem": "3"}, {}, "gpushare", 'memory: "3072Mi"'),
+        ({"nvidia.com/gpumem": "3k"}, {}, "hami", 'memory: "3000Mi"'),
+        ({"nvidia.com/gpumem-percentage": "30"}, {}, "hami", 'fraction: "0.3"'),
+        ({}, {"nvidia.com/use-gputype": "A100"}, "hami", 'model: "*A100*"'),
+        ({}, {"gpu-fraction": "0.5"}, "kai", 'fraction: "0.5"'),
+        ({}, {"gpu-memory": "512"}, "kai", 'memory: "512Mi"'),
+        (
+            {},
+            {"nvidia.cdi.k8s.io/train.gpu-memory.request": "1Gi"},
+            "kai",
+            'memory: "1024Mi"',
+        ),
+        ({"tencent.com/vcuda-core": "100"}, {}, "vcuda", 'fraction: "1"'),
+        ({"tke.cloud.tencent.com/qgpu-memory": "2"}, {}, "qgpu", 'memory: "2048Mi"'),
+        ({"elasticgpu.io/gpu-memory": "256"}, {}, "elastic-gpu", 'memory: "256Mi"'),
+        ({"nvidia.com/gpu-10gb": "1"}, {}, "nos", 'memory: "10240Mi"'),
+        ({"volcano.sh/vgpu-number": "1"}, {}, "volcano", 'fraction: "1"'),
+        ({"volcano.sh/gpu-mem.128Mi": "2"}, {}, "cce", 'memory: "256Mi"'),
+        ({"nvidia.com/vgpu-number": "1"}, {}, "vgpu-manager", 'fraction: "1"'),
+        ({}, {"tensor-fusion.ai/vram-request": "4Gi"}, "tensor-fusion", 'memory: "4096Mi"'),
+        (
+            {"koordinator.sh/gpu-memory-ratio": "50"},
+            {},
+            "koordinator",
+            'fraction: "0.5"',
+        ),
+        ({"k8s.amazonaws.com/vgpu": "1"}, {}, "aws", 'fraction: "0.1"'),
+    ],
+)
+def test_one_key_of_a_dialect_that_is_off_is_answered_with_what_to_write(
+    limits: dict[str, str], annotations: dict[str, str], dialect: str, words: str
+) -> None:
+    (keys,) = [*limits, *annotations]
+    others = {"gpushare", "kai"} - {dialect}
+
+    for enabled in (set[str](), others):
+        assert warnings(a_pod(limits, annotations=annotations), *enabled) == [
+            f"{keys} is not read here and gives no share of a card; write fracgpu.io/{words} in "
+            f"place of {keys}, {TURN_ON.format(dialect)}"
+        ]
+
+
+def test_all_keys_of_a_dialect_that_is_off_are_answered_in_one_sentence() -> None:
+    pod = a_pod(
+        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
+        ContainerSpec(name="side"),
+    )
+
+    assert warnings(pod) == [
+        "nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem are not read here and give no "
+        'share of a card; write fracgpu.io/memory: "train=3000Mi", fracgpu.io/cores: "train=30", '
+        'fracgpu.io/cards: "train=2" in place of nvidia.com/gpu, nvidia.com/gpucores, '
+        f"nvidia.com/gpumem, {TURN_ON.format('hami')}"
+    ]
+
+
+def test_what_cannot_be_read_in_a_dialect_that_is_off_is_no_refusal() -> None:
+    assert warnings(a_pod(annotations={"gpu-fraction": "NaN"})) == [
+        "gpu-fraction is not read here and gives no share of a card; write fracgpu.io/fraction or "
+        f"fracgpu.io/memory instead, {TURN_ON.format('kai')}"
+    ]
+
+
+# -- a key in the wrong place ------------------------------------------------------------------
+
+
+def test_a_resource_among_the_annotations_is_answered_with_what_to_write() -> None:
+    pod = a_pod(annotations={"nvidia.com/gpumem": "3000"})
+    sentence = (
+        "annotation nvidia.com/gpumem says nothing there: HAMi reads it in a container's limits; "
+        'write fracgpu.io/memory: "3000Mi" in place of nvidia.com/gpumem'
+    )
+
+    assert warnings(pod) == [sentence]
+    assert warnings(pod, "hami") == [sentence]
+
+
+def test_memory_written_beside_a_card_but_in_the_wrong_place_is_answered() -> None:
+    pod = a_pod(
+        {"nvidia.com/gpu": "1"},
+        annotations={"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
+    )
+    sentence = (
+        "annotation nvidia.com/gpucores, annotation nvidia.com/gpumem say nothing there: HAMi "
+        'reads them in a container\'s limits; write fracgpu.io/memory: "3000Mi", '
+        'fracgpu.io/cores: "30" in place of nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem'
+    )
+
+    assert warnings(pod) == [sentence]
+    on = read(pod, "hami")
+    assert on.warnings == (sentence,)
+    assert on.origin == "train from hami: nvidia.com/gpu=1"
+
+
+def test_a_shared_resource_among_the_annotations_is_the_plain_plugins() -> None:
+    assert warnings(a_pod(annotations={"nvidia.com/gpu": "1"})) == [
+        "annotation nvidia.com/gpu says nothing there: NVIDIA device plugin reads it in a "
+        'container\'s limits; write fracgpu.io/fraction: "1" in place of nvidia.com/gpu'
+    ]
+
+
+def test_an_annotation_among_the_limits_is_answered_with_what_to_write() -> None:
+    pod = a_pod({"tensor-fusion.ai/vram-request": "4Gi"})
+    sentence = places(
+        "L(tensor-fusion.ai/vram-request) says nothing there: TensorFusion reads it among the "
+        'pod\'s annotations; write fracgpu.io/memory: "4096Mi" in place of '
+        "tensor-fusion.ai/vram-request"
+    )
+
+    assert warnings(pod) == [sentence]
+    assert warnings(pod, "tensor-fusion") == [sentence]
+
+
+def test_a_stray_key_that_cannot_be_read_is_answered_all_the_same() -> None:
+    assert warnings(a_pod(annotations={"aliyun.com/gpu-mem": "3GiB"})) == [
+        "annotation aliyun.com/gpu-mem says nothing there: Alibaba gpushare reads it in a "
+        "container's limits; write fracgpu.io/fraction or fracgpu.io/memory instead"
+    ]
+
+
+def test_a_stray_key_in_a_pod_without_containers_is_answered_all_the_same() -> None:
+    pod = PodPieces(annotations={"aliyun.com/gpu-mem": "3"})
+
+    assert len(warnings(pod)) == 1
+
+
+# -- two at once -------------------------------------------------------------------------------
+
+
+def test_two_dialects_in_one_containers_limits_are_refused_by_name() -> None:
+    pod = a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "3000"})
+    sentence = places(
+        "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and 'nvidia.com/gpumem' "
+        "is there too; keep one of the two"
+    )
+
+    assert refusal(pod, "gpushare", "hami") == sentence
+    assert refusal(pod, "gpushare") == sentence
+    assert refusal(pod, "hami") == sentence
+    assert len(warnings(pod)) == 2
+
+
+def test_a_share_beside_a_whole_card_of_another_plugin_is_refused() -> None:
+    pod = a_pod({"aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "1"})
+
+    assert refusal(pod, "gpushare") == places(
+        "L(aliyun.com/gpu-mem) is '3'; want one dialect on one container, and 'nvidia.com/gpu' is "
+        "there too; keep one of the two"
+    )
+
+
+def test_a_dialect_of_annotations_beside_one_of_limits_is_refused_by_name() -> None:
+    pod = a_pod({"aliyun.com/gpu-mem": "3"}, annotations={"gpu-fraction": "0.5"})
+
+    assert refusal(pod, "gpushare", "kai") == (
+        "container 'train' is 'gpushare: aliyun.com/gpu-mem=3; kai: gpu-fraction=0.5'; want one "
+        "dialect on one container; keep one of the two"
+    )
+
+
+def test_two_dialects_on_two_containers_are_both_understood() -> None:
+    pod = a_pod(
+        {"aliyun.com/gpu-mem": "3"},
+        a_spec({"volcano.sh/vgpu-number": "1"}, name="eval"),
+    )
+
+    result = read(pod, "gpushare", "volcano")
+
+    assert result.annotations == {
+        "fracgpu.io/fraction": "eval=1",
+        "fracgpu.io/memory": "train=3072Mi",
+    }
+    assert result.removals == {
+        "train": ("aliyun.com/gpu-mem",),
+        "eval": ("volcano.sh/vgpu-number",),
+    }
+
+
+# -- requests beside limits --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requests", "sentence"),
+    [
+        (
+            {"aliyun.com/gpu-mem": "2"},
+            "requests['aliyun.com/gpu-mem'] of container 'train' is '2'; want what its limits say, "
+            "3; leave the request out, Kubernetes copies the limit",
+        ),
+        (
+            {"aliyun.com/gpu-count": "1"},
+            "requests['aliyun.com/gpu-count'] of container 'train' is '1'; want what its limits "
+            "say; they lack it; leave the request out, Kubernetes copies the limit",
+        ),
+    ],
+)
+def test_a_request_that_is_not_its_limit_is_refused(
+    requests: dict[str, str], sentence: str
+) -> None:
+    spec = ContainerSpec(name="train", limits={"aliyun.com/gpu-mem": "3"}, requests=requests)
+
+    assert refusal(PodPieces(containers=(spec,)), "gpushare") == sentence
+
+
+def test_resources_without_requests_are_taken_out_of_the_limits_alone() -> None:
+    spec = ContainerSpec(name="train", limits={"aliyun.com/gpu-mem": "3"})
+
+    result = read(PodPieces(containers=(spec,)), "gpushare")
+
+    assert result.removals == {"train": ("aliyun.com/gpu-mem",)}
+
+
+def test_containers_of_every_kind_are_read() -> None:
+    specs = tuple(
+        ContainerSpec(name=kind.value, kind=kind, limits={"aliyun.com/gpu-mem": "1"})
+        for kind in (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
+    )
+
+    result = read(PodPieces(containers=specs), "gpushare")
+
+    assert result.request is not None
+    assert [(it.container, it.kind) for it in result.request.slices] == [
+        (kind.value, kind)
+        for kind in (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
+    ]
+
+
+def test_a_hostile_value_does_not_flood_the_origin() -> None:
+    pod = a_pod(
+        annotations={"gpu-memory": "0" * 12 + "512", "gpu-fraction-num-devices": "0" * 14 + "1"}
+    )
+    assert read(pod, "kai").origin == (
+        "train from kai: gpu-memory=000000000000512, gpu-fraction-num-devices=000000000000001"
+    )
+    long = a_pod(annotations={"nvidia.cdi.k8s.io/train.gpu-memory.request": "1" * 90})
+    assert len(refusal(long, "kai")) < 400

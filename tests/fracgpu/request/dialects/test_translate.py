@@ -1,0 +1,334 @@
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.dialects import NAMES, Options, PodPieces, Understood, understand
+from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, limit_owners
+from fracgpu.request.language import PodRequest, SliceRequest
+from fracgpu.units import Mib
+from tests.fracgpu.request.dialects.pods import Row, a_pod, a_spec, places, read, refusal
+from tests.fracgpu.request.dialects.systems import (
+    test_elastic,
+    test_gpushare,
+    test_hami,
+    test_kai,
+    test_koordinator,
+    test_tencent,
+    test_tensor_fusion,
+    test_vgpu_manager,
+    test_volcano,
+)
+
+ALL = frozenset(NAMES)
+GPUSHARE = {"aliyun.com/gpu-mem": "3"}
+
+ROWS = {
+    f"{dialect}: {what}": (dialect, row)
+    for dialect, rows in (
+        ("gpushare", test_gpushare.ROWS),
+        ("hami", test_hami.ROWS),
+        ("kai", test_kai.ROWS),
+        ("vcuda", test_tencent.VCUDA_ROWS),
+        ("qgpu", test_tencent.QGPU_ROWS),
+        ("elastic-gpu", test_elastic.ROWS),
+        ("volcano", test_volcano.VOLCANO_ROWS),
+        ("cce", test_volcano.CCE_ROWS),
+        ("vgpu-manager", test_vgpu_manager.ROWS),
+        ("tensor-fusion", test_tensor_fusion.ROWS),
+        ("koordinator", test_koordinator.ROWS),
+    )
+    for what, row in rows.items()
+}
+
+
+def edited(pod: PodPieces, result: Understood) -> PodPieces:
+    """Give the pod after the edits, with the limits that the webhook writes for a grant."""
+    containers = []
+    for spec in pod.containers:
+        gone = result.removals.get(spec.name, ())
+        kept = {key: text for key, text in spec.limits.items() if key not in gone}
+        containers.append(replace(spec, limits=kept, requests=kept))
+    annotations = {**pod.annotations, **result.annotations}
+    return replace(pod, containers=tuple(containers), annotations=annotations)
+
+
+# -- our own language --------------------------------------------------------------------------
+
+
+def test_a_pod_without_foreign_keys_is_read_in_our_language_without_a_word() -> None:
+    asking = a_pod(annotations={"fracgpu.io/memory": "8Gi", "team": "x"})
+
+    assert read(a_pod({"cpu": "1"}), *NAMES) == Understood()
+    assert read(PodPieces(), *NAMES) == Understood()
+    assert read(asking, *NAMES) == Understood(
+        request=PodRequest(slices=(SliceRequest(container="train", mib=Mib(8192)),))
+    )
+
+
+def test_our_own_mistakes_are_refused_as_ever() -> None:
+    assert refusal(a_pod(annotations={"fracgpu.io/fraction": "2"})).startswith(
+        "fracgpu.io/fraction is '2'; want a share of one card"
+    )
+
+
+# -- taking over -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dialect", "row"), ROWS.values(), ids=ROWS.keys())
+def test_what_was_taken_over_is_taken_over_again_without_an_edit(dialect: str, row: Row) -> None:
+    pod = a_pod(row.limits, annotations=row.annotations, labels=row.labels)
+    first = read(pod, dialect, options=row.options)
+
+    second = read(edited(pod, first), dialect, options=row.options)
+
+    assert second.request == first.request
+    assert second.annotations == {}
+    assert second.removals == {}
+
+
+def test_the_limits_that_a_grant_writes_do_not_contradict_the_dialect() -> None:
+    granted = a_pod(
+        {names.GPU_MEM: "12000", names.GPU_SLOT: "1"},
+        annotations={"gpu-fraction": "0.5", "fracgpu.io/fraction": "0.5"},
+    )
+
+    result = read(granted, "kai")
+
+    assert result.annotations == {}
+    assert result.request is not None
+    assert result.request.slices[0].stated_mib == 12000
+
+
+def test_our_keys_for_the_pod_stand_beside_a_dialect() -> None:
+    pod = a_pod(
+        GPUSHARE, annotations={"fracgpu.io/rebalance": "never", "fracgpu.io/model": "*A100*"}
+    )
+
+    result = read(pod, "gpushare")
+
+    assert result.annotations == {"fracgpu.io/memory": "3072Mi"}
+    assert result.request is not None
+    assert result.request.models == ("*A100*",)
+    assert result.request.rebalance is not None
+
+
+def test_our_keys_for_another_container_are_kept_and_joined() -> None:
+    pod = a_pod(
+        {},
+        a_spec(GPUSHARE, name="eval"),
+        annotations={"fracgpu.io/memory": "8Gi", "fracgpu.io/cores": "train=30"},
+    )
+
+    result = read(pod, "gpushare")
+
+    assert result.annotations == {"fracgpu.io/memory": "train=8Gi, eval=3072Mi"}
+    assert result.request is not None
+    assert result.request.slices == (
+        SliceRequest(container="train", mib=Mib(8192), cores=30),
+        SliceRequest(container="eval", mib=Mib(3072)),
+    )
+
+
+# -- contradictions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("fracgpu.io/fraction", "0.5"),
+        ("fracgpu.io/memory", "train=8Gi"),
+        ("fracgpu.io/cores", "30"),
+        ("fracgpu.io/cards", "2"),
+    ],
+)
+def test_our_keys_beside_a_dialect_on_one_container_are_refused_by_name(
+    key: str, text: str
+) -> None:
+    pod = a_pod(GPUSHARE, ContainerSpec(name="side"), annotations={key: text})
+
+    assert refusal(pod, "gpushare") == (
+        f"{key} is '{text}'; want no request for container 'train' beside gpushare: "
+        "aliyun.com/gpu-mem=3; keep one of the two"
+    )
+
+
+def test_our_limit_beside_a_dialect_on_one_container_is_refused_by_name() -> None:
+    pod = a_pod({**GPUSHARE, names.GPU_MEM: "3072"})
+
+    assert refusal(pod, "gpushare") == places(
+        "L(fracgpu.io/gpu-mem) is '3072'; want no request of our own beside gpushare: "
+        "aliyun.com/gpu-mem=3; keep one of the two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "own", "said"),
+    [
+        ("fracgpu.io/model", "*H100*", "*A100*"),
+        ("fracgpu.io/placement", "pack", "spread"),
+    ],
+)
+def test_our_key_for_the_pod_may_only_say_what_the_dialect_says(
+    key: str, own: str, said: str
+) -> None:
+    foreign = {
+        "nvidia.com/use-gputype": "A100",
+        "hami.io/gpu-scheduler-policy": "spread",
+    }
+    pod = a_pod({"nvidia.com/gpumem": "10"}, annotations={**foreign, key: own})
+
+    assert refusal(pod, "hami") == (
+        f"{key} is '{own}'; want '{said}', as hami's annotations say; keep one of the two"
+    )
+    agreeing = replace(pod, annotations={**foreign, key: said})
+    assert key not in read(agreeing, "hami").annotations
+
+
+@pytest.mark.parametrize("text", ["train=1Gi,,", "trian=1Gi", "eval=1Gi, eval=2Gi", "1Gi, 2Gi"])
+def test_our_annotation_that_cannot_be_split_is_refused(text: str) -> None:
+    pod = a_pod(GPUSHARE, ContainerSpec(name="eval"), annotations={"fracgpu.io/memory": text})
+
+    assert refusal(pod, "gpushare") == (
+        f"fracgpu.io/memory is '{text}'; want one item, or pairs 'container=item, container=item' "
+        "of this pod's containers, each once"
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["nvidia.com/gpu", "amd.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpumem"],
+)
+@pytest.mark.parametrize(
+    ("own", "annotations", "limits"),
+    [
+        ("fracgpu.io/fraction", {"fracgpu.io/fraction": "0.5"}, {}),
+        ("fracgpu.io/memory", {"fracgpu.io/memory": "8Gi"}, {}),
+        ("fracgpu.io/gpu-mem", {}, {"fracgpu.io/gpu-mem": "8192"}),
+    ],
+)
+def test_what_no_shared_node_offers_is_refused_beside_a_share(
+    key: str, own: str, annotations: dict[str, str], limits: dict[str, str]
+) -> None:
+    pod = a_pod({**limits, key: "1"}, annotations=annotations)
+
+    assert refusal(pod) == places(
+        f"L({key}) is '1'; want it left out: {own} asks for a share of a card, and no node with "
+        'shared cards offers both; write fracgpu.io/fraction: "1" for a whole card'
+    )
+
+
+def test_other_resources_stand_beside_a_share() -> None:
+    pod = a_pod({"cpu": "1", "vendor.io/nic": "1"}, annotations={"fracgpu.io/fraction": "0.5"})
+
+    assert read(pod).request is not None
+
+
+# -- orders past the book ----------------------------------------------------------------------
+
+ORDERS = ["nvidia.cdi.k8s.io/container.train", "nvidia.cdi.k8s.io/train.gpus.devices"]
+
+
+@pytest.mark.parametrize("key", ORDERS)
+def test_an_order_to_the_runtime_beside_a_request_is_refused(key: str) -> None:
+    for annotations in ({"fracgpu.io/fraction": "0.5"}, {"gpu-fraction": "0.5"}):
+        pod = a_pod(annotations={**annotations, key: "nvidia.com/gpu=0"})
+
+        assert refusal(pod, "kai") == (
+            f"annotation {key} is 'nvidia.com/gpu=0'; want no order to the container runtime "
+            "beside a request: FracGPU chooses the card; leave it out"
+        )
+
+
+@pytest.mark.parametrize("key", ORDERS)
+def test_an_order_to_the_runtime_alone_is_warned_of(key: str) -> None:
+    assert read(a_pod(annotations={key: "nvidia.com/gpu=0"})) == Understood(
+        warnings=(
+            f"annotation {key} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
+            "fracgpu.io/memory instead",
+        )
+    )
+
+
+# -- nothing but a refusal ---------------------------------------------------------------------
+
+OURS = (*names.REQUEST_KEYS, names.GPU_MEM, names.GPU_SLOT)
+LIMITS = {it.name: sorted(it.limits.exact) for it in DIALECTS} | {"nos": ["nvidia.com/gpu-10gb"]}
+ANNOTATIONS = {it.name: sorted(it.annotations.exact) for it in DIALECTS}
+ANNOTATIONS["kai"] += [f"nvidia.cdi.k8s.io/a.gpu-memory.{it}" for it in ("request", "limit")]
+ANNOTATIONS["elastic-gpu"] += ["elasticgpu.io/egpuc-a"]
+TEXTS = st.sampled_from(
+    [*["1", "2", "4", "50", "100", "8k"] * 3, "0.5", "4Gi", "8Gi", "a", "a=1", "b=0.5", "spread"]
+)
+KINDS = st.sampled_from([*[ContainerKind.APP] * 3, *ContainerKind])
+
+
+def _few(keys: Sequence[str]) -> st.SearchStrategy[dict[str, str]]:
+    return st.dictionaries(st.sampled_from(sorted(keys)), TEXTS, min_size=1, max_size=2)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> PodPieces:
+    """Draw pods that mostly speak one dialect, in its places, and sometimes sense."""
+    rows = draw(st.sampled_from([*([it] for it in DIALECTS), [*DIALECTS[1:3]], [*DIALECTS[:2]]]))
+    limits = [key for it in rows for key in LIMITS[it.name]]
+    annotations = [key for it in rows for key in ANNOTATIONS[it.name]] or limits
+    stray = draw(st.sampled_from([[], [], limits, list(OURS)]))
+    specs = []
+    for name in draw(st.sampled_from(["", "a", "a", "a", "ab"])):
+        mine = draw(_few(limits or annotations))
+        requests = draw(st.sampled_from([mine, mine, {}]))
+        specs.append(ContainerSpec(name=name, kind=draw(KINDS), limits=mine, requests=requests))
+    drawn = draw(_few([*annotations, *stray]) if limits == [] or stray else st.just({}))
+    labels = draw(st.sampled_from([{}, {"aliyun.com/gpu-count": "2"}]))
+    return PodPieces(containers=tuple(specs), annotations=drawn, labels=labels)
+
+
+@settings(max_examples=300)
+@given(pods(), st.sampled_from([ALL, ALL, ALL, frozenset[str](), frozenset({"kai"})]))
+def test_no_pod_gets_anything_but_an_understanding_or_a_refusal(
+    pod: PodPieces, enabled: frozenset[str]
+) -> None:
+    with contextlib.suppress(RequestError):
+        first = understand(pod, enabled=enabled, options=Options())
+        second = understand(edited(pod, first), enabled=enabled, options=Options())
+        assert (second.request, second.annotations) == (first.request, {})
+
+
+KEYS = sorted({key for table in (LIMITS, ANNOTATIONS) for own in table.values() for key in own})
+
+
+@given(st.sampled_from(KEYS), st.text(), st.booleans())
+def test_no_text_raises_anything_but_a_refusal(key: str, text: str, limit: bool) -> None:
+    pod = a_pod({key: text}) if limit else a_pod(annotations={key: text})
+
+    with contextlib.suppress(RequestError):
+        read(pod, *NAMES)
+    assert read(pod).request is None
+
+
+def nobodys(key: str) -> bool:
+    """Tell whether a generated key is no word of anyone; some generators know our constants."""
+    return not (limit_owners(key) or annotation_owners(key) or key.startswith(names.PREFIX))
+
+
+UNKNOWN = st.dictionaries(st.text().filter(nobodys), st.text())
+
+
+@given(UNKNOWN, UNKNOWN)
+def test_keys_that_nobody_knows_ask_for_nothing(
+    limits: dict[str, str], annotations: dict[str, str]
+) -> None:
+    assert read(a_pod(limits, annotations=annotations), *NAMES) == Understood()
+
+
+def test_every_table_of_rows_is_held_to_the_round_trip() -> None:
+    tested = {dialect for dialect, _ in ROWS.values()}
+
+    assert tested | {"nos", "aws", "nvidia"} == ALL

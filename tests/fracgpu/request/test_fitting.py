@@ -1,0 +1,131 @@
+"""What is told of a class in integers is what the arithmetic of needs says."""
+
+import time
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardClass
+from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.request.fitting import Fitting
+from fracgpu.request.language import PodRequest, SliceRequest
+from fracgpu.units import Mib, share_of
+
+SIZES = st.integers(1, 400).map(lambda it: it * 80)
+MAYBE = st.none() | st.integers(1, 40_000)
+CLASSES = st.builds(
+    CardClass,
+    capacity_mib=SIZES,
+    models=st.just(frozenset({"NVIDIA-A30"})),
+    most_per_node=st.integers(1, 4),
+    as_large_per_node=st.integers(0, 9),
+    cards=st.just(4),
+    free_share=st.just(1.0),
+)
+SHARES = st.fractions(min_value=Fraction(1, 10**6), max_value=1)
+SLICES = st.builds(
+    lambda kind, share, mib, cards, stated, slots: SliceRequest(
+        container="train",
+        kind=kind,
+        share=share,
+        mib=None if share is not None else Mib(mib),
+        cards=cards,
+        stated_mib=stated,
+        stated_slots=slots,
+    ),
+    st.sampled_from(ContainerKind),
+    st.none() | SHARES | st.sampled_from([Fraction(1, 3), Fraction(1, 7), Fraction(1)]),
+    st.integers(1, 40_000),
+    st.integers(1, 4),
+    MAYBE,
+    st.none() | st.integers(1, 4),
+)
+
+
+def mib_in(part: SliceRequest, card_class: CardClass) -> int:
+    if part.share is not None:
+        return share_of(part.share, capacity_mib=card_class.capacity_mib)
+    assert part.mib is not None
+    return part.mib
+
+
+@given(
+    slices=st.lists(SLICES, min_size=1, max_size=6),
+    classes=st.lists(CLASSES, min_size=1, max_size=6, unique_by=lambda it: it.capacity_mib),
+)
+def test_a_class_holds_a_request_when_each_container_and_all_together_fit_on_one_node(
+    slices: list[SliceRequest], classes: list[CardClass]
+) -> None:
+    fitting = Fitting(PodRequest(slices=tuple(slices)), classes)
+    mibs_fit = all(
+        any(it.capacity_mib >= part.mib and it.as_large_per_node >= part.cards for it in classes)
+        for part in slices
+        if part.share is None and part.mib is not None
+    )
+    for it in classes:
+        shares = [part for part in slices if part.share is not None]
+        peak_mib = effective([(part.kind, mib_in(part, it) * part.cards) for part in shares])
+
+        assert fitting.holds(it) is (
+            mibs_fit
+            and all(part.cards <= it.most_per_node for part in shares)
+            and peak_mib <= it.capacity_mib * it.most_per_node
+        )
+
+
+@given(slices=st.lists(SLICES, min_size=1, max_size=3), card_class=CLASSES, data=st.data())
+def test_a_class_agrees_when_the_limits_say_the_same_mib_and_slots(
+    slices: list[SliceRequest], card_class: CardClass, data: st.DataObject
+) -> None:
+    stated = [
+        SliceRequest(
+            container=it.container,
+            share=it.share,
+            mib=it.mib,
+            cards=it.cards,
+            stated_mib=data.draw(st.sampled_from([None, Mib(mib_in(it, card_class) * it.cards)])),
+            stated_slots=data.draw(st.sampled_from([None, it.cards])),
+        )
+        for it in slices
+    ]
+
+    assert Fitting(PodRequest(slices=tuple(stated)), [card_class]).agrees(card_class)
+    assert Fitting(PodRequest(slices=tuple(slices)), [card_class]).agrees(card_class) is all(
+        it.stated_mib in (None, mib_in(it, card_class) * it.cards)
+        and it.stated_slots in (None, it.cards)
+        for it in slices
+    )
+
+
+@given(st.lists(CLASSES, max_size=6), SIZES)
+def test_the_most_cards_of_so_many_mib_are_those_of_the_best_class(
+    classes: list[CardClass], mib: int
+) -> None:
+    large = [it.as_large_per_node for it in classes if it.capacity_mib >= mib]
+
+    assert Fitting(PodRequest(slices=()), classes).cards_of(Mib(mib)) == max(large, default=0)
+
+
+def test_hundreds_of_classes_and_containers_cost_little() -> None:
+    classes = [
+        CardClass(
+            capacity_mib=Mib(8_000 + 80 * n),
+            models=frozenset({f"MODEL-{n}"}),
+            most_per_node=1,
+            cards=1,
+            free_share=1,
+        )
+        for n in range(400)
+    ]
+    slices = tuple(
+        SliceRequest(container=f"c{n}", share=Fraction(1, 120 + n), stated_mib=Mib(1))
+        for n in range(128)
+    )
+    began_s = time.thread_time()
+
+    fitting = Fitting(PodRequest(slices=slices), classes)
+    held = [fitting.holds(it) and fitting.agrees(it) for it in classes]
+
+    assert not any(held)
+    assert time.thread_time() - began_s < 0.1

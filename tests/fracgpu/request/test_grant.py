@@ -1,0 +1,456 @@
+import contextlib
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardClass
+from fracgpu.errors import RequestError
+from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.request.grant import ClassRule, Grant, admitted_need, describe, grant
+from fracgpu.request.language import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
+from fracgpu.units import Mib, share_of
+
+
+def a_class(
+    capacity_mib: int,
+    model: str = "NVIDIA-A30",
+    *,
+    per_node: int = 4,
+    as_large: int = 0,
+    free: float = 1.0,
+) -> CardClass:
+    return CardClass(
+        capacity_mib=Mib(capacity_mib),
+        models=frozenset({model}),
+        most_per_node=per_node,
+        as_large_per_node=as_large,
+        cards=per_node,
+        free_share=free,
+    )
+
+
+A30S = a_class(24_000)
+H100S = a_class(81_920, "NVIDIA-H100-80GB-HBM3", per_node=2)
+CLASSES = (A30S, H100S)
+HALF = SliceRequest(container="train", share=Fraction(1, 2))
+
+
+def memory(mib: int, *, container: str = "train", cards: int = 1) -> SliceRequest:
+    return SliceRequest(container=container, mib=Mib(mib), cards=cards)
+
+
+def a_limit(mib: int, *, cards: int = 1) -> SliceRequest:
+    return SliceRequest(container="train", mib=Mib(mib // cards), cards=cards, stated_mib=Mib(mib))
+
+
+def asks(*slices: SliceRequest, models: tuple[str, ...] = ()) -> PodRequest:
+    return PodRequest(slices=slices, models=models)
+
+
+# -- what is granted ---------------------------------------------------------------------------
+
+
+def test_a_share_is_one_of_the_first_class_and_names_it() -> None:
+    assert grant(asks(HALF), CLASSES) == Grant(
+        need=PodNeed(
+            containers=(ContainerNeed(name="train", mib=Mib(12_000), share=Fraction(1, 2)),)
+        ),
+        card_class=A30S,
+    )
+
+
+def test_a_model_leads_past_the_classes_that_lack_it() -> None:
+    granted = grant(asks(HALF, models=("*H100*",)), CLASSES)
+
+    assert granted.card_class == H100S
+    assert granted.need.models == ("*H100*",)
+
+
+def test_a_class_that_could_never_hold_the_pod_is_passed_over() -> None:
+    three_cards = SliceRequest(container="train", share=Fraction(1), cards=3)
+
+    assert grant(asks(three_cards), (H100S, A30S)).card_class == A30S
+
+
+def test_memory_belongs_to_no_class() -> None:
+    granted = grant(asks(memory(50_000)), CLASSES)
+
+    assert granted.card_class is None
+    assert granted.need.containers == (ContainerNeed(name="train", mib=Mib(50_000)),)
+
+
+def test_memory_on_several_cards_may_use_larger_ones_beside_small_ones() -> None:
+    mixed = (a_class(24_000, per_node=2, as_large=4), a_class(81_920, "H100", per_node=2))
+
+    assert grant(asks(memory(20_000, cards=4)), mixed).need.containers[0].cards == 4
+    with pytest.raises(RequestError, match="at most 2"):
+        grant(asks(memory(30_000, cards=4)), mixed)
+
+
+def test_limits_that_are_there_already_decide_the_class() -> None:
+    again = SliceRequest(
+        container="train", share=Fraction(1, 2), stated_mib=Mib(40_960), stated_slots=1
+    )
+
+    assert grant(asks(again), CLASSES).card_class == H100S
+
+
+def test_what_concerns_the_whole_pod_is_handed_on() -> None:
+    request = PodRequest(slices=(HALF,), models=("*",), strategy=Strategy.SPREAD)
+
+    need = grant(request, CLASSES).need
+
+    assert (need.models, need.strategy) == (("*",), Strategy.SPREAD)
+
+
+# -- what the administrator decides --------------------------------------------------------------
+
+DEFAULT_H100 = ClassRule(default_models=("*H100*",))
+
+
+@pytest.mark.parametrize(
+    ("request_", "rule", "capacity_mib"),
+    [
+        (asks(HALF), ClassRule(), 24_000),
+        (asks(HALF), DEFAULT_H100, 81_920),
+        (asks(HALF), ClassRule(default_mib=Mib(81_920)), 81_920),
+        (asks(HALF, models=("*A30*",)), DEFAULT_H100, 24_000),
+        (asks(HALF, models=("!*A30*",)), ClassRule(), 81_920),
+    ],
+)
+def test_a_share_is_one_of_the_model_it_names_else_of_the_default_else_of_the_most_free(
+    request_: PodRequest, rule: ClassRule, capacity_mib: int
+) -> None:
+    card_class = grant(request_, CLASSES, rule=rule).card_class
+
+    assert card_class is not None
+    assert card_class.capacity_mib == capacity_mib
+
+
+def test_the_default_class_is_no_matter_to_who_asks_in_mib() -> None:
+    rule = ClassRule(default_models=("none-such",))
+
+    assert grant(asks(memory(30_000)), CLASSES, rule=rule).need.containers[0].mib == 30_000
+
+
+def test_a_default_that_the_cluster_lacks_is_said() -> None:
+    rule = ClassRule(default_models=("*A100*",), default_mib=Mib(40_000))
+
+    with pytest.raises(RequestError) as refused:
+        grant(asks(HALF), CLASSES, rule=rule)
+
+    assert str(refused.value) == (
+        "the cluster's default card is '*A100* that shares 40000 MiB'; want one that the cluster "
+        "has: NVIDIA-A30 (24000 MiB), NVIDIA-H100-80GB-HBM3 (81920 MiB); "
+        'name a model, e.g. fracgpu.io/model: "NVIDIA-A30"'
+    )
+
+
+WAIT = ClassRule(wait=True, default_mib=Mib(40_000))
+
+
+@pytest.mark.parametrize(
+    ("request_", "classes", "mib", "waits_for"),
+    [
+        (asks(memory(100_000)), CLASSES, 100_000, "fracgpu.io/memory of container 'train' is"),
+        (asks(memory(4_000)), (), 4_000, "the request is 'a share of a card'"),
+        (asks(HALF), (), 20_000, "the request is 'a share of a card'"),
+        (asks(HALF), CLASSES, 20_000, "the cluster's default card is"),
+        (
+            asks(SliceRequest(container="train", share=Fraction(1), cards=9), models=("*A30",)),
+            CLASSES,
+            24_000,
+            "fracgpu.io/cards of container 'train' is '9'",
+        ),
+    ],
+)
+def test_where_pods_may_wait_what_the_cluster_lacks_is_granted_and_said(
+    request_: PodRequest, classes: Sequence[CardClass], mib: int, waits_for: str
+) -> None:
+    granted = grant(request_, classes, rule=WAIT)
+
+    assert granted.need.containers[0].mib == mib
+    assert granted.waits_for.startswith(waits_for)
+
+
+@pytest.mark.parametrize(
+    ("request_", "rule"),
+    [
+        (asks(HALF), ClassRule(wait=True)),
+        (asks(HALF, models=("*X*",)), WAIT),
+        (
+            asks(SliceRequest(container="train", share=Fraction(1), stated_mib=Mib(7))),
+            WAIT,
+        ),
+    ],
+    ids=["no size known", "a model that nobody has", "a limit that says otherwise"],
+)
+def test_a_share_of_an_unknown_size_cannot_wait(request_: PodRequest, rule: ClassRule) -> None:
+    with pytest.raises(RequestError):
+        grant(request_, (), rule=rule)
+
+
+# -- what is refused, in these words -----------------------------------------------------------
+
+REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
+    "no card anywhere": (
+        asks(HALF),
+        (),
+        "the request is 'a share of a card'; want a cluster with at least one shared, healthy "
+        "card; no node labelled fracgpu.io/share=true has reported one yet",
+    ),
+    "a model that lacks its stars": (
+        asks(HALF, models=("h100",)),
+        CLASSES,
+        "fracgpu.io/model is 'h100'; want globs that match a card model of this cluster: "
+        "NVIDIA-A30, NVIDIA-H100-80GB-HBM3; write '*h100*'",
+    ),
+    "a model that is nearly right": (
+        asks(HALF, models=("NVIDIA-A40", "V100")),
+        CLASSES,
+        "fracgpu.io/model is 'NVIDIA-A40, V100'; want globs that match a card model of this "
+        "cluster: NVIDIA-A30, NVIDIA-H100-80GB-HBM3; did you mean 'NVIDIA-A30'?",
+    ),
+    "a model like none": (
+        asks(HALF, models=("*zzzz*",)),
+        CLASSES,
+        "fracgpu.io/model is '*zzzz*'; want globs that match a card model of this cluster: "
+        "NVIDIA-A30, NVIDIA-H100-80GB-HBM3",
+    ),
+    "memory that two cards would have": (
+        asks(memory(100_000)),
+        CLASSES,
+        "fracgpu.io/memory of container 'train' is '100000Mi'; want at most what the largest card "
+        "shares, 81920 MiB (80 GiB); '81920Mi' would fit, and so would fracgpu.io/cards: \"2\" "
+        "with 50000 MiB on each",
+    ),
+    "memory that no node has": (
+        asks(memory(900_000)),
+        CLASSES,
+        "fracgpu.io/memory of container 'train' is '900000Mi'; want at most what the largest card "
+        "shares, 81920 MiB (80 GiB); '81920Mi' would fit",
+    ),
+    "memory larger than the model has": (
+        asks(memory(30_000), models=("*A30",)),
+        CLASSES,
+        "fracgpu.io/memory of container 'train' is '30000Mi'; want at most what the largest card "
+        "of that model shares, 24000 MiB (23.4 GiB); '24000Mi' would fit, and so would "
+        'fracgpu.io/cards: "2" with 15000 MiB on each',
+    ),
+    "a limit that no card holds": (
+        asks(a_limit(100_000)),
+        CLASSES,
+        "limits['fracgpu.io/gpu-mem'] of container 'train' is '100000'; want at most what the "
+        "largest card shares, 81920 MiB (80 GiB); '81920' would fit, and so would "
+        'fracgpu.io/cards: "2" with 50000 MiB on each',
+    ),
+    "a limit on several cards that no card holds": (
+        asks(a_limit(200_000, cards=2)),
+        CLASSES,
+        "limits['fracgpu.io/gpu-mem'] of container 'train' is '200000 on 2 cards'; want at most "
+        "what the largest card shares, 81920 MiB (80 GiB); '163840' would fit",
+    ),
+    "more cards for a share than any node has": (
+        asks(SliceRequest(container="train", share=Fraction(1, 2), cards=5)),
+        CLASSES,
+        "fracgpu.io/cards of container 'train' is '5'; "
+        "want at most 4: no node has more cards that would do",
+    ),
+    "more cards for memory than any node has": (
+        asks(memory(50_000, cards=3)),
+        CLASSES,
+        "fracgpu.io/cards of container 'train' is '3'; "
+        "want at most 2: no node has more cards that would do",
+    ),
+    "containers that together are more than a node": (
+        asks(
+            *(SliceRequest(container=name, share=Fraction(1)) for name in "abcd"),
+            SliceRequest(container="e", share=Fraction(1, 3)),
+        ),
+        CLASSES,
+        "fracgpu.io/fraction is 'a=1, b=1, c=1, d=1, e=0.3333'; "
+        "want no more in one pod than one node has, 4 cards",
+    ),
+    "a limit that is not what the annotation says": (
+        asks(SliceRequest(container="train", share=Fraction(1, 2), stated_mib=Mib(4096))),
+        CLASSES,
+        "limits['fracgpu.io/gpu-mem'] of container 'train' is '4096'; want 12000, as its "
+        "annotations say; leave the limit out, the webhook writes it",
+    ),
+    "slots that are not the cards": (
+        asks(SliceRequest(container="train", mib=Mib(4096), stated_slots=2)),
+        CLASSES,
+        "limits['fracgpu.io/gpu-slot'] of container 'train' is '2'; want 1, one for each card; "
+        "leave the limit out, the webhook writes it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "classes", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_no_class_can_hold_is_refused_in_these_words(
+    request_: PodRequest, classes: Sequence[CardClass], words: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        grant(request_, classes)
+
+    assert str(refused.value) == words
+
+
+def test_containers_that_run_one_after_the_other_need_not_fit_together() -> None:
+    whole = [
+        SliceRequest(container=name, kind=ContainerKind.INIT, share=Fraction(1)) for name in "abc"
+    ]
+
+    assert grant(asks(*whole), (a_class(24_000, per_node=1),)).card_class is not None
+
+
+# -- what admission wrote is read back ---------------------------------------------------------
+
+
+def test_an_admitted_pod_needs_what_its_limits_say() -> None:
+    request = asks(
+        SliceRequest(
+            container="train",
+            share=Fraction(1, 2),
+            cores=30,
+            cards=2,
+            stated_mib=Mib(24_000),
+            stated_slots=2,
+        )
+    )
+
+    assert admitted_need(request).containers == (
+        ContainerNeed(name="train", cards=2, mib=Mib(12_000), cores=30, share=Fraction(1, 2)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (HALF, "limits of container 'train' is 'no fracgpu.io/gpu-mem'"),
+        (a_limit(512), "limits of container 'train' is 'no fracgpu.io/gpu-slot'"),
+    ],
+)
+def test_a_pod_that_admission_never_saw_is_refused(part: SliceRequest, words: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        admitted_need(asks(part))
+
+    assert str(refused.value) == (
+        f"{words}; want the limits that the FracGPU webhook writes; "
+        "the pod was created while the webhook was down; create it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (HALF, "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"),
+        (memory(512), "train: 512 MiB on 1 card"),
+        (memory(512, cards=2), "train: 512 MiB on each of 2 cards"),
+        (
+            SliceRequest(container="a", share=Fraction(1, 3), cores=30),
+            "a: 8000 MiB on 1 card (0.3333 of a card that shares 24000 MiB), 30% of the compute",
+        ),
+    ],
+)
+def test_a_grant_is_described_in_plain_words(part: SliceRequest, words: str) -> None:
+    assert describe(grant(asks(part), CLASSES)) == words
+
+
+def test_containers_are_described_one_after_the_other() -> None:
+    granted = grant(asks(memory(1, container="a"), memory(2, container="b")), CLASSES)
+
+    assert describe(granted) == "a: 1 MiB on 1 card; b: 2 MiB on 1 card"
+
+
+# -- promises ----------------------------------------------------------------------------------
+
+PARTS = st.one_of(
+    st.builds(
+        SliceRequest,
+        container=st.sampled_from("abc"),
+        kind=st.sampled_from(ContainerKind),
+        share=st.fractions(min_value=0, max_value=1).filter(bool),
+        cards=st.integers(1, 5),
+    ),
+    st.builds(
+        SliceRequest,
+        container=st.sampled_from("abc"),
+        kind=st.sampled_from(ContainerKind),
+        mib=st.integers(1, 100_000).map(Mib),
+        cards=st.integers(1, 5),
+    ),
+)
+REQUESTS = st.lists(PARTS, min_size=1, max_size=3, unique_by=lambda it: it.container).map(
+    lambda parts: asks(*parts)
+)
+SOME_CLASSES = st.lists(
+    st.builds(
+        a_class,
+        st.sampled_from([80, 24_000, 40_960, 81_920]),
+        per_node=st.integers(1, 8),
+    ),
+    max_size=3,
+    unique_by=lambda it: it.capacity_mib,
+)
+
+
+@given(REQUESTS, SOME_CLASSES)
+def test_a_grant_fits_its_class_and_never_gives_less_than_was_asked(
+    request: PodRequest, classes: list[CardClass]
+) -> None:
+    granted: Grant | None = None
+    with contextlib.suppress(RequestError):
+        granted = grant(request, classes)
+    assume(granted is not None)
+    assert granted is not None
+
+    shares = []
+    for part, need in zip(request.slices, granted.need.containers, strict=True):
+        assert (need.name, need.kind, need.cards, need.share) == (
+            part.container,
+            part.kind,
+            part.cards,
+            part.share,
+        )
+        if part.share is None:
+            assert need.mib == part.mib
+            assert any(need.mib <= it.capacity_mib for it in classes)
+            continue
+        assert granted.card_class in classes
+        assert need.mib == share_of(part.share, capacity_mib=granted.card_class.capacity_mib)
+        assert part.share * granted.card_class.capacity_mib <= need.mib
+        assert need.mib <= granted.card_class.capacity_mib
+        assert need.cards <= granted.card_class.most_per_node
+        shares.append((need.kind, int(need.total_mib)))
+    if granted.card_class is not None:
+        on_a_node = granted.card_class.capacity_mib * granted.card_class.most_per_node
+        assert effective(shares) <= on_a_node
+
+
+@given(REQUESTS, SOME_CLASSES)
+def test_a_class_more_never_turns_a_yes_into_a_no(
+    request: PodRequest, classes: list[CardClass]
+) -> None:
+    try:
+        grant(request, classes[1:])
+    except RequestError:
+        return
+
+    assert grant(request, classes).need.containers
+
+
+@given(REQUESTS, SOME_CLASSES)
+def test_the_same_question_has_the_same_answer(
+    request: PodRequest, classes: list[CardClass]
+) -> None:
+    def answer() -> str:
+        try:
+            return describe(grant(request, classes))
+        except RequestError as error:
+            return str(error)
+
+    assert answer() == answer()

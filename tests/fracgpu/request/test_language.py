@@ -1,0 +1,385 @@
+import contextlib
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu import names
+from fracgpu.errors import RequestError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.language import (
+    CHOICES,
+    ContainerNeed,
+    PodRequest,
+    Rebalance,
+    SliceRequest,
+    Strategy,
+    Topology,
+    read_request,
+)
+from fracgpu.units import Mib
+
+MEM, SLOT = names.GPU_MEM, names.GPU_SLOT
+
+
+def a_spec(
+    name: str = "train",
+    *,
+    kind: ContainerKind = ContainerKind.APP,
+    requests: dict[str, str] | None = None,
+    **limits: str,
+) -> ContainerSpec:
+    ours = {f"fracgpu.io/{key.replace('_', '-')}": it for key, it in limits.items()}
+    return ContainerSpec(name=name, kind=kind, limits=ours, requests=requests or {})
+
+
+def read(*specs: ContainerSpec, **asks: str) -> PodRequest | None:
+    annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
+    return read_request(annotations, specs or (a_spec(),))
+
+
+def refusal(*specs: ContainerSpec, **asks: str) -> str:
+    with pytest.raises(RequestError) as refused:
+        read(*specs, **asks)
+    return str(refused.value)
+
+
+def slices(request: PodRequest | None) -> tuple[SliceRequest, ...]:
+    assert request is not None
+    return request.slices
+
+
+# -- what is understood ------------------------------------------------------------------------
+
+
+def test_a_pod_that_says_nothing_asks_for_nothing() -> None:
+    assert read() is None
+    assert read_request({"team": "x", "simulator.fracgpu.io/busy": "1"}, [a_spec()]) is None
+    assert read_request({}, []) is None
+
+
+def test_one_fraction_is_for_the_first_app_container() -> None:
+    init = a_spec("warm", kind=ContainerKind.INIT)
+
+    assert read(init, a_spec("train"), a_spec("logs"), fraction="0.5") == PodRequest(
+        slices=(SliceRequest(container="train", share=Fraction(1, 2)),)
+    )
+
+
+def test_pairs_name_their_containers_in_any_order_init_containers_too() -> None:
+    init = a_spec("warm", kind=ContainerKind.INIT)
+
+    request = read(
+        init,
+        a_spec("train"),
+        a_spec("eval"),
+        fraction=" eval = 25% ,warm=0.1",
+        memory="train=8Gi",
+        cores="train=30",
+        cards="eval=2",
+    )
+
+    assert slices(request) == (
+        SliceRequest(container="warm", kind=ContainerKind.INIT, share=Fraction(1, 10)),
+        SliceRequest(container="train", mib=Mib(8192), cores=30),
+        SliceRequest(container="eval", share=Fraction(1, 4), cards=2),
+    )
+
+
+def test_a_plain_limit_is_a_request_by_itself_spread_over_its_cards() -> None:
+    assert slices(read(a_spec(gpu_mem="8k"))) == (
+        SliceRequest(container="train", mib=Mib(8000), stated_mib=Mib(8000)),
+    )
+    assert slices(read(a_spec(gpu_mem="8k", gpu_slot="2"), cards="2")) == (
+        SliceRequest(
+            container="train", mib=Mib(4000), cards=2, stated_mib=Mib(8000), stated_slots=2
+        ),
+    )
+
+
+def test_a_request_may_repeat_its_limit_in_either_spelling() -> None:
+    for spelling in ("8000", "8k"):
+        spec = a_spec(gpu_mem="8k", requests={MEM: spelling})
+
+        assert slices(read(spec))[0].stated_mib == 8000
+
+
+def test_an_admitted_pod_reads_as_what_it_asked() -> None:
+    admitted = a_spec(gpu_mem="12k", gpu_slot="1", requests={MEM: "12k", SLOT: "1"})
+
+    assert slices(read(admitted, fraction="0.5", granted="...", assignment="{}")) == (
+        SliceRequest(
+            container="train", share=Fraction(1, 2), stated_mib=Mib(12_000), stated_slots=1
+        ),
+    )
+
+
+def test_what_holds_for_the_whole_pod_is_read_beside_the_slices() -> None:
+    request = read(
+        fraction="1",
+        model="NVIDIA A100*, *H100*",
+        placement="spread",
+        rebalance="never",
+        topology="any",
+        isolation="none",
+    )
+
+    assert request == PodRequest(
+        slices=(SliceRequest(container="train", share=Fraction(1)),),
+        models=("NVIDIA-A100*", "*H100*"),
+        strategy=Strategy.SPREAD,
+        rebalance=Rebalance.NEVER,
+        topology=Topology.ANY,
+    )
+
+
+def test_a_need_knows_its_total() -> None:
+    assert ContainerNeed(name="a", mib=Mib(100), cards=3).total_mib == 300
+
+
+# -- what is refused, in these words -----------------------------------------------------------
+
+ALL_KEYS = ", ".join(names.REQUEST_KEYS)
+A, B = a_spec("a"), a_spec("b")
+REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
+    "an unknown key": (
+        [A],
+        {"fracton": "0.5"},
+        f"annotation fracgpu.io/fracton is '0.5'; want one of {ALL_KEYS}; "
+        "did you mean fracgpu.io/fraction?",
+    ),
+    "a key like none of ours": (
+        [A],
+        {"zzz": "1"},
+        f"annotation fracgpu.io/zzz is '1'; want one of {ALL_KEYS}",
+    ),
+    "fraction and memory of one container": (
+        [A],
+        {"fraction": "0.5", "memory": "1Gi"},
+        "fracgpu.io/fraction is '0.5'; want either fraction or memory for container 'a', not both",
+    ),
+    "a container that is not there": (
+        [A, B],
+        {"fraction": "aa=0.5"},
+        "fracgpu.io/fraction is 'aa=0.5'; want names of this pod's containers: a, b; "
+        "did you mean 'a'?",
+    ),
+    "a container twice": (
+        [A, B],
+        {"fraction": "a=0.5,a=0.5"},
+        "fracgpu.io/fraction is 'a=0.5,a=0.5'; want container 'a' only once",
+    ),
+    "a comma too many": (
+        [A, B],
+        {"fraction": "a=0.5,"},
+        "fracgpu.io/fraction is 'a=0.5,'; want one item, or pairs 'container=item, container=item'",
+    ),
+    "items without names": (
+        [A, B],
+        {"fraction": "0.5,0.5"},
+        "fracgpu.io/fraction is '0.5,0.5'; "
+        "want one item, or pairs 'container=item, container=item'",
+    ),
+    "no item": (
+        [A],
+        {"fraction": "a="},
+        "fracgpu.io/fraction is 'a='; want one item, or pairs 'container=item, container=item'",
+    ),
+    "a fraction without a container": (
+        [],
+        {"fraction": "0.5"},
+        "fracgpu.io/fraction is '0.5'; want a pod with at least one container",
+    ),
+    "no share of that size": (
+        [A],
+        {"cores": "0", "fraction": "1"},
+        "fracgpu.io/cores is '0'; want percent of one card's compute, a whole number from 1 to "
+        "100, e.g. '30'",
+    ),
+    "too many cards": (
+        [A],
+        {"cards": "65", "fraction": "1"},
+        "fracgpu.io/cards is '65'; want a whole number of cards from 1 to 64, e.g. '2'",
+    ),
+    "cores without memory": (
+        [A, B],
+        {"cores": "b=30", "fraction": "1"},
+        "fracgpu.io/cores is 'b=30'; want a fracgpu.io/fraction or fracgpu.io/memory for container "
+        "'b' as well; add fracgpu.io/fraction: \"1\" for a whole card",
+    ),
+    "a model without a share": (
+        [A],
+        {"model": "*A30*"},
+        "fracgpu.io/model is '*A30*'; want a pod that asks for a share with fracgpu.io/fraction or "
+        'fracgpu.io/memory; add fracgpu.io/fraction: "1" for a whole card',
+    ),
+    "an empty glob": (
+        [A],
+        {"fraction": "1", "model": "*A30*,"},
+        "fracgpu.io/model is '*A30*,'; want card models or globs, e.g. 'NVIDIA-A100*, *H100*'",
+    ),
+    "an unknown placement": (
+        [A],
+        {"fraction": "1", "placement": "sprad"},
+        "fracgpu.io/placement is 'sprad'; want one of pack, spread, least-waste, topology, "
+        "load-aware; did you mean 'spread'?",
+    ),
+    "an unknown way to move": (
+        [A],
+        {"fraction": "1", "rebalance": "surge"},
+        "fracgpu.io/rebalance is 'surge'; want one of evict, never; "
+        "this release does not honour it yet",
+    ),
+    "the word of another key": (
+        [A],
+        {"fraction": "1", "topology": "none"},
+        "fracgpu.io/topology is 'none'; want one of any, nvlink",
+    ),
+    "an isolation of a later release": (
+        [A],
+        {"fraction": "1", "isolation": "mps"},
+        "fracgpu.io/isolation is 'mps'; want 'none'; this release does not honour it yet",
+    ),
+    "another resource of ours": (
+        [a_spec("a", gpu_count="1")],
+        {},
+        "limits['fracgpu.io/gpu-count'] of container 'a' is '1'; want fracgpu.io/gpu-mem in whole "
+        "MiB; use the annotation fracgpu.io/cards for several cards",
+    ),
+    "a slot without memory": (
+        [a_spec("a", gpu_slot="1")],
+        {},
+        "limits['fracgpu.io/gpu-slot'] of container 'a' is '1'; want no slot without memory: the "
+        "webhook writes it beside fracgpu.io/gpu-mem; ask with fracgpu.io/fraction or "
+        "fracgpu.io/memory instead",
+    ),
+    "no slot at all": (
+        [a_spec("a", gpu_mem="512", gpu_slot="0")],
+        {},
+        "limits['fracgpu.io/gpu-slot'] of container 'a' is '0'; want what the webhook writes; "
+        "state fracgpu.io/gpu-mem instead",
+    ),
+    "a request without a limit": (
+        [a_spec("a", requests={MEM: "512"})],
+        {},
+        "requests['fracgpu.io/gpu-mem'] of container 'a' is '512'; want the same amount in limits; "
+        "state fracgpu.io/gpu-mem in limits alone",
+    ),
+    "a request that is not its limit": (
+        [a_spec("a", gpu_mem="512", requests={MEM: "500"})],
+        {},
+        "requests['fracgpu.io/gpu-mem'] of container 'a' is '500'; want what its limits say, 512; "
+        "leave the request out, Kubernetes copies the limit",
+    ),
+    "a limit in GiB": (
+        [a_spec("a", gpu_mem="8Gi")],
+        {},
+        "limits['fracgpu.io/gpu-mem'] of container 'a' is '8Gi'; want whole MiB above 0, e.g. "
+        "'512'; the resource counts MiB, so write '8192'",
+    ),
+    "a limit that its cards cannot share evenly": (
+        [a_spec("a", gpu_mem="1001")],
+        {"cards": "2"},
+        "limits['fracgpu.io/gpu-mem'] of container 'a' is '1001'; want a number of MiB that "
+        "divides evenly over its 2 cards; '1000' would do",
+    ),
+}
+
+
+WORDS = [(key, word) for key, choice in CHOICES.items() for word in choice.language]
+
+
+@pytest.mark.parametrize(("key", "word"), WORDS)
+def test_each_word_of_the_language_is_honoured_or_refused_but_never_ignored(
+    key: str, word: str
+) -> None:
+    offered = [it.value for it in CHOICES[key].offered]
+    asks = {"fraction": "1", key.removeprefix("fracgpu.io/"): word}
+
+    if word in offered:
+        assert read(**asks) is not None
+    else:
+        wanted = f"one of {', '.join(offered)}" if len(offered) > 1 else f"'{offered[0]}'"
+        assert refusal(**asks) == (
+            f"{key} is '{word}'; want {wanted}; this release does not honour it yet"
+        )
+
+
+def test_nothing_is_offered_that_the_language_does_not_have() -> None:
+    for choice in CHOICES.values():
+        assert {it.value for it in choice.offered} <= set(choice.language)
+
+
+@pytest.mark.parametrize(("specs", "asks", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_nonsense_is_refused_in_these_words(
+    specs: Sequence[ContainerSpec], asks: dict[str, str], words: str
+) -> None:
+    annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
+
+    with pytest.raises(RequestError) as refused:
+        read_request(annotations, specs)
+
+    assert str(refused.value) == words
+
+
+def test_reserved_keys_are_not_judged_here() -> None:
+    assert read(granted="x", assignment="y", wired="z") is None
+
+
+# -- promises ----------------------------------------------------------------------------------
+
+KEYS = st.sampled_from([*names.REQUEST_KEYS, *names.RESERVED_KEYS, "fracgpu.io/x", "fracgpu.io/"])
+VALUES = st.one_of(
+    st.text(),
+    st.text(alphabet="abc=,.%0123456789 kMGi"),
+    st.sampled_from(
+        ["0.5", "a=0.5", "a=1,b=0.5", "8Gi", "b=8Gi", "30", "2", "any", "none", "pack"]
+    ),
+)
+AMOUNTS = st.dictionaries(
+    st.sampled_from([MEM, SLOT, names.GPU_COUNT, "cpu"]),
+    st.sampled_from(["1", "2", "8k", "4096", "0", "8Gi", "x", ""]),
+)
+SPECS = st.lists(
+    st.builds(
+        ContainerSpec,
+        name=st.sampled_from(["a", "b", "c"]),
+        kind=st.sampled_from(ContainerKind),
+        limits=AMOUNTS,
+        requests=AMOUNTS,
+    ),
+    max_size=3,
+    unique_by=lambda it: it.name,
+)
+
+
+@given(st.dictionaries(KEYS, VALUES), SPECS)
+def test_whatever_stands_there_the_answer_is_a_sound_request_or_a_request_error(
+    annotations: dict[str, str], specs: list[ContainerSpec]
+) -> None:
+    with contextlib.suppress(RequestError):
+        request = read_request(annotations, specs)
+        if request is None:
+            return
+        assert request.slices
+        for part in request.slices:
+            assert (part.share is None) != (part.mib is None)
+            assert 1 <= part.cards <= 64
+            assert 0 <= part.cores <= 100
+            assert part.container in {spec.name for spec in specs}
+
+
+@given(st.dictionaries(KEYS, VALUES), SPECS)
+def test_a_container_that_names_our_resources_never_passes_as_asking_for_nothing(
+    annotations: dict[str, str], specs: list[ContainerSpec]
+) -> None:
+    named = {
+        spec.name
+        for spec in specs
+        if any(key.startswith("fracgpu.io/") for key in (*spec.limits, *spec.requests))
+    }
+    with contextlib.suppress(RequestError):
+        request = read_request(annotations, specs)
+        assert named <= {part.container for part in (request.slices if request else ())}

@@ -1,0 +1,146 @@
+"""One pod's hold on its cards, and the only ways it may change."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.state.allocation import Allocation, Hold, Phase, Slice, holds_by_card, most_by_limits
+from fracgpu.units import MAX_MIB, Mib
+from tests.support.core import a_hold, a_record, kinds, on
+
+LEGAL = {
+    (Phase.ASSUMED, Phase.BOUND),
+    (Phase.ASSUMED, Phase.RELEASED),
+    (Phase.BOUND, Phase.RUNNING),
+    (Phase.BOUND, Phase.RELEASED),
+    (Phase.RUNNING, Phase.RELEASED),
+}
+
+
+def a_slice(card: str, mib: int, *, cores: int = 0) -> Slice:
+    return Slice(card=CardUuid(card), mib=Mib(mib), cores=cores)
+
+
+@pytest.mark.parametrize("before", Phase)
+@pytest.mark.parametrize("after", Phase)
+def test_phases_change_only_as_the_table_says(before: Phase, after: Phase) -> None:
+    allocation = Allocation(pod_uid="u", node="n", phase=before)
+
+    if before is after:
+        assert allocation.to(after) is allocation
+    elif (before, after) in LEGAL:
+        assert allocation.to(after).phase is after
+    else:
+        with pytest.raises(AssertionError, match=before.value):
+            allocation.to(after)
+
+
+def test_app_containers_add_up_on_a_card() -> None:
+    specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
+    assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30, slots=2)}
+
+
+def test_init_containers_count_only_at_their_peak() -> None:
+    specs = [
+        ContainerSpec(name="load", kind=ContainerKind.INIT),
+        ContainerSpec(name="serve"),
+    ]
+    assignment = {"load": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(30)}
+
+
+def test_a_sidecar_stays_beside_the_apps() -> None:
+    specs = [
+        ContainerSpec(name="proxy", kind=ContainerKind.SIDECAR),
+        ContainerSpec(name="serve"),
+    ]
+    assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(40, slots=2)}
+
+
+def test_each_card_has_its_own_sum() -> None:
+    assignment = {"a": (a_slice("GPU-1", 10), a_slice("GPU-2", 10))}
+
+    holds = holds_by_card(assignment, [ContainerSpec(name="a")])
+
+    assert holds == {"GPU-1": a_hold(10), "GPU-2": a_hold(10)}
+
+
+def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
+    specs = [ContainerSpec(name="load", kind=ContainerKind.INIT)]
+    assignment = {"load": (a_slice("GPU-1", 30),), "ghost": (a_slice("GPU-1", 10),)}
+
+    assert holds_by_card(assignment, specs)[CardUuid("GPU-1")].mib >= 30
+    assert holds_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {"GPU-1": a_hold(10)}
+
+
+@given(st.lists(st.tuples(kinds, st.integers(1, 100)), min_size=1, max_size=5))
+def test_the_hold_is_at_least_every_slice_and_at_most_their_sum(
+    parts: list[tuple[ContainerKind, int]],
+) -> None:
+    specs = [ContainerSpec(name=f"c{n}", kind=kind) for n, (kind, _) in enumerate(parts)]
+    assignment = {f"c{n}": (a_slice("GPU-1", mib),) for n, (_, mib) in enumerate(parts)}
+
+    hold = holds_by_card(assignment, specs)[CardUuid("GPU-1")]
+
+    assert max(mib for _, mib in parts) <= hold.mib <= sum(mib for _, mib in parts)
+
+
+def test_a_record_is_named_by_namespace_and_name() -> None:
+    assert a_record("u1").key == "default/pod-u1"
+
+
+def test_an_empty_assignment_holds_nothing() -> None:
+    assert holds_by_card({}, [ContainerSpec(name="a")]) == {}
+
+
+def test_a_hold_shares_compute_freely_unless_told() -> None:
+    assert holds_by_card(on("GPU-1", 7), []) == {"GPU-1": Hold(mib=Mib(7), cores=0)}
+
+
+def test_the_most_a_pod_can_hold_of_one_card_is_what_its_limits_say_at_its_peak() -> None:
+    limits = [("prepare", ContainerKind.INIT, "5k"), ("a", ContainerKind.APP, "1000")]
+    limits += [("b", ContainerKind.APP, "2000")]
+    containers = [
+        ContainerSpec(name=name, kind=kind, limits={names.GPU_MEM: text})
+        for name, kind, text in limits
+    ]
+
+    assert most_by_limits(containers) == Hold(mib=Mib(5000), cores=100, slots=2)
+    assert most_by_limits(containers[1:]) == Hold(mib=Mib(3000), cores=100, slots=2)
+
+
+@pytest.mark.parametrize("limits", [{}, {names.GPU_MEM: "lots"}, {names.GPU_MEM: "4Gi"}])
+def test_without_limits_that_can_be_read_it_may_be_any_card_whole(limits: dict[str, str]) -> None:
+    assert most_by_limits([ContainerSpec(name="a", limits=limits)]).mib == MAX_MIB
+
+
+@given(st.data())
+def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(st.sampled_from(ContainerKind), min_size=1, max_size=4))
+    assignment = {
+        f"c{n}": tuple(
+            Slice(card=CardUuid(card), mib=Mib(data.draw(st.integers(1, 50))))
+            for card in data.draw(st.sets(st.sampled_from("xyz"), min_size=1))
+        )
+        for n in range(len(kinds))
+    }
+    containers = [
+        ContainerSpec(
+            name=f"c{n}",
+            kind=kind,
+            limits={names.GPU_MEM: str(sum(it.mib for it in assignment[f"c{n}"]))},
+        )
+        for n, kind in enumerate(kinds)
+    ]
+
+    most = most_by_limits(containers).mib
+
+    assert all(hold.mib <= most for hold in holds_by_card(assignment, containers).values())

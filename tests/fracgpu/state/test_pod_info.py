@@ -1,0 +1,269 @@
+"""Pods and nodes of the API server as the roles see them."""
+
+import contextlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fracgpu import names
+from fracgpu.errors import WireError
+from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.request.language import Rebalance, Strategy
+from fracgpu.state.pod_info import PodView, container_specs, read_node, read_pod
+from tests.support.core import a_need, on
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
+
+RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
+
+
+def read(pod: Json) -> PodView:
+    return read_pod(json.dumps(pod).encode())
+
+
+def test_an_admitted_pod_says_what_it_needs() -> None:
+    pod = a_gpu_pod(
+        "p",
+        mib=4096,
+        cards=2,
+        annotations={names.CORES: "30", names.MODEL: "*A30*", names.PLACEMENT: "spread"},
+    )
+
+    need = read(pod).need
+
+    assert need is not None
+    assert need.containers == (a_need(4096, name="train", cards=2, cores=30),)
+    assert (need.models, need.strategy) == (("*A30*",), Strategy.SPREAD)
+
+
+def test_amounts_may_be_in_the_short_form_that_the_api_server_writes() -> None:
+    # 8000 comes back from the API server as 8k.
+    pod = a_gpu_pod("p", mib=8000)
+    resources = pod["spec"]["containers"][0]["resources"]
+    for part in ("limits", "requests"):
+        resources[part] = {names.GPU_MEM: "8k", names.GPU_SLOT: "1"}
+
+    need = read(pod).need
+
+    assert need is not None
+    assert need.containers[0].mib == 8000
+
+
+def test_a_pod_that_kube_scheduler_really_sent_is_read() -> None:
+    args = msgspec.json.decode((RECORDED / "filter-names.json").read_bytes())
+
+    view = read(args["Pod"])
+
+    assert view.need is not None
+    assert view.need.containers == (a_need(8000, name="train", cards=2),)
+    assert (view.record.name, view.record.node, view.phase) == ("p4", "", "Pending")
+    assert view.record.resource_version
+
+
+def test_a_pod_that_asks_for_nothing_needs_nothing() -> None:
+    view = read({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}})
+
+    assert (view.need, view.need_problem, view.rebalance) == (None, "", None)
+
+
+def test_a_request_that_cannot_be_read_is_a_problem_and_not_an_error() -> None:
+    view = read(a_gpu_pod("p", annotations={names.FRACTION: "a lot"}))
+
+    assert view.need is None
+    assert names.FRACTION in view.need_problem
+
+
+def test_a_pod_that_slipped_past_the_webhook_has_a_problem() -> None:
+    pod = a_gpu_pod("p")
+    del pod["spec"]["containers"][0]["resources"]
+
+    view = read(pod)
+
+    assert view.need is None
+    assert "webhook" in view.need_problem
+
+
+def test_an_assignment_is_read_and_a_forged_one_is_a_problem() -> None:
+    good = a_gpu_pod("p", annotations={names.ASSIGNMENT: '{"train":[{"card":"x","mib":5}]}'})
+    bad = a_gpu_pod("p", annotations={names.ASSIGNMENT: "mine"})
+
+    assert read(good).record.assignment == on("x", 5, container="train")
+    record = read(bad).record
+    assert record.assignment is None
+    assert names.ASSIGNMENT in record.problem
+
+
+@pytest.mark.parametrize(
+    ("phase", "live"),
+    [("Pending", True), ("Running", True), ("Unknown", True), ("Succeeded", False),
+     ("Failed", False)],
+)  # fmt: skip
+def test_only_an_ended_pod_is_not_live(phase: str, live: bool) -> None:
+    assert read({**a_gpu_pod("p"), "status": {"phase": phase}}).record.live is live
+
+
+def test_a_terminating_pod_is_live_still() -> None:
+    pod = a_gpu_pod("p")
+    pod["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
+
+    record = read(pod).record
+
+    assert (record.live, record.terminating) == (True, True)
+
+
+def test_what_the_rebalancer_looks_at_is_read() -> None:
+    pod = a_gpu_pod(
+        "p",
+        annotations={names.REBALANCE: "never"},
+        priority=7,
+        nodeSelector={"disk": "ssd"},
+        affinity={"podAntiAffinity": {}},
+        topologySpreadConstraints=[{}],
+    )
+    pod["metadata"]["labels"] = {"app": "x"}
+    pod["metadata"]["ownerReferences"] = [
+        {"kind": "Other", "name": "o", "uid": "u0"},
+        {"kind": "ReplicaSet", "name": "r", "uid": "u1", "controller": True},
+    ]
+    pod["status"] = {
+        "startTime": "2026-01-05T12:00:00Z",
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+
+    view = read(pod)
+
+    assert view.rebalance is Rebalance.NEVER
+    assert view.owner == ("ReplicaSet", "r", "u1")
+    assert (view.priority, view.ready, view.labels) == (7, True, {"app": "x"})
+    assert view.started_at == datetime(2026, 1, 5, 12, tzinfo=UTC)
+    assert view.node_selector == {"disk": "ssd"}
+    assert view.constraints == ("podAntiAffinity", "topologySpreadConstraints")
+
+
+def test_an_init_container_that_always_restarts_is_a_sidecar() -> None:
+    specs = container_specs(
+        [("proxy", "Always", {}, {}), ("load", None, {}, {})], [("serve", {}, {})]
+    )
+
+    assert specs == (
+        ContainerSpec(name="proxy", kind=ContainerKind.SIDECAR),
+        ContainerSpec(name="load", kind=ContainerKind.INIT),
+        ContainerSpec(name="serve"),
+    )
+
+
+def test_a_node_is_read_with_its_cards_and_cordons() -> None:
+    node = a_sharing_node("n")
+    node["metadata"]["annotations"][names.NODE_CORDONS] = (
+        '{"GPU-n-1":{"until":"2026-01-05T12:00:00Z","reason":"hot"}}'
+    )
+
+    found = read_node(json.dumps(node).encode())
+
+    assert (found.node, found.shared, found.schedulable, found.problem) == ("n", True, True, "")
+    assert found.cards == some_cards("n")
+    assert found.cordoned(now=datetime(2026, 1, 5, 11, tzinfo=UTC)) == {"GPU-n-1"}
+
+
+@pytest.mark.parametrize("spoilt", [names.NODE_CARDS, names.NODE_CORDONS])
+def test_a_spoilt_annotation_is_a_problem_and_not_an_error(spoilt: str) -> None:
+    node = a_sharing_node("n")
+    node["metadata"]["annotations"][spoilt] = "{"
+
+    found = read_node(json.dumps(node).encode())
+
+    assert spoilt in found.problem
+    assert found.unreadable.keys() == {spoilt}
+
+
+@pytest.mark.parametrize(
+    ("change", "schedulable"),
+    [
+        ({}, True),
+        ({"spec": {"unschedulable": True}}, False),
+        ({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, False),
+        ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, False),
+        ({"status": {}}, True),
+    ],
+)
+def test_a_closed_or_unready_node_takes_nothing_new(change: Json, schedulable: bool) -> None:
+    found = read_node(json.dumps({**a_sharing_node("n"), **change}).encode())
+
+    assert found.schedulable is schedulable
+
+
+def test_a_node_is_shared_only_when_its_label_says_exactly_true() -> None:
+    node = a_sharing_node("n")
+    node["metadata"]["labels"][names.SHARE_LABEL] = "True"
+
+    assert not read_node(json.dumps(node).encode()).shared
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"metadata":3}',
+        b'{"metadata":{"name":"\xff"}}',
+        b'{"metadata":{"labels":' + b'{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    for reader in (read_pod, read_node):
+        with pytest.raises(WireError):
+            reader(body)
+
+
+keys = st.sampled_from(
+    ["metadata", "spec", "status", "name", "annotations", "labels", "containers", "resources",
+     "limits", "requests", "conditions", "type", "phase", "nodeName", "affinity", "startTime",
+     "initContainers", "restartPolicy", names.GPU_MEM, names.GPU_SLOT, names.FRACTION,
+     names.CARDS, names.ASSIGNMENT, names.NODE_CARDS, names.NODE_CORDONS]
+)  # fmt: skip
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=20,
+)
+annotated: st.SearchStrategy[Any] = st.builds(
+    lambda annotations, limits: {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]},
+    },
+    st.dictionaries(keys, st.text(max_size=12)),
+    st.dictionaries(keys, st.text(max_size=12) | st.integers()),
+)
+
+
+@given(st.binary() | (values | annotated).map(lambda it: json.dumps(it).encode()))
+def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> None:
+    for reader in (read_pod, read_node):
+        with contextlib.suppress(WireError):
+            reader(body)
+
+
+def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> None:
+    statuses = [
+        {"name": "train", "containerID": f"containerd://{'c' * 64}"},
+        {"name": "waits", "containerID": ""},
+        {"name": "new"},
+    ]
+    body = {
+        "metadata": {"name": "one", "namespace": "ml", "uid": "u"},
+        "status": {
+            "initContainerStatuses": [{"name": "prepare", "containerID": "cri-o://0123"}],
+            "containerStatuses": statuses,
+        },
+    }
+
+    assert read_pod(json.dumps(body).encode()).container_ids == {
+        "prepare": "0123",
+        "train": "c" * 64,
+    }
