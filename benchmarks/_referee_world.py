@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu import names
-from fracgpu.cards.card import Card, CardUuid, Host, NodeCards
-from fracgpu.k8s.resources import requested
-from fracgpu.placement.placement import Placement
-from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI
-from fracgpu.request.language import Strategy
+from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.k8s.resources import Host, requested
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType

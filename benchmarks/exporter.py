@@ -22,9 +22,9 @@ from benchmarks._instant_nvml import InstantNvml
 from benchmarks.figure import Figure
 from deviceplugin.nvml import NvmlReader
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice
+from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
 from kube.access import connect_to
 from kube.client import KubeClient

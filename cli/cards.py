@@ -11,7 +11,8 @@ from cli.fleet import Fleet, fleet_json, fleet_of
 from cli.live import open_console, open_fleet_screen, show_fleet
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu.cards.card import NodeCards
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NODES, PODS

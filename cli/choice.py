@@ -6,10 +6,10 @@ from typing import Final
 
 from cli.cluster import Observed
 from fracgpu import names
-from fracgpu.explain.answers import Subject, World
 from fracgpu.explain.explanation import objections_of
-from fracgpu.placement.placement import Placement
-from fracgpu.request.language import Strategy
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import Strategy
+from fracgpu.state.cluster_state import Subject, World
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import CONFIGMAPS

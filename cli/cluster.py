@@ -11,15 +11,16 @@ from typing import Final
 import msgspec
 
 from cli.main import FAILED
-from fracgpu.cards.card import NO_HOST, Host, NodeCards
-from fracgpu.explain.answers import Site, Subject, World
+from fracgpu.cards.card import NodeCards
 from fracgpu.explain.explanation import shortages
 from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
-from fracgpu.k8s.resources import requested
-from fracgpu.request.language import Strategy
+from fracgpu.k8s.resources import NO_HOST, Host, requested
+from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, read_bound
+from fracgpu.state.cluster_state import Site, Subject, World
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
 from kube.client import KubeClient

@@ -13,7 +13,8 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.inventory import Stock, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards
-from fracgpu.cards.card import Card, Health, model_key
+from fracgpu.cards.card import Card, Health
+from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import effective

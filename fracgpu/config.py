@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fracgpu.errors import shorten
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.spelling import nearest, unknown_keys
 
 ADMISSION: Final = "admission"

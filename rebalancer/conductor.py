@@ -19,10 +19,12 @@ from typing import Final, Protocol, assert_never
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.disruption_state import Move, Occupant, Picture
+from fracgpu.disruption.disruption_state import Picture
 from fracgpu.disruption.heat import blindness
+from fracgpu.disruption.move import Move
 from fracgpu.disruption.planner import revalidate
 from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.state.cluster_state import Occupant
 from rebalancer.evictor import Outcome, Verdict
 from rebalancer.journal import Journal
 from rebalancer.moves import UNDER_WAY, Ending, MovePhase, MoveRecord

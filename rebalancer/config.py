@@ -6,7 +6,7 @@ from typing import Any, Final
 from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
 from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
 from fracgpu.errors import shorten
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.spelling import unknown_keys
 from kube.follow import strict_mapping
 

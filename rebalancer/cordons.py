@@ -11,7 +11,7 @@ from fracgpu import names
 from fracgpu.cards.annotations import write_cordons
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from fracgpu.errors import WireError
-from fracgpu.state.pod_info import read_node
+from fracgpu.state.node_info import read_node
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import NODES

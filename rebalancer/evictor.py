@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from fracgpu.disruption.disruption_state import Move
+from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient

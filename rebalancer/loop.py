@@ -9,11 +9,13 @@ from typing import Protocol
 import structlog
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Move, Picture, Plan
+from fracgpu.disruption.cordons import cards_to_repel
+from fracgpu.disruption.disruption_state import Picture
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
-from fracgpu.disruption.planner import advance_all, cards_to_repel, plan_moves
+from fracgpu.disruption.move import Move, Plan
+from fracgpu.disruption.planner import advance_all, plan_moves
 from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
 from rebalancer.book import MoveBook, Unreadable

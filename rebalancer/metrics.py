@@ -5,8 +5,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from fracgpu.disruption.disruption_state import Reason
 from fracgpu.disruption.heat import Heat, Trust
+from fracgpu.disruption.move import Reason
 from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
 from rebalancer.evictor import Outcome

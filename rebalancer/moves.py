@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Move, PastMove
+from fracgpu.disruption.move import Move, PastMove
 from kube.objects import decode, encode
 
 KEPT: Final = timedelta(hours=25)  # the longest budget looks back a day

@@ -8,7 +8,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.disruption.policy import Policy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder

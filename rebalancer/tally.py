@@ -8,8 +8,9 @@ from typing import Protocol
 
 import structlog
 
-from fracgpu.disruption.disruption_state import Picture, Plan, Reason, begun_within
+from fracgpu.disruption.disruption_state import Picture
 from fracgpu.disruption.heat import Heat, blindness, fresh_ratio, unrelievable
+from fracgpu.disruption.move import Plan, Reason, begun_within
 from fracgpu.disruption.policy import Policy
 from process.clock import Clock
 from rebalancer.config import policy_hash

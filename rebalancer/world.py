@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.disruption_state import Occupant
 from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
+from fracgpu.state.cluster_state import Occupant
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import read_pod
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer

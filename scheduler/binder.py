@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.k8s.resources import requested
-from fracgpu.placement.placement import NoPlacement
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.placement.outcome import NoPlacement
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
+from fracgpu.state.assignment import write_assignment
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable

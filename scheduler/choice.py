@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from fracgpu.cards.card import CardUuid, Host
-from fracgpu.placement.placement import NoPlacement, Placement, place
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import Host
+from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.snapshot import NodeLoads
 
 

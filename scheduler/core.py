@@ -10,8 +10,9 @@ from types import MappingProxyType
 from fracgpu.k8s.resources import requested
 from fracgpu.placement.fit_index import Survey
 from fracgpu.placement.node_matrix import Board
-from fracgpu.placement.placement import MAX_SCORE, NoPlacement, Placement
-from fracgpu.request.language import Strategy
+from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import MAX_SCORE
+from fracgpu.request.need import Strategy
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from process.clock import Clock

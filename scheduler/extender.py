@@ -8,12 +8,12 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import Host
-from fracgpu.k8s.resources import requested
+from fracgpu.k8s.resources import Host, requested
 from fracgpu.placement.fit_index import FITS, Obstacle, Survey, refusal
 from fracgpu.placement.node_matrix import Rows
-from fracgpu.placement.placement import MAX_SCORE, NoPlacement, place
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.placement.outcome import NoPlacement
+from fracgpu.placement.placement import MAX_SCORE, place
+from fracgpu.request.need import PodNeed, Strategy
 from process.clock import Clock
 from scheduler.protocol import ExtenderArgs, FilterResult
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, read_strategy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from kube.follow import strict_mapping
 
 KEY: Final = PLACEMENT

@@ -4,12 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from fracgpu.cards.card import NO_HOST, Host
 from fracgpu.errors import WireError
 from fracgpu.k8s.disruption_budget import Budget, Subject, read_budget
-from fracgpu.k8s.resources import requested
+from fracgpu.k8s.resources import NO_HOST, Host, requested
 from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.cards.annotations import UNREADABLE
 from fracgpu.errors import WireError
+from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
 from fracgpu.state.pod_info import PodView, read_pod

@@ -1,6 +1,6 @@
 """The bound pods: by UID, and what they take of each node besides cards."""
 
-from fracgpu.cards.card import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST, Host
 from fracgpu.state.bound_pod import BoundPod
 
 

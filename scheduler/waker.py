@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from fracgpu.placement.fit_index import FITS, Survey
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError

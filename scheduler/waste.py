@@ -18,19 +18,21 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from fracgpu.cards.card import NO_HOST, CardUuid, Host
-from fracgpu.placement.node_matrix import SHARES, USABLE, Board, Rows
-from fracgpu.placement.policies.least_waste.fill_sequences import MAX_CARDS
-from fracgpu.placement.policies.least_waste.policy import LeastWaste
-from fracgpu.placement.policies.least_waste.workload_mix import (
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.placement.node_matrix import (
+    MAX_CARDS,
+    SHARES,
+    USABLE,
     WHOLE_CARD_MILLI,
-    PodClass,
+    Board,
+    NodeFree,
+    Rows,
     Want,
-    WorkloadMix,
-    drift_ratio,
 )
-from fracgpu.policies.node_table import NodeFree
-from fracgpu.request.language import PodNeed
+from fracgpu.placement.policies.least_waste.policy import LeastWaste
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
+from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
 from process.clock import Clock
 from scheduler.roster import Roster

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from fracgpu import config
-from fracgpu.cards.card import model_key
+from fracgpu.cards.card_class import model_key
 from fracgpu.errors import WireError
 from fracgpu.request.dialects import read_dialect_settings
 from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS

@@ -4,11 +4,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from fracgpu.cards.card import CardClass, NodeCards, card_classes
+from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card_class import CardClass, card_classes
 from fracgpu.cards.node_labels import labelled_cards
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import read_pod
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError, shorten
 from fracgpu.request.dialects import (
     PodPieces,
@@ -25,7 +25,7 @@ from fracgpu.request.grant_note import (
     with_changes,
     words_of,
 )
-from fracgpu.request.language import PodRequest
+from fracgpu.request.need import PodRequest
 from webhook.affinity import node_edits, requirements
 from webhook.bounds import asks_us, judge_bounds
 from webhook.environment import refuse_chosen_cards, void_edits

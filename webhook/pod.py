@@ -7,7 +7,7 @@ import msgspec
 
 from fracgpu.errors import shorten_bytes
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.state.pod_info import container_specs
+from fracgpu.k8s.pod import container_specs
 
 _T = TypeVar("_T")
 

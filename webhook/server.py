@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
 from fracgpu.request.grant_note import Seal
 from process.clock import Clock

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
 from webhook.bounds import MAX_TEMPLATES, asks_in_json, judge_size
 from webhook.misplaced import requests_among

@@ -13,23 +13,11 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
 from fracgpu.errors import WireError
-from fracgpu.request.language import FULL_CORES
-from fracgpu.state.allocation import Assignment, Slice
+from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.units import MAX_MIB, Mib
 
 # An annotation larger than this is not one of ours: 64 containers on 8 cards need under 40 kB.
 MAX_ANNOTATION_CHARS: Final = 64 * 1024
-
-
-# What decoding JSON may raise: besides msgspec's own errors (ValueErrors), bytes that are not UTF-8
-# and nesting without end.
-UNREADABLE: Final = (ValueError, RecursionError)
-
-
-class _WireSlice(msgspec.Struct, omit_defaults=True):
-    card: str
-    mib: int
-    cores: int = 0
 
 
 class _WireCard(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -54,59 +42,15 @@ class _WireCordon(msgspec.Struct):
     reason: str = ""
 
 
-_assignment_decoder: Final = msgspec.json.Decoder(dict[str, list[_WireSlice]])
 _cards_decoder: Final = msgspec.json.Decoder(_WireCards)
+
 _cordons_decoder: Final = msgspec.json.Decoder(dict[str, _WireCordon])
+
 _heat_decoder: Final = msgspec.json.Decoder(dict[str, float])
+
 _foreign_decoder: Final = msgspec.json.Decoder(dict[str, int])
+
 _encoder: Final = msgspec.json.Encoder(order="sorted")
-
-
-def read_assignment(text: str) -> Assignment:
-    """Read ``fracgpu.io/assignment``.
-
-    Raises:
-        WireError: it is not what :func:`write_assignment` writes.
-    """
-    what = names.ASSIGNMENT
-    if len(text) > MAX_ANNOTATION_CHARS:
-        raise WireError(what=what, message=f"{len(text)} characters; want at most a few thousand")
-    try:
-        wire = _assignment_decoder.decode(text)
-    except UNREADABLE as error:
-        raise WireError(what=what, message=str(error)) from error
-    assignment = {}
-    for container, slices in wire.items():
-        fault = _slices_fault(slices)
-        if fault:
-            raise WireError(what=what, message=f"container '{container}' has {fault}")
-        assignment[container] = tuple(
-            Slice(card=CardUuid(it.card), mib=Mib(it.mib), cores=it.cores) for it in slices
-        )
-    if not assignment:
-        raise WireError(what=what, message="no container")
-    return assignment
-
-
-def _slices_fault(slices: Sequence[_WireSlice]) -> str:
-    if not slices:
-        return "no slice"
-    if len({it.card for it in slices}) != len(slices):
-        return "one card twice"
-    for it in slices:
-        if not 1 <= it.mib <= MAX_MIB or not 0 <= it.cores <= FULL_CORES:
-            return f"{it.mib} MiB and {it.cores}% of a card"
-    return ""
-
-
-def write_assignment(assignment: Assignment) -> str:
-    """Write an assignment as compact JSON with sorted keys."""
-    return _encoder.encode(
-        {
-            container: [_WireSlice(card=it.card, mib=it.mib, cores=it.cores) for it in slices]
-            for container, slices in assignment.items()
-        }
-    ).decode()
 
 
 def read_cards(text: str) -> tuple[Card, ...]:

@@ -2,150 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from enum import Enum
+from datetime import datetime
 
 from fracgpu.cards.card import CardUuid, Health
-from fracgpu.disruption.heat import CardHeat, CardUsage, Reading, Unrelievable
-from fracgpu.k8s.node_affinity import NodeRules, Taint
-from fracgpu.request.language import Strategy
-from fracgpu.state.pod_info import PodView
+from fracgpu.disruption.heat import (
+    CardHeat,
+    CardUsage,
+    Reading,
+)
+from fracgpu.disruption.move import PastMove
+from fracgpu.k8s.node_affinity import Taint
+from fracgpu.request.need import Strategy
+from fracgpu.state.cluster_state import Occupant
 from fracgpu.state.snapshot import Snapshot
-from fracgpu.units import Mib
-
-
-class Reason(Enum):
-    """Why something is not moved; ``name.lower()`` is its metric label."""
-
-    # the whole cycle
-    OFF = "the rebalancer is switched off"
-    BLIND = "too few cards have trusted readings"
-    STARTING = "the rebalancer has just become the leader"
-    MOVE_IN_FLIGHT = "as many moves as allowed are under way"
-    HOURLY_BUDGET = "as many moves as allowed were made in the last hour"
-    # one card
-    NOT_MEASURED = "the hot card has no trusted reading now"
-    ONE_POD_ALONE = Unrelievable.ONE_POD_ALONE.value
-    NOT_ATTRIBUTED = Unrelievable.NOT_ATTRIBUTED.value
-    NO_USEFUL_POD = Unrelievable.NO_USEFUL_POD.value
-    CARD_COOLDOWN = "a pod was moved off this card a short while ago"
-    NODE_BUSY = "another move off this node is under way"
-    # one pod
-    NOT_KNOWN = "the pod is not known to the API server"
-    TERMINATING = "it is terminating"
-    NOT_READY = "it is not ready"
-    TOO_YOUNG = "it has not been running long enough"
-    NO_OWNER = "nothing would recreate it"
-    OWNER_KIND = "its kind of owner is not moved"
-    OPT_IN = "its kind of owner is only moved with rebalance: evict"
-    NEVER = "it says rebalance: never"
-    PROTECTED = "an annotation of another evictor protects it"
-    SYSTEM_CRITICAL = "it is critical to the system"
-    NEED_UNREADABLE = "what it asks for cannot be read"
-    ASSIGNMENT_UNREADABLE = "which cards it holds cannot be read"
-    SEVERAL_CARDS = "it holds several cards"
-    OTHER_SCHEDULER = "another scheduler would place its replacement"
-    UNJUDGED = "it has scheduling constraints that we cannot judge"
-    LOCAL_DATA = "it would lose local data"
-    SINGLE_REPLICA = "it is the only replica"
-    REPLICAS_NOT_READY = "another pod of its owner is not ready"
-    OWNER_COOLDOWN = "a pod of its owner was moved a short while ago"
-    OWNER_BUDGET = "its owner was moved as often as allowed today"
-    NAMESPACE_BUDGET = "its namespace had as many moves as allowed this hour"
-    NOT_MEASURED_POD = "its use is not measured"
-    TOO_SMALL = "it uses too little to matter"
-    TOO_LARGE = "it would heat any other card"
-    NO_TARGET = "no cool card has room for it"
-    NO_GAIN = "moving it costs more than it relieves"
-
-    @property
-    def label(self) -> str:
-        """The reason as a metric label."""
-        return self.name.lower()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occupant:
-    """A pod on a card, and where else it may go."""
-
-    view: PodView
-    rules: NodeRules
-
-    @property
-    def uid(self) -> str:
-        return self.view.record.uid
-
-    @property
-    def owner_uid(self) -> str:
-        return self.view.owner[2] if self.view.owner else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """The decision to take one pod off one card, with a card where it was proven to fit.
-
-    Attributes:
-        mib: what it holds.
-        busy_ratio: its measured share of the source.
-        level_ratio: how busy the source was.
-        gain_points: what it relieves less what it costs, in per cent of one card.
-    """
-
-    pod_uid: str
-    namespace: str
-    name: str
-    owner_uid: str
-    source: CardUuid
-    source_node: str
-    target: CardUuid
-    target_node: str
-    mib: Mib
-    cores: int
-    busy_ratio: float
-    level_ratio: float
-    gain_points: float
-
-    @property
-    def pod(self) -> str:
-        """``namespace/name``, for people."""
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastMove:
-    """A move that was begun: what the budgets count.
-
-    Attributes:
-        under_way: the replacement is not ready yet.
-        ended_at: when it was over, however it ended; None while it is not.
-        useless: it was carried out and the source stayed as busy as before.
-        landed: the card that the replacement got, where it is known.
-    """
-
-    move: Move
-    started_at: datetime
-    under_way: bool
-    ended_at: datetime | None = None
-    useless: bool = False
-    landed: CardUuid | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBack:
-    """Something that is not moved, and why."""
-
-    subject: str
-    reason: Reason
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to do now: moves, the cards to cordon, and every reason to hold still."""
-
-    moves: tuple[Move, ...] = ()
-    held: tuple[HeldBack, ...] = ()
-    repel: frozenset[CardUuid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +57,7 @@ class Picture:
         return next((name for name, it in self.snapshot.nodes.items() if card in it.cards), "")
 
 
-def begun_within(past: Sequence[PastMove], *, hours: int, now: datetime) -> list[PastMove]:
-    """Give the moves that were begun in the last *hours*."""
-    return [it for it in past if now - it.started_at < timedelta(hours=hours)]
+def card_level(picture: Picture, card: CardUuid) -> float:
+    """Return how busy a card was over the window; 0 where nothing was measured."""
+    reading = picture.reading(card)
+    return reading.level_ratio if reading else 0.0

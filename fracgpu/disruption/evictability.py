@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fracgpu.disruption.disruption_state import Occupant, PastMove, Picture, Reason, begun_within
+from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.move import PastMove, Reason, begun_within
 from fracgpu.disruption.policy import Policy
-from fracgpu.request.language import Rebalance
+from fracgpu.request.need import Rebalance
+from fracgpu.state.cluster_state import Occupant
 from fracgpu.state.pod_info import PodView
 
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import NO_HOST, CardUuid, Cordon, Host, NodeCards
+from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
 from fracgpu.explain.answers import (
     NO_HOME,
     CardAnswer,
@@ -18,15 +18,15 @@ from fracgpu.explain.answers import (
     Home,
     NodeAnswer,
     Objection,
-    Site,
-    Subject,
     Verdict,
-    World,
 )
-from fracgpu.placement.placement import NoPlacement, Placement, Reason, place
+from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
-from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import PodRecord, holds_by_card
+from fracgpu.state.cluster_state import Site, Subject, World
 from fracgpu.state.pod_info import PodView
 from fracgpu.state.snapshot import CardLoad, NodeLoads, Snapshot
 from fracgpu.units import format_mib

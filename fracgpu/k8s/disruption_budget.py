@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from fracgpu.cards.annotations import UNREADABLE
 from fracgpu.errors import WireError
+from fracgpu.k8s.pod import UNREADABLE
 
 
 class _Expression(msgspec.Struct, frozen=True):

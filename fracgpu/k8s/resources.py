@@ -1,25 +1,20 @@
 """Kubernetes quantities of what a node has besides cards, and what pods request of it."""
 
-import math
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Final
 
-from fracgpu.cards.card import NO_HOST, Host
 from fracgpu.k8s.container import ContainerKind, ContainerSpec, effective
+from fracgpu.k8s.quantity import BYTES_PER_MIB, cpu_milli, memory_mib, parse_or_zero
 
-_SUFFIXES: Final = {
-    "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(1000),
-    **{suffix: Decimal(1000) ** (place + 2) for place, suffix in enumerate("MGTPE")},
-    **{f"{suffix}i": Decimal(1024) ** (place + 1) for place, suffix in enumerate("KMGTPE")},
-}
-_BYTES_PER_MIB: Final = 1024 * 1024
-_MOST: Final = Decimal(2) ** 63
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """CPU in thousandths of a core, memory in MiB, and pods: of a node, or asked by a pod."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
 
 
 def host_of(amounts: Mapping[str, str | int | float]) -> Host:
@@ -28,8 +23,8 @@ def host_of(amounts: Mapping[str, str | int | float]) -> Host:
         return NO_HOST
     return Host(
         cpu_milli=cpu_milli(str(amounts.get("cpu", "0"))),
-        memory_mib=int(_amount(str(amounts.get("memory", "0"))) // _BYTES_PER_MIB),
-        pods=int(_amount(str(amounts.get("pods", "0")))),
+        memory_mib=int(parse_or_zero(str(amounts.get("memory", "0"))) // BYTES_PER_MIB),
+        pods=int(parse_or_zero(str(amounts.get("pods", "0")))),
     )
 
 
@@ -44,22 +39,4 @@ def requested(containers: tuple[ContainerSpec, ...]) -> Host:
     return Host(cpu_milli=effective(cpu), memory_mib=effective(memory), pods=1)
 
 
-def cpu_milli(text: str) -> int:
-    """Read a CPU quantity in thousandths of a core, rounded up as Kubernetes does."""
-    return math.ceil(_amount(text) * 1000)
-
-
-def memory_mib(text: str) -> int:
-    """Read a memory quantity in MiB, rounded up: a request is never counted too small."""
-    return math.ceil(_amount(text) / _BYTES_PER_MIB)
-
-
-@lru_cache(maxsize=4096)
-def _amount(text: str) -> Decimal:
-    """Read a quantity; what the API server would not have taken counts as nothing."""
-    digits = text.rstrip("numkKMGTPEi")
-    try:
-        amount = Decimal(digits) * _SUFFIXES[text[len(digits) :]]
-    except (InvalidOperation, KeyError):
-        return Decimal(0)
-    return min(max(Decimal(0), amount), _MOST) if amount.is_finite() else Decimal(0)
+NO_HOST: Final = Host()

@@ -1,4 +1,4 @@
-"""What :func:`fracgpu.placement.placement.place` says of every node, for one need, in a few array sweeps.
+"""What placement says of every node, for one need, in a few array sweeps.
 
 The common pod has one container; whether and where it fits is worked out for all nodes at once.
 Pods of several containers, and of several cards that must be neighbours, are searched node by node,
@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, Board, Rows
-from fracgpu.placement.placement import SCORING, NoPlacement, Placement, Reason, is_linked, place
+from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.placement import SCORING, is_linked, place
 from fracgpu.placement.policies.scoring import Scoring
-from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.units import Mib, share_of
 
 FITS: Final = 0

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
 
-from fracgpu.cards.card import CardUuid, Host
+from fracgpu.cards.card import FULL_CORES, CardUuid
 from fracgpu.k8s.disruption_budget import Budget, Subject, violations
-from fracgpu.placement.placement import Placement, place
-from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.k8s.resources import Host
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Hold
 from fracgpu.state.snapshot import CardLoad, NodeLoads
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import lcm
 
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.container import ContainerKind, effective
-from fracgpu.request.language import PodRequest
+from fracgpu.request.need import PodRequest
 from fracgpu.units import Mib
 
 

@@ -6,11 +6,11 @@ from itertools import chain
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import CardClass, model_allowed
+from fracgpu.cards.card_class import CardClass, model_allowed
 from fracgpu.errors import RequestError, listed
 from fracgpu.k8s.container import effective
 from fracgpu.request.fitting import Fitting
-from fracgpu.request.language import ContainerNeed, PodNeed, PodRequest, SliceRequest
+from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
 from fracgpu.request.resource_limits import per_card_mib
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.units import Mib, format_mib, share_of

@@ -1,69 +1,36 @@
 """What a pod asks for: the request language read strictly, or why it makes no sense."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from fracgpu import names, units
-from fracgpu.cards.card import model_key
+from fracgpu import names
+from fracgpu.cards.card import FULL_CORES
+from fracgpu.cards.card_class import model_key
 from fracgpu.errors import RequestError, listed, shorten
 from fracgpu.globs import MAX_GLOB_CHARS, is_glob
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request import resource_limits
 from fracgpu.request.bounds import MAX_GLOBS, MAX_GLOBS_CHARS, refuse_beyond
+from fracgpu.request.need import (
+    Choice,
+    Isolation,
+    PodRequest,
+    Rebalance,
+    SliceRequest,
+    Strategy,
+    Topology,
+)
 from fracgpu.request.resource_limits import limit_of, per_card_mib, stated_amounts
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
-FULL_CORES: Final = units.FULL_CORES
 MAX_CARDS: Final = resource_limits.MAX_CARDS
 
 _PAIRS: Final = "one item, or pairs 'container=item, container=item'"
 
 _T = TypeVar("_T")
-
-
-class Strategy(Enum):
-    """Which of several fitting cards is the best one."""
-
-    PACK = "pack"
-    SPREAD = "spread"
-    LEAST_WASTE = "least-waste"
-    TOPOLOGY = "topology"
-    LOAD_AWARE = "load-aware"
-
-
-class Rebalance(Enum):
-    """How the rebalancer may move this pod."""
-
-    EVICT = "evict"
-    NEVER = "never"
-
-
-class Topology(Enum):
-    """Which cards of one node go together, for a container on several."""
-
-    ANY = "any"
-    NVLINK = "nvlink"  # the fastest-linked ones
-
-
-class Isolation(Enum):
-    """What enforces a share on its card."""
-
-    NONE = "none"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A key whose values are words: all that the language has, and those that we honour now.
-
-    To honour one more is to add it to *offered*.
-    """
-
-    language: tuple[str, ...]
-    offered: type[Enum]
 
 
 CHOICES: Final = {
@@ -74,69 +41,6 @@ CHOICES: Final = {
     names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SliceRequest:
-    """What one container asks, before any card: a share of a card, or MiB, on each of *cards*.
-
-    Attributes:
-        share: exact share of a card of some class, or None where *mib* says it.
-        mib: MiB per card, or None where *share* says it.
-        cores: percent of one card's compute, 0 where it is shared freely.
-        stated_mib: total MiB that the container's limits already carry, or None.
-        stated_slots: slots that the container's limits already carry, or None.
-    """
-
-    container: str
-    kind: ContainerKind = ContainerKind.APP
-    share: Fraction | None = None
-    mib: Mib | None = None
-    cores: int = 0
-    cards: int = 1
-    stated_mib: Mib | None = None
-    stated_slots: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRequest:
-    """What a pod asks for; *slices* is never empty."""
-
-    slices: tuple[SliceRequest, ...]
-    models: tuple[str, ...] = ()
-    strategy: Strategy | None = None
-    rebalance: Rebalance | None = None
-    topology: Topology | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerNeed:
-    """What one container must be given: *mib* and *cores* on each of *cards* distinct cards.
-
-    With *share* set, only cards where that share is exactly *mib* will do.
-    """
-
-    name: str
-    kind: ContainerKind = ContainerKind.APP
-    cards: int = 1
-    mib: Mib
-    cores: int = 0
-    share: Fraction | None = None
-
-    @property
-    def total_mib(self) -> Mib:
-        """What the container's gpu-mem limit says."""
-        return Mib(self.cards * self.mib)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodNeed:
-    """A request in MiB: what placement works with."""
-
-    containers: tuple[ContainerNeed, ...]
-    models: tuple[str, ...] = ()
-    strategy: Strategy | None = None
-    topology: Topology | None = None
 
 
 def read_request(

@@ -14,13 +14,14 @@ from typing import Final
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.annotations import UNREADABLE, read_assignment
-from fracgpu.cards.card import NO_HOST, CardUuid, Host
+from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.resources import requested
+from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.resources import NO_HOST, Host, requested
 from fracgpu.request.language import model_globs
 from fracgpu.state.allocation import Hold, holds_by_card
+from fracgpu.state.assignment import read_assignment
 from fracgpu.state.pod_info import read_pod
 from fracgpu.state.snapshot import PodHolds, holds_of
 from fracgpu.units import Mib

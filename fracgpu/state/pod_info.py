@@ -1,32 +1,23 @@
 """Pods and nodes of the API server as the roles see them: JSON in, our types out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from fracgpu import names
-from fracgpu.cards.annotations import (
-    UNREADABLE,
-    read_assignment,
-    read_cards,
-    read_cordons,
-    read_foreign,
-    read_heat,
-    read_load_time,
-)
-from fracgpu.cards.card import NodeCards
 from fracgpu.errors import RequestError, WireError
-from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.resources import host_of
+from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.pod import UNREADABLE, container_specs
 from fracgpu.request.grant import admitted_need
-from fracgpu.request.language import PodNeed, Rebalance, read_request
+from fracgpu.request.language import read_request
+from fracgpu.request.need import PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord
+from fracgpu.state.assignment import read_assignment
 
 _TERMINAL: Final = ("Succeeded", "Failed")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,23 +132,7 @@ class _Pod(msgspec.Struct):
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
-class _NodeSpec(msgspec.Struct):
-    unschedulable: bool = False
-
-
-class _NodeStatus(msgspec.Struct):
-    conditions: list[_Condition] | None = None
-    allocatable: dict[str, str | int | float] | None = None
-
-
-class _Node(msgspec.Struct):
-    metadata: _Meta = msgspec.field(default_factory=_Meta)
-    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
-    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
-
-
 _pod_decoder: Final = msgspec.json.Decoder(_Pod)
-_node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 def read_pod(body: bytes) -> PodView:
@@ -207,77 +182,6 @@ def read_pod(body: bytes) -> PodView:
         container_ids=_container_ids(status),
         reason=status.reason,
         created_at=meta.creation_timestamp,
-    )
-
-
-def read_node(body: bytes) -> NodeCards:
-    """Read a node: its cards, cordons and whether it shares them.
-
-    Each annotation is read by itself, and one that cannot be read stands in *unreadable*.
-
-    Raises:
-        WireError: *body* is not a node at all.
-    """
-    try:
-        node = _node_decoder.decode(body)
-    except UNREADABLE as error:
-        raise WireError(what="node", message=str(error)) from error
-    meta = node.metadata
-    labels = meta.labels or {}
-    annotations = meta.annotations or {}
-    unreadable: dict[str, str] = {}
-
-    def read(name: str, reader: Callable[[str], _T], missing: _T) -> _T:
-        found = annotations.get(name)
-        if found is None:
-            return missing
-        if not found:
-            unreadable[name] = f"{name}: it is empty; want JSON, or no such annotation"
-            return missing
-        try:
-            return reader(found)
-        except WireError as error:
-            unreadable[name] = str(error)
-            return missing
-
-    conditions = {it.type: it.status for it in node.status.conditions or ()}
-    return NodeCards(
-        node=meta.name,
-        cards=read(names.NODE_CARDS, read_cards, ()),
-        cordons=read(names.NODE_CORDONS, read_cordons, ()),
-        shared=labels.get(names.SHARE_LABEL) == "true",
-        schedulable=not node.spec.unschedulable and conditions.get("Ready", "True") == "True",
-        labels=labels,
-        heat=read(names.NODE_HEAT, read_heat, {}),
-        foreign=read(names.NODE_FOREIGN, read_foreign, {}),
-        load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
-        unreadable=unreadable,
-        host=host_of(node.status.allocatable or {}),
-    )
-
-
-def container_specs(
-    init_containers: Sequence[tuple[str, str | None, Mapping[str, str], Mapping[str, str]]],
-    containers: Sequence[tuple[str, Mapping[str, str], Mapping[str, str]]],
-) -> tuple[ContainerSpec, ...]:
-    """Build a pod's container specs, init containers first.
-
-    Args:
-        init_containers: name, restartPolicy, limits and requests of each.
-        containers: name, limits and requests of each app container.
-    """
-    inits = tuple(
-        ContainerSpec(
-            name=name,
-            kind=ContainerKind.SIDECAR if policy == "Always" else ContainerKind.INIT,
-            limits=limits,
-            requests=requests,
-        )
-        for name, policy, limits, requests in init_containers
-    )
-    return inits + tuple(
-        ContainerSpec(name=name, limits=limits, requests=requests)
-        for name, limits, requests in containers
     )
 
 

@@ -11,7 +11,8 @@ import msgspec
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS

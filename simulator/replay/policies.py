@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from fracgpu.placement.placement import Placement
-from fracgpu.request.language import Strategy
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeLoads
 from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards

@@ -6,11 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from fracgpu.cards.card import NO_HOST, NodeCards
+from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.container import ContainerSpec
+from fracgpu.k8s.resources import NO_HOST
 from fracgpu.placement.fit_index import FITS, Answers, Survey
 from fracgpu.placement.node_matrix import Board, Rows
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, holds_by_card
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from fracgpu.cards.card import NO_HOST, Card, CardUuid, Host, NodeCards, model_allowed, model_key
-from fracgpu.k8s.resources import requested
-from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI, Want
-from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.cards.card_class import model_allowed, model_key
+from fracgpu.k8s.resources import NO_HOST, Host, requested
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Want
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib
 

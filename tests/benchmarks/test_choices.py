@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.placement import Placement
-from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
-from fracgpu.request.language import Strategy
-from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
+from fracgpu.request.need import Strategy
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import read_pod
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey

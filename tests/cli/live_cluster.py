@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
+from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import PODS

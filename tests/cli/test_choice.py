@@ -15,10 +15,10 @@ from fracgpu.cards.annotations import write_time
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.explain.answers import Explanation, Verdict
 from fracgpu.explain.explanation import explain
-from fracgpu.placement.placement import Placement
-from fracgpu.request.language import Strategy
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import read_bound
-from fracgpu.state.pod_info import read_node
+from fracgpu.state.node_info import read_node
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType

@@ -6,7 +6,7 @@ from typing import Any
 from cli.cluster import Observed, read_seen_node, read_subject, snapshot_of, world_of
 from fracgpu import names
 from fracgpu.k8s.node_affinity import Taint
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from tests.support.explaining import NOON
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from cli.fleet import fleet_of
 from cli.words import Tone, explanation_lines, fleet_lines, outcome_lines
-from fracgpu.explain.answers import Site, Subject, World
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import remedies
+from fracgpu.state.cluster_state import Site, Subject, World
 from simulator.replay.run import Outcome
 from tests.support.core import a_card, a_need, a_pod_need, on
 from tests.support.explaining import Cluster, a_waiting_pod, bound

@@ -13,7 +13,7 @@ from cli.run import ROLES
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy

@@ -17,9 +17,9 @@ from deviceplugin.claims import SlotHolder
 from deviceplugin.injection import SpecStore
 from deviceplugin.inventory import CardBoard, Stock
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.allocation import Slice
+from fracgpu.state.assignment import write_assignment
 from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib
 from process.clock import Clock

@@ -14,10 +14,12 @@ from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
-from fracgpu.placement.placement import NoPlacement, Placement, place
-from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import read_pod
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS

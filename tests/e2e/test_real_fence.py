@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
+from fracgpu.state.assignment import write_assignment
 from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to
 from kube.client import KubeClient

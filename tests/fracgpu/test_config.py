@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.config import DEFAULT_STRATEGY, KEYS, read_strategy, refuse_unknown_keys
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 
 
 def test_every_key_that_a_role_reads_is_known_and_any_may_be_left_out() -> None:

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fracgpu.disruption.disruption_state import Move
+from fracgpu.disruption.move import Move
 from fracgpu.disruption.policy import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS

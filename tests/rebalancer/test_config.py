@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.disruption.policy import Mode, Policy, tunables
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from rebalancer.config import (
     PLACEMENT_DEFAULT,
     camel,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.disruption.disruption_state import Move
+from fracgpu.disruption.move import Move
 from kube.client import KubeClient
 from kube.errors import (
     Cause,

@@ -10,7 +10,7 @@ import structlog
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.moves import Ending, MovePhase

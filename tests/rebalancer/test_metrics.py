@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
-from fracgpu.disruption.disruption_state import Reason
 from fracgpu.disruption.heat import Heat, Trust
+from fracgpu.disruption.move import Reason
 from fracgpu.disruption.policy import Mode
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves import Ending

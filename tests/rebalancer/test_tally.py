@@ -7,7 +7,8 @@ from datetime import timedelta
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fracgpu.disruption.disruption_state import HeldBack, Picture, Plan, Reason
+from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.move import HeldBack, Plan, Reason
 from fracgpu.disruption.policy import Mode, Policy
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.observe import Measured

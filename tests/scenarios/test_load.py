@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.annotations import read_assignment, read_foreign, read_heat
+from fracgpu.cards.annotations import read_foreign, read_heat
+from fracgpu.state.assignment import read_assignment
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from simulator.cards import ProcessFolder, SimulatedProcess

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid, Host
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import Host
+from fracgpu.request.need import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from scheduler.protocol import BindingArgs
 from tests.scheduler.world import PATH, World, refusal, silence

@@ -1,8 +1,9 @@
 """A policy prefers cards, and the ledger has the last word."""
 
-from fracgpu.cards.card import CardUuid, Host
-from fracgpu.placement.placement import NoPlacement, Placement
-from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import Host
+from fracgpu.placement.outcome import NoPlacement, Placement
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.snapshot import NodeLoads
 from fracgpu.units import Mib
 from scheduler.choice import CardChooser, choose_cards

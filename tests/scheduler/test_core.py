@@ -2,9 +2,10 @@
 
 import json
 
-from fracgpu.placement.placement import Placement
-from fracgpu.request.language import Strategy
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.placement.outcome import Placement
+from fracgpu.request.need import Strategy
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.core import Core

@@ -11,8 +11,8 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.placement.fit_index import Obstacle, may_preempt, refusal
-from fracgpu.placement.placement import NoPlacement, Reason
-from fracgpu.request.language import Strategy
+from fracgpu.placement.outcome import NoPlacement, Reason
+from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 from scheduler.protocol import FilterResult
 from tests.scheduler.world import World, silence

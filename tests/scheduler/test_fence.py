@@ -3,7 +3,7 @@
 import asyncio
 
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
+from fracgpu.state.assignment import write_assignment
 from scheduler.fence import Fence
 from tests.scheduler.world import World, silence
 from tests.support.core import on

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from scheduler.policy import DEFAULT, parse_strategy
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST, Host
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.snapshot import PodHolds
 from scheduler.roster import Roster

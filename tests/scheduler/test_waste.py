@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fracgpu.cards.card import CardUuid, Host
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.resources import Host
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.placement.policies.least_waste.workload_mix import Want
-from fracgpu.request.language import Strategy
+from fracgpu.placement.node_matrix import Want
+from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import read_bound
 from fracgpu.state.pod_info import PodView, read_pod
 from scheduler.book import Book

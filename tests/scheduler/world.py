@@ -14,9 +14,10 @@ from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import Budget
 from fracgpu.placement.fit_index import Survey
 from fracgpu.placement.node_matrix import Board
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind

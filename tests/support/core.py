@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.language import ContainerNeed, PodNeed, Strategy
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, Hold, PodRecord, Slice
 from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
 from fracgpu.units import Mib

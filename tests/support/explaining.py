@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
-from fracgpu.explain.answers import Site, Subject, World
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.node_affinity import NodeRules, Taint
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, Hold, PodRecord
+from fracgpu.state.cluster_state import Site, Subject, World
 from fracgpu.state.pod_info import PodView
 from fracgpu.state.snapshot import PodHolds, Snapshot, node_loads
 from tests.support.core import a_hold

@@ -9,13 +9,14 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.disruption.heat import Reading
 from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
-from fracgpu.state.pod_info import read_node, read_pod
+from fracgpu.state.assignment import write_assignment
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import read_pod
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import AlreadyExists

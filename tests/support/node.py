@@ -15,9 +15,9 @@ from deviceplugin.claims import whole_amount
 from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice
+from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS

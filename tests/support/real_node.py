@@ -22,9 +22,9 @@ import pytest
 
 from deviceplugin.claims import whole_amount
 from fracgpu import names
-from fracgpu.cards.annotations import write_assignment
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice
+from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient

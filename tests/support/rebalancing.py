@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.disruption_state import Move, Occupant, PastMove, Picture
+from fracgpu.disruption.disruption_state import Picture
 from fracgpu.disruption.heat import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
+from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.node_affinity import NodeRules
-from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
+from fracgpu.state.cluster_state import Occupant
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.units import Mib
 from simulator.patches import json_patch
 from simulator.quantities import canonical

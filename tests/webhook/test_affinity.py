@@ -2,7 +2,7 @@ from fractions import Fraction
 
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import Requirement
-from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
 from webhook.affinity import node_edits, requirements

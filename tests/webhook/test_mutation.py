@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant import ClassRule
 from fracgpu.request.grant_note import Seal
 from fracgpu.request.language import read_request

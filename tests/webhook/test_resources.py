@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from fracgpu.request.grant import Grant
-from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import a_container, a_pod, parsed
 from webhook.resources import resource_edits

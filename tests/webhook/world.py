@@ -11,7 +11,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant_note import Seal
 from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections

@@ -4,10 +4,14 @@ What is offered here is all that others import; `systems` has one file for each 
 Start with `dialect.py`, then `translate.py`.
 """
 
-from fracgpu.dialects.switch import Enabled, enabled_dialects
 from fracgpu.request.dialects.authors import in_authors_words
 from fracgpu.request.dialects.dialect import MemoryUnit, Options, PodPieces
-from fracgpu.request.dialects.enablement import DialectSettings, read_dialect_settings
+from fracgpu.request.dialects.enablement import (
+    DialectSettings,
+    Enabled,
+    enabled_dialects,
+    read_dialect_settings,
+)
 from fracgpu.request.dialects.registry import NAMES
 from fracgpu.request.dialects.translate import Understood, understand
 

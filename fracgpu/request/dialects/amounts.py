@@ -5,9 +5,10 @@ import re
 from fractions import Fraction
 from typing import Final, NoReturn
 
+from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.language import FULL_CORES, MAX_CARDS
+from fracgpu.request.language import MAX_CARDS
 from fracgpu.units import MAX_MIB, Mib, parse_memory_mib, parse_share
 
 # The API server shows an amount in its shortest form: 8000 arrives as "8k".

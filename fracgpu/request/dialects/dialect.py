@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Final
 
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 
 WHOLE: Final = Fraction(1)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fracgpu import names
-from fracgpu.cards.card import model_key
+from fracgpu.cards.card_class import model_key
 from fracgpu.errors import RequestError
 from fracgpu.request.bounds import MAX_GLOBS
 from fracgpu.request.dialects.amounts import annotation_field
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 
 _STRATEGIES: Final = {"binpack": Strategy.PACK, "spread": Strategy.SPREAD}
 _MODEL_PART: Final = re.compile(r"[A-Za-z0-9 ._+()/-]{1,63}", re.ASCII)

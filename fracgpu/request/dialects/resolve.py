@@ -14,7 +14,7 @@ from fracgpu.request.dialects.key_owners import Mention, asks_none, keys_of, men
 from fracgpu.request.dialects.native import spelled
 from fracgpu.request.dialects.registry import is_foreign
 from fracgpu.request.dialects.systems import kai
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 
 _ORIGIN_CHARS: Final = 60
 _MOST_UNREAD: Final = 10  # keys that one warning lists

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fracgpu import names
+from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
@@ -16,7 +17,7 @@ from fracgpu.request.dialects.amounts import (
     whole,
 )
 from fracgpu.request.dialects.dialect import WHOLE, Ask
-from fracgpu.request.language import FULL_CORES, MAX_CARDS
+from fracgpu.request.language import MAX_CARDS
 
 WHOLE_HINT = f'write {names.FRACTION}: "1" for a whole card'
 

@@ -15,7 +15,8 @@ from fracgpu.request.dialects.key_owners import asks_none
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import SCHEDULERS, is_of_family, limit_owners
 from fracgpu.request.dialects.resolve import Intake, read
-from fracgpu.request.language import PodRequest, SliceRequest, read_request
+from fracgpu.request.language import read_request
+from fracgpu.request.need import PodRequest, SliceRequest
 
 # Whole cards of device plugins; a node is shared or whole-card, so no pod can have both.
 _WHOLE_CARDS: Final = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com/gpu", re.ASCII)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fracgpu.cards import annotations
 from fracgpu.cards.card import DEFAULT_SLOTS, Card, CardUuid, Cordon, Health
 from fracgpu.errors import WireError
+from fracgpu.state import assignment as assignment_module
 from fracgpu.state.allocation import Assignment, Slice
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_card, on
@@ -66,7 +67,10 @@ cordons = st.lists(
 
 @given(assignments)
 def test_an_assignment_comes_back_as_it_was_written(assignment: Assignment) -> None:
-    assert annotations.read_assignment(annotations.write_assignment(assignment)) == assignment
+    assert (
+        assignment_module.read_assignment(assignment_module.write_assignment(assignment))
+        == assignment
+    )
 
 
 @given(cards)
@@ -89,7 +93,7 @@ def test_an_assignment_is_compact_sorted_and_leaves_out_what_is_nought() -> None
         "eval": (Slice(card=CardUuid("GPU-2"), mib=Mib(10)),),
     }
 
-    assert annotations.write_assignment(assignment) == (
+    assert assignment_module.write_assignment(assignment) == (
         '{"eval":[{"card":"GPU-2","mib":10}],"train":[{"card":"GPU-1","cores":30,"mib":4096}]}'
     )
 
@@ -177,7 +181,7 @@ def test_nothing_written_means_no_cards_and_no_cordons() -> None:
 )
 def test_an_assignment_that_we_did_not_write_is_refused(text: str, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
-        annotations.read_assignment(text)
+        assignment_module.read_assignment(text)
 
 
 def an_inventory(**changed: Any) -> str:
@@ -207,7 +211,7 @@ def test_an_inventory_that_no_agent_wrote_is_refused(text: str, reason: str) -> 
 
 
 def test_a_field_that_we_do_not_know_is_skipped_in_every_annotation() -> None:
-    assert annotations.read_assignment('{"a":[{"card":"x","mib":1,"more":1}]}') == on(
+    assert assignment_module.read_assignment('{"a":[{"card":"x","mib":1,"more":1}]}') == on(
         "x", 1, container="a"
     )
     (cordon,) = annotations.read_cordons('{"x":{"until":"2026-01-05T12:00:00Z","by":"me"}}')
@@ -242,7 +246,7 @@ def test_a_time_that_is_no_moment_is_refused(text: str) -> None:
 
 
 READERS: tuple[Callable[[str], object], ...] = (
-    annotations.read_assignment,
+    assignment_module.read_assignment,
     annotations.read_cards,
     annotations.read_cordons,
     annotations.read_heat,

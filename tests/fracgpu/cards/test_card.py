@@ -6,18 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import (
-    SHARE_GRANULE_MIB,
-    Card,
-    CardClass,
-    CardUuid,
-    Cordon,
-    Health,
-    NodeCards,
-    card_classes,
-    model_allowed,
-    model_key,
-)
+from fracgpu.cards.card import SHARE_GRANULE_MIB, Card, CardUuid, Cordon, Health, NodeCards
+from fracgpu.cards.card_class import CardClass, card_classes, model_allowed, model_key
 from fracgpu.units import Mib, share_of
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)

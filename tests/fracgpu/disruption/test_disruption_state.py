@@ -1,7 +1,7 @@
 """The values a plan is made from."""
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Reason, begun_within
+from fracgpu.disruption.move import Reason, begun_within
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     COOL_CARD,

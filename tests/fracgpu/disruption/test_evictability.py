@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import PastMove, Reason
 from fracgpu.disruption.evictability import SYSTEM_PRIORITY, pod_refusal
+from fracgpu.disruption.move import PastMove, Reason
 from fracgpu.disruption.policy import Policy
 from fracgpu.k8s.node_affinity import NodeRules
-from fracgpu.request.language import ContainerNeed, PodNeed, Rebalance
+from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON

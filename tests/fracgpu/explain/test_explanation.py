@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 
 from fracgpu import names
-from fracgpu.cards.card import CardUuid, Health, Host, NodeCards
-from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, Site, Verdict
+from fracgpu.cards.card import CardUuid, Health, NodeCards
+from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, Verdict
 from fracgpu.explain.explanation import describe_need, explain, shortages
 from fracgpu.k8s.node_affinity import Taint
-from fracgpu.placement.placement import Placement, place
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.k8s.resources import Host
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import holds_by_card
+from fracgpu.state.cluster_state import Site
 from fracgpu.state.snapshot import NodeLoads, Snapshot
 from fracgpu.units import Mib
 from tests.support.core import (

@@ -5,12 +5,15 @@ from fractions import Fraction
 from hypothesis import given
 
 from fracgpu import names
-from fracgpu.explain.answers import Remedy, RemedyKind, Subject, World
+from fracgpu.explain.answers import Remedy, RemedyKind
 from fracgpu.explain.explanation import explain, find_home
 from fracgpu.explain.suggestions import remedies
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.placement.placement import Placement, place
-from fracgpu.request.language import PodNeed, Strategy, read_request
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.language import read_request
+from fracgpu.request.need import PodNeed, Strategy
+from fracgpu.state.cluster_state import Subject, World
 from fracgpu.state.snapshot import NodeLoads
 from tests.support.core import a_card, a_need, a_pod_need, small_needs, small_nodes
 from tests.support.explaining import Cluster, a_waiting_pod

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import NO_HOST, Host
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.k8s.resources import cpu_milli, host_of, memory_mib, requested
+from fracgpu.k8s.quantity import cpu_milli, memory_mib
+from fracgpu.k8s.resources import NO_HOST, Host, host_of, requested
 
 
 @pytest.mark.parametrize(

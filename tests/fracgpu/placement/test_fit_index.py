@@ -20,8 +20,9 @@ from fracgpu.placement.fit_index import (
     refusal,
 )
 from fracgpu.placement.node_matrix import Board
-from fracgpu.placement.placement import NoPlacement, Placement, Reason, place
-from fracgpu.request.language import ContainerNeed, PodNeed, Strategy, Topology
+from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.placement import place
+from fracgpu.request.need import ContainerNeed, PodNeed, Strategy, Topology
 from fracgpu.state.allocation import Hold, PodRecord, Slice
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import PodHolds

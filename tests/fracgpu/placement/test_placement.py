@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardUuid, Health
+from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.placement.placement import NoPlacement, Placement, Reason, place, score_0_to_10
-from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.placement import place, score_0_to_10
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, Hold, Slice, holds_by_card
 from fracgpu.state.snapshot import NodeLoads
 from fracgpu.units import Mib

@@ -7,11 +7,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import NO_HOST, Card, CardUuid, Health, Host, NodeCards
+from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
 from fracgpu.k8s.disruption_budget import Budget, Subject
-from fracgpu.placement.placement import Placement, place
+from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
 from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
-from fracgpu.request.language import PodNeed, Strategy
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Hold
 from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
 from fracgpu.units import Mib

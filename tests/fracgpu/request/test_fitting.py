@@ -6,10 +6,10 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.container import ContainerKind, effective
 from fracgpu.request.fitting import Fitting
-from fracgpu.request.language import PodRequest, SliceRequest
+from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib, share_of
 
 SIZES = st.integers(1, 400).map(lambda it: it * 80)

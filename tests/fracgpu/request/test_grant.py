@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fracgpu.cards.card import CardClass
+from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, effective
 from fracgpu.request.grant import ClassRule, Grant, admitted_need, describe, grant
-from fracgpu.request.language import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
+from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
 from fracgpu.units import Mib, share_of
 
 

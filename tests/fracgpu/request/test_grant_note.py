@@ -17,7 +17,7 @@ from fracgpu.request.grant_note import (
     with_changes,
     words_of,
 )
-from fracgpu.request.language import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import A30S, H100S
 

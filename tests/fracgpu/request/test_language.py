@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.language import (
-    CHOICES,
+from fracgpu.request.language import CHOICES, read_request
+from fracgpu.request.need import (
     ContainerNeed,
     PodRequest,
     Rebalance,
     SliceRequest,
     Strategy,
     Topology,
-    read_request,
 )
 from fracgpu.units import Mib
 

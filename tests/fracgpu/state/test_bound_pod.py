@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from fracgpu.cards.card import CardUuid, Host
+from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
+from fracgpu.k8s.resources import Host
 from fracgpu.names import ASSIGNMENT, MODEL
 from fracgpu.state.allocation import Hold, holds_by_card
 from fracgpu.state.bound_pod import read_bound

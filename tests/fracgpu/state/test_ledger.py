@@ -15,10 +15,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from fracgpu.cards.card import CardUuid, Cordon, NodeCards
+from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
 from fracgpu.placement.node_matrix import Board
-from fracgpu.placement.placement import Placement, place
-from fracgpu.request.language import FULL_CORES, PodNeed, Strategy
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
 from tests.fakes.clock import NOON

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.language import Rebalance, Strategy
-from fracgpu.state.pod_info import PodView, container_specs, read_node, read_pod
+from fracgpu.k8s.pod import container_specs
+from fracgpu.request.need import Rebalance, Strategy
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from tests.support.core import a_need, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 

@@ -1,4 +1,5 @@
-from fracgpu.cards.card import NodeCards, card_classes
+from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card_class import card_classes
 from simulator.demo.hardware import A10, A100_40GB, plan_nodes
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fracgpu.cards.card import NodeCards, card_classes
+from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card_class import card_classes
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.grant import grant

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods, Policy
 from simulator.replay.state import FleetState
 from simulator.replay.workload import ReplayPod, Workload

@@ -3,7 +3,7 @@
 import pytest
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
 from simulator.replay.state import FleetState

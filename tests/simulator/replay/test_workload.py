@@ -9,7 +9,8 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import Cordon
-from fracgpu.state.pod_info import PodView, read_node, read_pod
+from fracgpu.state.node_info import read_node
+from fracgpu.state.pod_info import PodView, read_pod
 from simulator.replay.workload import (
     Workload,
     WorkloadError,

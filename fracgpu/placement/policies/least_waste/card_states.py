@@ -10,13 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.policies.least_waste.fill_sequences import (
-    MAX_CARDS,
-    FillSequences,
-    Index,
-    Levels,
-)
-from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index, Levels
+from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
 _TOP_CORES: Final = 256  # more free CPU than this changes nothing for the cards of one node

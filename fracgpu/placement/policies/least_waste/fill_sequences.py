@@ -20,14 +20,16 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI, PodClass, Want
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index, Levels, Want
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 SEQUENCES: Final = 32
+
 # A sequence is long enough to fill the widest ordinary node nearly four times over, so that it is
 # the node that says no at the end: eight cards, at the mix's mean cards for each pod.
 _CARDS_DRAWN: Final = 30
+
 _FEWEST_PODS, _MOST_PODS = 24, 128
-MAX_CARDS: Final = 32  # of one node
 
 # A remainder that fewer than this share of the pods could use is as good as lost: taking it for
 # lost is truer than a fill of 40 draws, which finds even the rarest pod (a remainder of 0.19 waits
@@ -35,16 +37,19 @@ MAX_CARDS: Final = 32  # of one node
 LOST_BELOW_RATIO: Final = 0.01
 
 _SEED: Final = 20_261_120
+
 # A card in a fill is one uint16: its free level times _SLOTS plus its number, so that no two cards
 # of a node are equal and the smallest that has room is *the* tightest card.
 _SLOT_BITS: Final = 5
+
 _SLOTS: Final = 1 << _SLOT_BITS
+
 _WHOLE: Final = WHOLE_CARD_MILLI * _SLOTS
+
 _NO_ROOM: Final = 2**15  # above every code; taken from any code, it wraps round to at least itself
 
-Levels = NDArray[np.int16]
 Codes = NDArray[np.uint16]
-Index = NDArray[np.int64]
+
 Number = TypeVar("Number", np.uint16, np.int32)
 
 

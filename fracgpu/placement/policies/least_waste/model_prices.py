@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.policies.least_waste.fill_sequences import Index
+from fracgpu.placement.node_matrix import Index
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _STEEPNESS: Final = 2

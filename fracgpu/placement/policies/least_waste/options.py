@@ -2,10 +2,8 @@
 
 import numpy as np
 
+from fracgpu.placement.node_matrix import Index, Levels, NodeTable, Want
 from fracgpu.placement.policies.least_waste.card_states import CardStates
-from fracgpu.placement.policies.least_waste.fill_sequences import Index, Levels
-from fracgpu.placement.policies.least_waste.workload_mix import Want
-from fracgpu.policies.node_table import NodeTable
 
 
 class Outcomes:

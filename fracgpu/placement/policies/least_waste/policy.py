@@ -1,8 +1,8 @@
 """The policy ``least-waste``: put a pod where the cluster loses least by it.
 
 The cost of a node's state is the idle card share expected to be left once the node is full
-(`waste`), less what its idle cards are worth to pods that are short of such (`scarcity`). A pod
-goes where that cost rises least, over nodes and, for a share, over cards.
+(`fill_sequences`), less what its idle cards are worth to pods that are short of such (`scarcity`).
+A pod goes where that cost rises least, over nodes and, for a share, over cards.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fracgpu.placement.node_matrix import Index, NodeFree, NodeTable, Want
 from fracgpu.placement.policies.least_waste.card_states import MAX_STATES, CardStates
-from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences, Index
+from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
 from fracgpu.placement.policies.least_waste.options import Outcomes
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass, Want
-from fracgpu.policies.node_table import NodeFree, NodeTable
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 # Prices move slowly: they are set anew after so many changes of nodes.
 _REFRESH_EVERY: Final = 16

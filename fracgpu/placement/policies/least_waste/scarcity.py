@@ -7,7 +7,7 @@ cluster / idle cards this class can use) squared, less one. It is nothing for po
 everywhere, and rises steeply as a class is about to be shut out. Whoever takes one of eight idle
 cards pays what the other seven were worth to pods of eight.
 
-Shares of a card set no price: `waste` judges those better.
+Shares of a card set no price: `fill_sequences` judges those better.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.policies.least_waste.fill_sequences import MAX_CARDS, Index
-from fracgpu.placement.policies.least_waste.workload_mix import WHOLE_CARD_MILLI, PodClass
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 WEIGHT: Final = 0.1
 _STEEPNESS: Final = 2

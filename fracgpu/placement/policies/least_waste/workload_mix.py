@@ -4,46 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-WHOLE_CARD_MILLI: Final = 1000
+from fracgpu.placement.node_matrix import Want
 
 _LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios stay
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
-    """What one pod asks of a node, in the terms that decide what is left for others.
-
-    Attributes:
-        cpu_milli: CPU request in thousandths of a core.
-        memory_mib: host memory request in MiB.
-        cards: number of distinct cards; 0 for a pod that needs none.
-        share_milli: thousandths of each of these cards; 0 where *cards* is 0.
-        models: card models accepted; None accepts every model.
-    """
-
-    cpu_milli: int = 0
-    memory_mib: int = 0
-    cards: int = 0
-    share_milli: int = 0
-    models: frozenset[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.cpu_milli < 0 or self.memory_mib < 0 or self.cards < 0:
-            raise ValueError(f"{self} asks for less than nothing; want 0 or more of everything")
-        least = 1 if self.cards else 0
-        most = WHOLE_CARD_MILLI if self.cards else 0
-        if not least <= self.share_milli <= most:
-            raise ValueError(
-                f"share_milli is {self.share_milli} with {self.cards} cards; want {least} to {most}"
-            )
-
-    @property
-    def gpu_milli(self) -> int:
-        """Thousandths of a card over all its cards."""
-        return self.cards * self.share_milli
-
-    def accepts(self, model: str) -> bool:
-        return not self.cards or self.models is None or model in self.models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

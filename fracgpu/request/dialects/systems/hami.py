@@ -4,6 +4,7 @@ from fractions import Fraction
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
@@ -22,7 +23,6 @@ from fracgpu.request.dialects.preferences import (
     refuse_single_cards,
     strategy,
 )
-from fracgpu.request.language import FULL_CORES
 
 GPU: Final = "nvidia.com/gpu"
 MEMORY: Final = "nvidia.com/gpumem"

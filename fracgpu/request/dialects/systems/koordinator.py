@@ -3,6 +3,7 @@
 from fractions import Fraction
 from typing import Final
 
+from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import (
@@ -15,7 +16,7 @@ from fracgpu.request.dialects.amounts import (
     whole,
 )
 from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
-from fracgpu.request.language import FULL_CORES, MAX_CARDS
+from fracgpu.request.language import MAX_CARDS
 from fracgpu.units import Mib
 
 GPU: Final = "koordinator.sh/gpu"

@@ -6,12 +6,12 @@ Source of the keys: tensor-fusion.ai, reference "Workload Configuration", and it
 from typing import Final
 
 from fracgpu import names
+from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, listed
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.request.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
 from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
 from fracgpu.request.dialects.preferences import model_globs, not_offered, refuse_single_cards
-from fracgpu.request.language import FULL_CORES
 from fracgpu.units import Mib, parse_memory_mib
 
 _PREFIX: Final = "tensor-fusion.ai/"

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.placement.placement import Placement, place
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
 from fracgpu.placement.policies.load_aware import score
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 from fracgpu.state.snapshot import NodeLoads
 from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
 

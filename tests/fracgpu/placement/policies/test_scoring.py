@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.placement.placement import SCORING
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 
 shares = st.floats(0, 1)
 

@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.placement import Placement, place
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
 from fracgpu.placement.policies.topology import closeness, distance, neighbours, score
-from fracgpu.request.language import PodNeed, Strategy, Topology
+from fracgpu.request.need import PodNeed, Strategy, Topology
 from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
 
 

@@ -8,7 +8,7 @@ import pytest
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects import Options, PodPieces, Understood, understand
-from fracgpu.request.language import PodRequest, SliceRequest, Strategy
+from fracgpu.request.need import PodRequest, SliceRequest, Strategy
 
 NAME = "train"
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from fracgpu.request.dialects.dialect import Ask, Reading
 from fracgpu.request.dialects.native import annotations_of, decimal, items_of, spelled
-from fracgpu.request.language import PodRequest, SliceRequest, Strategy, read_request
+from fracgpu.request.language import read_request
+from fracgpu.request.need import PodRequest, SliceRequest, Strategy
 from fracgpu.units import MAX_MIB, Mib
 from tests.fracgpu.request.dialects.pods import a_spec
 

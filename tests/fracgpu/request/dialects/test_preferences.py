@@ -1,9 +1,9 @@
 import pytest
 
-from fracgpu.cards.card import model_allowed
+from fracgpu.cards.card_class import model_allowed
 from fracgpu.errors import RequestError
 from fracgpu.request.dialects.preferences import model_globs, strategy
-from fracgpu.request.language import Strategy
+from fracgpu.request.need import Strategy
 
 
 def test_parts_of_model_names_choose_the_same_models_here() -> None:

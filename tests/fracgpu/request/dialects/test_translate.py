@@ -11,7 +11,7 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects import NAMES, Options, PodPieces, Understood, understand
 from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, limit_owners
-from fracgpu.request.language import PodRequest, SliceRequest
+from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, a_pod, a_spec, places, read, refusal
 from tests.fracgpu.request.dialects.systems import (

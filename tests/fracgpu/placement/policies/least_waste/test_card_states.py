@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fracgpu.placement.node_matrix import MAX_CARDS, Levels
 from fracgpu.placement.policies.least_waste.card_states import CPU_STEP_MILLI, CardStates
-from fracgpu.placement.policies.least_waste.fill_sequences import MAX_CARDS, FillSequences, Levels
+from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from tests.fracgpu.placement.policies.least_waste.wants import MODELS, mix
 
 FILL = FillSequences(mix(), MODELS)

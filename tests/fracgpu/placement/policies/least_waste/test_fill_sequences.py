@@ -5,12 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.policies.least_waste.fill_sequences import (
-    MAX_CARDS,
-    SEQUENCES,
-    FillSequences,
-)
-from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
+from fracgpu.placement.node_matrix import MAX_CARDS, Want
+from fracgpu.placement.policies.least_waste.fill_sequences import SEQUENCES, FillSequences
+from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import (
     EIGHT,
     HALF,

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fracgpu.placement.node_matrix import Want
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass, Want
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 MODELS = ("common", "rare", "other")
 NODES = np.array([0, 1, 2])

@@ -2,11 +2,10 @@
 
 import numpy as np
 
+from fracgpu.placement.node_matrix import NodeTable, Want
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.options import Outcomes
-from fracgpu.placement.policies.least_waste.workload_mix import Want
-from fracgpu.policies.node_table import NodeTable
 from tests.fracgpu.placement.policies.least_waste.wants import (
     HALF,
     MODELS,

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fracgpu.placement.node_matrix import NodeFree, Want
 from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
-from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
-from fracgpu.policies.node_table import NodeFree
+from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import (
     EIGHT,
     EVERY,

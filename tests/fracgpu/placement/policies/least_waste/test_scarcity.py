@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fracgpu.placement.node_matrix import Want
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
-from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix
+from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import EIGHT, HALF, MODELS, PICKY, WHOLE
 
 

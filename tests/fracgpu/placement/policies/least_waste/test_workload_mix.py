@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.placement.policies.least_waste.workload_mix import Want, WorkloadMix, drift_ratio
+from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix, drift_ratio
 from tests.fracgpu.placement.policies.least_waste.wants import HALF, PROCESSOR, WHOLE
 
 

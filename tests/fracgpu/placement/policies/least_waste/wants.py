@@ -1,7 +1,7 @@
 """Small workloads and nodes for the tests of policies."""
 
-from fracgpu.placement.policies.least_waste.workload_mix import PodClass, Want, WorkloadMix
-from fracgpu.policies.node_table import NodeFree
+from fracgpu.placement.node_matrix import NodeFree, Want
+from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix
 
 MODELS = ("A100", "T4")
 

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 from fracgpu.request.dialects.dialect import WHOLE, Options
 from fracgpu.request.dialects.systems.aws import VGPU
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
 
 

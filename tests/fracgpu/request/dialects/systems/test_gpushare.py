@@ -3,7 +3,7 @@ import pytest
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.dialect import WHOLE, MemoryUnit, Options
 from fracgpu.request.dialects.systems.gpushare import COUNT, MEMORY
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import (
     Row,

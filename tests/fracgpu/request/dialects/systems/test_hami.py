@@ -21,7 +21,7 @@ from fracgpu.request.dialects.systems.hami import (
     USE_TYPE,
     USE_UUID,
 )
-from fracgpu.request.language import SliceRequest, Strategy
+from fracgpu.request.need import SliceRequest, Strategy
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, places, read
 

@@ -5,7 +5,7 @@ import pytest
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects import Options, PodPieces, Understood
 from fracgpu.request.dialects.systems.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
 

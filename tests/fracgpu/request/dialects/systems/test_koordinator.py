@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.request.dialects.dialect import WHOLE
 from fracgpu.request.dialects.systems.koordinator import CORE, GPU, MEMORY, RATIO, SHARED
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
 

@@ -5,7 +5,7 @@ import pytest
 from fracgpu.request.dialects import Understood
 from fracgpu.request.dialects.dialect import WHOLE, Options
 from fracgpu.request.dialects.systems.nvidia import GPU, SHARED
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read
 
 IN_THREE = Options(nvidia_replicas=3)

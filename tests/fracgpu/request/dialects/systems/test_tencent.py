@@ -9,7 +9,7 @@ from fracgpu.request.dialects.systems.tencent import (
     VCUDA_CORE,
     VCUDA_MEMORY,
 )
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused, places
 

@@ -15,7 +15,7 @@ from fracgpu.request.dialects.systems.tensor_fusion import (
     MODEL,
     TFLOPS,
 )
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
 

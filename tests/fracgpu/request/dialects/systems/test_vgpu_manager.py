@@ -12,7 +12,7 @@ from fracgpu.request.dialects.systems.vgpu_manager import (
     USE_UUID,
     VGPU,
 )
-from fracgpu.request.language import SliceRequest, Strategy
+from fracgpu.request.need import SliceRequest, Strategy
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
 

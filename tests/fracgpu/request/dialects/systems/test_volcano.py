@@ -2,7 +2,7 @@ import pytest
 
 from fracgpu.request.dialects.dialect import WHOLE, Options
 from fracgpu.request.dialects.systems.volcano import CCE_CORES, CCE_MEMORY, MEMORY, NUMBER, VGPU
-from fracgpu.request.language import SliceRequest
+from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, check, check_refused
 

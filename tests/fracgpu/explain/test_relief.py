@@ -2,10 +2,11 @@
 
 from datetime import timedelta
 
-from fracgpu.explain.answers import RemedyKind, Site, Subject, World
+from fracgpu.explain.answers import RemedyKind
 from fracgpu.explain.explanation import explain
-from fracgpu.relief import lapsing_cordons, leaving_pods, opened_nodes
-from fracgpu.request.language import PodNeed
+from fracgpu.explain.suggestions import lapsing_cordons, leaving_pods, opened_nodes
+from fracgpu.request.need import PodNeed
+from fracgpu.state.cluster_state import Site, Subject, World
 from tests.support.core import a_card, a_need, a_pod_need
 from tests.support.explaining import NOON, Cluster, a_waiting_pod
 

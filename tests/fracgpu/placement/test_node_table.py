@@ -2,8 +2,7 @@
 
 import pytest
 
-from fracgpu.placement.policies.least_waste.workload_mix import Want
-from fracgpu.policies.node_table import NodeFree, NodeTable
+from fracgpu.placement.node_matrix import NodeFree, NodeTable, Want
 from tests.fracgpu.placement.policies.least_waste.wants import (
     HALF,
     MODELS,

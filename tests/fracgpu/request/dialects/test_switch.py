@@ -1,7 +1,7 @@
 import pytest
 
 from fracgpu import names
-from fracgpu.dialects.switch import Enabled, enabled_dialects
+from fracgpu.request.dialects.enablement import Enabled, enabled_dialects
 from fracgpu.request.dialects.registry import NAMES
 
 CLUSTER = frozenset({"hami"})

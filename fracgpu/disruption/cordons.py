@@ -1,0 +1,38 @@
+"""Which cards take nothing new for now, because they are hot or have just cooled."""
+
+from datetime import datetime, timedelta
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Picture, card_level
+from fracgpu.disruption.heat import (
+    CardHeat,
+    Heat,
+)
+from fracgpu.disruption.policy import Policy
+
+
+def cards_to_repel(picture: Picture, *, policy: Policy, now: datetime) -> frozenset[CardUuid]:
+    """Give the cards that no new slice should go to for now.
+
+    Hot ones, those a pod is being moved off, and those just relieved. A card that is not measured
+    any more is left to its own lapsing cordon. Never more than the allowed share of all cards, or
+    a cluster that is hot throughout would turn away every new pod; sources of moves come first.
+    """
+    sources = {it.move.source for it in picture.past if it.under_way}
+    wanted = [
+        uuid
+        for uuid, it in picture.heat.items()
+        if uuid in sources or (picture.reading(uuid) and _repels(it, policy=policy, now=now))
+    ]
+    ranked = sorted(
+        {*wanted, *sources},
+        key=lambda uuid: (uuid not in sources, -card_level(picture, uuid), uuid),
+    )
+    limit = max(1, len(sources), int(policy.max_cordoned_ratio * len(picture.cards())))
+    return frozenset(ranked[:limit])
+
+
+def _repels(heat: CardHeat, *, policy: Policy, now: datetime) -> bool:
+    if heat.heat is Heat.SETTLING:
+        return now - heat.since < timedelta(seconds=policy.settle_s)
+    return heat.heat in (Heat.HOT, Heat.RELIEVING)

@@ -1,0 +1,261 @@
+"""Relief for a hot card: which of its pods to move, and where to.
+
+A move is worth its gain, what it takes off the card, less its cost, what the pod's users feel.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.evictability import pod_refusal
+from fracgpu.disruption.heat import (
+    Heat,
+    PodUse,
+    unrelievable,
+)
+from fracgpu.disruption.move import HeldBack, Move, PastMove, Reason
+from fracgpu.disruption.policy import Policy
+from fracgpu.placement.outcome import Placement
+from fracgpu.placement.placement import place
+from fracgpu.request.need import PodNeed
+from fracgpu.state.cluster_state import Occupant
+
+# Costs of a move, in points (per cent of one card), and how a point of overshoot counts.
+_BASE_COST: Final = 5.0
+
+_NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
+
+_SINGLE_REPLICA_COST: Final = 10.0
+
+_PRIORITY_COST: Final = 5.0
+
+_COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
+
+_OVERSHOOT: Final = 0.25
+
+_FORECAST_WEIGHT: Final = 0.1
+
+
+def relief_of(
+    picture: Picture, card: CardUuid, held: list[HeldBack], *, policy: Policy, now: datetime
+) -> Move | None:
+    """Find the best move off one hot card; every refusal on the way goes to *held*."""
+    refusal = _card_refusal(picture, card, policy=policy, now=now)
+    if refusal is not None:
+        held.append(refusal)
+        return None
+    load = picture.snapshot.card(card)
+    found: list[Move] = []
+    for uid in sorted(load.pods if load else ()):
+        occupant = picture.pods.get(uid)
+        if occupant is None:
+            held.append(HeldBack(subject=uid, reason=Reason.NOT_KNOWN))
+            continue
+        answer = best_move(picture, card, occupant, policy=policy, now=now)
+        if isinstance(answer, Move):
+            found.append(answer)
+        else:
+            held.append(answer)
+    return min(found, key=lambda it: (-it.gain_points, it.pod), default=None)
+
+
+def _card_refusal(
+    picture: Picture, card: CardUuid, *, policy: Policy, now: datetime
+) -> HeldBack | None:
+    reading = picture.reading(card)
+    if reading is None:
+        return HeldBack(subject=card, reason=Reason.NOT_MEASURED)
+    why = unrelievable(reading, policy)
+    if why is not None:
+        return HeldBack(subject=card, reason=Reason[why.name])
+    if _recently(picture.past, policy.card_cooldown_s, now=now, source=card):
+        return HeldBack(subject=card, reason=Reason.CARD_COOLDOWN)
+    node = picture.node_of(card)
+    if any(it.under_way and it.move.source_node == node for it in picture.past):
+        return HeldBack(subject=card, reason=Reason.NODE_BUSY)
+    return None
+
+
+def _recently(
+    past: Sequence[PastMove],
+    cooldown_s: float,
+    *,
+    now: datetime,
+    source: CardUuid | None = None,
+    target: CardUuid | None = None,
+) -> bool:
+    return any(
+        now - it.started_at < timedelta(seconds=cooldown_s)
+        and (
+            (source is not None and it.move.source == source)
+            or (target is not None and target in (it.move.target, it.landed))
+        )
+        for it in past
+    )
+
+
+def best_move(
+    picture: Picture, card: CardUuid, occupant: Occupant, *, policy: Policy, now: datetime
+) -> Move | HeldBack:
+    """Find the best card for one pod of a hot card, or say why it stays."""
+    key = occupant.view.record.key
+    refusal = pod_refusal(picture, occupant, policy=policy, now=now)
+    if refusal is not None:
+        return HeldBack(subject=key, reason=refusal)
+    reading = picture.reading(card)
+    use = reading.pods.get(occupant.uid) if reading else None
+    if reading is None or use is None:
+        return HeldBack(subject=key, reason=Reason.NOT_MEASURED_POD)
+    if use.busy_ratio < policy.min_pod_busy_ratio:
+        return HeldBack(subject=key, reason=Reason.TOO_SMALL)
+    if use.busy_ratio > policy.ceiling_ratio:
+        return HeldBack(subject=key, reason=Reason.TOO_LARGE)
+    targets = list(_targets(picture, card, occupant, use, policy=policy, now=now))
+    if not targets:
+        return HeldBack(subject=key, reason=Reason.NO_TARGET)
+    source_node = occupant.view.record.node
+    cost = _cost(picture, card, occupant)
+    moves = [_move(picture, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
+    best = min(
+        moves,
+        # On ties the node that already has the image.
+        key=lambda it: (-it.gain_points, it.target_node != source_node, it.target_node, it.target),
+    )
+    if best.gain_points <= 0:
+        return HeldBack(subject=key, reason=Reason.NO_GAIN, detail=f"{best.gain_points:.1f} points")
+    return best
+
+
+def _targets(
+    picture: Picture,
+    card: CardUuid,
+    occupant: Occupant,
+    use: PodUse,
+    *,
+    policy: Policy,
+    now: datetime,
+) -> Iterator[tuple[str, CardUuid]]:
+    """Give for each node the card that a replacement would get there, if it may and fits."""
+    need = occupant.view.need
+    assert need is not None, "a pod without a need was refused before"
+    unfit = _unfit(picture, card, occupant, use, policy=policy, now=now)
+    for node, loads in sorted(picture.snapshot.nodes.items()):
+        if loads.cards.keys() <= unfit:
+            continue
+        if not occupant.rules.allows(loads.node.labels, picture.taints.get(node, ())):
+            continue
+        answer = place(loads, need, strategy=picture.strategy, exclude=unfit)
+        if isinstance(answer, Placement):
+            cards = {part.card for slices in answer.assignment.values() for part in slices}
+            if len(cards) == 1:
+                yield node, cards.pop()
+
+
+def _unfit(
+    picture: Picture,
+    source: CardUuid,
+    occupant: Occupant,
+    use: PodUse,
+    *,
+    policy: Policy,
+    now: datetime,
+) -> frozenset[CardUuid]:
+    """Give every card that must not be the target, the source itself among them."""
+    load = picture.snapshot.card(source)
+    model = load.card.model if load else ""
+    left = {
+        it.move.source
+        for it in picture.past
+        if it.move.owner_uid == occupant.owner_uid
+        and now - it.started_at < timedelta(seconds=policy.return_cooldown_s)
+    }
+    sources = {it.move.source for it in picture.past if it.under_way}
+    unfit = {source, *left, *sources}
+    for loads in picture.snapshot.nodes.values():
+        for uuid, it in loads.cards.items():
+            if (
+                it.card.model != model
+                or not _cool_enough(picture, uuid, occupant, use, policy=policy)
+                or _recently(picture.past, policy.card_cooldown_s, now=now, target=uuid)
+            ):
+                unfit.add(uuid)
+    return frozenset(unfit)
+
+
+def _cool_enough(
+    picture: Picture, card: CardUuid, occupant: Occupant, use: PodUse, *, policy: Policy
+) -> bool:
+    heat, reading = picture.heat.get(card), picture.reading(card)
+    if heat is None or heat.heat is not Heat.COOL or reading is None:
+        return False
+    coming = sum(
+        it.move.busy_ratio
+        for it in picture.past
+        if it.under_way and card in (it.move.target, it.landed)
+    )
+    need = occupant.view.need
+    return (
+        reading.forecast_ratio + coming + use.busy_ratio <= policy.ceiling_ratio
+        and reading.level_ratio + coming + use.high_ratio <= policy.hot_ratio
+        and (need is None or _most_mib(need) + policy.free_margin_mib <= reading.free_mib)
+    )
+
+
+def _most_mib(need: PodNeed) -> int:
+    return sum(it.mib for it in need.containers)
+
+
+def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
+    picture: Picture,
+    card: CardUuid,
+    occupant: Occupant,
+    use: PodUse,
+    target: tuple[str, CardUuid],
+    *,
+    cost: float,
+    policy: Policy,
+) -> Move:
+    view = occupant.view
+    reading, there = picture.reading(card), picture.reading(target[1])
+    assert reading is not None, "a source was measured"
+    assert there is not None, "so was a target"
+    hold = picture.snapshot.pods[occupant.uid].holds[card]
+    excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
+    points = 100 * use.busy_ratio
+    gain = (
+        min(points, excess)
+        - _OVERSHOOT * max(0.0, points - excess)
+        - cost
+        - _FORECAST_WEIGHT * 100 * there.forecast_ratio
+    )
+    return Move(
+        pod_uid=occupant.uid,
+        namespace=view.record.namespace,
+        name=view.record.name,
+        owner_uid=occupant.owner_uid,
+        source=card,
+        source_node=view.record.node,
+        target=target[1],
+        target_node=target[0],
+        mib=hold.mib,
+        cores=hold.cores,
+        busy_ratio=use.busy_ratio,
+        level_ratio=reading.level_ratio,
+        gain_points=round(gain, 6),
+    )
+
+
+def _cost(picture: Picture, card: CardUuid, occupant: Occupant) -> float:
+    hold = picture.snapshot.pods[occupant.uid].holds[card]
+    alone = not any(
+        it.owner_uid == occupant.owner_uid and it is not occupant for it in picture.pods.values()
+    )
+    return (
+        _BASE_COST
+        + _NO_SURGE_COST
+        + (_SINGLE_REPLICA_COST if alone else 0.0)
+        + (_PRIORITY_COST if occupant.view.priority > 0 else 0.0)
+        + _COST_PER_10_GIB * hold.mib / (10 * 1024)
+    )

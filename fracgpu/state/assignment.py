@@ -1,0 +1,72 @@
+"""The assignment: a pod's allocation as an annotation, written on its Binding and read back."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.annotations import MAX_ANNOTATION_CHARS
+from fracgpu.cards.card import FULL_CORES, CardUuid
+from fracgpu.errors import WireError
+from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.state.allocation import Assignment, Slice
+from fracgpu.units import MAX_MIB, Mib
+
+
+class _WireSlice(msgspec.Struct, omit_defaults=True):
+    card: str
+    mib: int
+    cores: int = 0
+
+
+_assignment_decoder: Final = msgspec.json.Decoder(dict[str, list[_WireSlice]])
+
+_encoder: Final = msgspec.json.Encoder(order="sorted")
+
+
+def read_assignment(text: str) -> Assignment:
+    """Read ``fracgpu.io/assignment``.
+
+    Raises:
+        WireError: it is not what :func:`write_assignment` writes.
+    """
+    what = names.ASSIGNMENT
+    if len(text) > MAX_ANNOTATION_CHARS:
+        raise WireError(what=what, message=f"{len(text)} characters; want at most a few thousand")
+    try:
+        wire = _assignment_decoder.decode(text)
+    except UNREADABLE as error:
+        raise WireError(what=what, message=str(error)) from error
+    assignment = {}
+    for container, slices in wire.items():
+        fault = _slices_fault(slices)
+        if fault:
+            raise WireError(what=what, message=f"container '{container}' has {fault}")
+        assignment[container] = tuple(
+            Slice(card=CardUuid(it.card), mib=Mib(it.mib), cores=it.cores) for it in slices
+        )
+    if not assignment:
+        raise WireError(what=what, message="no container")
+    return assignment
+
+
+def _slices_fault(slices: Sequence[_WireSlice]) -> str:
+    if not slices:
+        return "no slice"
+    if len({it.card for it in slices}) != len(slices):
+        return "one card twice"
+    for it in slices:
+        if not 1 <= it.mib <= MAX_MIB or not 0 <= it.cores <= FULL_CORES:
+            return f"{it.mib} MiB and {it.cores}% of a card"
+    return ""
+
+
+def write_assignment(assignment: Assignment) -> str:
+    """Write an assignment as compact JSON with sorted keys."""
+    return _encoder.encode(
+        {
+            container: [_WireSlice(card=it.card, mib=it.mib, cores=it.cores) for it in slices]
+            for container, slices in assignment.items()
+        }
+    ).decode()

@@ -1,0 +1,81 @@
+"""The cluster at one moment, as decisions see it: snapshot, pods, what the nodes' objects say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.request.need import Strategy
+from fracgpu.state.pod_info import PodView
+from fracgpu.state.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupant:
+    """A pod on a card, and where else it may go."""
+
+    view: PodView
+    rules: NodeRules
+
+    @property
+    def uid(self) -> str:
+        return self.view.record.uid
+
+    @property
+    def owner_uid(self) -> str:
+        return self.view.owner[2] if self.view.owner else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The pod in question.
+
+    Attributes:
+        rules: which nodes kube-scheduler lets it go to.
+        gates: names of its scheduling gates; kube-scheduler ignores it while there is one.
+    """
+
+    view: PodView
+    rules: NodeRules
+    gates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a node's object says beyond its cards.
+
+    Attributes:
+        cordoned: somebody marked it unschedulable.
+        short: what the pod lacks there besides cards, such as ``Insufficient cpu``.
+    """
+
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    short: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The cluster at one moment.
+
+    Attributes:
+        pods: by UID, those that hold a card at least.
+        sites: by node name; a node that is missing has nothing special.
+        schedulers: the schedulerNames whose kube-scheduler asks our extender.
+        strategy: the cluster's; a pod may name its own.
+        chosen: by node, the cards that the extender would take for the pod in question.
+        preferred_node: the one that it would give all its points; empty where there is none.
+        notes: what could not be found out for certain.
+    """
+
+    snapshot: Snapshot
+    strategy: Strategy
+    chosen: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
+    preferred_node: str = ""
+    notes: tuple[str, ...] = ()
+    pods: Mapping[str, PodView]
+    sites: Mapping[str, Site] = field(default_factory=dict)
+    schedulers: frozenset[str] = frozenset({names.SCHEDULER_NAME})
+    now: datetime

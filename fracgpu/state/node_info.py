@@ -1,0 +1,111 @@
+"""A node object as the core needs it: its cards, cordons, heat and what its host offers."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final, TypeVar
+
+import msgspec
+
+from fracgpu import names
+from fracgpu.cards.annotations import (
+    read_cards,
+    read_cordons,
+    read_foreign,
+    read_heat,
+    read_load_time,
+)
+from fracgpu.cards.card import NodeCards
+from fracgpu.errors import WireError
+from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.resources import host_of
+
+_T = TypeVar("_T")
+
+
+# What we read of Kubernetes objects; unknown fields are skipped unread.
+class _Owner(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+
+
+class _NodeSpec(msgspec.Struct):
+    unschedulable: bool = False
+
+
+class _NodeStatus(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+_node_decoder: Final = msgspec.json.Decoder(_Node)
+
+
+def read_node(body: bytes) -> NodeCards:
+    """Read a node: its cards, cordons and whether it shares them.
+
+    Each annotation is read by itself, and one that cannot be read stands in *unreadable*.
+
+    Raises:
+        WireError: *body* is not a node at all.
+    """
+    try:
+        node = _node_decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="node", message=str(error)) from error
+    meta = node.metadata
+    labels = meta.labels or {}
+    annotations = meta.annotations or {}
+    unreadable: dict[str, str] = {}
+
+    def read(name: str, reader: Callable[[str], _T], missing: _T) -> _T:
+        found = annotations.get(name)
+        if found is None:
+            return missing
+        if not found:
+            unreadable[name] = f"{name}: it is empty; want JSON, or no such annotation"
+            return missing
+        try:
+            return reader(found)
+        except WireError as error:
+            unreadable[name] = str(error)
+            return missing
+
+    conditions = {it.type: it.status for it in node.status.conditions or ()}
+    return NodeCards(
+        node=meta.name,
+        cards=read(names.NODE_CARDS, read_cards, ()),
+        cordons=read(names.NODE_CORDONS, read_cordons, ()),
+        shared=labels.get(names.SHARE_LABEL) == "true",
+        schedulable=not node.spec.unschedulable and conditions.get("Ready", "True") == "True",
+        labels=labels,
+        heat=read(names.NODE_HEAT, read_heat, {}),
+        foreign=read(names.NODE_FOREIGN, read_foreign, {}),
+        load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
+        unreadable=unreadable,
+        host=host_of(node.status.allocatable or {}),
+    )

@@ -1,0 +1,159 @@
+"""Relief for a hot card: the pair of pod and target that is worth most, or why there is none."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.heat import PodUse
+from fracgpu.disruption.move import Plan, Reason
+from fracgpu.disruption.planner import plan_moves
+from fracgpu.disruption.policy import Policy
+from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.units import Mib
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    HOT_CARD,
+    a_node,
+    a_picture,
+    a_reading,
+    an_occupant,
+    two_busy_pods,
+)
+
+
+def plan(picture: Picture, policy: Policy = ACTIVE) -> Plan:
+    return plan_moves(picture, policy=policy, now=NOON)
+
+
+def reasons(found: Plan) -> set[Reason]:
+    return {it.reason for it in found.held}
+
+
+def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
+    found = plan(a_picture())
+
+    (move,) = found.moves
+    assert (move.pod, move.source, move.target) == ("ml/pod-a", HOT_CARD, COOL_CARD)
+    assert (move.source_node, move.target_node, move.mib) == ("n1", "n2", 4000)
+    # min(45, 30) - 0.25 * 15 - (5 + 10 + 4000 MiB / 10 GiB) - 0.1 * 5, in points
+    assert move.gain_points == pytest.approx(30 - 3.75 - 15 - 4000 / 10240 - 0.5)
+    assert found.repel == {HOT_CARD}
+
+
+def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
+    pods = [an_occupant(uid) for uid in ("pod-a", "pod-b", "pod-c")]
+    busy = {"pod-a": 0.12, "pod-b": 0.3, "pod-c": 0.48}
+    picture = a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
+
+    assert [it.pod_uid for it in plan(picture).moves] == ["pod-b"]
+
+
+def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
+    pods = [an_occupant("pod-a", mib=9000), an_occupant("pod-b", mib=1000)]
+
+    assert [it.pod_uid for it in plan(a_picture(occupants=pods)).moves] == ["pod-b"]
+
+
+def test_of_two_targets_the_cooler_one_is_taken() -> None:
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-warm"), a_node("n3", "GPU-idle")]
+    readings = {"GPU-warm": a_reading(0.14), "GPU-idle": a_reading(0.01)}
+
+    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+
+    assert move.target == "GPU-idle"
+
+
+def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
+    nodes = [a_node("n0", "GPU-far"), a_node("n1", HOT_CARD, "GPU-near")]
+    readings = {"GPU-far": a_reading(0.05), "GPU-near": a_reading(0.05)}
+
+    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+
+    assert (move.target, move.target_node) == ("GPU-near", "n1")
+
+
+def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays() -> None:
+    pods = [an_occupant(uid) for uid in ("small", "large", "fine", "unmeasured")]
+    busy = {"small": 0.05, "large": 0.61, "fine": 0.3}
+    found = plan(a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
+
+    assert [it.pod_uid for it in found.moves] == ["fine"]
+    held = {it.subject: it.reason for it in found.held}
+    assert held == {
+        "ml/small": Reason.TOO_SMALL,
+        "ml/large": Reason.TOO_LARGE,
+        "ml/unmeasured": Reason.NOT_MEASURED_POD,
+    }
+
+
+def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
+    picture = a_picture()
+    picture = replace(picture, pods={"pod-b": picture.pods["pod-b"]})
+
+    found = plan(picture, replace(ACTIVE, hold_cycles=0))
+
+    assert ("pod-a", Reason.NOT_KNOWN) in {(it.subject, it.reason) for it in found.held}
+
+
+def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
+    pods = [an_occupant(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
+    pods = [
+        replace(it, view=replace(it.view, rebalance=None, priority=1000)) for it in two_busy_pods()
+    ]
+    warm = a_reading(0.82, pods={"pod-a": 0.41, "pod-b": 0.41})
+
+    found = plan(a_picture(occupants=pods, readings={HOT_CARD: warm, COOL_CARD: a_reading(0.1)}))
+
+    assert found.moves == ()
+    assert reasons(found) == {Reason.NO_GAIN}
+
+
+def test_selectors_and_taints_of_nodes_are_respected() -> None:
+    def only_zone_a(labels: Any, taints: Any) -> bool:
+        return labels.get("zone") == "a" and not taints
+
+    pods = [an_occupant(uid, rules=NodeRules(allows=only_zone_a)) for uid in ("pod-a", "pod-b")]
+    in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
+
+    assert plan(a_picture(occupants=pods)).moves == ()
+    assert len(plan(a_picture(occupants=pods, nodes=in_zone)).moves) == 1
+    tainted = replace(a_picture(occupants=pods, nodes=in_zone), taints={"n2": (Taint(key="x"),)})
+    assert plan(tainted).moves == ()
+
+
+def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
+    need = PodNeed(
+        containers=(
+            ContainerNeed(name="main", mib=Mib(9000)),
+            ContainerNeed(name="side", mib=Mib(9000)),
+        )
+    )
+    pods = [an_occupant(uid, need=need) for uid in ("pod-a", "pod-b")]
+    filler = an_occupant("filler", CardUuid("GPU-c1"), node="n2", mib=10_000, owner=None)
+    other = an_occupant("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
+    nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2")]
+    readings = {"GPU-c1": a_reading(0.05), "GPU-c2": a_reading(0.05)}
+    picture = a_picture(nodes=nodes, occupants=[*pods, filler, other], readings=readings)
+
+    found = plan(picture)
+
+    assert found.moves == ()
+    assert Reason.NO_TARGET in reasons(found)
+
+
+def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
+    bursty = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
+    bursty = replace(
+        bursty, pods={uid: PodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
+    )
+
+    found = plan(a_picture(readings={HOT_CARD: bursty}))
+
+    assert found.moves == ()
+    assert reasons(found) == {Reason.NO_TARGET}
