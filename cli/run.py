@@ -13,7 +13,7 @@ import structlog
 
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.errors import AccessError
-from kube.lease import LeaseLost
+from kube.leader_election import LeaseLost
 from process import logs
 from process.clock import SystemClock
 from process.lifecycle import Service, run_until_stopped

@@ -13,7 +13,7 @@ import structlog
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import EVENTS, Kind
-from kube.lease import micro_time
+from kube.leader_election import micro_time
 
 _log = structlog.get_logger()
 _NOTE_LIMIT: Final = 1024  # bytes; the API server refuses a longer message

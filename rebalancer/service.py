@@ -13,7 +13,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.follow import ConfigFollower
-from kube.lease import Election, LeaseLost
+from kube.leader_election import Election, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry

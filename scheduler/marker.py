@@ -22,7 +22,7 @@ from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodView
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
-from kube.lease import micro_time
+from kube.leader_election import micro_time
 from process.clock import Clock
 from scheduler.book import decode_pod
 

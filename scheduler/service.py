@@ -11,7 +11,7 @@ from kube.events import EventRecorder
 from kube.follow import ConfigFollower
 from kube.informer import Informer
 from kube.kinds import NODES, PDBS, PODS
-from kube.lease import Election
+from kube.leader_election import Election
 from kube.refusals import RefusedEdits
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service

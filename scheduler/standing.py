@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kube.lease import LeaseLost
+from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
 
 
 class Candidate(Protocol):
-    """What we need of :class:`kube.lease.Election`."""
+    """What we need of :class:`kube.leader_election.Election`."""
 
     @property
     def another_leads(self) -> bool: ...

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from kube.client import KubeClient
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import EVENTS, LEASES, NODES, PODS
-from kube.lease import Election, LeaseTimes
+from kube.leader_election import Election, LeaseTimes
 from kube.objects import decode_object
 from kube.retry import RetryPolicy
 from process.clock import SystemClock

@@ -174,7 +174,7 @@ async def test_an_exec_plugin_that_fails_later_is_an_access_error(nowhere: Path)
 
 def test_only_those_who_connect_pay_for_loading_the_client_library() -> None:
     program = (
-        "import sys, kube.client, kube.events, kube.informer, kube.lease\n"
+        "import sys, kube.client, kube.events, kube.informer, kube.leader_election\n"
         "print([name for name in ('aiohttp', 'kubernetes_asyncio') if name in sys.modules])"
     )
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kube.lease import LeaseLost
+from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
 from scheduler.standing import Standing
 

@@ -7,7 +7,7 @@ import pytest
 
 from kube.client import KubeClient
 from kube.kinds import LEASES
-from kube.lease import Election, LeaseLost, LeaseTimes, micro_time
+from kube.leader_election import Election, LeaseLost, LeaseTimes, micro_time
 from kube.retry import RetryPolicy
 from tests.fakes.clock import VirtualClock
 from tests.fakes.leases import Fault, Leases, LeaseTransport
