@@ -1,1 +1,5 @@
-"""Being a good process: clock, settings, logs, probes, TLS and an orderly stop."""
+"""Being a good process: clock, settings, logs, probes, TLS and an orderly stop.
+
+Knows neither Kubernetes nor cards.
+Start with `lifecycle.py`.
+"""
