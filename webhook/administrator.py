@@ -10,7 +10,7 @@ from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.follow import ConfigFollower
 from kube.refusals import RefusedEdits
-from webhook.config import KEY, parse_admission
+from webhook.admission_config import KEY, parse_admission
 from webhook.metrics import WebhookMetrics
 from webhook.rules import Rules
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
-from webhook.patch import Edit
-from webhook.pod import Container, Pod
+from webhook.admission.patch import Edit
+from webhook.admission.pod import Container, Pod
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
 VOID: Final = "void"

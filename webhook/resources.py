@@ -5,9 +5,9 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.request.grant import Grant
+from webhook.admission.patch import Edit, escape
+from webhook.admission.pod import Container, Pod, amounts
 from webhook.environment import places
-from webhook.patch import Edit, escape
-from webhook.pod import Container, Pod, amounts
 
 _GPU_MEM: Final = escape(names.GPU_MEM)
 _GPU_SLOT: Final = escape(names.GPU_SLOT)

@@ -7,7 +7,7 @@ from fracgpu import names
 from fracgpu.request.dialects import DialectSettings
 from fracgpu.request.grant import ClassRule
 from fracgpu.units import Mib
-from webhook.patch import Edit
+from webhook.admission.patch import Edit
 
 UNPROCESSABLE: Final = 422
 UNAVAILABLE: Final = 503

@@ -17,15 +17,15 @@ from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
-from webhook.bounds import judge_size
-from webhook.change import judge_change
+from webhook.admission.bounds import judge_size
+from webhook.admission.mutation import judge_new, refuse_written_keys
+from webhook.admission.pod import MalformedReviewError
+from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
+from webhook.admission.update import judge_change
+from webhook.admission.workload import judge_workload
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.mutation import judge_new, refuse_written_keys
-from webhook.pod import MalformedReviewError
-from webhook.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
 from webhook.settings import WebhookSettings
-from webhook.workload import judge_workload
 
 log = structlog.get_logger()
 

@@ -17,8 +17,8 @@ from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
 from webhook.administrator import AdministratorsRules
+from webhook.card_classes import Inventory
 from webhook.certificate import SecretCertificate
-from webhook.inventory import Inventory
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
 from webhook.rules import Rules

@@ -21,8 +21,8 @@ from scheduler.announcement import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.cards import open_cards
-from webhook.config import KEY as ADMISSION_KEY
-from webhook.config import parse_admission
+from webhook.admission_config import KEY as ADMISSION_KEY
+from webhook.admission_config import parse_admission
 from webhook.rules import Rules
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -11,9 +11,9 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.units import Mib
 from simulator.patches import json_patch
 from simulator.quantities import canonical
-from webhook.change import judge_change
-from webhook.mutation import judge_new
-from webhook.pod import Pod, read_pod, read_stored_pod
+from webhook.admission.mutation import judge_new
+from webhook.admission.pod import Pod, read_pod, read_stored_pod
+from webhook.admission.update import judge_change
 from webhook.rules import Outcome, Patch, Rules
 
 Json = dict[str, Any]

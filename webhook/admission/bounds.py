@@ -14,7 +14,7 @@ from fracgpu.request.bounds import (
     MAX_NAME_CHARS,
     MAX_RESOURCES,
 )
-from webhook.pod import Container, Pod
+from webhook.admission.pod import Container, Pod
 from webhook.rules import Outcome, Refusal, Untouched
 
 # Building objects out of hostile JSON takes 60 ns a byte. The API server stores annotations of at

@@ -5,10 +5,10 @@ import pytest
 
 from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
-from webhook.pod import MalformedReviewError
-from webhook.review import read_review
+from webhook.admission.pod import MalformedReviewError
+from webhook.admission.review import read_review
+from webhook.admission.workload import judge_workload
 from webhook.rules import OURS, Outcome, Refusal, Rules, Untouched, WorkloadKind
-from webhook.workload import judge_workload
 
 GROUPS = {
     "Deployment": "apps",

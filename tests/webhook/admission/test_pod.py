@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.k8s.container import ContainerKind
 from tests.webhook.builders import a_container, a_pod
-from webhook.pod import EnvVar, MalformedReviewError, amounts, read_pod, specs
+from webhook.admission.pod import EnvVar, MalformedReviewError, amounts, read_pod, specs
 
 
 def test_containers_are_seen_init_containers_first_with_their_kind_and_amounts() -> None:

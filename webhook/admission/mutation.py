@@ -26,13 +26,13 @@ from fracgpu.request.grant_note import (
     words_of,
 )
 from fracgpu.request.need import PodRequest
-from webhook.affinity import node_edits, requirements
-from webhook.bounds import asks_us, judge_bounds
+from webhook.admission.bounds import asks_us, judge_bounds
+from webhook.admission.limit_range import blame_limit_range
+from webhook.admission.misplaced_keys import refuse_misplaced
+from webhook.admission.patch import Edit, escape
+from webhook.admission.pod import NO_META, Pod, specs
+from webhook.admission.pod_edits import node_edits, requirements
 from webhook.environment import refuse_chosen_cards, void_edits
-from webhook.limit_range import blame_limit_range
-from webhook.misplaced import refuse_misplaced
-from webhook.patch import Edit, escape
-from webhook.pod import NO_META, Pod, specs
 from webhook.resources import resource_edits
 from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rules, Untouched
 

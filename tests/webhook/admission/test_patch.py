@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.patches import json_patch
-from webhook.patch import Edit, escape
+from webhook.admission.patch import Edit, escape
 
 
 @given(st.text())

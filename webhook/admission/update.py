@@ -7,11 +7,11 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.request.grant_note import Granted, read_granted
 from fracgpu.request.language import read_request
-from webhook.affinity import node_edits
-from webhook.bounds import judge_bounds
+from webhook.admission.bounds import judge_bounds
+from webhook.admission.patch import Edit, escape
+from webhook.admission.pod import Pod, amounts, specs
+from webhook.admission.pod_edits import node_edits
 from webhook.environment import places
-from webhook.patch import Edit, escape
-from webhook.pod import Pod, amounts, specs
 from webhook.rules import OURS, Outcome, Patch, Refusal, Rules, Untouched
 
 # What a pod asks is settled when it is created; how it may be moved is not.

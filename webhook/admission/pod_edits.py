@@ -6,8 +6,8 @@ from typing import Final
 from fracgpu import names
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import Requirement
-from webhook.patch import Edit
-from webhook.pod import Affinity, NodeSelector, Term
+from webhook.admission.patch import Edit
+from webhook.admission.pod import Affinity, NodeSelector, Term
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 

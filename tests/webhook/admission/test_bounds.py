@@ -25,13 +25,13 @@ from tests.webhook.builders import (
     parsed,
 )
 from tests.webhook.world import a_webhook
-from webhook.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, judge_bounds, judge_size
-from webhook.change import judge_change
-from webhook.mutation import judge_new
-from webhook.pod import MalformedReviewError
-from webhook.review import read_pods, read_review, write_allowed, write_refused
+from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, judge_bounds, judge_size
+from webhook.admission.mutation import judge_new
+from webhook.admission.pod import MalformedReviewError
+from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
+from webhook.admission.update import judge_change
+from webhook.admission.workload import judge_workload
 from webhook.rules import Outcome, Refusal, Rules, Untouched, WorkloadKind
-from webhook.workload import judge_workload
 
 ALL = {"fracgpu.io/dialects": "all"}
 # What the adversary looks at: as many classes as cards.

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
+from tests.webhook.admission.test_mutation import admitted, amounts, has, more
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored, worded
-from tests.webhook.test_mutation import admitted, amounts, has, more
 from webhook.rules import OTHER, Patch, Refusal, Untouched
 
 CLASS = "of a card that shares 81920 MiB"

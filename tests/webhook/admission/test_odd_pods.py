@@ -4,9 +4,9 @@ import json
 
 from benchmarks._odd_reviews import odd_reviews
 from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
-from webhook.mutation import judge_new
-from webhook.pod import MalformedReviewError, Pod
-from webhook.review import read_pods, read_review
+from webhook.admission.mutation import judge_new
+from webhook.admission.pod import MalformedReviewError, Pod
+from webhook.admission.review import read_pods, read_review
 from webhook.rules import Outcome, Patch, Untouched
 
 ALL = {"fracgpu.io/dialects": "all"}

@@ -29,8 +29,8 @@ from tests.webhook.builders import (
     stored,
     worded,
 )
-from webhook.mutation import NOT_READ_YET, judge_new
-from webhook.pod import specs
+from webhook.admission.mutation import NOT_READ_YET, judge_new
+from webhook.admission.pod import specs
 from webhook.rules import OURS, Patch, Refusal, Rules, Untouched
 
 SHARED = {"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}

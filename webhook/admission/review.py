@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from fracgpu.errors import shorten_bytes
-from webhook.patch import Edit
-from webhook.pod import MalformedReviewError, Pod, decode, read_pod, read_stored_pod
+from webhook.admission.patch import Edit
+from webhook.admission.pod import MalformedReviewError, Pod, decode, read_pod, read_stored_pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"

@@ -9,11 +9,11 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
-from webhook.bounds import MAX_TEMPLATES, asks_in_json, judge_size
-from webhook.misplaced import requests_among
-from webhook.mutation import NO_LABELS, NOT_READ_YET, judge_new
-from webhook.pod import MalformedReviewError, decode, read_pod
-from webhook.review import Review, kind_of
+from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, judge_size
+from webhook.admission.misplaced_keys import requests_among
+from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, judge_new
+from webhook.admission.pod import MalformedReviewError, decode, read_pod
+from webhook.admission.review import Review, kind_of
 from webhook.rules import (
     BUILT_IN_WORKLOADS,
     OURS,

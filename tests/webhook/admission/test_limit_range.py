@@ -2,7 +2,7 @@ import pytest
 
 from fracgpu.errors import RequestError
 from tests.webhook.builders import a_container, a_pod, judged
-from webhook.limit_range import ANNOTATION, blame_limit_range
+from webhook.admission.limit_range import ANNOTATION, blame_limit_range
 from webhook.rules import Refusal
 
 MEM = "fracgpu.io/gpu-mem"

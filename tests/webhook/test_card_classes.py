@@ -17,7 +17,7 @@ from simulator.apiserver import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.waiting import until_true
-from webhook.inventory import Inventory
+from webhook.card_classes import Inventory
 
 
 @asynccontextmanager

@@ -5,9 +5,9 @@ from fracgpu.request.grant_note import Requirement
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
-from webhook.affinity import node_edits, requirements
-from webhook.pod import Affinity, NodeAffinity, NodeSelector, Term
-from webhook.pod import Requirement as Present
+from webhook.admission.pod import Affinity, NodeAffinity, NodeSelector, Term
+from webhook.admission.pod import Requirement as Present
+from webhook.admission.pod_edits import node_edits, requirements
 
 SHARED = Requirement(key="fracgpu.io/share", operator="In", values=("true",))
 REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"

@@ -8,15 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.webhook.builders import Json, a_pod, a_review
-from webhook.patch import Edit
-from webhook.pod import MalformedReviewError
-from webhook.review import (
-    Operation,
-    read_pods,
-    read_review,
-    write_allowed,
-    write_refused,
-)
+from webhook.admission.patch import Edit
+from webhook.admission.pod import MalformedReviewError
+from webhook.admission.review import Operation, read_pods, read_review, write_allowed, write_refused
 
 UID = "9e8992f7-5761-4a27-a7b0-501b0d61c7f6"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.webhook.builders import a_pod, judged
-from webhook.misplaced import requests_among
+from webhook.admission.misplaced_keys import requests_among
 from webhook.rules import Refusal, Untouched
 
 

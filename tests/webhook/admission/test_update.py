@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.webhook.admission.test_mutation import required
 from tests.webhook.builders import (
     Json,
     a_container,
@@ -13,7 +14,6 @@ from tests.webhook.builders import (
     judged_change,
     stored,
 )
-from tests.webhook.test_mutation import required
 from webhook.rules import Patch, Untouched
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
