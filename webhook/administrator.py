@@ -10,9 +10,8 @@ from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.follow import ConfigFollower
 from kube.refusals import RefusedEdits
-from webhook.admission_config import KEY, parse_admission
+from webhook.admission_config import KEY, Rules, parse_admission
 from webhook.metrics import WebhookMetrics
-from webhook.rules import Rules
 
 
 class AdministratorsRules:

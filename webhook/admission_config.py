@@ -1,27 +1,71 @@
-"""The ``admission`` key of the ConfigMap: a YAML mapping in camelCase, read strictly."""
+"""What the administrator decides about admission: the key ``admission`` of the ConfigMap.
+
+The key is a YAML mapping in camelCase, read strictly; `Rules` is what it says.
+"""
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fracgpu import config
+from fracgpu import config, names
 from fracgpu.cards.card_class import model_key
 from fracgpu.errors import WireError
-from fracgpu.request.dialects import read_dialect_settings
+from fracgpu.request.dialects import DialectSettings, read_dialect_settings
 from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS
 from fracgpu.request.grant import ClassRule
 from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
 from kube.follow import strict_mapping
-from webhook.rules import BUILT_IN_WORKLOADS, Rules, WorkloadKind
 
 KEY: Final = config.ADMISSION
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+
 _KIND: Final = re.compile(r"[A-Z][A-Za-z0-9]{0,62}", re.ASCII)
+
 _PATH: Final = re.compile(r"[A-Za-z0-9_*-]{1,63}(\.[A-Za-z0-9_*-]{1,63}){0,15}", re.ASCII)
+
 _MOST_WORKLOADS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadKind:
+    """A kind whose objects hold pod templates.
+
+    Attributes:
+        group: API group, empty for the core.
+        templates: paths of the templates, such as ``spec.template``; ``*`` is any key or index.
+    """
+
+    group: str
+    kind: str
+    templates: tuple[str, ...] = ("spec.template",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the administrator decided about admission.
+
+    Attributes:
+        scheduler_name: the scheduler that pods with a grant get; empty leaves their own.
+        agent_users: who may write ``fracgpu.io/wired``.
+        card_classes: which card class a share is a share of, and whether pods may wait for one.
+        void_others: whether containers without a grant, in pods that ask, are kept from all cards.
+        label_reserved_mib: what comes off each card that only node labels speak of.
+        excluded_namespaces: where requests are left alone, with a warning.
+        dialects: which are on where a namespace says nothing, and what they leave to the cluster.
+        workloads: kinds whose pod templates are read, beside the built-in ones.
+    """
+
+    scheduler_name: str = names.SCHEDULER_NAME
+    agent_users: frozenset[str] = frozenset()
+    card_classes: ClassRule = field(default_factory=ClassRule)
+    void_others: bool = True
+    label_reserved_mib: Mib = Mib(0)
+    excluded_namespaces: frozenset[str] = frozenset()
+    dialects: DialectSettings = field(default_factory=DialectSettings)
+    workloads: tuple[WorkloadKind, ...] = ()
 
 
 def parse_admission(text: str, *, base: Rules) -> Rules:
@@ -153,3 +197,14 @@ def _number(value: object, *, low: int, high: int, wanted: str) -> int:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:119]}…"  # noqa: PLR2004 - about a line
+
+
+BUILT_IN_WORKLOADS: Final = (
+    *(
+        WorkloadKind(group="apps", kind=kind)
+        for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
+    ),
+    WorkloadKind(group="", kind="ReplicationController"),
+    WorkloadKind(group="batch", kind="Job"),
+    WorkloadKind(group="batch", kind="CronJob", templates=("spec.jobTemplate.spec.template",)),
+)

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from webhook.rules import NO_DIALECT
+from webhook.admission.verdict import NO_DIALECT
 
 # The API server waits 10 s for a webhook; anything near a tenth of that deserves to be seen.
 _BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)

@@ -22,9 +22,10 @@ from webhook.admission.mutation import judge_new, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import judge_change
+from webhook.admission.verdict import NO_DIALECT, Outcome, Patch, Refusal, Untouched
 from webhook.admission.workload import judge_workload
+from webhook.admission_config import Rules
 from webhook.metrics import Decision, WebhookMetrics
-from webhook.rules import NO_DIALECT, Outcome, Patch, Refusal, Rules, Untouched
 from webhook.settings import WebhookSettings
 
 log = structlog.get_logger()

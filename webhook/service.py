@@ -17,11 +17,11 @@ from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
 from webhook.administrator import AdministratorsRules
+from webhook.admission_config import Rules
 from webhook.card_classes import Inventory
 from webhook.certificate import SecretCertificate
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
-from webhook.rules import Rules
 from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 

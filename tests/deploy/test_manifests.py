@@ -22,8 +22,7 @@ from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.cards import open_cards
 from webhook.admission_config import KEY as ADMISSION_KEY
-from webhook.admission_config import parse_admission
-from webhook.rules import Rules
+from webhook.admission_config import Rules, parse_admission
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OVERLAYS = DEPLOY.parent / "overlays"

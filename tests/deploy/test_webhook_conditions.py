@@ -9,7 +9,7 @@ import yaml
 
 from fracgpu import names
 from fracgpu.request.dialects.registry import DIALECTS
-from webhook.rules import BUILT_IN_WORKLOADS
+from webhook.admission_config import BUILT_IN_WORKLOADS
 
 Json = dict[str, Any]
 

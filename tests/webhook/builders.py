@@ -14,7 +14,8 @@ from simulator.quantities import canonical
 from webhook.admission.mutation import judge_new
 from webhook.admission.pod import Pod, read_pod, read_stored_pod
 from webhook.admission.update import judge_change
-from webhook.rules import Outcome, Patch, Rules
+from webhook.admission.verdict import Outcome, Patch
+from webhook.admission_config import Rules
 
 Json = dict[str, Any]
 

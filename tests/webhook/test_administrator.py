@@ -12,8 +12,8 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from tests.support.waiting import until, until_true
 from webhook.administrator import AdministratorsRules
+from webhook.admission_config import Rules
 from webhook.metrics import WebhookMetrics
-from webhook.rules import Rules
 
 SPACE = "fracgpu-system"
 

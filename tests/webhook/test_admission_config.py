@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from fracgpu.request.dialects import DialectSettings, MemoryUnit, Options
 from fracgpu.request.grant import ClassRule
 from fracgpu.units import Mib
-from webhook.admission_config import parse_admission
-from webhook.rules import Rules, WorkloadKind
+from webhook.admission_config import Rules, WorkloadKind, parse_admission
 
 BASE = Rules(scheduler_name="mine", agent_users=frozenset({"agent"}))
 

@@ -1,4 +1,5 @@
-from webhook.rules import BUILT_IN_WORKLOADS, OURS, Patch, Refusal, Untouched
+from webhook.admission.verdict import OURS, Patch, Refusal, Untouched
+from webhook.admission_config import BUILT_IN_WORKLOADS
 
 
 def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> None:

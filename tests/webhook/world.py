@@ -19,8 +19,8 @@ from process.telemetry import Readiness
 from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
+from webhook.admission_config import Rules
 from webhook.metrics import WebhookMetrics
-from webhook.rules import Rules
 from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 

@@ -15,7 +15,7 @@ from fracgpu.request.bounds import (
     MAX_RESOURCES,
 )
 from webhook.admission.pod import Container, Pod
-from webhook.rules import Outcome, Refusal, Untouched
+from webhook.admission.verdict import Outcome, Refusal, Untouched
 
 # Building objects out of hostile JSON takes 60 ns a byte. The API server stores annotations of at
 # most 256 KiB (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.

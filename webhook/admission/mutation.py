@@ -31,10 +31,15 @@ from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.misplaced_keys import refuse_misplaced
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import NO_META, Pod, specs
-from webhook.admission.pod_edits import node_edits, requirements
-from webhook.environment import refuse_chosen_cards, void_edits
-from webhook.resources import resource_edits
-from webhook.rules import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Rules, Untouched
+from webhook.admission.pod_edits import (
+    node_edits,
+    refuse_chosen_cards,
+    requirements,
+    resource_edits,
+    void_edits,
+)
+from webhook.admission.verdict import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Untouched
+from webhook.admission_config import Rules
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 

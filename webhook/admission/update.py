@@ -10,9 +10,9 @@ from fracgpu.request.language import read_request
 from webhook.admission.bounds import judge_bounds
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import Pod, amounts, specs
-from webhook.admission.pod_edits import node_edits
-from webhook.environment import places
-from webhook.rules import OURS, Outcome, Patch, Refusal, Rules, Untouched
+from webhook.admission.pod_edits import node_edits, places
+from webhook.admission.verdict import OURS, Outcome, Patch, Refusal, Untouched
+from webhook.admission_config import Rules
 
 # What a pod asks is settled when it is created; how it may be moved is not.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)

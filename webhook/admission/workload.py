@@ -14,16 +14,8 @@ from webhook.admission.misplaced_keys import requests_among
 from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, judge_new
 from webhook.admission.pod import MalformedReviewError, decode, read_pod
 from webhook.admission.review import Review, kind_of
-from webhook.rules import (
-    BUILT_IN_WORKLOADS,
-    OURS,
-    Outcome,
-    Patch,
-    Refusal,
-    Rules,
-    Untouched,
-    WorkloadKind,
-)
+from webhook.admission.verdict import OURS, Outcome, Patch, Refusal, Untouched
+from webhook.admission_config import BUILT_IN_WORKLOADS, Rules, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])

@@ -30,8 +30,9 @@ from webhook.admission.mutation import judge_new
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import judge_change
+from webhook.admission.verdict import Outcome, Refusal, Untouched
 from webhook.admission.workload import judge_workload
-from webhook.rules import Outcome, Refusal, Rules, Untouched, WorkloadKind
+from webhook.admission_config import Rules, WorkloadKind
 
 ALL = {"fracgpu.io/dialects": "all"}
 # What the adversary looks at: as many classes as cards.

@@ -7,7 +7,7 @@ import pytest
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
 from tests.webhook.admission.test_mutation import admitted, amounts, has, more
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored, worded
-from webhook.rules import OTHER, Patch, Refusal, Untouched
+from webhook.admission.verdict import OTHER, Patch, Refusal, Untouched
 
 CLASS = "of a card that shares 81920 MiB"
 

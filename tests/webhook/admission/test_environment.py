@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.errors import RequestError
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.environment import places, refuse_chosen_cards, void_edits
+from webhook.admission.pod_edits import places, refuse_chosen_cards, void_edits
 
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 

@@ -3,7 +3,7 @@ import pytest
 from fracgpu.errors import RequestError
 from tests.webhook.builders import a_container, a_pod, judged
 from webhook.admission.limit_range import ANNOTATION, blame_limit_range
-from webhook.rules import Refusal
+from webhook.admission.verdict import Refusal
 
 MEM = "fracgpu.io/gpu-mem"
 BLAME = (

@@ -2,7 +2,7 @@ import pytest
 
 from tests.webhook.builders import a_pod, judged
 from webhook.admission.misplaced_keys import requests_among
-from webhook.rules import Refusal, Untouched
+from webhook.admission.verdict import Refusal, Untouched
 
 
 @pytest.mark.parametrize(

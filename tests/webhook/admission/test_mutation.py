@@ -31,7 +31,8 @@ from tests.webhook.builders import (
 )
 from webhook.admission.mutation import NOT_READ_YET, judge_new
 from webhook.admission.pod import specs
-from webhook.rules import OURS, Patch, Refusal, Rules, Untouched
+from webhook.admission.verdict import OURS, Patch, Refusal, Untouched
+from webhook.admission_config import Rules
 
 SHARED = {"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}
 

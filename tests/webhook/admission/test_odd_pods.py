@@ -7,7 +7,7 @@ from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
 from webhook.admission.mutation import judge_new
 from webhook.admission.pod import MalformedReviewError, Pod
 from webhook.admission.review import read_pods, read_review
-from webhook.rules import Outcome, Patch, Untouched
+from webhook.admission.verdict import Outcome, Patch, Untouched
 
 ALL = {"fracgpu.io/dialects": "all"}
 

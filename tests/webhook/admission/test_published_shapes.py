@@ -11,7 +11,7 @@ import pytest
 from fracgpu.request.dialects import DialectSettings, Options
 from fracgpu.request.dialects.registry import DIALECTS
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored
-from webhook.rules import Outcome, Patch, Refusal
+from webhook.admission.verdict import Outcome, Patch, Refusal
 
 SCHEDULER = "schedulerName"
 REMOVED, WARNED, REFUSED = "removed", "warned", "refused"

@@ -6,7 +6,7 @@ from fracgpu.request.grant import Grant
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import a_container, a_pod, parsed
-from webhook.resources import resource_edits
+from webhook.admission.pod_edits import resource_edits
 
 MEM, SLOT = "/fracgpu.io~1gpu-mem", "/fracgpu.io~1gpu-slot"
 WRITTEN = {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "2"}

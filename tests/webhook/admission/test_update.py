@@ -14,7 +14,7 @@ from tests.webhook.builders import (
     judged_change,
     stored,
 )
-from webhook.rules import Patch, Untouched
+from webhook.admission.verdict import Patch, Untouched
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY = required([{"matchExpressions": [ZONE]}])

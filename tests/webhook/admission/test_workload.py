@@ -7,8 +7,9 @@ from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_review
+from webhook.admission.verdict import OURS, Outcome, Refusal, Untouched
 from webhook.admission.workload import judge_workload
-from webhook.rules import OURS, Outcome, Refusal, Rules, Untouched, WorkloadKind
+from webhook.admission_config import Rules, WorkloadKind
 
 GROUPS = {
     "Deployment": "apps",
