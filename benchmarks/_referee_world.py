@@ -18,7 +18,7 @@ from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from process.clock import SystemClock
-from scheduler.book import AnyPod, decode_any_pod
+from scheduler.cache.event_handlers import AnyPod, decode_any_pod
 from scheduler.core import Core
 
 # The referee counts in thousandths of a card; each stands for so many MiB, so none is rounded.

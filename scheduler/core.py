@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from fracgpu.k8s.resources import requested
+from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.fit_index import Survey
 from fracgpu.placement.node_matrix import Board
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import MAX_SCORE
+from fracgpu.placement.policies.least_waste.order import WasteOrder
 from fracgpu.request.need import Strategy
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from process.clock import Clock
-from scheduler.book import Book
-from scheduler.choice import CardChooser, choose_cards
-from scheduler.extender import Extender
-from scheduler.patience import News
-from scheduler.protocol import ExtenderArgs
-from scheduler.roster import Roster
-from scheduler.waste import WasteOrder
+from scheduler.cache.event_handlers import Book
+from scheduler.extender.api import ExtenderArgs
+from scheduler.extender.filter import Extender
+from scheduler.extender.stale_cache_retry import News
 
 
 class Core:

@@ -17,8 +17,8 @@ from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError
 from process.clock import Clock
-from scheduler.book import AnyPod
-from scheduler.marker import Marker
+from scheduler.cache.event_handlers import AnyPod
+from scheduler.cache.pod_marker import Marker
 
 log = structlog.get_logger()
 

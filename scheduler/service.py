@@ -18,24 +18,24 @@ from process.lifecycle import Running, Service
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler import policy
-from scheduler.announcement import Announcement, Endpoint
-from scheduler.assumptions import Assumptions, Times
-from scheduler.audit import Audit
-from scheduler.binder import Binder
-from scheduler.book import decode_any_pod, decode_node, waiting
+from scheduler.cache.assumptions import Assumptions, Times
+from scheduler.cache.comparer import Audit
+from scheduler.cache.event_handlers import decode_any_pod, decode_node, waiting
+from scheduler.cache.pod_marker import Marker
 from scheduler.certificate import SecretCertificate
 from scheduler.core import Core
+from scheduler.extender.bind import Binder
+from scheduler.extender.preempt import Preemptor, decode_budget
+from scheduler.extender.server import ExtenderServer
+from scheduler.extender.stale_cache_retry import PatientFilter
 from scheduler.fence import Fence
-from scheduler.marker import Marker
+from scheduler.leader_endpoint import Announcement, Endpoint
 from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
-from scheduler.patience import PatientFilter
-from scheduler.preemptor import Preemptor, decode_budget
-from scheduler.server import ExtenderServer
+from scheduler.pod_activator import Waker
 from scheduler.settings import SchedulerSettings
-from scheduler.skew import Skew
 from scheduler.standing import Standing
-from scheduler.waker import Waker
+from scheduler.version_skew import Skew
 
 _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two looks at whether the workload is another one by now

@@ -7,12 +7,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import Placement
+from fracgpu.placement.policies.least_waste.order import WasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeLoads
-from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
-from scheduler.waste import WasteOrder
 from simulator.replay.state import NOW, FleetState
 from simulator.replay.workload import ReplayPod, Workload
 

@@ -14,9 +14,9 @@ from fracgpu.placement.node_matrix import Board, Rows
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, holds_by_card
 from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeLoads, PodHolds
-from scheduler.roster import Roster
 from simulator.replay.workload import ReplayPod
 
 NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time

@@ -20,7 +20,7 @@ from fracgpu.state.pod_info import read_pod
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.book import decode_any_pod
+from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import Core
 from tests.benchmarks.referee_world import WHOLE, Cluster, Pod
 from tests.fakes.clock import VirtualClock

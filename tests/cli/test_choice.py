@@ -24,7 +24,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from kube.objects import ObjectKey
-from scheduler.book import decode_any_pod
+from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import Core
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node

@@ -17,7 +17,7 @@ from fracgpu.request.need import Strategy
 from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
-from scheduler.announcement import PORT_NAME
+from scheduler.leader_endpoint import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
 from simulator.cards import open_cards

@@ -9,7 +9,7 @@ from fracgpu.state.pod_info import PodView, read_pod
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.core import Core
-from scheduler.protocol import ExtenderArgs
+from scheduler.extender.api import ExtenderArgs
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 

@@ -12,9 +12,11 @@ from prometheus_client import CollectorRegistry
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.k8s.disruption_budget import Budget
+from fracgpu.placement.card_choice import CardChooser
 from fracgpu.placement.fit_index import Survey
 from fracgpu.placement.node_matrix import Board
 from fracgpu.request.need import Strategy
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodView, read_pod
@@ -22,18 +24,16 @@ from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
-from scheduler.assumptions import Assumptions, Times
-from scheduler.binder import Binder
-from scheduler.book import AnyPod, Book, decode_any_pod, waiting
-from scheduler.choice import CardChooser
-from scheduler.extender import Extender
-from scheduler.marker import Marker
+from scheduler.cache.assumptions import Assumptions, Times
+from scheduler.cache.event_handlers import AnyPod, Book, decode_any_pod, waiting
+from scheduler.cache.pod_marker import Marker
+from scheduler.extender.api import BindingArgs, ExtenderArgs
+from scheduler.extender.bind import Binder
+from scheduler.extender.filter import Extender
+from scheduler.extender.preempt import Preemptor
+from scheduler.extender.stale_cache_retry import News
 from scheduler.metrics import SchedulerMetrics
-from scheduler.patience import News
-from scheduler.preemptor import Preemptor
-from scheduler.protocol import BindingArgs, ExtenderArgs
-from scheduler.roster import Roster
-from scheduler.waker import Waker
+from scheduler.pod_activator import Waker
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 

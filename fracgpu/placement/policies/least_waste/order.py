@@ -34,8 +34,8 @@ from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import Roster
 from process.clock import Clock
-from scheduler.roster import Roster
 
 log = structlog.get_logger()
 
@@ -192,7 +192,7 @@ class WasteOrder:
         return self._accepted[globs]
 
     def quality(self, need: PodNeed | None, host: Host, rows: Rows) -> NDArray[np.float64] | None:
-        """Judge nodes on which a pod fits; see `scheduler.extender.NodeOrder`.
+        """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeOrder`.
 
         A pod without a need takes CPU and memory of a node, and no card.
         """

@@ -7,7 +7,7 @@ from fracgpu.k8s.disruption_budget import Budget
 from fracgpu.names import ASSIGNMENT
 from fracgpu.state.pod_info import read_pod
 from kube.informer import ChangeType
-from scheduler.protocol import PreemptionArgs
+from scheduler.extender.api import PreemptionArgs
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
 

@@ -24,7 +24,7 @@ from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
 from kube.leader_election import micro_time
 from process.clock import Clock
-from scheduler.book import decode_pod
+from scheduler.cache.event_handlers import decode_pod
 
 
 class PodMarker(Protocol):

@@ -8,7 +8,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.names import ASSIGNMENT
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.book import decode_node, decode_pod
+from scheduler.cache.event_handlers import decode_node, decode_pod
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 

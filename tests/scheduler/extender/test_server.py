@@ -13,14 +13,14 @@ import pytest
 
 from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
-from scheduler.patience import PatientFilter
-from scheduler.server import ExtenderServer
+from scheduler.extender.server import ExtenderServer
+from scheduler.extender.stale_cache_retry import PatientFilter
 from scheduler.standing import Standing
 from tests.scheduler.test_standing import AnElection
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
 
-RECORDED = Path(__file__).parents[1] / "contracts" / "kube_scheduler"
+RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
 
 class Served:

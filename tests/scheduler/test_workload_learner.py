@@ -11,13 +11,13 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import Host
 from fracgpu.names import ASSIGNMENT, MODEL
 from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.policies.least_waste.order import WasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import read_bound
 from fracgpu.state.pod_info import PodView, read_pod
-from scheduler.book import Book
-from scheduler.extender import Extender
-from scheduler.protocol import ExtenderArgs
-from scheduler.waste import WasteOrder
+from scheduler.cache.event_handlers import Book
+from scheduler.extender.api import ExtenderArgs
+from scheduler.extender.filter import Extender
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod, some_cards
 

@@ -17,7 +17,7 @@ from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
 from process.clock import Clock
-from scheduler.book import AnyPod
+from scheduler.cache.event_handlers import AnyPod
 
 log = structlog.get_logger()
 

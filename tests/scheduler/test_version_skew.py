@@ -8,7 +8,7 @@ import pytest
 
 from kube.errors import Unavailable
 from kube.kinds import PODS, Kind
-from scheduler.skew import Release, Skew, kube_scheduler_of, problem_of, release_of
+from scheduler.version_skew import Release, Skew, kube_scheduler_of, problem_of, release_of
 from tests.fakes.clock import VirtualClock
 
 

@@ -9,13 +9,13 @@ from aiohttp import web
 
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
-from scheduler import protocol
-from scheduler.binder import Binder
-from scheduler.extender import Extender
+from scheduler.extender import api
+from scheduler.extender.api import FilterResult, ProtocolError
+from scheduler.extender.bind import Binder
+from scheduler.extender.filter import Extender
+from scheduler.extender.preempt import Preemptor
+from scheduler.extender.stale_cache_retry import PatientFilter
 from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
-from scheduler.patience import PatientFilter
-from scheduler.preemptor import Preemptor
-from scheduler.protocol import FilterResult, ProtocolError
 from scheduler.standing import Standing
 
 log = structlog.get_logger()
@@ -68,29 +68,29 @@ class ExtenderServer(HttpServer):
         super().__init__(app, host=host, port=port, ssl_context=ssl_context)
 
     async def _filter(self, body: bytes) -> bytes:
-        args = protocol.read_args(body)
+        args = api.read_args(body)
         why_not = self._standing.why_not()
         result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
-        return protocol.write_filter_result(result, args)
+        return api.write_filter_result(result, args)
 
     async def _prioritize(self, body: bytes) -> bytes:
-        args = protocol.read_args(body)
+        args = api.read_args(body)
         why_not = self._standing.why_not()
         if why_not:
             raise NotReady(why_not)
-        return protocol.write_priorities(args.node_names, self._extender.prioritize(args))
+        return api.write_priorities(args.node_names, self._extender.prioritize(args))
 
     async def _preempt(self, body: bytes) -> bytes:
-        args = protocol.read_preemption_args(body)
+        args = api.read_preemption_args(body)
         why_not = self._standing.why_not()
         if why_not:
             raise NotReady(why_not)
-        return protocol.write_preemption_result(self._preemptor.preempt(args))
+        return api.write_preemption_result(self._preemptor.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
-        args = protocol.read_binding_args(body)
+        args = api.read_binding_args(body)
         error = self._standing.why_not() or await self._binder.bind(args)
-        return protocol.write_binding_result(error)
+        return api.write_binding_result(error)
 
     def _route(
         self, verb: Verb, answer: Callable[[bytes], Awaitable[bytes]]

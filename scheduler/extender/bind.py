@@ -1,8 +1,8 @@
 """Bind: choose the card, count it, and write node and card in one Binding.
 
 The API server takes both or neither. A 409 means that the pod is not as we believed, so it is read
-again and judged again; a write without an answer is left to :mod:`scheduler.assumptions`. Each
-Binding carries the term of our leadership, which a policy of the API server compares with the
+again and judged again; a write without an answer is left to :mod:`scheduler.cache.assumptions`.
+Each Binding carries the term of our leadership, which a policy of the API server compares with the
 Lease; a server that has not heard of our term yet denies it, and is asked again.
 """
 
@@ -15,6 +15,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.k8s.resources import requested
+from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
@@ -23,10 +24,9 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from process.clock import Clock
-from scheduler.assumptions import Assumptions, PodReader, read_now
-from scheduler.choice import NO_CHOOSERS, Choosers, choose_cards
+from scheduler.cache.assumptions import Assumptions, PodReader, read_now
+from scheduler.extender.api import BindingArgs
 from scheduler.metrics import BindOutcome, SchedulerMetrics
-from scheduler.protocol import BindingArgs
 
 log = structlog.get_logger()
 

@@ -12,8 +12,8 @@ from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import PodHolds
 from fracgpu.units import Mib
-from scheduler.audit import Audit
-from scheduler.book import AnyPod
+from scheduler.cache.comparer import Audit
+from scheduler.cache.event_handlers import AnyPod
 from tests.fakes.clock import VirtualClock
 from tests.scheduler.world import World
 from tests.support.gpu import some_cards

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from fracgpu.k8s.resources import NO_HOST, Host
 from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.snapshot import PodHolds
-from scheduler.roster import Roster
 
 
 def a_pod(uid: str, *, node: str = "n", cpu: int = 100) -> BoundPod:

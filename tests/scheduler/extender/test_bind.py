@@ -10,7 +10,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import Host
 from fracgpu.request.need import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
-from scheduler.protocol import BindingArgs
+from scheduler.extender.api import BindingArgs
 from tests.scheduler.world import PATH, World, refusal, silence
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod

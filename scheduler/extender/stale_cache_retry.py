@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from process.clock import Clock, wait_at_most
-from scheduler.protocol import ExtenderArgs, FilterResult
+from scheduler.extender.api import ExtenderArgs, FilterResult
 
 _MOST_REMEMBERED: Final = 10_000  # refused pods; one that is forgotten is not waited for once
 _REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules one pod after the other: do not hold it up
 
 
 class Filter(Protocol):
-    """What answers: :class:`scheduler.extender.Extender`."""
+    """What answers: :class:`scheduler.extender.filter.Extender`."""
 
     def filter(self, args: ExtenderArgs) -> FilterResult: ...
 

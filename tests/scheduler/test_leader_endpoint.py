@@ -13,7 +13,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import ENDPOINT_SLICES, NAMESPACES
-from scheduler.announcement import Announcement, Endpoint
+from scheduler.leader_endpoint import Announcement, Endpoint
 from simulator.apiserver import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until

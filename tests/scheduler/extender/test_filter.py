@@ -14,7 +14,7 @@ from fracgpu.placement.fit_index import Obstacle, may_preempt, refusal
 from fracgpu.placement.outcome import NoPlacement, Reason
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
-from scheduler.protocol import FilterResult
+from scheduler.extender.api import FilterResult
 from tests.scheduler.world import World, silence
 from tests.support.core import on
 from tests.support.gpu import a_gpu_pod, some_cards

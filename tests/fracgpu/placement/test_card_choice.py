@@ -2,11 +2,11 @@
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import Host
+from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.snapshot import NodeLoads
 from fracgpu.units import Mib
-from scheduler.choice import CardChooser, choose_cards
 from tests.scheduler.world import World
 
 

@@ -2,8 +2,8 @@
 
 An assumption is dropped only on proof: the pod seen bound, seen gone, or its Binding refused. An
 answer that never came proves nothing, so then the pod is looked up; one that is not bound is marked
-(:mod:`scheduler.marker`), after which its Binding cannot land any more. While the API server is
-silent the assumption stays: unknown is not free.
+(:mod:`scheduler.cache.pod_marker`), after which its Binding cannot land any more. While the API
+server is silent the assumption stays: unknown is not free.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
-from scheduler.book import decode_pod
-from scheduler.marker import Marker
+from scheduler.cache.event_handlers import decode_pod
+from scheduler.cache.pod_marker import Marker
 
 log = structlog.get_logger()
 

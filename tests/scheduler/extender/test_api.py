@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.placement.placement import MAX_SCORE
-from scheduler.protocol import (
+from scheduler.extender.api import (
     BindingArgs,
     ExtenderArgs,
     FilterResult,
@@ -24,7 +24,7 @@ from scheduler.protocol import (
 )
 from tests.support.core import a_need
 
-RECORDED = Path(__file__).parents[1] / "contracts" / "kube_scheduler"
+RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
 
 def recorded(name: str) -> bytes:

@@ -15,7 +15,7 @@ from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
 from fracgpu.request.need import PodNeed, Strategy
 from process.clock import Clock
-from scheduler.protocol import ExtenderArgs, FilterResult
+from scheduler.extender.api import ExtenderArgs, FilterResult
 
 # The best node gets all ten points and nobody else more than these, so that what kube-scheduler's
 # plug-ins add does not bury the difference, and no tie is left to its dice.

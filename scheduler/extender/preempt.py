@@ -10,12 +10,12 @@ from fracgpu.k8s.resources import NO_HOST, Host, requested
 from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from fracgpu.state.snapshot import NodeLoads
 from process.clock import Clock
-from scheduler.protocol import PreemptionArgs
-from scheduler.roster import Roster
+from scheduler.extender.api import PreemptionArgs
 
 log = structlog.get_logger()
 

@@ -17,9 +17,9 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from kube.errors import KubeError
 from process.clock import Clock
-from scheduler.book import AnyPod
+from scheduler.cache.event_handlers import AnyPod
+from scheduler.cache.pod_marker import Marker
 from scheduler.fence import asks
-from scheduler.marker import Marker
 
 log = structlog.get_logger()
 

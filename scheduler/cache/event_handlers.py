@@ -8,12 +8,12 @@ from fracgpu import names
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.state.bound_pod import BoundPod, read_bound
+from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodView, read_pod
 from kube.informer import Change, ChangeType
-from scheduler.patience import News
-from scheduler.roster import Roster
+from scheduler.extender.stale_cache_retry import News
 
 log = structlog.get_logger()
 
