@@ -19,10 +19,10 @@ from fracgpu.state.bound_pod_index import Roster
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodView
 from process.clock import Clock
+from scheduler.cache.change_signal import News
 from scheduler.cache.event_handlers import Book
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
-from scheduler.extender.stale_cache_retry import News
 
 
 class Core:

@@ -15,6 +15,7 @@ from kube.leader_election import Election
 from kube.refusals import RefusedEdits
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
+from process.memory import settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
 from scheduler import policy
@@ -30,12 +31,12 @@ from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import PatientFilter
 from scheduler.fence import Fence
 from scheduler.leader_endpoint import Announcement, Endpoint
-from scheduler.memory import settle_memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import Waker
 from scheduler.settings import SchedulerSettings
 from scheduler.standing import Standing
 from scheduler.version_skew import Skew
+from scheduler.workload_learner import WorkloadLearner
 
 _COMPONENT = "fracgpu-scheduler"
 _LEARN_S = 60.0  # between two looks at whether the workload is another one by now
@@ -186,7 +187,7 @@ def _wire(
         leads=lambda: standing.leads,
         config_valid=lambda: not config.problem,
     )
-    learn = partial(core.waste.learn, clock, every_s=_LEARN_S)
+    learn = partial(WorkloadLearner(core.waste).run, clock, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,

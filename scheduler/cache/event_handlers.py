@@ -13,7 +13,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodView, read_pod
 from kube.informer import Change, ChangeType
-from scheduler.extender.stale_cache_retry import News
+from scheduler.cache.change_signal import News
 
 log = structlog.get_logger()
 

@@ -10,16 +10,16 @@ Source: pkg/scheduler schedule_one.go (a pod that an extender refused is retried
 pods and nodes), and seen on a real kube-scheduler 1.36.
 """
 
-import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final, Protocol
 
-from process.clock import Clock, wait_at_most
+from process.clock import Clock
+from scheduler.cache.change_signal import News
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
 _MOST_REMEMBERED: Final = 10_000  # refused pods; one that is forgotten is not waited for once
+
 _REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules one pod after the other: do not hold it up
 
 
@@ -27,36 +27,6 @@ class Filter(Protocol):
     """What answers: :class:`scheduler.extender.filter.Extender`."""
 
     def filter(self, args: ExtenderArgs) -> FilterResult: ...
-
-
-class News:
-    """Counts what the API server told us, and wakes those who wait for more."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._next = asyncio.Event()
-        self._listeners: list[Callable[[str], None]] = []
-
-    @property
-    def count(self) -> int:
-        """How many changes of pods and nodes we have heard of."""
-        return self._count
-
-    def listen(self, listener: Callable[[str], None]) -> None:
-        """Tell *listener* of each change: the UID of the pod that changed, or ``""``."""
-        self._listeners.append(listener)
-
-    def heard(self, pod_uid: str = "") -> None:
-        """Note one more change: of this pod, or of a node."""
-        self._count += 1
-        for listener in self._listeners:
-            listener(pod_uid)
-        self._next.set()
-        self._next = asyncio.Event()
-
-    async def more(self, clock: Clock, *, limit_s: float) -> bool:
-        """Wait for the next change, at most *limit_s*; tell whether it came."""
-        return await wait_at_most(clock, self._next, limit_s=limit_s)
 
 
 class PatientFilter:

@@ -26,6 +26,7 @@ from kube.kinds import CONFIGMAPS, NAMESPACES
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import Core
+from scheduler.workload_learner import WorkloadLearner
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -157,7 +158,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         cluster = a_cluster(seed)
         told = explained(cluster, strategy)
         core = extender_over(cluster, strategy)
-        await core.waste.learn_once()
+        await WorkloadLearner(core.waste).once()
         view = read_subject(json.dumps(cluster.waits).encode()).view
         node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
 

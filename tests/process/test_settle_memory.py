@@ -3,7 +3,7 @@
 import asyncio
 import gc
 
-from scheduler.memory import settle_memory
+from process.memory import settle_memory
 
 
 async def test_what_was_listed_is_no_longer_walked() -> None:

@@ -18,6 +18,7 @@ from fracgpu.state.pod_info import PodView, read_pod
 from scheduler.cache.event_handlers import Book
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
+from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod, some_cards
 
@@ -77,7 +78,7 @@ async def test_before_it_has_learnt_the_cards_own_scores_decide() -> None:
 
 async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> None:
     wasting = Wasting()
-    assert await wasting.order.learn_once()
+    assert await WorkloadLearner(wasting.order).once()
     pod = pending(mib=12_000)
 
     found = wasting.quality(pod, "a", "b", "d")
@@ -91,8 +92,8 @@ async def test_it_learns_from_the_pods_that_live_and_fills_what_is_begun() -> No
 async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
     wasting = Wasting()
 
-    assert await wasting.order.learn_once()
-    assert not await wasting.order.learn_once()
+    assert await WorkloadLearner(wasting.order).once()
+    assert not await WorkloadLearner(wasting.order).once()
     for n in range(3):
         pod = a_gpu_pod(f"n{n}", mib=3_000, annotations={
             ASSIGNMENT: '{"train":[{"card":"GPU-d-0","mib":3000}]}'
@@ -102,12 +103,12 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
         seen = read_bound(json.dumps(pod).encode())
         assert seen is not None
         wasting.order.saw(seen)
-    assert await wasting.order.learn_once()
+    assert await WorkloadLearner(wasting.order).once()
 
 
 async def test_exactly_one_node_has_the_ten_points() -> None:
     wasting = Wasting()
-    await wasting.order.learn_once()
+    await WorkloadLearner(wasting.order).once()
 
     found = sorted(wasting.scores(pending(mib=12_000)).values())
 
@@ -117,7 +118,7 @@ async def test_exactly_one_node_has_the_ten_points() -> None:
 
 async def test_what_is_full_or_gone_is_told_at_once() -> None:
     wasting = Wasting()
-    await wasting.order.learn_once()
+    await WorkloadLearner(wasting.order).once()
     pod = pending(mib=24_000)
     before = wasting.quality(pod, "a", "d")
     bound(wasting.world, "p0", node="a", card=0, mib=24_000)
@@ -137,7 +138,7 @@ async def test_what_is_full_or_gone_is_told_at_once() -> None:
 
 async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None:
     wasting = Wasting()
-    await wasting.order.learn_once()
+    await WorkloadLearner(wasting.order).once()
     pod = pending(mib=1000)
     assert pod.need is not None
     two = type(pod.need)(containers=pod.need.containers * 2)
@@ -148,7 +149,7 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
 
 async def test_binds_that_follow_each_other_without_a_question_book_no_mib_twice() -> None:
     wasting = Wasting()
-    assert await wasting.order.learn_once()
+    assert await WorkloadLearner(wasting.order).once()
     world = wasting.world
     world.choosers[Strategy.LEAST_WASTE] = wasting.order
     for n in range(5):

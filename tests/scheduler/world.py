@@ -25,13 +25,13 @@ from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
 from scheduler.cache.assumptions import Assumptions, Times
+from scheduler.cache.change_signal import News
 from scheduler.cache.event_handlers import AnyPod, Book, decode_any_pod, waiting
 from scheduler.cache.pod_marker import Marker
 from scheduler.extender.api import BindingArgs, ExtenderArgs
 from scheduler.extender.bind import Binder
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
-from scheduler.extender.stale_cache_retry import News
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import Waker
 from tests.fakes.clock import VirtualClock

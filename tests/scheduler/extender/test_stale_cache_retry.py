@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodView
+from scheduler.cache.change_signal import News
 from scheduler.extender.api import ExtenderArgs, FilterResult
-from scheduler.extender.stale_cache_retry import News, PatientFilter
+from scheduler.extender.stale_cache_retry import PatientFilter
 from tests.fakes.clock import VirtualClock
 
 NO = FilterResult(failed={"n": "node(s) that are full"})

@@ -1,21 +1,20 @@
-"""The strategy ``least-waste`` in the extender: fed by the books, learning from the pods it sees.
+"""The strategy ``least-waste``: fed by the ledger, learning from the pods it sees.
 
 What it takes to judge a node, `fracgpu.placement.policies.least_waste.policy`, is worked out
 beforehand and between requests. Until that is done for the first time, cards' own scores decide
 (the tightest card).
 
-The extender, ``fracgpu explain``, replays and benchmarks all ask this one class, so that what is
+`scheduler.workload_learner` lets it learn, for ever, while requests are answered. The
+extender, ``fracgpu explain``, replays and benchmarks all ask this one class, so that what is
 measured and what is explained is what runs.
 """
 
-import asyncio
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 import numpy as np
-import structlog
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
@@ -35,9 +34,6 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass, Worklo
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import Roster
-from process.clock import Clock
-
-log = structlog.get_logger()
 
 # Nodes that fit are never judged worse than this, so that nodes unknown to the policy come last.
 _WORST_JUDGED: Final = 0.1
@@ -69,6 +65,7 @@ class WasteOrder:
         self._mix = WorkloadMix()
         self._folded = False
         self._feed: _Feed | None = None
+        self.times_learnt = 0
         self._accepted: dict[frozenset[str], Models] = {}
         self._models_known = 0
 
@@ -81,6 +78,11 @@ class WasteOrder:
     def classes(self) -> tuple[PodClass, ...]:
         """The mix that it judges by; nothing before it has learnt one."""
         return () if self._feed is None else self._feed.policy.classes
+
+    @property
+    def states(self) -> int:
+        """How many states of nodes it has judged; 0 before it has learnt a mix."""
+        return 0 if self._feed is None else self._feed.policy.evaluated
 
     def saw(self, pod: BoundPod) -> None:
         """Count a pod that is new to the books towards the mix."""
@@ -114,22 +116,6 @@ class WasteOrder:
             models=frozenset(pod.models) if held and pod.models else None,
         )
 
-    async def learn(self, clock: Clock, *, every_s: float) -> None:
-        """Learn for ever; each time from the mix as it is by then."""
-        while True:
-            await self.learn_once()
-            await clock.sleep(every_s)
-
-    async def learn_once(self) -> bool:
-        """Learn if the mix is another one than was learnt; tell whether it was."""
-        before = self._feed
-        for _ in self.learning():
-            await asyncio.sleep(0)
-        if self._feed is None or self._feed is before:
-            return False
-        log.info("mix_learnt", classes=len(self.classes), states=self._feed.policy.evaluated)
-        return True
-
     def learn_now(self, *, ahead: bool = True) -> None:
         """Learn at one go, where nobody waits for an answer meanwhile; see `learning`."""
         for _ in self.learning(ahead=ahead):
@@ -155,6 +141,7 @@ class WasteOrder:
         for _ in feed.policy.warming([it.want for it in classes]) if ahead else ():
             yield
         self._feed = feed
+        self.times_learnt += 1
 
     def _fold(self) -> Iterator[None]:
         """Learn from the pods that live already; whoever comes meanwhile is counted as new."""
