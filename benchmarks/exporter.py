@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from benchmarks._instant_nvml import InstantNvml
 from benchmarks.figure import Figure
-from deviceplugin.nvml import NvmlReader
+from deviceplugin.cards.nvml.reader import NvmlReader
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
 from fracgpu.state.allocation import Slice

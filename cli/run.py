@@ -41,7 +41,7 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
     source: str = settings.cards
     kind, _, file = source.partition(":")
     if source == "nvml":
-        reader = importlib.import_module("deviceplugin.nvml").NvmlReader
+        reader = importlib.import_module("deviceplugin.cards.nvml.reader").NvmlReader
         hang_limit_s = settings.standstill_s(period_s=settings.survey_period_s)
         limits = {"timeout_s": settings.nvml_timeout_s, "hang_limit_s": hang_limit_s}
         return {"cards": reader(**limits, dev_root=settings.dev_root)}

@@ -7,7 +7,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from deviceplugin.families import (
+from deviceplugin.cards.xid import xid_meaning
+from deviceplugin.exporter.families import (
     FAMILIES,
     XID_TEXT,
     XIDS_NAME,
@@ -17,8 +18,7 @@ from deviceplugin.families import (
     host_label,
     xid_name,
 )
-from deviceplugin.usage import CardUse, PodUse, UsagePicture
-from deviceplugin.xid import xid_meaning
+from deviceplugin.exporter.usage import CardUse, PodUse, UsagePicture
 from fracgpu.cards.card import CardUuid, Health
 from process.telemetry import Registry
 

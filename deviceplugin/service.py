@@ -5,36 +5,36 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.acknowledge import WiredNotes
-from deviceplugin.attribution import Attribution
-from deviceplugin.audit import Audit
-from deviceplugin.capacity import NodeState, held_mib, read_node_state
-from deviceplugin.cards import Cards, ReadingRound
-from deviceplugin.cdi import CdiFolder
+from deviceplugin.cards.interface import Cards, ReadingRound
 from deviceplugin.claims import PodKey
-from deviceplugin.exporter import Exporter
-from deviceplugin.families import Dialect
-from deviceplugin.farewell import Farewell
-from deviceplugin.health import HealthWatch, out_of_service
-from deviceplugin.health_events import HealthEvents
-from deviceplugin.injection import HandedOut, Injection
-from deviceplugin.inventory import CardBoard
-from deviceplugin.links import LinkFolder
-from deviceplugin.load import SlowLoad
-from deviceplugin.load_report import LoadReport
+from deviceplugin.cleanup import Farewell
+from deviceplugin.container.cdi import CdiFolder
+from deviceplugin.container.cri import RuntimeWatch
+from deviceplugin.container.device_links import LinkFolder
+from deviceplugin.container.injection import HandedOut, Injection
+from deviceplugin.container.mps import MpsDaemons
+from deviceplugin.container.nvidia_cdi import VendorSpecs
+from deviceplugin.container.spec_builder import MPS, Enforcer, Outfitter
+from deviceplugin.exporter.attribution import Attribution
+from deviceplugin.exporter.consistency import Audit
+from deviceplugin.exporter.families import Dialect
+from deviceplugin.exporter.load import SlowLoad
+from deviceplugin.exporter.load_annotator import LoadReport
+from deviceplugin.exporter.sampler import Exporter
+from deviceplugin.exporter.visible_devices import SeenDevices
+from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
+from deviceplugin.kubelet.pod_resources import PodResourcesClient
+from deviceplugin.kubelet.pre_start import Wiring
+from deviceplugin.kubelet.registration import PLUGIN_SOCKET, Registration
 from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
-from deviceplugin.mps import MpsDaemons
-from deviceplugin.outfit import MPS, Enforcer, Outfitter
-from deviceplugin.plugin import DevicePlugin, PluginServer
-from deviceplugin.podresources import PodResourcesClient
-from deviceplugin.refused import RefusedPods
-from deviceplugin.registration import PLUGIN_SOCKET, Registration
-from deviceplugin.report import NodeReport
-from deviceplugin.runtime import RuntimeWatch
-from deviceplugin.seen_devices import SeenDevices
+from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
+from deviceplugin.node.health import HealthWatch, out_of_service
+from deviceplugin.node.health_events import HealthEvents
+from deviceplugin.node.inventory import CardBoard
+from deviceplugin.node.node_status import NodeReport
+from deviceplugin.node.pod_annotator import WiredNotes
+from deviceplugin.node.rejected_pods import RefusedPods
 from deviceplugin.settings import DevicePluginSettings
-from deviceplugin.vendor import VendorSpecs
-from deviceplugin.wiring import Wiring
 from fracgpu import names
 from fracgpu.state.pod_info import PodView, read_pod
 from fracgpu.units import Mib

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.families import DIALECTS, Dialect
-from deviceplugin.outfit import MPS, Enforcer
+from deviceplugin.container.spec_builder import MPS, Enforcer
+from deviceplugin.exporter.families import DIALECTS, Dialect
 from process.settings import REQUIRED, ProcessSettings, setting
 
 # No round waits longer for NVML than for as many calls that hang.

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from deviceplugin.cards import (
+from deviceplugin.cards.interface import (
     CardFacts,
     CardProcess,
     Cards,

@@ -135,7 +135,7 @@ class Kubelet:
         """Be the node's kubelet until cancelled.
 
         Raises:
-            deviceplugin.plugin.SocketError: a socket's path would be too long.
+            deviceplugin.kubelet.device_plugin.SocketError: a socket's path would be too long.
         """
         try:
             async with asyncio.TaskGroup() as group:

@@ -17,10 +17,10 @@ from typing import Final
 import grpc
 import structlog
 
-from deviceplugin.plugin import API_VERSION, HEALTHY, check_socket_path
+from deviceplugin.kubelet.device_plugin import API_VERSION, HEALTHY, check_socket_path
+from deviceplugin.kubelet.registration import KUBELET_SOCKET
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
-from deviceplugin.registration import KUBELET_SOCKET
 
 log = structlog.get_logger()
 
@@ -93,7 +93,8 @@ class DeviceManager(services.RegistrationServicer):
         """Serve the registration socket until cancelled.
 
         Raises:
-            deviceplugin.plugin.SocketError: the folder's path is too long for a socket.
+            deviceplugin.kubelet.device_plugin.SocketError: the folder's path is too long for a
+            socket.
         """
         socket = self._folder / KUBELET_SOCKET
         check_socket_path(socket)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from deviceplugin.plugin import check_socket_path
+from deviceplugin.kubelet.device_plugin import check_socket_path
 from deviceplugin.proto import podresources_pb2 as messages
 from deviceplugin.proto import podresources_pb2_grpc as services
 from simulator.kubelet_devices import ContainerKey, DeviceManager
@@ -45,7 +45,7 @@ class PodResourcesServer(services.PodResourcesListerServicer):
         """Serve until cancelled.
 
         Raises:
-            deviceplugin.plugin.SocketError: the path is too long for a socket.
+            deviceplugin.kubelet.device_plugin.SocketError: the path is too long for a socket.
         """
         check_socket_path(self._socket)
         self._socket.parent.mkdir(parents=True, exist_ok=True)

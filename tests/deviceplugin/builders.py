@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deviceplugin.cards import (
+from deviceplugin.cards.interface import (
     CardFacts,
     Cards,
     CardsUnavailableError,
@@ -14,8 +14,8 @@ from deviceplugin.cards import (
     Survey,
 )
 from deviceplugin.claims import SlotHolder
-from deviceplugin.injection import SpecStore
-from deviceplugin.inventory import CardBoard, Stock
+from deviceplugin.container.injection import SpecStore
+from deviceplugin.node.inventory import CardBoard, Stock
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.allocation import Slice

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.audit import Disagreement
 from deviceplugin.claims import whole_amount
+from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health

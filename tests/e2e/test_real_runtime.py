@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from deviceplugin.audit import Disagreement
+from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from tests.support.gpu import some_cards

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards import CardsUnavailableError, DeviceNode, Reading
+from deviceplugin.cards.interface import CardsUnavailableError, DeviceNode, Reading
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from simulator.cards import (

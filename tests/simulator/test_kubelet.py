@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.plugin import SocketError
+from deviceplugin.kubelet.device_plugin import SocketError
 from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient

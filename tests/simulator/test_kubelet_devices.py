@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from deviceplugin.plugin import SocketError
+from deviceplugin.kubelet.device_plugin import SocketError
 from simulator.kubelet_devices import ContainerKey, DeviceError, DeviceManager
 from tests.fakes.plugin import RESOURCE, FakePlugin
 from tests.support.node import short_folder

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.claims import SlotHolder
-from deviceplugin.plugin import SocketError
-from deviceplugin.podresources import PodResourcesClient
+from deviceplugin.kubelet.device_plugin import SocketError
+from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from fracgpu import names
 from simulator.kubelet_devices import ContainerKey, DeviceManager
 from simulator.kubelet_podresources import ListedPod, PodResourcesServer

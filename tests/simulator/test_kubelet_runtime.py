@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.attribution import Attribution, Owner
-from deviceplugin.cards import DeviceNode
-from deviceplugin.cdi import CdiFolder, CdiSpec
+from deviceplugin.cards.interface import DeviceNode
+from deviceplugin.container.cdi import CdiFolder, CdiSpec
+from deviceplugin.exporter.attribution import Attribution, Owner
 from simulator.cards import ProcessFolder
 from simulator.kubelet_devices import ContainerKey
 from simulator.kubelet_runtime import ContainerRuntime, Load, RuntimeFailedError

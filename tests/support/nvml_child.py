@@ -15,8 +15,8 @@ from typing import Any
 
 import pynvml
 
-from deviceplugin.cards import CardsUnavailableError
-from deviceplugin.nvml import NvmlReader
+from deviceplugin.cards.interface import CardsUnavailableError
+from deviceplugin.cards.nvml.reader import NvmlReader
 from process import logs
 from process.clock import SystemClock
 from process.lifecycle import EndProcess

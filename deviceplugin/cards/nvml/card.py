@@ -1,0 +1,213 @@
+"""One real card, asked in a thread of its own: what it is, what it measures, who uses it."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from deviceplugin.cards.interface import CardFacts, DeviceNode, LeftOut, Reading
+from deviceplugin.cards.nvml.calls import NvmlCalls
+from deviceplugin.cards.nvml.figures import NvmlFigures
+from deviceplugin.cards.nvml.gpm import NvmlGpm
+from deviceplugin.cards.nvml.processes import NvmlProcesses
+from deviceplugin.cards.nvml.reserve import LearntReserve, Memory
+from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.units import Mib
+from process.clock import Clock
+
+_BYTES_PER_MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCard:
+    """A card that answers, and the library's handle of it."""
+
+    facts: CardFacts
+    handle: Any
+
+
+class NvmlCard:
+    """The card at one index.
+
+    Whether it answers rests on few calls, those without which it cannot be shared: its handle and
+    its UUID (it is there, and it is this one) and its memory (what we hand out). NVML documents for
+    each of them that a card that fell off the bus gives ``NVML_ERROR_GPU_IS_LOST``. Its name and
+    its device file never change and are asked for until they are known. An error of any other
+    function leaves out what that function would tell, and nothing else.
+
+    Args:
+        library: ``pynvml``, or something with its functions.
+        index: where NVML counts it.
+        timeout_s: limit of one call.
+        sys_root: the host's ``/sys``.
+        clock: for durations, and to tell old samples from new ones.
+    """
+
+    def __init__(
+        self, library: Any, *, index: int, timeout_s: float, sys_root: Path, clock: Clock
+    ) -> None:
+        self._nvml = library
+        self._index = index
+        self._sys_root = sys_root
+        self._calls = NvmlCalls(library, timeout_s=timeout_s, name=f"nvml-{index}")
+        self._profiling = NvmlGpm(self._calls, clock)
+        self._figures = NvmlFigures(self._calls, self._profiling)
+        self._processes = NvmlProcesses(self._calls, clock)
+        self._reserve = LearntReserve()
+        self._families = _words(library, "NVML_DEVICE_ARCH_")
+        self._brands = _words(library, "NVML_BRAND_")
+        self._remap_failed: dict[CardUuid, bool] = {}
+
+    def forget(self) -> None:
+        """Ask again for everything: the driver may be another one now."""
+        self._calls.forget()
+        self._reserve.forget()
+
+    async def look(self, known: CardFacts | None) -> FoundCard | LeftOut:
+        """Look what the card is; what cannot be told this time stays as it is in *known*.
+
+        Raises:
+            StuckError: the card does not answer in time.
+            NVMLError: the card does not answer, or the driver as a whole is lost.
+        """
+        nvml, call = self._nvml, self._calls.call
+        handle = await call(nvml.nvmlDeviceGetHandleByIndex, self._index)
+        uuid = CardUuid(_text(await call(nvml.nvmlDeviceGetUUID, handle)))
+        known = known if known is not None and known.card.uuid == uuid else None
+        if reason := await self._not_shareable(uuid, handle, known=known is not None):
+            return LeftOut(uuid=uuid, reason=reason)
+        memory = await self._memory(uuid, handle)
+        if memory is None or not memory.total:
+            return LeftOut(uuid=uuid, reason="it reports no memory of its own")
+        facts = known or await self._built_in(uuid, handle)
+        return FoundCard(facts=await self._measured(facts, handle, memory), handle=handle)
+
+    async def read(self, uuid: CardUuid) -> Reading:
+        """Measure the card that was found with *uuid*.
+
+        Raises:
+            StuckError, NVMLError: as :meth:`look`.
+        """
+        handle = await self._calls.call(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
+        memory = await self._memory(uuid, handle)
+        total_bytes = memory.total if memory is not None else None
+        figures = await self._figures.read(uuid, handle, memory=memory)
+        processes = await self._processes.read(uuid, handle, total_bytes=total_bytes)
+        return Reading(
+            figures=figures, processes=processes or (), processes_known=processes is not None
+        )
+
+    async def close(self) -> None:
+        """Give back what the library keeps for us."""
+        await self._profiling.close()
+
+    async def _memory(self, uuid: CardUuid, handle: Any) -> Memory | None:
+        """Read the card's memory, the driver's part learnt where it does not tell it."""
+        memory = await self._figures.memory(uuid, handle)
+        if memory is None:
+            return None
+        if memory.reserved is not None:
+            self._reserve.told(memory.reserved)
+            return memory
+        found = await self._processes.held(uuid, handle, total_bytes=memory.total)
+        held = None if found is None else tuple(found.values())
+        if not held or self._reserve.settled:
+            self._reserve.learn(memory, held)
+        else:
+            # What is in use and what processes hold belong together if nothing changed meanwhile.
+            again = await self._figures.memory(uuid, handle)
+            if again == memory:
+                self._reserve.learn(memory, held)
+        return self._reserve.apart(memory)
+
+    async def _figure(
+        self, uuid: CardUuid, name: str, function: Callable[..., Any], *a: Any
+    ) -> Any:
+        return await self._calls.figure(uuid, name, function, *a)
+
+    async def _not_shareable(self, uuid: CardUuid, handle: Any, *, known: bool) -> str:
+        """Say why the card cannot be shared by memory; empty where it can."""
+        mig = await self._figure(uuid, "mig", self._nvml.nvmlDeviceGetMigMode, handle)
+        if mig is None and not known and not self._calls.lacks(uuid, "mig"):
+            return "it does not say whether MIG is on"
+        return "MIG is on: its instances are not shared by us" if mig and mig[0] else ""
+
+    async def _built_in(self, uuid: CardUuid, handle: Any) -> CardFacts:
+        nvml, call = self._nvml, self._calls.call
+        minor = await call(nvml.nvmlDeviceGetMinorNumber, handle)
+        name = _text(await call(nvml.nvmlDeviceGetName, handle))
+        return CardFacts(
+            card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)),
+            device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
+        )
+
+    async def _measured(self, facts: CardFacts, handle: Any, memory: Memory) -> CardFacts:
+        nvml, uuid = self._nvml, facts.card.uuid
+        rows = await self._figures.remapped_rows(uuid, handle)
+        if rows is not None:
+            self._remap_failed[uuid] = bool(rows[3])
+        failed = self._remap_failed.get(uuid, False)
+        pci = await self._figure(uuid, "pci", nvml.nvmlDeviceGetPciInfo, handle)
+        bus_id = _text(pci.busId) if pci is not None else facts.pci_bus_id
+        architecture = await self._figure(
+            uuid, "architecture", nvml.nvmlDeviceGetArchitecture, handle
+        )
+        brand = await self._figure(uuid, "brand", nvml.nvmlDeviceGetBrand, handle)
+        # Where nobody can say what the driver keeps this time, it stays what it was.
+        reserved_mib = facts.card.reserved_mib
+        if memory.reserved is not None:
+            reserved_mib = Mib(-(-memory.reserved // _BYTES_PER_MIB))
+        card = replace(
+            facts.card,
+            index=self._index,
+            total_mib=Mib(memory.total // _BYTES_PER_MIB),
+            reserved_mib=reserved_mib,
+            health=Health.UNHEALTHY if failed else Health.HEALTHY,
+            health_reason="remapping a memory row failed" if failed else "",
+            numa_node=await asyncio.to_thread(numa_node, self._sys_root, bus_id),
+        )
+        return replace(
+            facts,
+            card=card,
+            pci_bus_id=bus_id,
+            family=facts.family if architecture is None else self._families.get(architecture, ""),
+            brand=facts.brand if brand is None else self._brands.get(brand, ""),
+        )
+
+
+def numa_node(sys_root: Path, bus_id: str) -> int | None:
+    """Read which NUMA node a PCI device is attached to; None where the kernel does not say.
+
+    NVML's ``nvmlDeviceGetNumaNodeId`` is another thing: it "only applies to platforms where the
+    GPUs are NUMA nodes" themselves (NVML's reference). The kernel writes -1 on a machine that has
+    no NUMA nodes (Documentation/ABI/testing/sysfs-bus-pci).
+
+    Args:
+        sys_root: the host's ``/sys``.
+        bus_id: as NVML writes it, ``00000000:17:00.0``.
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        # NVML writes the domain with eight digits, the kernel with at least four.
+        place = f"{int(domain, 16):04x}:{rest}"
+        node = int((sys_root / "bus/pci/devices" / place / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _words(library: Any, prefix: str) -> Mapping[int | None, str]:
+    """Give the library's own constants as words: 9 is ``hopper``; what it does not know is not."""
+    names = (name for name in dir(library) if name.startswith(prefix))
+    words = {getattr(library, it): it.removeprefix(prefix) for it in names}
+    return {
+        number: word.lower().replace("_", "-")
+        for number, word in words.items()
+        if word != "UNKNOWN"
+    }
+
+
+def _text(value: str | bytes) -> str:
+    """Read a text; older bindings give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

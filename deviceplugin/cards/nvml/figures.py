@@ -1,0 +1,172 @@
+"""What one real card measures, in the units of :class:`~deviceplugin.cards.interface.Figures`."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from deviceplugin.cards.interface import Figures
+from deviceplugin.cards.nvml import gpm
+from deviceplugin.cards.nvml.calls import NvmlCalls
+from deviceplugin.cards.nvml.gpm import NvmlGpm
+from deviceplugin.cards.nvml.reserve import Memory, told_memory
+
+_BYTES_PER_MIB: Final = 1024 * 1024
+_BYTES_PER_KB: Final = 1000
+_FULL_PERCENT: Final = 100
+
+# Figures's field, the function that gives its number, and the argument it wants besides the card.
+_NUMBERS: Final[tuple[tuple[str, str, str | None], ...]] = (
+    ("temperature_c", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
+    ("energy_mj", "nvmlDeviceGetTotalEnergyConsumption", None),
+    ("sm_clock_mhz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),
+    ("memory_clock_mhz", "nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),
+    ("pcie_replays", "nvmlDeviceGetPcieReplayCounter", None),
+)
+_PROFILED: Final[tuple[tuple[str, int], ...]] = (
+    ("gr_engine_ratio", gpm.GR_ENGINE),
+    ("sm_active_ratio", gpm.SM_ACTIVE),
+    ("sm_occupancy_ratio", gpm.SM_OCCUPANCY),
+    ("tensor_ratio", gpm.TENSOR),
+    ("dram_ratio", gpm.DRAM),
+    ("fp64_ratio", gpm.FP64),
+    ("fp32_ratio", gpm.FP32),
+    ("fp16_ratio", gpm.FP16),
+)
+_PCIE: Final[tuple[tuple[str, int, str], ...]] = (
+    ("pcie_tx_bytes_per_s", gpm.PCIE_TX, "NVML_PCIE_UTIL_TX_BYTES"),
+    ("pcie_rx_bytes_per_s", gpm.PCIE_RX, "NVML_PCIE_UTIL_RX_BYTES"),
+)
+
+
+class NvmlFigures:
+    """Asks one card after the other; a figure that a card lacks is None, never 0."""
+
+    def __init__(self, calls: NvmlCalls, profiling: NvmlGpm) -> None:
+        self._calls = calls
+        self._nvml = calls.library
+        self._profiling = profiling
+
+    async def memory(self, card: str, handle: Any) -> Memory | None:
+        """Read memory by version 2, which tells the driver's own part from what is in use.
+
+        None where the card has no memory of its own; by version 1 where the driver lacks version 2.
+
+        Raises:
+            StuckError, NVMLError: the card does not answer; without its memory nothing is shared.
+        """
+        read = self._nvml.nvmlDeviceGetMemoryInfo
+        second = functools.partial(read, version=self._nvml.nvmlMemory_v2)
+        memory = await self._calls.figure(card, "memory_v2", second, handle)
+        memory = memory or await self._calls.core(card, "memory", read, handle)
+        return told_memory(memory) if memory is not None else None
+
+    async def remapped_rows(self, card: str, handle: Any) -> Any | None:
+        """Read (corrected, uncorrected, pending, failed)."""
+        return await self._calls.figure(
+            card, "remapped_rows", self._nvml.nvmlDeviceGetRemappedRows, handle
+        )
+
+    async def read(self, card: str, handle: Any, *, memory: Memory | None) -> Figures:
+        """Measure *card*; *memory* was read before.
+
+        Raises:
+            StuckError: the card does not answer in time.
+            NVMLError: the driver as a whole is lost; any other error leaves its own figure out.
+        """
+        found: dict[str, float | None] = {
+            f"{part}_mib": _mib(memory, part) for part in ("total", "used", "free", "reserved")
+        }
+        for name, function, argument in _NUMBERS:
+            arguments = () if argument is None else (getattr(self._nvml, argument),)
+            read = getattr(self._nvml, function)
+            found[name] = await self._calls.figure(card, name, read, handle, *arguments)
+        found |= await self._use(card, handle)
+        found |= await self._errors(card, handle)
+        found |= await self._profile(card, handle)
+        return Figures(**found)
+
+    async def _use(self, card: str, handle: Any) -> Mapping[str, float | None]:
+        nvml, figure = self._nvml, self._calls.figure
+        rates = await figure(card, "utilization", nvml.nvmlDeviceGetUtilizationRates, handle)
+        encoder = await figure(card, "encoder", nvml.nvmlDeviceGetEncoderUtilization, handle)
+        decoder = await figure(card, "decoder", nvml.nvmlDeviceGetDecoderUtilization, handle)
+        power_mw = await figure(card, "power", nvml.nvmlDeviceGetPowerUsage, handle)
+        return {
+            "gpu_percent": _percent(rates.gpu) if rates is not None else None,
+            "memory_copy_percent": _percent(rates.memory) if rates is not None else None,
+            "encoder_percent": _percent(encoder[0]) if encoder else None,
+            "decoder_percent": _percent(decoder[0]) if decoder else None,
+            "power_w": power_mw / 1000 if power_mw is not None else None,
+            "memory_temperature_c": await self._memory_temperature(card, handle),
+        }
+
+    async def _errors(self, card: str, handle: Any) -> Mapping[str, float | None]:
+        nvml, figure = self._nvml, self._calls.figure
+        rows = await self.remapped_rows(card, handle) or (None,) * 4
+        ecc, status = nvml.nvmlDeviceGetTotalEccErrors, nvml.nvmlDeviceGetViolationStatus
+        volatile = nvml.NVML_VOLATILE_ECC
+        corrected = nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
+        uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        power = await figure(card, "power_violation", status, handle, nvml.NVML_PERF_POLICY_POWER)
+        heat = await figure(
+            card, "thermal_violation", status, handle, nvml.NVML_PERF_POLICY_THERMAL
+        )
+        mode = await figure(
+            card, "virtualization", nvml.nvmlDeviceGetVirtualizationMode, handle
+        )  # fmt: skip
+        physical = (
+            nvml.NVML_GPU_VIRTUALIZATION_MODE_NONE,
+            nvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH,
+        )
+        return {
+            "remapped_rows_correctable": rows[0],
+            "remapped_rows_uncorrectable": rows[1],
+            "row_remap_pending": rows[2],
+            "row_remap_failed": rows[3],
+            "ecc_corrected": await figure(card, "ecc", ecc, handle, corrected, volatile),
+            "ecc_uncorrected": await figure(card, "ecc", ecc, handle, uncorrected, volatile),
+            "power_violation_ns": power.violationTime if power is not None else None,
+            "thermal_violation_ns": heat.violationTime if heat is not None else None,
+            "vgpu_license": 0 if mode in physical else None,
+        }
+
+    async def _memory_temperature(self, card: str, handle: Any) -> float | None:
+        nvml = self._nvml
+        field = nvml.NVML_FI_DEV_MEMORY_TEMP
+        values = await self._calls.figure(
+            card, "memory_temperature", nvml.nvmlDeviceGetFieldValues, handle, [field]
+        )
+        if not values or values[0].nvmlReturn != nvml.NVML_SUCCESS:
+            return None
+        return float(values[0].value.uiVal)
+
+    async def _profile(self, card: str, handle: Any) -> Mapping[str, float | None]:
+        measured = await self._profiling.read(card, handle)
+        found: dict[str, float | None] = {
+            name: _ratio(measured.get(metric)) for name, metric in _PROFILED
+        }
+        for name, metric, argument in _PCIE:
+            if self._profiling.supports(card):
+                mib_per_s = measured.get(metric)
+                found[name] = None if mib_per_s is None else mib_per_s * _BYTES_PER_MIB
+            else:  # measured over 20 ms, in which the call does not return
+                read = self._nvml.nvmlDeviceGetPcieThroughput
+                which = getattr(self._nvml, argument)
+                kb_per_s = await self._calls.figure(card, name, read, handle, which)
+                found[name] = None if kb_per_s is None else kb_per_s * _BYTES_PER_KB
+        return found
+
+
+def _percent(value: float) -> float | None:
+    """Read a percentage; drivers have been seen to answer nonsense, which is then no figure."""
+    return value if 0 <= value <= _FULL_PERCENT else None
+
+
+def _ratio(percent: float | None) -> float | None:
+    valid = None if percent is None else _percent(percent)
+    return None if valid is None else valid / _FULL_PERCENT
+
+
+def _mib(memory: Any, part: str) -> float | None:
+    amount = getattr(memory, part, None)
+    return None if amount is None else amount // _BYTES_PER_MIB

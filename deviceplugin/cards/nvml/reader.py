@@ -1,0 +1,355 @@
+"""The real cards: NVIDIA's management library behind the interface of ``deviceplugin.cards.interface``."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import pynvml
+import structlog
+
+from deviceplugin.cards.call_thread import StuckError
+from deviceplugin.cards.interface import (
+    CardFacts,
+    Cards,
+    CardsUnavailableError,
+    DeviceNode,
+    LeftOut,
+    Reading,
+    ReadingRound,
+    Survey,
+)
+from deviceplugin.cards.nvml.calls import NvmlCalls, driver_is_lost, library_is_outdated
+from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
+from deviceplugin.cards.nvml.topology import NvmlTopology, Place
+from deviceplugin.cards.nvml.xid_events import XidWatch
+from fracgpu.cards.card import CardUuid, Health
+from process.clock import Clock, SystemClock
+from process.lifecycle import EndProcess
+
+log = structlog.get_logger()
+
+_T = TypeVar("_T")
+
+_COMMON_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+# A round over one card is some forty calls of a millisecond each; one that needs longer than two
+# calls may take is not waited for.
+_CALLS_IN_A_VISIT: Final = 2
+# A process that began while the driver was being replaced has time to report that no card can be
+# used, before it begins anew.
+_OUTDATED_FROM_THE_START_S: Final = 60.0
+
+
+class NvmlReader(Cards):
+    """Cards through NVML, each asked in a thread of its own.
+
+    Args:
+        timeout_s: limit of one call; all calls for one card in one round may take twice that.
+        hang_limit_s: the process ends when the driver itself has hung for as long.
+        library: ``pynvml``, or something with its functions.
+        dev_root: where the host's device files are.
+        sys_root: where the host's ``/sys`` is.
+        clock: for durations, and to tell old samples from new ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float = 5.0,
+        hang_limit_s: float = 90.0,
+        library: Any = pynvml,
+        dev_root: Path = Path("/dev"),
+        sys_root: Path = Path("/sys"),
+        clock: Clock | None = None,
+    ) -> None:
+        self._nvml = library
+        self._timeout_s = timeout_s
+        self._hang_limit_s = hang_limit_s
+        self._dev_root = dev_root
+        self._sys_root = sys_root
+        self._clock = clock or SystemClock()
+        self._calls = NvmlCalls(library, timeout_s=timeout_s)
+        self._event_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-events")
+        self._topology_calls = NvmlCalls(library, timeout_s=timeout_s, name="nvml-topology")
+        self._topology = NvmlTopology(self._topology_calls)
+        self._xids = XidWatch(library)
+        self._ready = False
+        self._begun = False  # as the thread of the calls knows it
+        self._opening = asyncio.Lock()
+        self._worked = False
+        self._outdated_since_s: float | None = None
+        self._hangs_since_s: float | None = None
+        self._cards: dict[int, NvmlCard] = {}
+        self._facts: dict[int, CardFacts] = {}
+
+    async def survey(self) -> Survey:
+        await self._open()
+        driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
+        count = await self._driver(self._nvml.nvmlDeviceGetCount)
+        answers = await self._of_each({it: self._look(it) for it in range(count)})
+        reached = {it.facts.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)}
+        cards: dict[int, CardFacts] = {}
+        left_out: list[LeftOut] = []
+        for index, answer in answers.items():
+            match answer:
+                case FoundCard():
+                    cards[index] = answer.facts
+                case LeftOut():
+                    left_out.append(answer)
+                case Exception():
+                    self._note_unreached(index, answer, reached, cards, left_out)
+        cards |= await self._linked(cards, reached)
+        await self._watch_xids(reached)
+        self._facts = cards
+        families = {it.family for it in cards.values()}
+        return Survey(
+            cards=tuple(cards.values()),
+            common_nodes=self._common_nodes(),
+            driver=driver,
+            family=families.pop() if len(families) == 1 else "",
+            left_out=tuple(left_out),
+        )
+
+    async def read(self) -> ReadingRound:
+        await self._open()
+        answers = await self._of_each(
+            {it: self._read(it, facts.card.uuid) for it, facts in self._facts.items()}
+        )
+        readings: dict[CardUuid, Reading] = {}
+        errors: dict[CardUuid, Exception] = {}
+        for index, answer in answers.items():
+            uuid = self._facts[index].card.uuid
+            if isinstance(answer, Exception):
+                errors[uuid] = answer
+            else:
+                readings[uuid] = answer
+        troubles = {uuid: str(error) for uuid, error in errors.items()}
+        hangs = any(isinstance(it, StuckError) for it in errors.values())
+        if troubles and not readings and not hangs:
+            # A driver that is gone often says so of each card and never of itself.
+            await self._lost(f"no card can be read: {'; '.join(sorted(set(troubles.values())))}")
+        return ReadingRound(readings=readings, troubles=troubles)
+
+    async def close(self) -> None:
+        if self._ready:
+            self._ready = False
+            await self._shut_down()
+
+    # -- the cards -----------------------------------------------------------------------------
+
+    async def _of_each(
+        self, work: Mapping[int, Callable[[], Awaitable[_T]]]
+    ) -> Mapping[int, _T | Exception]:
+        """Do the work of every card at once; what one card's work raises is its answer.
+
+        Raises:
+            CardsUnavailableError, EndProcess: a card says that the driver as a whole is lost.
+        """
+        async with asyncio.TaskGroup() as group:
+            visits = {
+                index: group.create_task(self._visit(each), name=f"card_{index}")
+                for index, each in work.items()
+            }
+        answers = {index: visit.result() for index, visit in visits.items()}
+        for answer in answers.values():
+            if isinstance(answer, Exception):
+                await self._end_if_lost(answer)
+        return answers
+
+    async def _visit(self, work: Callable[[], Awaitable[_T]]) -> _T | Exception:
+        limit_s = _CALLS_IN_A_VISIT * self._timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work()
+        except TimeoutError:
+            return StuckError(f"it took longer than {limit_s:g} s to answer")
+        except (StuckError, self._nvml.NVMLError) as error:
+            return error
+
+    def _look(self, index: int) -> Callable[[], Awaitable[FoundCard | LeftOut]]:
+        if index not in self._cards:
+            self._cards[index] = NvmlCard(
+                self._nvml,
+                index=index,
+                timeout_s=self._timeout_s,
+                sys_root=self._sys_root,
+                clock=self._clock,
+            )
+        card = self._cards[index]
+        return lambda: card.look(self._facts.get(index))
+
+    def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[Reading]]:
+        card = self._cards[index]
+
+        async def read() -> Reading:
+            reading = await card.read(uuid)
+            figures = replace(reading.figures, xid=self._xids.last(uuid))
+            return replace(reading, figures=figures, xids=self._xids.counts(uuid))
+
+        return read
+
+    def _note_unreached(
+        self,
+        index: int,
+        error: Exception,
+        reached: Mapping[CardUuid, FoundCard],
+        cards: dict[int, CardFacts],
+        left_out: list[LeftOut],
+    ) -> None:
+        """Put down a card that does not answer: unhealthy if it is known, else left out."""
+        known = self._facts.get(index)
+        if known is not None and known.card.uuid not in reached:
+            card = replace(
+                known.card,
+                health=Health.UNHEALTHY,
+                health_reason=f"it does not answer: {error}",
+            )
+            cards[index] = replace(known, card=card)
+            return
+        left_out.append(LeftOut(uuid=f"card {index}", reason=f"it does not answer: {error}"))
+
+    async def _linked(
+        self, cards: Mapping[int, CardFacts], reached: Mapping[CardUuid, FoundCard]
+    ) -> Mapping[int, CardFacts]:
+        """Add the distances to the cards that can be asked; the others keep what they had."""
+        places = {
+            uuid: Place(handle=it.handle, bus_id=it.facts.pci_bus_id)
+            for uuid, it in reached.items()
+        }
+        distances = await self._visit(lambda: self._topology.distances(places))
+        if isinstance(distances, Exception):
+            await self._end_if_lost(distances)
+            log.warning("links_not_readable", reason=str(distances))
+            return {}
+        return {
+            index: replace(it, card=replace(it.card, links=distances[it.card.uuid]))
+            for index, it in cards.items()
+            if it.card.uuid in distances
+        }
+
+    async def _watch_xids(self, reached: Mapping[CardUuid, FoundCard]) -> None:
+        handles = {str(uuid): it.handle for uuid, it in reached.items()}
+        try:
+            await self._event_calls.call(self._xids.keep, handles)
+        except StuckError as error:
+            log.warning("xid_watch_not_started", reason=str(error))
+
+    def _common_nodes(self) -> tuple[DeviceNode, ...]:
+        return tuple(
+            DeviceNode(path=f"/dev/{name}")
+            for name in _COMMON_NODES
+            if (self._dev_root / name).exists()
+        )
+
+    # -- the driver ----------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        async with self._opening:
+            await self._open_once()
+
+    async def _open_once(self) -> None:
+        if self._ready:
+            return
+        await self._driver(self._begin)
+        self._ready = self._worked = True
+        self._outdated_since_s = None
+        self._topology_calls.forget()
+        for card in self._cards.values():
+            card.forget()
+        self._topology.forget()
+        log.info("nvml_opened")
+
+    async def _driver(self, function: Callable[..., Any]) -> Any:
+        """Call what concerns no single card: any error means the driver is not there."""
+        try:
+            answer = await self._calls.call(function)
+        except StuckError as error:
+            self._end_if_hanging(error)
+            raise CardsUnavailableError(f"NVML hangs: {error}") from error
+        except self._nvml.NVMLError as error:
+            self._hangs_since_s = None
+            self._end_if_outdated(error)
+            await self._lost(str(error))
+        self._hangs_since_s = None
+        return answer
+
+    def _end_if_hanging(self, error: StuckError) -> None:
+        """End a process whose driver has hung for long: the call may never return.
+
+        A new process asks in a thread of its own. Where the driver hangs in the kernel, it hangs
+        there as well, and kubelet waits longer and longer before it starts the next one.
+        """
+        now_s = self._clock.monotonic()
+        if self._hangs_since_s is None:
+            self._hangs_since_s = now_s
+        if now_s - self._hangs_since_s >= self._hang_limit_s:
+            raise EndProcess(
+                f"NVML hangs: {error}; the driver has not answered for {self._hang_limit_s:g} s, "
+                "and the next process asks it anew"
+            )
+
+    async def _end_if_lost(self, error: Exception) -> None:
+        if driver_is_lost(error):
+            self._end_if_outdated(error)
+            await self._lost(str(error))
+
+    def _end_if_outdated(self, error: Exception) -> None:
+        """End the process whose library is older or newer than the driver in the kernel.
+
+        NVML: "the driver and the library version mismatch". A container that is started anew gets
+        the library that goes with the driver.
+        """
+        if not library_is_outdated(error):
+            return
+        now_s = self._clock.monotonic()
+        if self._outdated_since_s is None:
+            self._outdated_since_s = now_s
+        if self._worked or now_s - self._outdated_since_s >= _OUTDATED_FROM_THE_START_S:
+            raise EndProcess(
+                f"NVML: {error}: the driver was replaced; the next process loads its library"
+            )
+
+    async def _lost(self, reason: str) -> NoReturn:
+        """Begin again at the next call: a driver that was reloaded needs a new initialisation."""
+        if self._ready:
+            self._ready = False
+            log.warning("nvml_lost", reason=reason)
+            await self._shut_down()
+        raise CardsUnavailableError(f"NVML: {reason}")
+
+    async def _shut_down(self) -> None:
+        """Let go of everything; what a lost driver or a hanging card says to that is only noted.
+
+        All cards at once: sixteen that hang take no longer than one, three calls' time in all.
+        """
+        closes = (*(card.close for card in self._cards.values()), self._stop_watch)
+        async with self._opening:
+            async with asyncio.TaskGroup() as group:
+                visits = [group.create_task(self._visit(it), name="nvml_close") for it in closes]
+            answers = [it.result() for it in visits]
+            answers.append(await self._visit(self._shut_library))
+        for answer in answers:
+            if answer is not None:
+                log.info("nvml_not_shut_down", reason=str(answer))
+
+    async def _stop_watch(self) -> None:
+        await self._event_calls.call(self._xids.stop)
+
+    async def _shut_library(self) -> None:
+        await self._calls.call(self._end)
+
+    def _begin(self) -> None:
+        """Begin once, also where an earlier call began it after nobody waited any more.
+
+        NVML counts: it lets go of the driver only once it was shut down as often as it was begun
+        (NVML's reference, ``nvmlInit_v2``).
+        """
+        if not self._begun:
+            self._nvml.nvmlInit()
+            self._begun = True
+
+    def _end(self) -> None:
+        if self._begun:
+            self._begun = False
+            self._nvml.nvmlShutdown()

@@ -1,0 +1,123 @@
+"""XID errors, which the driver tells once, to whoever is waiting at that moment."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from deviceplugin.cards.nvml.calls import error_kind
+
+log = structlog.get_logger()
+
+# How long one wait in the library lasts, and with it the longest time until the thread ends.
+_WAIT_MS: Final = 500
+_NO_EVENTS: Final = ("NotSupported", "FunctionNotFound", "NoPermission")
+
+
+class XidWatch:
+    """Counts the XID errors of each card, in a thread of its own because waiting blocks.
+
+    The counts outlive the library's end: what a card once had is not undone by a new driver.
+
+    Args:
+        library: ``pynvml``, or something with its functions.
+    """
+
+    def __init__(self, library: Any) -> None:
+        self._nvml = library
+        self._lock = threading.Lock()
+        self._counts: dict[str, Counter[int]] = {}
+        self._last: dict[str, int] = {}
+        self._cards: frozenset[str] = frozenset()
+        self._end: threading.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    def keep(self, handles: Mapping[str, Any]) -> None:
+        """Watch the cards in *handles*; does nothing where that is what it does already.
+
+        Cards that have no events are left out. Blocks for up to a second.
+        """
+        cards = frozenset(handles)
+        alive = self._thread is None or self._thread.is_alive()
+        if alive and cards == self._cards:
+            return
+        self.stop()
+        try:
+            self._start(handles)
+        except self._nvml.NVMLError as error:
+            if error_kind(error) not in _NO_EVENTS:
+                log.warning("xid_watch_not_started", reason=str(error))
+                return  # the next survey tries again
+            log.info("figure_dropped", card="all", figure="xid", reason=str(error))
+        self._cards = cards
+
+    def stop(self) -> None:
+        """End the thread; blocks until it has seen that, half a second."""
+        end, thread = self._end, self._thread
+        self._end = self._thread = None
+        self._cards = frozenset()
+        if end is not None and thread is not None:
+            end.set()
+            thread.join(2 * _WAIT_MS / 1000)
+
+    def last(self, card: str) -> int | None:
+        """Give the code of the last error: 0 if there was none, None if nobody watches the card."""
+        with self._lock:
+            return self._last.get(card)
+
+    def counts(self, card: str) -> Mapping[int, int]:
+        """Give how often each code was seen."""
+        with self._lock:
+            return dict(self._counts.get(card, {}))
+
+    def _start(self, handles: Mapping[str, Any]) -> None:
+        events = self._nvml.nvmlEventSetCreate()
+        watched = [uuid for uuid in handles if self._register(events, uuid, handles[uuid])]
+        if not watched:
+            self._nvml.nvmlEventSetFree(events)
+            return
+        with self._lock:
+            for uuid in watched:
+                self._counts.setdefault(uuid, Counter())
+                self._last.setdefault(uuid, 0)
+        end = threading.Event()
+        thread = threading.Thread(target=self._run, args=(events, end), name="nvml-xid")
+        thread.daemon = True  # a wait that hangs in the driver must not hang our exit
+        self._end, self._thread = end, thread
+        thread.start()
+
+    def _register(self, events: Any, uuid: str, handle: Any) -> bool:
+        kind = self._nvml.nvmlEventTypeXidCriticalError
+        try:
+            self._nvml.nvmlDeviceRegisterEvents(handle, kind, events)
+        except self._nvml.NVMLError as error:
+            log.info("figure_dropped", card=uuid, figure="xid", reason=str(error))
+            return False
+        return True
+
+    def _run(self, events: Any, end: threading.Event) -> None:
+        nvml = self._nvml
+        while not end.is_set():
+            try:
+                event = nvml.nvmlEventSetWait_v2(events, _WAIT_MS)
+                uuid = nvml.nvmlDeviceGetUUID(event.device)
+            except nvml.NVMLError as error:
+                if error.value == nvml.NVML_ERROR_TIMEOUT:
+                    continue
+                # The next survey starts a new watch, on the cards that are still there.
+                log.warning("xid_watch_ended", reason=str(error), kind=error_kind(error))
+                return
+            self._note(uuid, int(event.eventData))
+        try:
+            nvml.nvmlEventSetFree(events)
+        except nvml.NVMLError as error:
+            log.warning("xid_watch_not_freed", reason=str(error))
+
+    def _note(self, uuid: str | bytes, code: int) -> None:
+        card = uuid.decode() if isinstance(uuid, bytes) else uuid
+        with self._lock:
+            self._counts.setdefault(card, Counter())[code] += 1
+            self._last[card] = code
+        log.warning("xid_error", card=card, xid=code)

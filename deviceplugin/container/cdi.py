@@ -1,0 +1,206 @@
+"""The CDI spec of one slot: what the container runtime adds to a container that names it."""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from deviceplugin.cards.interface import DeviceNode
+from fracgpu import names
+from fracgpu.cards.card import Card
+from fracgpu.state.allocation import Slice
+
+# 0.5.0 is the first version in which a device name may begin with a digit, as ours may.
+# Source: the CDI specification's version table.
+CDI_VERSION: Final = "0.5.0"
+
+_NAME_CHARS: Final = 16
+_FILE_PREFIX: Final = names.CDI_KIND.replace("/", "-") + "_"
+_FILE_SUFFIX: Final = ".json"
+
+
+class CdiError(Exception):
+    """The CDI folder cannot be written or read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of the host that a container sees as *path*."""
+
+    host_path: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiSpec:
+    """What a container gets that names the CDI device *name*.
+
+    Attributes:
+        version: of the specification.
+        foreign_env: variables of the driver's own spec, ``NAME=value``; ours win over them.
+        foreign_nodes: device files of the driver's own spec, as it has them.
+        foreign_mounts: its libraries and programs.
+        hooks: what it wants to be run.
+    """
+
+    name: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    device_nodes: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    version: str = CDI_VERSION
+    foreign_env: tuple[str, ...] = ()
+    foreign_nodes: tuple[Mapping[str, Any], ...] = ()
+    foreign_mounts: tuple[Mapping[str, Any], ...] = ()
+    hooks: tuple[Mapping[str, Any], ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Write it as the CDI specification wants it."""
+        foreign = dict(it.partition("=")[::2] for it in self.foreign_env)
+        env = {**foreign, **self.env}
+        own = {it.path for it in self.device_nodes}
+        nodes = [_node(it) for it in self.device_nodes]
+        nodes += [dict(it) for it in self.foreign_nodes if it.get("path") not in own]
+        mounts = [_mount(it) for it in self.mounts] + [dict(it) for it in self.foreign_mounts]
+        edits: dict[str, Any] = {"env": [f"{key}={env[key]}" for key in sorted(env)]}
+        for key, parts in (("deviceNodes", nodes), ("mounts", mounts), ("hooks", self.hooks)):
+            if parts:
+                edits[key] = list(parts)
+        return {
+            "cdiVersion": self.version,
+            "kind": names.CDI_KIND,
+            "devices": [{"name": self.name, "containerEdits": edits}],
+        }
+
+
+def newest(*versions: str) -> str:
+    """Give the highest of the versions, such as ``0.5.0``; what is none counts as the lowest."""
+    return max(versions, key=_version_key)
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    parts = version.split(".")
+    return tuple(map(int, parts)) if all(it.isdecimal() for it in parts) else ()
+
+
+def device_name(slot_ids: Iterable[str]) -> str:
+    """Name the CDI device of a set of slot ids; the same ids always give the same name."""
+    text = ",".join(sorted(slot_ids))
+    return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARS]
+
+
+def qualified_name(name: str) -> str:
+    """Write *name* as Allocate answers it: ``fracgpu.io/slot=0123456789abcdef``."""
+    return f"{names.CDI_KIND}={name}"
+
+
+def spec_for(
+    name: str,
+    slices: Sequence[Slice],
+    cards: Sequence[Card],
+    device_nodes: Sequence[DeviceNode],
+) -> CdiSpec:
+    """Say what a container gets that holds *slices* on *cards*, in the order of its assignment."""
+    return CdiSpec(
+        name=name,
+        env={
+            names.ENV_VISIBLE_DEVICES: ",".join(card.uuid for card in cards),
+            names.ENV_MEM_MIB: ",".join(str(part.mib) for part in slices),
+            names.ENV_CARD_MIB: ",".join(str(card.total_mib) for card in cards),
+        },
+        device_nodes=tuple(dict.fromkeys(device_nodes)),
+    )
+
+
+class CdiFolder:
+    """The specs of our own kind in the runtime's CDI folder; other kinds are never touched."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, spec: CdiSpec) -> None:
+        """Put *spec* in its place in one step, over whatever was there.
+
+        Raises:
+            CdiError: the folder cannot be written.
+        """
+        target = self._file(spec.name)
+        # The runtime reads every *.json and *.yaml here, so a half-written file has neither name.
+        temporary = target.with_suffix(".new")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(spec.document(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
+
+    def names(self) -> frozenset[str]:
+        """Name the devices that have a spec of ours.
+
+        Raises:
+            CdiError: the folder cannot be read.
+        """
+        try:
+            found = [it.name for it in self._folder.iterdir()] if self._folder.is_dir() else []
+        except OSError as error:
+            raise CdiError(f"cannot read {self._folder}: {error.strerror or error}") from error
+        return frozenset(
+            name.removeprefix(_FILE_PREFIX).removesuffix(_FILE_SUFFIX)
+            for name in found
+            if name.startswith(_FILE_PREFIX) and name.endswith(_FILE_SUFFIX)
+        )
+
+    def environments(self) -> Mapping[str, Mapping[str, str]]:
+        """Read back the environment that each spec of ours gives; what is no spec gives none.
+
+        Raises:
+            CdiError: the folder cannot be read.
+        """
+        return {name: _environment(self._file(name)) for name in self.names()}
+
+    def remove(self, name: str) -> None:
+        """Remove the spec of one device, if it is there.
+
+        Raises:
+            CdiError: the folder cannot be written.
+        """
+        try:
+            self._file(name).unlink(missing_ok=True)
+        except OSError as error:
+            reason = error.strerror or error
+            raise CdiError(f"cannot remove {self._file(name)}: {reason}") from error
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{_FILE_PREFIX}{name}{_FILE_SUFFIX}"
+
+
+def _node(node: DeviceNode) -> dict[str, str]:
+    written = {"path": node.path}
+    if node.host_path and node.host_path != node.path:
+        written["hostPath"] = node.host_path
+    return written
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    return {
+        "hostPath": mount.host_path,
+        "containerPath": mount.path,
+        "options": ["rw", "nosuid", "nodev", "rbind"],
+    }
+
+
+def _environment(file: Path) -> dict[str, str]:
+    try:
+        document = json.loads(file.read_text())
+        (device,) = document["devices"]
+        return dict(it.partition("=")[::2] for it in device["containerEdits"]["env"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

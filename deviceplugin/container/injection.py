@@ -1,0 +1,185 @@
+"""How a container gets its card: by a CDI name or by a folder of device files, set at Allocate.
+
+What Allocate answered is kept by kubelet for the container's life. So a container that was handed a
+CDI name cannot be started by a runtime that reads no CDI any more: it would run without its card.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from deviceplugin.container.cdi import CdiError, CdiFolder, CdiSpec, device_name
+from deviceplugin.container.cri import RuntimeUnknownError
+from deviceplugin.container.device_links import LinkFolder
+
+log = structlog.get_logger()
+
+_MAX_IDS_CHARS: Final = 64 * 1024
+
+
+class SpecStore(Protocol):
+    """Where the runtime finds what a container gets; every method may raise ``CdiError``."""
+
+    def write(self, spec: CdiSpec) -> None: ...
+    def names(self) -> frozenset[str]: ...
+    def remove(self, name: str) -> None: ...
+
+
+class Runtime(Protocol):
+    """The part of a runtime watch that decides."""
+
+    @property
+    def reads_cdi(self) -> bool: ...
+
+    async def sure(self) -> bool:
+        """Tell whether the runtime reads CDI specs now.
+
+        Raises:
+            RuntimeUnknownError: nobody knows.
+        """
+        ...
+
+
+class InjectionError(Exception):
+    """A container would not get its card from the runtime; *outcome* is a metric label."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+class HandedOut:
+    """Which sets of slot ids were handed out with a folder of device files; survives a restart.
+
+    One small file for each set, with the ids in it; a set ends when one of its ids is handed out
+    again.
+
+    Args:
+        folder: where the files lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, frozenset[str]] | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._read()
+
+    def note(self, slot_ids: frozenset[str], *, by_links: bool) -> None:
+        """Take down how *slot_ids* are handed out now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        known = self._read()
+        for name in [name for name, ids in known.items() if ids & slot_ids]:
+            (self._folder / name).unlink(missing_ok=True)
+            del known[name]
+        if by_links:
+            name = device_name(slot_ids)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / name).write_text(",".join(sorted(slot_ids)))
+            known[name] = slot_ids
+
+    def end(self, *, held: Collection[str]) -> None:
+        """Remove the notes of all sets but those in *held*, and the folder when none is left.
+
+        A note that is held outlives the agent: another agent on this node, in a time to come, has
+        to know how the container that still runs was given its card.
+
+        Args:
+            held: the sets in use, by the names of their devices.
+
+        Raises:
+            OSError: the notes cannot be read or removed.
+        """
+        known = self._read()
+        for name in [name for name in known if name not in held]:
+            (self._folder / name).unlink(missing_ok=True)
+            del known[name]
+        if not known:
+            with contextlib.suppress(FileNotFoundError):
+                self._folder.rmdir()
+
+    def _read(self) -> dict[str, frozenset[str]]:
+        if self._known is None:
+            found = [it for it in self._folder.glob("*") if it.is_file()]
+            self._known = {it.name: _ids(it) for it in found}
+        return self._known
+
+
+def _ids(file: Path) -> frozenset[str]:
+    with file.open(errors="replace") as text:
+        return frozenset(text.read(_MAX_IDS_CHARS).split(","))
+
+
+class Injection:
+    """Decides for each Allocate, and finds the places to write to before each start.
+
+    Args:
+        specs: the runtime's CDI folder.
+        links: the folders of device files.
+        handed_out: what Allocate answered before.
+        runtime: what the runtime can do.
+    """
+
+    def __init__(
+        self, specs: CdiFolder, links: LinkFolder, handed_out: HandedOut, runtime: Runtime
+    ) -> None:
+        self._specs = specs
+        self._links = links
+        self.handed_out: Final = handed_out
+        self._runtime = runtime
+
+    @property
+    def folders(self) -> Sequence[SpecStore]:
+        """Every place where something of ours may lie."""
+        return (self._specs, self._links)
+
+    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+        """Decide how the container that kubelet hands *slot_ids* gets its card.
+
+        Returns:
+            The folders of device files, or None for a CDI name.
+        """
+        by_links = not self._runtime.reads_cdi
+        try:
+            await asyncio.to_thread(self.handed_out.note, slot_ids, by_links=by_links)
+        except OSError as error:
+            # PreStart then finds no note, and refuses where that leaves a doubt.
+            log.warning("injection_not_noted", slots=sorted(slot_ids), reason=str(error))
+        if not by_links:
+            await asyncio.to_thread(self._links.remove, device_name(slot_ids))
+        return self._links if by_links else None
+
+    async def stores(self, name: str) -> Sequence[SpecStore]:
+        """Find where to write what the container with the device *name* gets.
+
+        Raises:
+            InjectionError: the runtime that would start it would not give it its card.
+        """
+        try:
+            reads_cdi = await self._runtime.sure()
+        except RuntimeUnknownError as error:
+            text = f"it is not known whether the runtime would give the container its card: {error}"
+            raise InjectionError("runtime_silent", text) from error
+        if await asyncio.to_thread(self._by_links, name):
+            return (self._specs, self._links)
+        if not reads_cdi:
+            raise InjectionError(
+                "runtime_lacks_cdi",
+                "the container was handed its card by a CDI name, and the runtime reads no CDI "
+                "specs any more; delete the pod: a new one gets its card in another way",
+            )
+        return (self._specs,)
+
+    def _by_links(self, name: str) -> bool:
+        try:
+            # A folder without a note is of an agent that made no notes.
+            return name in self.handed_out or name in self._links.names()
+        except (OSError, CdiError) as error:
+            raise InjectionError("links_folder", str(error)) from error

@@ -1,0 +1,164 @@
+"""One MPS control daemon for each card that needs one, kept alive, ended with us."""
+
+import asyncio
+import contextlib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from deviceplugin.container.spec_builder import Mps, MpsError
+from fracgpu.cards.card import CardUuid
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+# What may be the name of a folder; every UUID is, and nothing that climbs out of ours.
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,99}")
+# The daemon makes this in its pipe folder once it takes clients.
+_CONTROL: Final = "control"
+_READY_LIMIT_S: Final = 10.0
+_POLL_S: Final = 0.05
+_END_LIMIT_S: Final = 3.0
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+# Any uid in a container may connect.
+_OPEN_MODE: Final = 0o777
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """Where a daemon keeps its files; *shm* is empty where clients use their own /dev/shm."""
+
+    pipe: str
+    log: str
+    shm: str = ""
+
+
+@dataclass(slots=True)
+class _Daemon:
+    """One card's daemon."""
+
+    folder: Path
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    problem: str = "it has not been started yet"
+
+
+class MpsDaemons(Mps):
+    """Runs the daemons; a card without containers that use MPS has none.
+
+    The daemon limits memory and threads for each *process*, not for a container, and its clients
+    share one fault domain: a faulty client can end the others on its card.
+
+    Args:
+        root: the folder for pipes and logs, under the same path on the host.
+        program: the control daemon's program.
+        clock: paces restarts.
+        ready_limit_s: longest wait of a container's start; kubelet gives up after 30 s.
+    """
+
+    def __init__(
+        self, root: Path, *, program: str, clock: Clock, ready_limit_s: float = _READY_LIMIT_S
+    ) -> None:
+        self._root = root
+        self._program = program
+        self._clock = clock
+        self._ready_limit_s = ready_limit_s
+        self._daemons: dict[CardUuid, _Daemon] = {}
+        self._wanted: asyncio.Queue[CardUuid] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Keep the wanted daemons alive until cancelled; then they end."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                card = await self._wanted.get()
+                group.create_task(self._keep(card), name=f"mps_{card}")
+
+    async def ensure(self, card: CardUuid) -> Folders:
+        if not _FOLDER_NAME.fullmatch(card):
+            raise MpsError(f"{card!r} cannot be the name of a folder")
+        daemon = self._daemons.get(card)
+        if daemon is None:
+            daemon = self._daemons[card] = _Daemon(folder=self._root / card)
+            self._wanted.put_nowait(card)
+        try:
+            async with asyncio.timeout(self._ready_limit_s):
+                await daemon.ready.wait()
+        except TimeoutError:
+            text = f"the MPS daemon of {card} is not up after {self._ready_limit_s:g} s"
+            raise MpsError(f"{text}: {daemon.problem}") from None
+        shm = self._root / "shm"
+        return Folders(
+            pipe=str(daemon.folder / "pipe"),
+            log=str(daemon.folder / "log"),
+            shm=str(shm) if shm.is_dir() else "",
+        )
+
+    async def _keep(self, card: CardUuid) -> None:
+        daemon, pause_s = self._daemons[card], _FIRST_PAUSE_S
+        while True:
+            began_s = self._clock.monotonic()
+            try:
+                daemon.problem = await self._live(card, daemon)
+            except OSError as error:
+                daemon.problem = f"{self._program}: {error.strerror or error}"
+            finally:
+                daemon.ready.clear()
+            log.warning("mps_daemon_ended", card=card, reason=daemon.problem)
+            if self._clock.monotonic() - began_s > _LONGEST_PAUSE_S:
+                pause_s = _FIRST_PAUSE_S
+            await self._clock.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+
+    async def _live(self, card: CardUuid, daemon: _Daemon) -> str:
+        """Start the daemon, see it through its life, and say how it ended."""
+        pipe, logs = daemon.folder / "pipe", daemon.folder / "log"
+        for folder in (pipe, logs):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(_OPEN_MODE)
+        # A control file of an earlier daemon would look like this one's being ready.
+        (pipe / _CONTROL).unlink(missing_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            self._program,
+            "-f",  # stay in the foreground: its end is then known
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={
+                **os.environ,
+                "CUDA_VISIBLE_DEVICES": card,
+                "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+                "CUDA_MPS_LOG_DIRECTORY": str(logs),
+            },
+        )
+        log.info("mps_daemon_started", card=card, pid=process.pid)
+        try:
+            return await self._watch(process, pipe / _CONTROL, daemon)
+        finally:
+            await _end(process)
+
+    async def _watch(
+        self, process: asyncio.subprocess.Process, control: Path, daemon: _Daemon
+    ) -> str:
+        while process.returncode is None and not await asyncio.to_thread(control.exists):
+            daemon.problem = f"{control} is not there yet"
+            await self._clock.sleep(_POLL_S)
+        if process.returncode is None:
+            daemon.ready.set()
+        return f"{self._program} ended with {await process.wait()}"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_END_LIMIT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,169 @@
+"""What a container with a claim gets: device files, driver libraries, environment, isolation."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from deviceplugin.claims import Claim
+from deviceplugin.container.cdi import CdiSpec, Mount, newest, spec_for
+from deviceplugin.container.nvidia_cdi import VendorError, VendorSpecs
+from deviceplugin.node.inventory import Stock
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+
+MPS: Final = "mps"
+_PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
+_LOG_DIR: Final = "/run/fracgpu-mps/log"
+
+
+class OutfitError(Exception):
+    """A container cannot be given what it needs; the text says why."""
+
+
+class Enforcer(Enum):
+    """Whether a library in the containers enforces their share, by variables that it reads.
+
+    HAMI_CORE: ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` and ``CUDA_DEVICE_SM_LIMIT``.
+    """
+
+    NONE = "none"
+    HAMI_CORE = "hami-core"
+
+
+class MpsError(Exception):
+    """The card has no MPS daemon that answers."""
+
+
+class MpsFolders(Protocol):
+    """Where a card's MPS daemon keeps its files, as the host names them."""
+
+    @property
+    def pipe(self) -> str: ...
+    @property
+    def log(self) -> str: ...
+    @property
+    def shm(self) -> str: ...
+
+
+class Mps(Protocol):
+    """Who runs MPS daemons."""
+
+    async def ensure(self, card: CardUuid) -> MpsFolders:
+        """Have the daemon of *card* run.
+
+        Raises:
+            MpsError: it does not.
+        """
+        ...
+
+
+class Outfitter:
+    """Puts a container's CDI spec together.
+
+    Args:
+        vendor: the driver's own specs.
+        enforcer: which library the containers' images or the node bring along.
+        mps: runs MPS daemons; None on a node without MPS.
+    """
+
+    def __init__(
+        self, vendor: VendorSpecs, *, enforcer: Enforcer = Enforcer.NONE, mps: Mps | None = None
+    ) -> None:
+        self._vendor = vendor
+        self._enforcer = enforcer
+        self._mps = mps
+
+    async def outfit(self, name: str, claim: Claim, stock: Stock) -> CdiSpec:
+        """Say what the container gets that names the CDI device *name*.
+
+        Raises:
+            OutfitError: something it needs is not to be had.
+        """
+        nodes = stock.device_nodes(claim.cards)
+        spec = spec_for(name, claim.slices, claim.cards, nodes)
+        spec = replace(spec, env={**spec.env, **self._older_names(claim)})
+        try:
+            spec = await asyncio.to_thread(self._with_driver, spec, claim, stock)
+        except VendorError as error:
+            raise OutfitError(str(error)) from error
+        return await self._isolated(spec, claim)
+
+    def _older_names(self, claim: Claim) -> dict[str, str]:
+        """Write what programs for older systems read; they know one card, or limits by index."""
+        first, card = claim.slices[0], claim.cards[0]
+        env = {
+            names.ENV_ALIYUN_CONTAINER: str(first.mib),
+            names.ENV_ALIYUN_DEV: str(card.total_mib),
+        }
+        if self._enforcer is Enforcer.HAMI_CORE:
+            for index, part in enumerate(claim.slices):
+                env[f"{names.ENV_MEMORY_LIMIT_PREFIX}{index}"] = f"{part.mib}m"
+            if first.cores:
+                env[names.ENV_SM_LIMIT] = str(first.cores)
+        return env
+
+    def _with_driver(self, spec: CdiSpec, claim: Claim, stock: Stock) -> CdiSpec:
+        """Add what the vendor's own spec says of these cards, where there is one."""
+        vendor = self._vendor.find(stock.survey.cards)
+        if vendor is None:
+            return spec
+        facts = {it.card.uuid: it for it in stock.survey.cards}
+        edits = (vendor.common, *(vendor.edits(facts[card.uuid]) for card in claim.cards))
+        return replace(
+            spec,
+            version=newest(spec.version, vendor.version),
+            # The vendor says "void" there, so that an older runtime adds nothing; ours counts.
+            foreign_env=tuple(
+                it for edit in (vendor.common, *edits) for it in edit.get("env") or ()
+            ),
+            foreign_nodes=_distinct(edits, "deviceNodes", by="path"),
+            foreign_mounts=_distinct(edits, "mounts", by="containerPath"),
+            hooks=_distinct(edits, "hooks"),
+        )
+
+    async def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
+        asked = claim.pod.annotations.get(names.ISOLATION) == MPS
+        if self._mps is None:
+            if asked:
+                raise OutfitError(f"{claim.pod.record.key} asks for MPS, which is off on this node")
+            return spec
+        if len(claim.cards) > 1:
+            if asked:
+                text = f"container {claim.container} of {claim.pod.record.key} has several cards"
+                raise OutfitError(f"{text}, and MPS limits a container on one card only")
+            return spec
+        try:
+            folders = await self._mps.ensure(claim.cards[0].uuid)
+        except MpsError as error:
+            raise OutfitError(str(error)) from error
+        (part,) = claim.slices
+        env = {
+            "CUDA_MPS_PIPE_DIRECTORY": _PIPE_DIR,
+            "CUDA_MPS_LOG_DIRECTORY": _LOG_DIR,
+            # The daemon shows its one card as number 0. The limit holds for each process.
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={part.mib}M",
+        }
+        if part.cores:
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(part.cores)
+        mounts = [
+            Mount(host_path=folders.pipe, path=_PIPE_DIR),
+            Mount(host_path=folders.log, path=_LOG_DIR),
+        ]
+        if folders.shm:
+            mounts.append(Mount(host_path=folders.shm, path="/dev/shm"))  # noqa: S108 - MPS's own
+        return replace(spec, env={**spec.env, **env}, mounts=(*spec.mounts, *mounts))
+
+
+def _distinct(
+    edits: Iterable[Mapping[str, Any]], key: str, *, by: str = ""
+) -> tuple[Mapping[str, Any], ...]:
+    """Join one list of several edits; of what is equal, or equal in *by*, the first stays."""
+    found: list[Mapping[str, Any]] = []
+    for edit in edits:
+        for it in edit.get(key) or ():
+            twins = (other for other in found if other == it or (by and other[by] == it.get(by)))
+            if next(twins, None) is None:
+                found.append(it)
+    return tuple(found)

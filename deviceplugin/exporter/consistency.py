@@ -1,0 +1,281 @@
+"""Do assignment, kubelet, CDI spec and processes say the same? Whoever differs is counted."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+import structlog
+
+from deviceplugin.cards.interface import CardFacts, Readings
+from deviceplugin.claims import PodKey, SlotHolder
+from deviceplugin.container.cdi import CdiError, device_name
+from deviceplugin.exporter.attribution import Attribution, Owner
+from deviceplugin.exporter.visible_devices import SeenDevices, card_files
+from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.k8s.container import ContainerKind
+from fracgpu.state.allocation import Slice
+from fracgpu.state.pod_info import PodView
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+_STARTED: Final = "Running"
+
+
+class Disagreement(Enum):
+    """Who contradicts the assignment; the value is a metric label."""
+
+    KUBELET_LACKS = "kubelet_lacks_the_slots"
+    KUBELET_HAS = "kubelet_has_slots_of_no_assignment"
+    SPEC_MISSING = "cdi_spec_missing"
+    SPEC_DIFFERS = "cdi_spec_differs"
+    PROCESS_ELSEWHERE = "process_on_another_card"
+    CARD_MISSING = "container_lacks_its_card"
+    CARD_TOO_MANY = "container_has_another_card"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One disagreement: of what kind, and about what."""
+
+    kind: Disagreement
+    subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What everybody says at one moment.
+
+    Attributes:
+        pods: this node's pods as the API server has them.
+        holders: kubelet's list.
+        specs: the environment that each CDI spec of ours gives, by device name.
+        readings: what runs on the cards.
+        owners: the pod of each process, by pid.
+        devices: the cards whose device files each container has, by the container's id.
+        findable: the cards whose device files would be recognised.
+    """
+
+    pods: Mapping[PodKey, PodView]
+    holders: Sequence[SlotHolder] = ()
+    specs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    readings: Readings = field(default_factory=dict)
+    owners: Mapping[int, Owner | None] = field(default_factory=dict)
+    devices: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
+    findable: frozenset[CardUuid] = frozenset()
+
+
+def compare(evidence: Evidence) -> frozenset[Finding]:
+    """Find every disagreement about containers that run.
+
+    Pods that are still starting or ending are left out: there the four cannot agree yet.
+    """
+    found = [*_kubelet_lacks(evidence), *_by_holder(evidence), *_processes(evidence)]
+    return frozenset((*found, *_devices(evidence)))
+
+
+def running(pods: Iterable[PodView]) -> Iterable[tuple[PodView, str, str]]:
+    """Name the containers that run and were promised a card: pod, container and its id."""
+    for pod in pods:
+        inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
+        if _settled(pod):
+            for container in pod.record.assignment or {}:
+                container_id = pod.container_ids.get(container, "")
+                if container not in inits and container_id:
+                    yield pod, container, container_id
+
+
+def _devices(evidence: Evidence) -> Iterable[Finding]:
+    """Compare with what the containers really have, whatever was written for their start."""
+    for pod, container, container_id in running(evidence.pods.values()):
+        has = evidence.devices.get(container_id)
+        if has is None:
+            continue
+        promised = {it.card for it in (pod.record.assignment or {})[container]}
+        subject = f"{pod.record.key}/{container}"
+        if promised & evidence.findable - has:
+            yield Finding(kind=Disagreement.CARD_MISSING, subject=subject)
+        if has - promised:
+            yield Finding(kind=Disagreement.CARD_TOO_MANY, subject=subject)
+
+
+def _settled(pod: PodView) -> bool:
+    return pod.record.live and not pod.record.terminating and pod.phase == _STARTED
+
+
+def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
+    listed = {(*it.key, it.container): len(it.slot_ids) for it in evidence.holders}
+    for key, pod in evidence.pods.items():
+        if not _settled(pod):
+            continue
+        inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
+        for container, slices in (pod.record.assignment or {}).items():
+            # kubelet lists no plain init containers.
+            if container not in inits and listed.get((*key, container)) != len(slices):
+                subject = f"{pod.record.key}/{container}"
+                yield Finding(kind=Disagreement.KUBELET_LACKS, subject=subject)
+
+
+def _by_holder(evidence: Evidence) -> Iterable[Finding]:
+    for holder in evidence.holders:
+        pod = evidence.pods.get(holder.key)
+        if pod is None or not _settled(pod):
+            continue
+        subject = f"{pod.record.key}/{holder.container}"
+        slices = (pod.record.assignment or {}).get(holder.container, ())
+        if not slices:
+            yield Finding(kind=Disagreement.KUBELET_HAS, subject=subject)
+            continue
+        env = evidence.specs.get(device_name(holder.slot_ids))
+        if env is None:
+            yield Finding(kind=Disagreement.SPEC_MISSING, subject=subject)
+        elif not _gives(env, slices):
+            yield Finding(kind=Disagreement.SPEC_DIFFERS, subject=subject)
+
+
+def _gives(env: Mapping[str, str], slices: Sequence[Slice]) -> bool:
+    cards = ",".join(part.card for part in slices)
+    amounts = ",".join(str(part.mib) for part in slices)
+    return (env.get(names.ENV_VISIBLE_DEVICES), env.get(names.ENV_MEM_MIB)) == (cards, amounts)
+
+
+def _processes(evidence: Evidence) -> Iterable[Finding]:
+    """Find processes of this node's pods on cards that their pod was not given.
+
+    Processes of no pod are the exporter's to count: they contradict no assignment.
+    """
+    by_uid = {pod.record.uid: pod for pod in evidence.pods.values()}
+    for card, reading in evidence.readings.items():
+        for process in reading.processes:
+            owner = evidence.owners.get(process.pid)
+            pod = by_uid.get(owner.pod_uid) if owner is not None else None
+            if pod is None or not pod.record.live:
+                continue
+            slices = (pod.record.assignment or {}).values()
+            if not any(part.card == card for parts in slices for part in parts):
+                subject = f"{pod.record.key} on {card}"
+                yield Finding(kind=Disagreement.PROCESS_ELSEWHERE, subject=subject)
+
+
+class SpecReader(Protocol):
+    """The part of the CDI folder that an audit reads."""
+
+    def environments(self) -> Mapping[str, Mapping[str, str]]:
+        """Read the environment that each spec of ours gives.
+
+        Raises:
+            CdiError: the folder cannot be read.
+        """
+        ...
+
+
+class AuditMetrics(Protocol):
+    """Where findings are counted."""
+
+    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
+    def audited_without(self, containers: int) -> None: ...
+    def audit_failed(self) -> None: ...
+
+
+class Audit:
+    """Compares at a steady pace; what two audits in a row find is counted and told.
+
+    One alone may have caught a container between two of its parties.
+
+    Args:
+        pods: this node's pods as last seen, or None before.
+        pod_resources: kubelet's list.
+        specs: the CDI folder.
+        attribution: whose processes they are.
+        seen: looks into running containers.
+        cards: the node's cards with their device files.
+        clock: paces the audits.
+        period_s: between two audits.
+        metrics: counts.
+        dev_root: where the host's ``/dev`` is.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
+        self,
+        *,
+        pods: Callable[[], Mapping[PodKey, PodView] | None],
+        pod_resources: PodResources,
+        specs: SpecReader,
+        attribution: Attribution,
+        seen: SeenDevices,
+        cards: Callable[[], Iterable[CardFacts]],
+        clock: Clock,
+        period_s: float,
+        metrics: AuditMetrics,
+        dev_root: Path = Path("/dev"),
+    ) -> None:
+        self._pods = pods
+        self._pod_resources = pod_resources
+        self._specs = specs
+        self._attribution = attribution
+        self._seen = seen
+        self._cards = cards
+        self._dev_root = dev_root
+        self._clock = clock
+        self._period_s = period_s
+        self._metrics = metrics
+        self._readings: Readings = {}
+        self._suspected: frozenset[Finding] = frozenset()
+        self._confirmed: frozenset[Finding] = frozenset()
+
+    def observe(self, readings: Readings) -> None:
+        """Take notice of the newest readings of the cards."""
+        self._readings = readings
+
+    async def run(self) -> None:
+        """Audit until cancelled."""
+        while True:
+            await self._clock.sleep(self._period_s)
+            await self.audit()
+
+    async def audit(self) -> None:
+        """Compare once; without one of the parties there is nothing to compare."""
+        pods = self._pods()
+        if pods is None:
+            return
+        readings = self._readings
+        pids = {it.pid for reading in readings.values() for it in reading.processes}
+        files = await asyncio.to_thread(card_files, tuple(self._cards()), dev_root=self._dev_root)
+        ids = frozenset(container_id for *_, container_id in running(pods.values()))
+        devices = await asyncio.to_thread(self._seen.cards, ids, files)
+        self._metrics.audited_without(len(ids - devices.keys()))
+        try:
+            evidence = Evidence(
+                pods=pods,
+                holders=await self._pod_resources.holders(),
+                specs=await asyncio.to_thread(self._specs.environments),
+                readings=readings,
+                owners=await asyncio.to_thread(self._attribution.owners, pids),
+                devices=devices,
+                findable=frozenset(files),
+            )
+        except (PodResourcesError, CdiError) as error:
+            self._metrics.audit_failed()
+            log.warning("audit_not_done", reason=str(error))
+            return
+        self._judge(compare(evidence))
+
+    def _judge(self, found: frozenset[Finding]) -> None:
+        confirmed = found & self._suspected
+        new = confirmed - self._confirmed
+        self._suspected, self._confirmed = found, confirmed
+        for finding in sorted(new, key=lambda it: (it.kind.value, it.subject)):
+            log.warning("disagreement_found", kind=finding.kind.value, subject=finding.subject)
+        self._metrics.audited(now=_by_kind(confirmed), new=_by_kind(new))
+
+
+def _by_kind(findings: Iterable[Finding]) -> dict[str, int]:
+    counts = {kind.value: 0 for kind in Disagreement}
+    for finding in findings:
+        counts[finding.kind.value] += 1
+    return counts

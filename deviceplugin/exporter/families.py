@@ -1,0 +1,186 @@
+"""NVIDIA's metric families in the three dialects of its exporter: names, types, units, values.
+
+Names, types and units are interfaces, so that dashboards made for dcgm-exporter keep working; the
+words are ours. What a card cannot tell is left out, never 0.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from deviceplugin.cards.interface import Figures
+from deviceplugin.exporter.usage import PodUse
+
+
+class Dialect(Enum):
+    """Which dcgm-exporter to sound like.
+
+    ``CLASSIC`` is up to 4.8.2. 4.8.3 writes the label ``hostname`` small. 4.9 can also give DCGM's
+    newer names, in base units; taken from its notes, not yet compared with a running one.
+    """
+
+    CLASSIC = "classic"
+    CLASSIC_4_8_3 = "classic-4.8.3"
+    DCGM_4_9 = "dcgm-4.9"
+
+
+DIALECTS: Final = tuple(it.value for it in Dialect)
+_HOST_LABEL: Final = {
+    Dialect.CLASSIC: "Hostname",
+    Dialect.CLASSIC_4_8_3: "hostname",
+    Dialect.DCGM_4_9: "hostname",
+}
+
+
+def host_label(dialect: Dialect) -> str:
+    """Name the label that holds the node's name."""
+    return _HOST_LABEL[dialect]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """A family as one dialect writes it; values are ours times *factor*."""
+
+    name: str
+    unit: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One family.
+
+    Attributes:
+        value: takes it from the figures of a card.
+        pod: takes one pod's part from what it uses; None where pods have no part. Only two
+            families have one: copied to each pod, a card's temperature would be summed.
+    """
+
+    kind: str
+    text: str
+    value: Callable[[Figures], float | None]
+    classic: Spelling
+    newer: Spelling
+    pod: Callable[[PodUse], float | None] | None = None
+
+    def spelled(self, dialect: Dialect) -> Spelling:
+        return self.newer if dialect is Dialect.DCGM_4_9 else self.classic
+
+    def help(self, dialect: Dialect) -> str:
+        """Say what it is, with its unit."""
+        unit = self.spelled(dialect).unit
+        return f"{self.text} ({unit})." if unit else f"{self.text}."
+
+
+def _family(  # noqa: PLR0913 - one row of a table
+    name: str,
+    unit: str,
+    text: str,
+    value: Callable[[Figures], float | None],
+    newer: tuple[str, str, float] | None = None,
+    *,
+    kind: str = "gauge",
+    pod: Callable[[PodUse], float | None] | None = None,
+) -> Family:
+    classic = Spelling(name=f"DCGM_FI_{name}", unit=unit)
+    if newer is None:
+        return Family(kind=kind, text=text, value=value, classic=classic, newer=classic, pod=pod)
+    new_name, new_unit, factor = newer
+    spelling = Spelling(name=f"DCGM_FI_{new_name}", unit=new_unit, factor=factor)
+    return Family(kind=kind, text=text, value=value, classic=classic, newer=spelling, pod=pod)
+
+
+_COUNTER: Final = "counter"
+_MIB: Final = 1024.0 * 1024.0
+_MHZ: Final = 1e6
+_PERCENT: Final = 0.01
+_MJ: Final = 0.001
+
+# fmt: off
+FAMILIES: Final[tuple[Family, ...]] = (
+    _family("DEV_SM_CLOCK", "MHz", "Clock of the SMs", lambda it: it.sm_clock_mhz,
+            ("DEV_SM_CLOCK_HERTZ", "Hz", _MHZ)),
+    _family("DEV_MEM_CLOCK", "MHz", "Clock of the memory", lambda it: it.memory_clock_mhz,
+            ("DEV_MEMORY_CLOCK_HERTZ", "Hz", _MHZ)),
+    _family("DEV_MEMORY_TEMP", "C", "Temperature of the memory",
+            lambda it: it.memory_temperature_c, ("DEV_MEMORY_TEMP_CELSIUS", "C", 1.0)),
+    _family("DEV_GPU_TEMP", "C", "Temperature of the card", lambda it: it.temperature_c,
+            ("DEV_GPU_TEMP_CELSIUS", "C", 1.0)),
+    _family("DEV_POWER_USAGE", "W", "Power drawn", lambda it: it.power_w,
+            ("DEV_BOARD_POWER_WATTS", "W", 1.0)),
+    _family("DEV_TOTAL_ENERGY_CONSUMPTION", "mJ", "Energy drawn since the driver was loaded",
+            lambda it: it.energy_mj, ("DEV_GPU_ENERGY_JOULES_TOTAL", "J", _MJ), kind=_COUNTER),
+    _family("DEV_PCIE_REPLAY_COUNTER", "", "PCIe packets sent again",
+            lambda it: it.pcie_replays, ("DEV_PCIE_REPLAY_TOTAL", "", 1.0), kind=_COUNTER),
+    _family("DEV_GPU_UTIL", "%", "Share of the period with a kernel running",
+            lambda it: it.gpu_percent, ("DEV_GPU_UTIL_RATIO", "0 to 1", _PERCENT),
+            pod=lambda it: it.sm_percent),
+    _family("DEV_MEM_COPY_UTIL", "%", "Share of the period with memory being read or written",
+            lambda it: it.memory_copy_percent, ("DEV_MEMORY_UTIL_RATIO", "0 to 1", _PERCENT)),
+    _family("DEV_ENC_UTIL", "%", "Use of the video encoder", lambda it: it.encoder_percent,
+            ("DEV_ENC_UTIL_RATIO", "0 to 1", _PERCENT)),
+    _family("DEV_DEC_UTIL", "%", "Use of the video decoder", lambda it: it.decoder_percent,
+            ("DEV_DEC_UTIL_RATIO", "0 to 1", _PERCENT)),
+    _family("DEV_FB_TOTAL", "MiB", "Memory of the card", lambda it: it.total_mib,
+            ("DEV_FB_CAPACITY_BYTES", "bytes", _MIB)),
+    _family("DEV_FB_FREE", "MiB", "Memory that is free", lambda it: it.free_mib,
+            ("DEV_FB_FREE_BYTES", "bytes", _MIB)),
+    _family("DEV_FB_USED", "MiB", "Memory in use", lambda it: it.used_mib,
+            ("DEV_FB_USED_BYTES", "bytes", _MIB), pod=lambda it: it.used_mib),
+    _family("DEV_FB_RESERVED", "MiB", "Memory that the driver keeps", lambda it: it.reserved_mib,
+            ("DEV_FB_RESERVED_BYTES", "bytes", _MIB)),
+    _family("DEV_UNCORRECTABLE_REMAPPED_ROWS", "",
+            "Memory rows remapped for errors that could not be corrected",
+            lambda it: it.remapped_rows_uncorrectable,
+            ("DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "", 1.0), kind=_COUNTER),
+    _family("DEV_CORRECTABLE_REMAPPED_ROWS", "",
+            "Memory rows remapped for errors that could be corrected",
+            lambda it: it.remapped_rows_correctable,
+            ("DEV_ROW_REMAP_CORRECTABLE_TOTAL", "", 1.0), kind=_COUNTER),
+    _family("DEV_ROW_REMAP_FAILURE", "", "1 if remapping a memory row failed",
+            lambda it: it.row_remap_failed, ("DEV_ROW_REMAP_FAILED", "", 1.0)),
+    _family("DEV_POWER_VIOLATION", "ns", "Time slowed down to keep to the power limit",
+            lambda it: it.power_violation_ns, kind=_COUNTER),
+    _family("DEV_THERMAL_VIOLATION", "ns", "Time slowed down to stay cool",
+            lambda it: it.thermal_violation_ns, kind=_COUNTER),
+    _family("DEV_VGPU_LICENSE_STATUS", "", "1 if a virtual card has its license",
+            lambda it: it.vgpu_license),
+    _family("PROF_GR_ENGINE_ACTIVE", "0 to 1",
+            "Share of time with the graphics or compute engine busy",
+            lambda it: it.gr_engine_ratio, ("PROF_GR_ENGINE_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_SM_ACTIVE", "0 to 1", "Share of SM cycles with a warp assigned",
+            lambda it: it.sm_active_ratio, ("PROF_SM_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_SM_OCCUPANCY", "0 to 1", "Warps resident, of those that would have room",
+            lambda it: it.sm_occupancy_ratio, ("PROF_SM_OCCUPANCY_RATIO", "0 to 1", 1.0)),
+    _family("PROF_PIPE_TENSOR_ACTIVE", "0 to 1", "Share of cycles with a tensor pipe busy",
+            lambda it: it.tensor_ratio, ("PROF_TENSOR_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_DRAM_ACTIVE", "0 to 1", "Share of the memory's bandwidth in use",
+            lambda it: it.dram_ratio, ("PROF_DRAM_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_PIPE_FP64_ACTIVE", "0 to 1", "Share of cycles with an FP64 pipe busy",
+            lambda it: it.fp64_ratio, ("PROF_FP64_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_PIPE_FP32_ACTIVE", "0 to 1", "Share of cycles with an FP32 pipe busy",
+            lambda it: it.fp32_ratio, ("PROF_FP32_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_PIPE_FP16_ACTIVE", "0 to 1", "Share of cycles with an FP16 pipe busy",
+            lambda it: it.fp16_ratio, ("PROF_FP16_UTIL_RATIO", "0 to 1", 1.0)),
+    _family("PROF_PCIE_TX_BYTES", "bytes per second", "Sent over PCIe, headers included",
+            lambda it: it.pcie_tx_bytes_per_s),
+    _family("PROF_PCIE_RX_BYTES", "bytes per second", "Received over PCIe, headers included",
+            lambda it: it.pcie_rx_bytes_per_s),
+)
+# fmt: on
+
+# The family of XID errors has two labels more, so it is no row of the table.
+XID_TEXT: Final = "Code of the last XID error, 0 if there was none."
+XIDS_TEXT: Final = "XID errors seen since the agent started, by code."
+XIDS_NAME: Final = "DCGM_EXP_XID_ERRORS_TOTAL"
+_XID_NAME: Final = {
+    Dialect.CLASSIC: "DCGM_FI_DEV_XID_ERRORS",
+    Dialect.CLASSIC_4_8_3: "DCGM_FI_DEV_XID_ERRORS",
+    Dialect.DCGM_4_9: "DCGM_FI_DEV_XID_ERROR",
+}
+
+
+def xid_name(dialect: Dialect) -> str:
+    """Name the family of the last XID error."""
+    return _XID_NAME[dialect]

@@ -1,0 +1,105 @@
+"""Reads the cards at a steady pace and keeps the last picture for whoever scrapes us."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from deviceplugin.cards.interface import Cards, CardsUnavailableError, ReadingRound
+from deviceplugin.exporter.attribution import Attribution
+from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.inventory import CardBoard
+from fracgpu.state.pod_info import PodView
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+
+class Exporter:
+    """Collects in a loop of its own: a scrape never waits for a driver.
+
+    Args:
+        cards: what to read.
+        board: which cards there are.
+        attribution: whose processes they are.
+        pods: this node's pods as last seen.
+        clock: paces the readings and stamps the pictures.
+        period_s: between two readings.
+        metrics: counts the readings.
+        on_round: told of every round of readings.
+        on_picture: called in a thread after each picture.
+        beat: called before each reading.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
+        self,
+        *,
+        cards: Cards,
+        board: CardBoard,
+        attribution: Attribution,
+        pods: Callable[[], Iterable[PodView]],
+        clock: Clock,
+        period_s: float,
+        metrics: DevicePluginMetrics,
+        on_round: Callable[[ReadingRound], None] = lambda _: None,
+        on_picture: Callable[[], None] = lambda: None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._cards = cards
+        self._board = board
+        self._attribution = attribution
+        self._pods = pods
+        self._clock = clock
+        self._period_s = period_s
+        self._metrics = metrics
+        self._on_round = on_round
+        self._on_picture = on_picture
+        self._beat = beat
+        self._picture: UsagePicture | None = None
+        self._problem: str | None = None
+
+    def picture(self) -> UsagePicture | None:
+        """Give the last picture, or None before the first; its age is the reader's to judge."""
+        return self._picture
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        while True:
+            self._beat()
+            await self.collect()
+            await self._clock.sleep(self._period_s)
+
+    async def collect(self) -> None:
+        """Read once; what cannot be read leaves the last picture to grow old."""
+        try:
+            readings = await self._cards.read()
+        except CardsUnavailableError as error:
+            self._metrics.collected(success=False)
+            self._note(str(error))
+            return
+        self._on_round(readings)
+        taken_at_s = self._clock.now().timestamp()
+        pids = {p.pid for it in readings.readings.values() for p in it.processes}
+        owners = await asyncio.to_thread(self._attribution.owners, pids)
+        self._picture = picture_usage(
+            taken_at_s=taken_at_s,
+            stock=self._board.stock,
+            readings=readings,
+            owners=owners,
+            pods=self._pods(),
+        )
+        await asyncio.to_thread(self._on_picture)
+        self._metrics.collected(success=not readings.troubles)
+        self._note(_troubles(readings))
+
+    def _note(self, problem: str | None) -> None:
+        if problem is not None and problem != self._problem:
+            log.warning("cards_not_read", reason=problem)
+        self._problem = problem
+
+
+def _troubles(readings: ReadingRound) -> str | None:
+    if not readings.troubles:
+        return None
+    return "; ".join(f"{card}: {reason}" for card, reason in sorted(readings.troubles.items()))

@@ -1,0 +1,181 @@
+"""One picture of what cards and pods use, put together from readings, owners and assignments."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from deviceplugin.cards.interface import CardFacts, CardProcess, Reading, ReadingRound
+from deviceplugin.exporter.attribution import Owner
+from deviceplugin.node.inventory import Stock
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
+
+_FULL_PERCENT = 100.0
+
+_Holder = tuple[str, str]  # uid of a pod, name of its container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodUse:
+    """What one container holds of one card, and what it uses of it.
+
+    Attributes:
+        limit_mib: what it was promised.
+        used_mib: what its processes hold, or None where nobody can say.
+        sm_percent: its part of the card's time, 0..100; the parts of a card's pods never add up
+            to more than the card's own figure. None where nobody can say.
+    """
+
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+    limit_mib: int
+    used_mib: float | None = None
+    sm_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardUse:
+    """One card: its figures, its pods, and what runs on it and belongs to none of them.
+
+    Attributes:
+        degraded: the card is busy, and the driver does not say with whose work.
+    """
+
+    facts: CardFacts
+    reading: Reading | None
+    allocated_mib: int = 0
+    pods: tuple[PodUse, ...] = ()
+    unattributed_processes: int = 0
+    unattributed_mib: float = 0.0
+    degraded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsagePicture:
+    """All cards of the node at *taken_at_s*, in seconds since the epoch.
+
+    Attributes:
+        complete: no card is left out of *cards*, as one is that does not answer.
+    """
+
+    taken_at_s: float
+    driver: str = ""
+    cards: tuple[CardUse, ...] = ()
+    troubles: Mapping[CardUuid, str] = field(default_factory=dict)
+    complete: bool = True
+
+
+def picture_usage(
+    *,
+    taken_at_s: float,
+    stock: Stock,
+    readings: ReadingRound,
+    owners: Mapping[int, Owner | None],
+    pods: Iterable[PodView],
+) -> UsagePicture:
+    """Put the picture together; *pods* are the live pods of this node."""
+    live = [pod for pod in pods if pod.record.live and pod.record.assignment]
+    return UsagePicture(
+        taken_at_s=taken_at_s,
+        driver=stock.survey.driver,
+        cards=tuple(
+            _card_use(facts, readings.readings.get(facts.card.uuid), owners, live)
+            for facts in stock.survey.cards
+        ),
+        troubles=readings.troubles,
+        complete=not stock.survey.left_out,
+    )
+
+
+def _card_use(
+    facts: CardFacts,
+    reading: Reading | None,
+    owners: Mapping[int, Owner | None],
+    pods: Iterable[PodView],
+) -> CardUse:
+    here, containers = _holders(facts.card.uuid, pods)
+    allocated_mib = sum(use.limit_mib for use in here)
+    if reading is None or not reading.processes_known:
+        return CardUse(
+            facts=facts,
+            reading=reading,
+            allocated_mib=allocated_mib,
+            pods=tuple(here),
+            degraded=reading is not None and bool(reading.figures.gpu_percent),
+        )
+    processes: dict[_Holder, list[CardProcess]] = {_holder(use): [] for use in here}
+    # Of a process whose container is not known yet, or was promised nothing here, the pod is: the
+    # first of its containers on this card shows the use.
+    first = {use.pod_uid: _holder(use) for use in reversed(here)}
+    strangers = []
+    for process in reading.processes:
+        owner = owners.get(process.pid)
+        if owner is None or owner.pod_uid not in first:
+            strangers.append(process)
+            continue
+        holder = (owner.pod_uid, containers.get(owner.container_id, ""))
+        processes[holder if holder in processes else first[owner.pod_uid]].append(process)
+    shares = _sm_shares(reading)
+    return CardUse(
+        facts=facts,
+        reading=reading,
+        allocated_mib=allocated_mib,
+        pods=tuple(_measured(use, processes[_holder(use)], shares) for use in here),
+        unattributed_processes=len(strangers),
+        unattributed_mib=sum(it.used_mib or 0 for it in strangers),
+        degraded=shares is None,
+    )
+
+
+def _holder(use: PodUse) -> _Holder:
+    return use.pod_uid, use.container
+
+
+def _holders(card: CardUuid, pods: Iterable[PodView]) -> tuple[Sequence[PodUse], Mapping[str, str]]:
+    """Give the containers with a slice of *card*, and the names of containers by runtime id."""
+    found: list[PodUse] = []
+    containers: dict[str, str] = {}
+    for pod in pods:
+        record = pod.record
+        held = [
+            PodUse(
+                namespace=record.namespace,
+                pod=record.name,
+                pod_uid=record.uid,
+                container=container,
+                limit_mib=part.mib,
+            )
+            for container, slices in (record.assignment or {}).items()
+            for part in slices
+            if part.card == card
+        ]
+        if held:
+            found += held
+            containers |= {identity: name for name, identity in pod.container_ids.items()}
+    return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
+
+
+def _sm_shares(reading: Reading) -> Mapping[int, float] | None:
+    """Give each process its part of the card's time, in percent of the card.
+
+    The driver's figures for single processes do not add up to the card's own under time-slicing,
+    so they only say how to divide it. Where none is busy and the card is, nobody can say who: None.
+    """
+    total = sum(it.sm_percent for it in reading.processes)
+    card_percent = reading.figures.gpu_percent
+    if total <= 0:
+        return None if card_percent else {it.pid: 0.0 for it in reading.processes}
+    scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
+    return {it.pid: it.sm_percent * scale for it in reading.processes}
+
+
+def _measured(
+    use: PodUse, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
+) -> PodUse:
+    known = [it.used_mib for it in processes if it.used_mib is not None]
+    return replace(
+        use,
+        used_mib=float(sum(known)) if len(known) == len(processes) else None,
+        sm_percent=None if shares is None else sum(shares[it.pid] for it in processes),
+    )

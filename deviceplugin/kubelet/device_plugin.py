@@ -1,0 +1,295 @@
+"""The device plugin's own gRPC service: convert, ask, convert; no decision is made here."""
+
+# ruff: noqa: ARG002, N802 - names and arguments of the methods are the protocol's
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final, Protocol
+
+import grpc
+import structlog
+
+from deviceplugin.claims import Claim
+from deviceplugin.container.cdi import device_name, qualified_name
+from deviceplugin.container.device_links import ENV_DIR, LinkFolder
+from deviceplugin.kubelet.pre_start import NotWiredError
+from deviceplugin.node.inventory import CardBoard, Slot
+from deviceplugin.proto import deviceplugin_pb2 as messages
+from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
+from fracgpu import names
+
+log = structlog.get_logger()
+
+API_VERSION: Final = "v1beta1"
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
+
+# sockaddr_un.sun_path holds 108 bytes with the closing zero; see unix(7).
+MAX_SOCKET_PATH_BYTES: Final = 107
+# 64 cards with 1,024 slots each are 2 MiB; kubelet itself takes 4 MiB.
+_MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+# An error text travels in HTTP/2 headers, of which gRPC takes 8 KiB; events keep 1,024 characters.
+_MAX_TEXT_CHARS: Final = 900
+
+
+class SocketError(Exception):
+    """A unix socket cannot be served."""
+
+
+class Starter(Protocol):
+    """Who lets a container start."""
+
+    async def wire(self, slot_ids: frozenset[str]) -> Claim:
+        """Prepare the start.
+
+        Raises:
+            NotWiredError: it may not start.
+        """
+        ...
+
+    def allocated(self, slot_ids: frozenset[str]) -> None:
+        """Take notice that kubelet hands *slot_ids* to a container."""
+        ...
+
+
+class HandsOut(Protocol):
+    """Who decides how a container gets its card."""
+
+    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+        """Give the folders of device files, or None for a CDI name."""
+        ...
+
+
+class DevicePlugin(services.DevicePluginServicer):
+    """Answers kubelet.
+
+    Args:
+        board: the cards, for the slots that kubelet counts.
+        starter: decides about container starts.
+        injection: decides how a container gets its card; without it always by a CDI name.
+        links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.
+    """
+
+    def __init__(
+        self,
+        board: CardBoard,
+        starter: Starter,
+        injection: HandsOut | None = None,
+        *,
+        links_visible: str = "void",
+    ) -> None:
+        self._board = board
+        self._starter = starter
+        self._injection = injection
+        self._links_visible = links_visible
+        self._watchers = 0
+        self._ending = False
+
+    @property
+    def watchers(self) -> int:
+        """How many streams kubelet holds open; 0 means that it does not know our health."""
+        return self._watchers
+
+    def end_streams(self) -> None:
+        """End the streams for good, which would else last as long as kubelet does."""
+        self._ending = True
+        self._board.wake_readers()
+
+    async def GetDevicePluginOptions(
+        self,
+        request: messages.Empty,
+        context: grpc.aio.ServicerContext[messages.Empty, messages.DevicePluginOptions],
+    ) -> messages.DevicePluginOptions:
+        return plugin_options()
+
+    async def ListAndWatch(
+        self,
+        request: messages.Empty,
+        context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse],
+    ) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
+        """Send the slots at once, and again only when they have changed."""
+        told: tuple[Slot, ...] | None = None
+        self._watchers += 1
+        try:
+            async with aclosing(self._board.changes()) as changes:
+                async for _ in changes:
+                    if self._ending:
+                        return
+                    slots = self._board.slots()
+                    if slots != told:
+                        told = slots
+                        yield _listing(slots)
+        finally:
+            self._watchers -= 1
+
+    async def GetPreferredAllocation(
+        self,
+        request: messages.PreferredAllocationRequest,
+        context: grpc.aio.ServicerContext[
+            messages.PreferredAllocationRequest, messages.PreferredAllocationResponse
+        ],
+    ) -> messages.PreferredAllocationResponse:
+        """Refuse: one slot is as good as another, and our options say that we do not answer."""
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are all alike")
+
+    async def Allocate(
+        self,
+        request: messages.AllocateRequest,
+        context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
+    ) -> messages.AllocateResponse:
+        """Name a CDI device for each set of ids; whose they are is PreStartContainer's question."""
+        for asked in request.container_requests:
+            self._starter.allocated(frozenset(asked.devices_ids))
+            log.debug("slots_allocated", slots=sorted(asked.devices_ids))
+        return messages.AllocateResponse(
+            container_responses=[
+                await self._allocated(frozenset(asked.devices_ids))
+                for asked in request.container_requests
+            ]
+        )
+
+    async def _allocated(self, slot_ids: frozenset[str]) -> messages.ContainerAllocateResponse:
+        name = device_name(slot_ids)
+        links = await self._injection.hand_out(slot_ids) if self._injection else None
+        if links is None:
+            return messages.ContainerAllocateResponse(
+                cdi_devices=[messages.CDIDevice(name=qualified_name(name))]
+            )
+        return messages.ContainerAllocateResponse(
+            # A folder as a device: every device file that is in it when the container is created.
+            devices=[
+                messages.DeviceSpec(
+                    host_path=str(links.devices(name)),
+                    container_path="/dev",
+                    permissions="rw",
+                )
+            ],
+            mounts=[
+                messages.Mount(
+                    host_path=str(links.environment(name)),
+                    container_path=ENV_DIR,
+                    read_only=True,
+                )
+            ],
+            # An image may say "all". With "void" NVIDIA's runtime does as any other; with "none" it
+            # adds the driver's libraries and control devices, and in its CDI mode it wants a device
+            # of that name, which not every node's specification has (NVIDIA Container Toolkit,
+            # "Environment Variables").
+            envs={names.ENV_VISIBLE_DEVICES: self._links_visible},
+        )
+
+    async def PreStartContainer(
+        self,
+        request: messages.PreStartContainerRequest,
+        context: grpc.aio.ServicerContext[
+            messages.PreStartContainerRequest, messages.PreStartContainerResponse
+        ],
+    ) -> messages.PreStartContainerResponse:
+        """Let the container start, or refuse with a text that names the cause."""
+        try:
+            await self._starter.wire(frozenset(request.devices_ids))
+        except NotWiredError as error:
+            text = str(error)[:_MAX_TEXT_CHARS]
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        return messages.PreStartContainerResponse()
+
+
+def plugin_options() -> messages.DevicePluginOptions:
+    """Ask kubelet for PreStartContainer and for nothing else."""
+    return messages.DevicePluginOptions(pre_start_required=True)
+
+
+def _listing(slots: tuple[Slot, ...]) -> messages.ListAndWatchResponse:
+    return messages.ListAndWatchResponse(
+        devices=[
+            messages.Device(ID=slot.id, health=HEALTHY if slot.healthy else UNHEALTHY)
+            for slot in slots
+        ]
+    )
+
+
+class PluginServer:
+    """Serves a :class:`DevicePlugin` on a unix socket; a ``process.lifecycle.Server``.
+
+    Kubelet empties the folder of sockets when it starts, so the same server must be able to put its
+    socket there again.
+    """
+
+    def __init__(self, plugin: DevicePlugin, socket: Path) -> None:
+        self._plugin = plugin
+        self._socket = socket
+        self._server: grpc.aio.Server | None = None
+        self._identity: tuple[int, int] | None = None
+        self._closed = False
+        self._lock = asyncio.Lock()
+
+    @property
+    def socket(self) -> Path:
+        return self._socket
+
+    @property
+    def intact(self) -> bool:
+        """Whether we serve, and our socket is still where we put it."""
+        return self._server is not None and socket_identity(self._socket) == self._identity
+
+    async def start(self) -> None:
+        """Serve, unless we do already.
+
+        Raises:
+            SocketError: the path is too long, or the socket cannot be put there.
+        """
+        async with self._lock:
+            if not self._closed and not self.intact:
+                await self._serve()
+
+    async def stop(self, limit_s: float) -> None:
+        """Accept no more; starts in flight may end for *limit_s* seconds."""
+        async with self._lock:
+            self._closed = True
+            self._plugin.end_streams()
+            await self._end(limit_s)
+
+    async def _serve(self) -> None:
+        # The old server removes the path when it ends, so it must be gone before the new one comes.
+        await self._end(0)
+        check_socket_path(self._socket)
+        options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
+        ]
+        server = grpc.aio.server(options=options)
+        services.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
+        try:
+            self._socket.parent.mkdir(parents=True, exist_ok=True)
+            self._socket.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix:{self._socket}")
+            await server.start()
+        except (RuntimeError, OSError) as error:
+            await server.stop(None)
+            raise SocketError(f"cannot serve {self._socket}: {error}") from error
+        self._server = server
+        self._identity = socket_identity(self._socket)
+        log.info("plugin_served", socket=str(self._socket))
+
+    async def _end(self, limit_s: float) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(limit_s or None)
+
+
+def check_socket_path(path: Path) -> None:
+    """Refuse a path that the kernel cannot hold.
+
+    Raises:
+        SocketError: it is longer than 107 bytes.
+    """
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH_BYTES:
+        raise SocketError(
+            f"socket path {path} has {length} bytes; "
+            f"want at most {MAX_SOCKET_PATH_BYTES}, so use a shorter folder"
+        )

@@ -1,0 +1,144 @@
+"""Kubelet's socket appears or is another one: serve our own afresh and register again."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import grpc
+import structlog
+
+from deviceplugin.kubelet.device_plugin import (
+    API_VERSION,
+    DevicePlugin,
+    PluginServer,
+    SocketError,
+    plugin_options,
+)
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.proto import deviceplugin_pb2 as messages
+from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
+from fracgpu import names
+from process.clock import Clock
+
+log = structlog.get_logger()
+
+KUBELET_SOCKET: Final = "kubelet.sock"
+PLUGIN_SOCKET: Final = "fracgpu.sock"
+
+_REGISTER_TIMEOUT_S: Final = 5.0
+# Kubelet dials back within a second of a registration; without a stream for this long it has
+# dropped us, whatever its socket looks like.
+_DESERTED_AFTER_S: Final = 10.0
+
+
+class Registration:
+    """Keeps kubelet informed that we are here.
+
+    The sockets are polled, not watched: a folder that is mounted into a container can be replaced
+    under an inotify watch without a word.
+
+    Args:
+        folder: kubelet's device-plugins folder.
+        server: ours, with its socket in that folder.
+        plugin: tells whether kubelet still listens.
+        blocked: why there is nothing to register yet, or None.
+        clock: paces the polling.
+        poll_s: between two looks.
+        metrics: counts registrations.
+    """
+
+    def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
+        self,
+        *,
+        folder: Path,
+        server: PluginServer,
+        plugin: DevicePlugin,
+        blocked: Callable[[], str | None],
+        clock: Clock,
+        poll_s: float,
+        metrics: DevicePluginMetrics,
+    ) -> None:
+        self._kubelet_socket = folder / KUBELET_SOCKET
+        self._server = server
+        self._plugin = plugin
+        self._blocked = blocked
+        self._clock = clock
+        self._poll_s = poll_s
+        self._metrics = metrics
+        self._registered_with: tuple[int, int] | None = None
+        self._heard_at_s = 0.0
+        self._problem: str | None = "not registered with kubelet yet"
+
+    @property
+    def problem(self) -> str | None:
+        """Why kubelet does not know of us, or None."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Look at the sockets until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(self._poll_s)
+
+    async def look(self) -> None:
+        """Register if kubelet does not know us as we are now."""
+        kubelet = socket_identity(self._kubelet_socket)
+        missing = f"{self._kubelet_socket} is not there" if kubelet is None else None
+        reason = missing or self._blocked()
+        if reason is not None:
+            self._registered_with = None
+            self._note(reason)
+        elif not self._known_to(kubelet):
+            await self._register(kubelet)
+
+    def _known_to(self, kubelet: tuple[int, int] | None) -> bool:
+        now_s = self._clock.monotonic()
+        if self._plugin.watchers:
+            self._heard_at_s = now_s
+        deserted = now_s - self._heard_at_s > _DESERTED_AFTER_S
+        return kubelet == self._registered_with and self._server.intact and not deserted
+
+    async def _register(self, kubelet: tuple[int, int] | None) -> None:
+        try:
+            await self._server.start()
+            await self._call()
+        except SocketError as error:
+            self._failed(str(error))
+        except grpc.aio.AioRpcError as error:
+            self._failed(f"kubelet answered {error.code().name}: {error.details()}")
+        except TimeoutError:
+            self._failed(f"kubelet gave no answer in {_REGISTER_TIMEOUT_S:g} s")
+        else:
+            self._registered_with = kubelet
+            self._heard_at_s = self._clock.monotonic()
+            self._problem = None
+            self._metrics.registered("registered")
+            log.info("plugin_registered", kubelet=str(self._kubelet_socket))
+
+    async def _call(self) -> None:
+        request = messages.RegisterRequest(
+            version=API_VERSION,
+            endpoint=self._server.socket.name,
+            resource_name=names.GPU_SLOT,
+            options=plugin_options(),
+        )
+        # Else gRPC would remember, over connections, how long to shun a socket that was gone.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with (
+            asyncio.timeout(_REGISTER_TIMEOUT_S),
+            grpc.aio.insecure_channel(f"unix:{self._kubelet_socket}", options=options) as channel,
+        ):
+            stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            await stub.Register(request)
+
+    def _failed(self, reason: str) -> None:
+        self._registered_with = None
+        self._metrics.registered("failed")
+        self._note(reason)
+
+    def _note(self, reason: str) -> None:
+        if reason != self._problem:
+            log.warning("plugin_not_registered", reason=reason)
+        self._problem = reason

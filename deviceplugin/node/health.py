@@ -1,0 +1,92 @@
+"""Whether a card may take slices: judged anew from what is measured, so that it comes back."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from deviceplugin.cards.interface import Reading, ReadingRound
+from deviceplugin.cards.xid import Severity, severity, xid_text
+from fracgpu.cards.card import CardUuid
+
+# One reading that fails may be a driver taking its time; three in a row are a card that is gone.
+_FAILURES_UNTIL_UNREACHABLE: Final = 3
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was seen of one card so far."""
+
+    xids: Mapping[int, int] = field(default_factory=dict)
+    ecc: float | None = None
+    failures: int = 0
+    trouble: str = ""
+    remap_failed: bool = False
+    held_until_s: dict[str, float] = field(default_factory=dict)
+
+
+class HealthWatch:
+    """Turns readings into ailments: reason by card, for as long as the reason lasts.
+
+    Errors that are events, such as an XID, last *hold_s* from their latest occurrence; states, such
+    as a failed row remapping or a card that does not answer, last until a reading is without them.
+
+    Args:
+        hold_s: how long an error of the past speaks against a card.
+    """
+
+    def __init__(self, *, hold_s: float) -> None:
+        self._hold_s = hold_s
+        self._cards: dict[CardUuid, _Watched] = {}
+        self._out_of_service: frozenset[str] = frozenset()
+
+    def observe(self, round_: ReadingRound, *, now_s: float) -> None:
+        """Take notice of one round of readings."""
+        for uuid, reading in round_.readings.items():
+            self._read(self._cards.setdefault(uuid, _Watched()), reading, now_s)
+        for uuid, trouble in round_.troubles.items():
+            card = self._cards.setdefault(uuid, _Watched())
+            card.failures += 1
+            card.trouble = trouble
+
+    def take_out(self, uuids: Iterable[str]) -> None:
+        """Take notice of the cards that the operator has put out of service, and of no others."""
+        self._out_of_service = frozenset(uuids)
+
+    def ailments(self, *, now_s: float) -> Mapping[CardUuid, str]:
+        """Give the reasons against cards, those without one left out."""
+        found = {uuid: "; ".join(_reasons(card, now_s)) for uuid, card in self._cards.items()}
+        ill = {uuid: text for uuid, text in found.items() if text}
+        for uuid in sorted(self._out_of_service):
+            card = CardUuid(uuid)
+            ill[card] = "; ".join(filter(None, ("out of service by an operator", ill.get(card))))
+        return ill
+
+    def _read(self, card: _Watched, reading: Reading, now_s: float) -> None:
+        card.failures, card.trouble = 0, ""
+        until_s = now_s + self._hold_s
+        before = card.xids
+        for xid, count in reading.xids.items():
+            if count > before.get(xid, 0) and severity(xid) is Severity.CARD:
+                card.held_until_s[xid_text(xid)] = until_s
+        card.xids = reading.xids
+        ecc = reading.figures.ecc_uncorrected
+        if ecc is not None and card.ecc is not None and ecc > card.ecc:
+            card.held_until_s["memory errors that cannot be corrected"] = until_s
+        card.ecc = ecc if ecc is not None else card.ecc
+        if reading.figures.row_remap_failed is not None:  # else it is as it was
+            card.remap_failed = bool(reading.figures.row_remap_failed)
+
+
+def _reasons(card: _Watched, now_s: float) -> Iterable[str]:
+    if card.failures >= _FAILURES_UNTIL_UNREACHABLE:
+        yield f"it does not answer: {card.trouble}"
+    if card.remap_failed:
+        yield "remapping a memory row failed"
+    for text, until_s in sorted(card.held_until_s.items()):
+        if until_s > now_s:
+            yield text
+
+
+def out_of_service(annotation: str) -> frozenset[str]:
+    """Read ``fracgpu.io/out-of-service``: UUIDs, separated by commas; blanks do not matter."""
+    return frozenset(it for part in annotation.split(",") if (it := part.strip()))

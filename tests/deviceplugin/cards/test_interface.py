@@ -1,0 +1,63 @@
+"""Both kinds of cards keep the same promises."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.interface import Cards
+from deviceplugin.cards.nvml.reader import NvmlReader
+from process.clock import SystemClock
+from simulator.cards import SimulatedCards, cards_document, write_cards_file
+from tests.deviceplugin.builders import a_card
+from tests.fakes.nvml import FakeNvml, FakeNvmlCard
+
+
+@pytest.fixture(params=["nvml", "simulated"])
+async def cards(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cards]:
+    made: Cards
+    if request.param == "nvml":
+        library = FakeNvml(FakeNvmlCard(uuid="GPU-a"), FakeNvmlCard(uuid="GPU-b"))
+        made = NvmlReader(timeout_s=2.0, library=library)
+    else:
+        file = tmp_path / "cards.json"
+        write_cards_file(file, cards_document([a_card("GPU-b", index=1), a_card("GPU-a")]))
+        made = SimulatedCards(file, SystemClock())
+    yield made
+    await made.close()
+
+
+async def test_a_survey_lists_cards_by_index_with_distinct_uuids(cards: Cards) -> None:
+    survey = await cards.survey()
+
+    assert [it.card.index for it in survey.cards] == [0, 1]
+    assert [it.card.uuid for it in survey.cards] == ["GPU-a", "GPU-b"]
+    assert survey.driver
+
+
+async def test_a_reading_covers_every_card_of_the_survey(cards: Cards) -> None:
+    survey = await cards.survey()
+
+    answer = await cards.read()
+
+    assert set(answer.readings) == {it.card.uuid for it in survey.cards}
+    assert not answer.troubles
+
+
+async def test_memory_figures_add_up_to_the_card(cards: Cards) -> None:
+    survey = await cards.survey()
+
+    answer = await cards.read()
+
+    for it in survey.cards:
+        figures = answer.readings[it.card.uuid].figures
+        parts = [figures.used_mib, figures.free_mib, figures.reserved_mib]
+        assert sum(part for part in parts if part is not None) == it.card.total_mib
+
+
+async def test_percentages_stay_between_0_and_100(cards: Cards) -> None:
+    await cards.survey()
+
+    for reading in (await cards.read()).readings.values():
+        assert reading.figures.gpu_percent is not None
+        assert 0 <= reading.figures.gpu_percent <= 100

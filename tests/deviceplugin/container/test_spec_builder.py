@@ -1,0 +1,178 @@
+"""What a container gets: its card's files, the driver's, the variables, and MPS where it is on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deviceplugin.claims import Claim
+from deviceplugin.container.mps import Folders
+from deviceplugin.container.nvidia_cdi import VendorSpecs
+from deviceplugin.container.spec_builder import Enforcer, Mps, MpsError, OutfitError, Outfitter
+from fracgpu import names
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
+from fracgpu.units import Mib
+from tests.deviceplugin.builders import a_card, a_pod, a_stock
+
+CARDS = (a_card("GPU-a"), a_card("GPU-b", index=1, mib=16_000))
+STOCK = a_stock(*CARDS)
+
+
+def a_claim(*cards: int, cores: int = 0, **notes: str) -> Claim:
+    held = tuple(CARDS[index] for index in cards or (0,))
+    slices = tuple(Slice(card=card.uuid, mib=Mib(1000), cores=cores) for card in held)
+    annotations = {names.ISOLATION: notes["isolation"]} if notes else {}
+    return Claim(pod=a_pod(annotations=annotations), container="train", slices=slices, cards=held)
+
+
+class FakeMps(Mps):
+    """A daemon for every card but those in *down*."""
+
+    def __init__(self, *, shm: str = "", down: frozenset[str] = frozenset()) -> None:
+        self.shm = shm
+        self.down = down
+        self.asked: list[CardUuid] = []
+
+    async def ensure(self, card: CardUuid) -> Folders:
+        self.asked.append(card)
+        if card in self.down:
+            raise MpsError(f"the MPS daemon of {card} is not up")
+        return Folders(pipe=f"/mps/{card}/pipe", log=f"/mps/{card}/log", shm=self.shm)
+
+
+async def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
+    outfitter = Outfitter(VendorSpecs([vendor] if vendor else []), **options)
+    document = (await outfitter.outfit("n", claim, STOCK)).document()
+    (device,) = document["devices"]
+    found: dict[str, Any] = device["containerEdits"]
+    return found | {"cdiVersion": document["cdiVersion"]}
+
+
+def env_of(found: dict[str, Any]) -> dict[str, str]:
+    return dict(it.split("=", 1) for it in found["env"])
+
+
+async def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> None:
+    found = await edits(a_claim())
+
+    assert env_of(found) == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-a",
+        "FRACGPU_MEM_MIB": "1000",
+        "FRACGPU_CARD_MIB": "8000",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "1000",
+        "ALIYUN_COM_GPU_MEM_DEV": "8000",
+    }
+    assert found["deviceNodes"] == [{"path": "/dev/nvidia0"}]
+    assert "mounts" not in found
+
+
+async def test_an_enforcing_library_is_told_the_limit_of_each_card() -> None:
+    env = env_of(await edits(a_claim(0, 1, cores=30), enforcer=Enforcer.HAMI_CORE))
+
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1000m"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == "1000m"
+    assert env["CUDA_DEVICE_SM_LIMIT"] == "30"
+
+
+def a_vendor_spec(folder: Path, **fields: Any) -> Path:
+    library = {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1"}
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["x"]}
+    document = {
+        "cdiVersion": "0.7.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {
+                "name": uuid,
+                "containerEdits": {
+                    "deviceNodes": [
+                        {"path": f"/dev/nvidia{index}"},
+                        {"path": f"/dev/dri/card{index}"},
+                    ],
+                    "hooks": [hook],
+                },
+            }
+            for index, uuid in enumerate(("GPU-a", "GPU-b"))
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK=1"],
+            "deviceNodes": [{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}],
+            "mounts": [library],
+            "hooks": [hook],
+        },
+        **fields,
+    }
+    (folder / "nvidia.json").write_text(json.dumps(document))
+    return folder
+
+
+async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
+    tmp_path: Path,
+) -> None:
+    found = await edits(a_claim(1), vendor=a_vendor_spec(tmp_path))
+
+    assert [it["path"] for it in found["deviceNodes"]] == [
+        "/dev/nvidia1",
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+        "/dev/dri/card1",
+    ]
+    assert [it["containerPath"] for it in found["mounts"]] == ["/usr/lib/libcuda.so.1"]
+    assert len(found["hooks"]) == 1
+    assert found["cdiVersion"] == "0.7.0"
+    assert env_of(found)["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
+    assert env_of(found)["NVIDIA_CTK"] == "1"
+
+
+async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
+    found = await edits(a_claim(0, 1), vendor=a_vendor_spec(tmp_path))
+
+    paths = [it["path"] for it in found["deviceNodes"]]
+    assert sorted(paths) == sorted(set(paths))
+    assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} < set(paths)
+    assert len(found["mounts"]) == 1
+
+
+async def test_a_stale_spec_of_the_driver_is_a_refusal_with_its_remedy(tmp_path: Path) -> None:
+    stale = [{"name": "GPU-a", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia5"}]}}]
+
+    with pytest.raises(OutfitError, match="nvidia-ctk cdi generate"):
+        await edits(a_claim(), vendor=a_vendor_spec(tmp_path, devices=stale))
+
+
+async def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> None:
+    mps = FakeMps(shm="/mps/shm")
+    found = await edits(a_claim(0, cores=30), mps=mps)
+
+    env = env_of(found)
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    mounted = {it["containerPath"]: it["hostPath"] for it in found["mounts"]}
+    assert mounted == {
+        env["CUDA_MPS_PIPE_DIRECTORY"]: "/mps/GPU-a/pipe",
+        env["CUDA_MPS_LOG_DIRECTORY"]: "/mps/GPU-a/log",
+        "/dev/shm": "/mps/shm",  # noqa: S108 - where MPS keeps what it shares
+    }
+    assert mps.asked == ["GPU-a"]
+
+
+async def test_cores_that_are_shared_freely_are_not_limited() -> None:
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env_of(await edits(a_claim(), mps=FakeMps()))
+
+
+async def test_several_cards_have_no_mps_and_a_container_that_asked_for_it_does_not_start() -> None:
+    mps = FakeMps()
+    found = await edits(a_claim(0, 1), mps=mps)
+
+    assert not [key for key in env_of(found) if "MPS" in key]
+    assert mps.asked == []
+    with pytest.raises(OutfitError, match="one card only"):
+        await edits(a_claim(0, 1, isolation="mps"), mps=mps)
+
+
+async def test_mps_that_was_asked_for_and_is_off_or_down_is_a_refusal() -> None:
+    with pytest.raises(OutfitError, match="off on this node"):
+        await edits(a_claim(isolation="mps"))
+    with pytest.raises(OutfitError, match="is not up"):
+        await edits(a_claim(), mps=FakeMps(down=frozenset({"GPU-a"})))

@@ -1,0 +1,252 @@
+"""The exposition, read back as Prometheus reads it."""
+
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
+from deviceplugin.exporter.attribution import Owner
+from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
+from fracgpu.cards.card import CardUuid
+from fracgpu.units import Mib
+from tests.deviceplugin.builders import NODE, a_card, a_pod, a_stock
+
+TAKEN_AT_S = 1_700_000_000.0
+FULL = Figures(
+    gpu_percent=40,
+    memory_copy_percent=10,
+    encoder_percent=0,
+    decoder_percent=0,
+    used_mib=300,
+    free_mib=7200,
+    reserved_mib=500,
+    temperature_c=48,
+    memory_temperature_c=51,
+    power_w=150.5,
+    energy_mj=123_456,
+    sm_clock_mhz=1410,
+    memory_clock_mhz=1593,
+    pcie_replays=3,
+    xid=0,
+    remapped_rows_correctable=1,
+    remapped_rows_uncorrectable=2,
+    row_remap_failed=0,
+)
+# metrics.md 3.1: the classic dialect's families that NVML can fill, and their types.
+CLASSIC = {
+    "DCGM_FI_DEV_SM_CLOCK": "gauge",
+    "DCGM_FI_DEV_MEM_CLOCK": "gauge",
+    "DCGM_FI_DEV_GPU_TEMP": "gauge",
+    "DCGM_FI_DEV_MEMORY_TEMP": "gauge",
+    "DCGM_FI_DEV_POWER_USAGE": "gauge",
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "counter",
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "counter",
+    "DCGM_FI_DEV_GPU_UTIL": "gauge",
+    "DCGM_FI_DEV_MEM_COPY_UTIL": "gauge",
+    "DCGM_FI_DEV_ENC_UTIL": "gauge",
+    "DCGM_FI_DEV_DEC_UTIL": "gauge",
+    "DCGM_FI_DEV_FB_USED": "gauge",
+    "DCGM_FI_DEV_FB_FREE": "gauge",
+    "DCGM_FI_DEV_FB_RESERVED": "gauge",
+    "DCGM_FI_DEV_XID_ERRORS": "gauge",
+    "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": "counter",
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": "counter",
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": "gauge",
+}
+
+
+def a_picture(figures: Figures = FULL, *, processes_known: bool = True) -> UsagePicture:
+    """One card with a busy pod, an idle pod and a stranger on it."""
+    processes = (
+        CardProcess(pid=1, used_mib=Mib(200), sm_percent=30),
+        CardProcess(pid=2, used_mib=Mib(100), sm_percent=10),
+    )
+    reading = Reading(
+        figures=figures,
+        processes=processes if processes_known else (),
+        processes_known=processes_known,
+    )
+    return picture_usage(
+        taken_at_s=TAKEN_AT_S,
+        stock=a_stock(a_card("GPU-a"), driver="580.65.06"),
+        readings=ReadingRound(readings={CardUuid("GPU-a"): reading}),
+        owners={1: Owner(pod_uid="uid-busy")},
+        pods=[a_pod("busy"), a_pod("idle")],
+    )
+
+
+def exposition(picture: UsagePicture | None, *, age_s: float = 1.0) -> str:
+    registry = CollectorRegistry()
+    registry.register(
+        CardCollector(
+            node=NODE, picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s, period_s=5.0
+        )
+    )
+    registry.register(AgeCollector(picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s))
+    return generate_latest(registry).decode()
+
+
+def samples(text: str, name: str) -> list[tuple[Mapping[str, str], float]]:
+    return [
+        (sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == name
+    ]
+
+
+def one(text: str, name: str, **labels: str) -> float:
+    (value,) = [
+        value
+        for found, value in samples(text, name)
+        if all(found.get(key) == it for key, it in labels.items())
+    ]
+    return value
+
+
+def test_every_classic_family_is_there_with_its_type_and_without_a_suffix() -> None:
+    lines = exposition(a_picture()).splitlines()
+
+    types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE DCGM_"))
+    assert types == CLASSIC
+    names = {line.partition("{")[0] for line in lines if line.startswith("DCGM_")}
+    assert names == set(CLASSIC)
+
+
+def test_the_newer_exposition_keeps_the_names_and_types() -> None:
+    registry = CollectorRegistry()
+    registry.register(
+        CardCollector(node=NODE, picture=a_picture, now_s=lambda: TAKEN_AT_S, period_s=5.0)
+    )
+
+    lines = generate_openmetrics(registry).decode().splitlines()  # type: ignore[no-untyped-call]
+
+    types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE DCGM_"))
+    assert types == CLASSIC
+
+
+def test_a_card_line_carries_the_classic_labels_and_an_empty_pod() -> None:
+    ((labels, value),) = samples(exposition(a_picture()), "DCGM_FI_DEV_GPU_TEMP")
+
+    assert value == 48
+    assert labels == {
+        "gpu": "0",
+        "UUID": "GPU-a",
+        "pci_bus_id": "00000000:00:00.0",
+        "device": "nvidia0",
+        "modelName": "NVIDIA A30",
+        "Hostname": NODE,
+        "DCGM_FI_DRIVER_VERSION": "580.65.06",
+        "node": NODE,
+        "container": "",
+        "namespace": "",
+        "pod": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "card", "busy"),
+    [("DCGM_FI_DEV_GPU_UTIL", 40, 30), ("DCGM_FI_DEV_FB_USED", 300, 200)],
+)
+def test_two_families_have_a_line_for_each_pod_idle_ones_at_zero(
+    family: str, card: float, busy: float
+) -> None:
+    text = exposition(a_picture())
+
+    assert one(text, family, pod="") == card
+    assert one(text, family, pod="busy", namespace="ml", container="train") == busy
+    assert one(text, family, pod="idle") == 0
+
+
+def test_the_other_families_have_no_pod_lines_that_a_sum_would_count_twice() -> None:
+    lines = exposition(a_picture()).splitlines()
+
+    for family in set(CLASSIC) - {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"}:
+        assert sum(line.startswith(f"{family}{{") for line in lines) == 1, family
+
+
+def test_our_own_series_name_the_pod_beyond_doubt() -> None:
+    text = exposition(a_picture())
+
+    ((labels, value), _) = samples(text, "fracgpu_pod_sm_util")
+    assert value == 30
+    assert labels == {
+        "container": "train",
+        "namespace": "ml",
+        "pod": "busy",
+        "pod_uid": "uid-busy",
+        "UUID": "GPU-a",
+        "node": NODE,
+    }
+    assert one(text, "fracgpu_pod_gpu_memory_used_mib", pod="busy") == 200
+    assert one(text, "fracgpu_pod_gpu_memory_limit_mib", pod="idle") == 1000
+    assert one(text, "fracgpu_pod_card_info", pod="idle", UUID="GPU-a") == 1
+    assert one(text, "fracgpu_card_memory_allocated_mib", UUID="GPU-a", node=NODE) == 2000
+    assert one(text, "fracgpu_unattributed_processes", UUID="GPU-a") == 1
+    assert one(text, "fracgpu_unattributed_memory_mib", UUID="GPU-a") == 100
+    assert one(text, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
+
+
+def test_a_figure_the_card_does_not_have_is_left_out_not_zero() -> None:
+    text = exposition(a_picture(Figures(gpu_percent=40)))
+
+    assert samples(text, "DCGM_FI_DEV_GPU_UTIL")
+    assert "DCGM_FI_DEV_POWER_USAGE" not in text
+
+
+def test_unknown_processes_leave_the_pods_use_out_and_keep_their_limits() -> None:
+    text = exposition(a_picture(processes_known=False))
+
+    assert len(samples(text, "DCGM_FI_DEV_GPU_UTIL")) == 1
+    assert not samples(text, "fracgpu_pod_sm_util")
+    assert not samples(text, "fracgpu_unattributed_processes")
+    assert len(samples(text, "fracgpu_pod_gpu_memory_limit_mib")) == 2
+
+
+def test_an_old_picture_is_not_served_as_fresh_but_its_time_is_told() -> None:
+    fresh, stale = exposition(a_picture(), age_s=15), exposition(a_picture(), age_s=15.1)
+
+    assert "DCGM_" in fresh
+    assert "DCGM_" not in stale
+    assert "fracgpu_pod_card_info" not in stale
+    assert one(stale, "fracgpu_collect_timestamp_seconds") == TAKEN_AT_S
+    assert one(stale, "fracgpu_collect_age_seconds") == pytest.approx(15.1)
+
+
+def test_what_was_written_holds_until_there_is_another_picture_or_it_is_too_old() -> None:
+    picture, now_s = a_picture(), TAKEN_AT_S
+    collector = CardCollector(node=NODE, picture=lambda: picture, now_s=lambda: now_s, period_s=5.0)
+    first = collector.holds()
+    seen = [first()]
+    now_s += 15.1
+    seen += [first(), collector.holds()()]
+    picture, now_s = a_picture(), TAKEN_AT_S
+    seen += [first(), collector.holds()()]
+
+    assert seen == [True, False, True, False, True]
+
+
+def test_before_the_first_reading_there_is_nothing() -> None:
+    assert exposition(None) == ""
+
+
+def test_the_agents_own_work_is_counted() -> None:
+    registry = CollectorRegistry()
+    metrics = DevicePluginMetrics(registry)
+
+    metrics.started("wired")
+    metrics.start_took(0.02)
+    metrics.registered("failed")
+    metrics.node_written("written")
+    metrics.collected(success=True)
+
+    text = generate_latest(registry).decode()
+    assert one(text, "fracgpu_deviceplugin_starts_total", outcome="wired") == 1
+    assert one(text, "fracgpu_deviceplugin_start_seconds_count") == 1
+    assert one(text, "fracgpu_deviceplugin_registrations_total", outcome="failed") == 1
+    assert one(text, "fracgpu_deviceplugin_node_writes_total", outcome="written") == 1
+    assert one(text, "fracgpu_last_collect_success") == 1

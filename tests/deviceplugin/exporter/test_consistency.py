@@ -1,0 +1,210 @@
+"""Assignment, kubelet, CDI spec and processes agree, or the one that differs is counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.interface import CardProcess, Reading, Readings
+from deviceplugin.claims import SlotHolder
+from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
+from deviceplugin.exporter.attribution import Attribution, Owner
+from deviceplugin.exporter.consistency import Audit, Disagreement, Evidence, Finding, compare
+from deviceplugin.exporter.visible_devices import SeenDevices
+from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
+from tests.deviceplugin.builders import a_container, a_holder, a_pod
+from tests.fakes.clock import VirtualClock
+
+Specs = dict[str, dict[str, str]]
+GOOD: Specs = {device_name({"s1"}): {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "FRACGPU_MEM_MIB": "1000"}}
+
+
+def running(**fields: object) -> PodView:
+    return a_pod(**{"phase": "Running", **fields})  # type: ignore[arg-type]
+
+
+def evidence(
+    *pods: PodView,
+    holders: tuple[SlotHolder, ...] = (a_holder(),),
+    specs: Specs | None = None,
+    processes: dict[str, int] | None = None,
+    owner: str = "uid-train-0",
+) -> Evidence:
+    """By default everybody agrees; *processes* is card → pid."""
+    readings = {
+        CardUuid(card): Reading(processes=(CardProcess(pid=pid),))
+        for card, pid in (processes or {}).items()
+    }
+    here = pods or (running(),)
+    return Evidence(
+        pods={(it.record.namespace, it.record.name): it for it in here},
+        holders=holders,
+        specs=GOOD if specs is None else specs,
+        readings=readings,
+        owners={pid: Owner(pod_uid=owner) for pid in (processes or {}).values()},
+    )
+
+
+def spec(cards: str, mib: str) -> Specs:
+    return {device_name({"s1"}): {"NVIDIA_VISIBLE_DEVICES": cards, "FRACGPU_MEM_MIB": mib}}
+
+
+def test_a_healthy_node_has_no_disagreement() -> None:
+    assert compare(evidence(processes={"GPU-a": 7})) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "subject"),
+    [
+        (evidence(holders=()), Disagreement.KUBELET_LACKS, "ml/train-0/train"),
+        (evidence(running(promised={})), Disagreement.KUBELET_HAS, "ml/train-0/train"),
+        (evidence(specs={}), Disagreement.SPEC_MISSING, "ml/train-0/train"),
+        (evidence(specs=spec("GPU-b", "1000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
+        (evidence(specs=spec("GPU-a", "2000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
+        (
+            evidence(specs={device_name({"s1"}): {}}),
+            Disagreement.SPEC_DIFFERS,
+            "ml/train-0/train",
+        ),
+        (evidence(processes={"GPU-b": 7}), Disagreement.PROCESS_ELSEWHERE, "ml/train-0 on GPU-b"),
+    ],
+    ids=["no slots", "no assignment", "no spec", "other card", "other size", "spoilt", "process"],
+)
+def test_each_of_the_four_is_found_when_it_differs(
+    case: Evidence, kind: Disagreement, subject: str
+) -> None:
+    assert compare(case) == {Finding(kind=kind, subject=subject)}
+
+
+def test_a_pod_that_was_given_no_card_and_uses_one_is_found() -> None:
+    thief = running(name="thief", promised={}, containers=[{"name": "x"}])
+
+    found = compare(evidence(running(), thief, processes={"GPU-a": 7}, owner="uid-thief"))
+
+    assert {it.subject for it in found} == {"ml/thief on GPU-a"}
+
+
+def test_pods_on_their_way_in_or_out_are_left_alone() -> None:
+    for pod in (a_pod(), running(terminating=True), a_pod(phase="Succeeded")):
+        assert compare(evidence(pod, holders=(), specs={})) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("has", "kinds"),
+    [
+        ({"GPU-a"}, set()),
+        (set(), {Disagreement.CARD_MISSING}),
+        ({"GPU-a", "GPU-b"}, {Disagreement.CARD_TOO_MANY}),
+        ({"GPU-b"}, {Disagreement.CARD_MISSING, Disagreement.CARD_TOO_MANY}),
+    ],
+    ids=["its card", "no card", "one too many", "another card"],
+)
+def test_the_audit_looks_at_what_a_container_really_has(
+    has: set[str], kinds: set[Disagreement]
+) -> None:
+    pod = replace(running(), container_ids={"train": "c1"})
+    case = replace(
+        evidence(pod),
+        devices={"c1": frozenset(map(CardUuid, has))},
+        findable=frozenset(map(CardUuid, ("GPU-a", "GPU-b"))),
+    )
+
+    assert compare(case) == {Finding(kind=it, subject="ml/train-0/train") for it in kinds}
+
+
+def test_a_card_whose_files_nobody_could_recognise_is_not_missed() -> None:
+    pod = replace(running(), container_ids={"train": "c1"})
+
+    assert compare(replace(evidence(pod), devices={"c1": frozenset()})) == frozenset()
+
+
+def test_an_init_container_is_not_missed_in_kubelets_list() -> None:
+    pod = running(
+        promised={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
+        inits=[a_container("prepare", mib=1000)],
+    )
+
+    assert compare(evidence(pod)) == frozenset()
+
+
+def test_a_process_of_no_pod_here_contradicts_no_assignment() -> None:
+    assert compare(evidence(processes={"GPU-b": 7}, owner="uid-elsewhere")) == frozenset()
+
+
+@dataclass(slots=True)
+class FakeMetrics:
+    rounds: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
+    failed: int = 0
+    not_seen: int = 0
+
+    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
+        self.rounds.append((now, new))
+
+    def audited_without(self, containers: int) -> None:
+        self.not_seen = containers
+
+    def audit_failed(self) -> None:
+        self.failed += 1
+
+    def seen(self, kind: Disagreement) -> list[tuple[int, int]]:
+        return [(now[kind.value], new[kind.value]) for now, new in self.rounds]
+
+
+class FakeKubelet(PodResources):
+    def __init__(self) -> None:
+        self.answer: tuple[SlotHolder, ...] | PodResourcesError = (a_holder(),)
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        if isinstance(self.answer, PodResourcesError):
+            raise self.answer
+        return self.answer
+
+
+async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
+    kubelet, metrics, folder = FakeKubelet(), FakeMetrics(), CdiFolder(tmp_path)
+    pod = running()
+    audit = Audit(
+        pods=lambda: {("ml", "train-0"): pod},
+        pod_resources=kubelet,
+        specs=folder,
+        attribution=Attribution(tmp_path),
+        seen=SeenDevices(tmp_path),
+        cards=tuple,
+        clock=VirtualClock(),
+        period_s=60,
+        metrics=metrics,
+    )
+
+    for _ in range(3):
+        await audit.audit()
+    folder.write(CdiSpec(name=device_name({"s1"}), env=GOOD[device_name({"s1"})]))
+    await audit.audit()
+
+    assert metrics.seen(Disagreement.SPEC_MISSING) == [(0, 0), (1, 1), (1, 0), (0, 0)]
+
+
+async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
+    tmp_path: Path,
+) -> None:
+    kubelet, metrics = FakeKubelet(), FakeMetrics()
+    kubelet.answer = PodResourcesError("gone")
+    readings: Readings = {}
+    audit = Audit(
+        pods=lambda: {("ml", "train-0"): running()},
+        pod_resources=kubelet,
+        specs=CdiFolder(tmp_path),
+        attribution=Attribution(tmp_path),
+        seen=SeenDevices(tmp_path),
+        cards=tuple,
+        clock=VirtualClock(),
+        period_s=60,
+        metrics=metrics,
+    )
+    audit.observe(readings)
+
+    await audit.audit()
+
+    assert (metrics.failed, metrics.rounds) == (1, [])

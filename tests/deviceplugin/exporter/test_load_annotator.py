@@ -1,0 +1,183 @@
+"""The node's annotations of load: written when they differ, put back when somebody takes them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards.interface import Figures, LeftOut, Reading, ReadingRound
+from deviceplugin.exporter.load import SlowLoad
+from deviceplugin.exporter.load_annotator import LoadReport
+from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.inventory import Stock
+from fracgpu import names
+from fracgpu.cards.annotations import read_foreign, read_heat, read_load_time, write_foreign
+from fracgpu.cards.card import CardUuid
+from fracgpu.units import Mib
+from tests.deviceplugin.builders import NODE, a_card, a_stock
+from tests.deviceplugin.node.test_node_status import FakeNode
+from tests.fakes.clock import VirtualClock
+
+A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
+
+
+class World:
+    """One card, its node, and the report between them."""
+
+    def __init__(self, *, known: Mapping[str, str] | None = None) -> None:
+        self.clock, self.node = VirtualClock(), FakeNode()
+        assert self.node.state is not None
+        self.node.state = replace(self.node.state, annotations=known or {})
+        self.readings = {A: Reading(figures=Figures(gpu_percent=50, used_mib=2000))}
+        self.unread = False  # a second card is there and cannot be read
+        self.left_out = False  # a second card does not even say which it is
+        load = SlowLoad(average_s=300, gap_s=60, stale_s=15, headroom_mib=0)
+        self.report = LoadReport(
+            node=NODE,
+            load=load,
+            picture=self.picture,
+            current=lambda: self.node.state,
+            writer=self.node,
+            clock=self.clock,
+            period_s=5,
+            metrics=DevicePluginMetrics(CollectorRegistry()),
+        )
+
+    def picture(self) -> UsagePicture:
+        here = [a_card("GPU-a")]
+        if self.unread or B in self.readings:
+            here.append(a_card("GPU-b"))
+        survey = replace(
+            a_stock(*here).survey,
+            left_out=(LeftOut(uuid="card 1", reason="hangs"),) if self.left_out else (),
+        )
+        return picture_usage(
+            taken_at_s=0,
+            stock=Stock(survey=survey),
+            readings=ReadingRound(readings=self.readings),
+            owners={},
+            pods=[],
+        )
+
+    async def rounds(self, count: int) -> None:
+        for _ in range(count):
+            await self.report.round()
+            await self.clock.advance(5)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        assert self.node.state is not None
+        return dict(self.node.state.annotations)
+
+
+async def test_load_is_written_as_it_is_read_and_not_again_while_it_stays() -> None:
+    world = World()
+    await world.rounds(12)
+    assert world.node.writes == []
+    await world.rounds(50)
+
+    assert len(world.node.writes) == 1
+    assert read_heat(world.notes[names.NODE_HEAT]) == {A: 0.5}
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_what_stays_is_stood_by_every_five_minutes() -> None:
+    world = World()
+    times = []
+    for _ in range(40):
+        await world.rounds(6)
+        if text := world.notes.get(names.NODE_LOAD_TIME):
+            times.append(read_load_time(text))
+
+    assert len(world.node.writes) == len(set(times)) == 4
+    assert sorted({after - before for before, after in pairwise(times) if after != before}) == [
+        timedelta(minutes=5)
+    ]
+    assert world.clock.now() - times[-1] < timedelta(minutes=5)
+    assert read_heat(world.notes[names.NODE_HEAT]) == {A: 0.5}
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+async def test_after_a_restart_a_card_that_cannot_be_read_keeps_its_foreign_memory(
+    *, left_out: bool
+) -> None:
+    world = World(known={names.NODE_FOREIGN: write_foreign({B: Mib(4096)})})
+    world.unread = not left_out
+    world.left_out = left_out
+    await world.rounds(30)
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048, B: 4096}
+
+    world.unread = world.left_out = False
+    world.readings[B] = Reading(figures=Figures(gpu_percent=0, used_mib=0))
+    await world.rounds(15)
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_foreign_memory_of_a_card_that_is_gone_is_not_kept() -> None:
+    world = World(known={names.NODE_FOREIGN: write_foreign({B: Mib(4096)})})
+    await world.rounds(15)
+
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_what_an_earlier_agent_said_unreadably_is_said_anew() -> None:
+    world = World(known={names.NODE_FOREIGN: "spoilt"})
+    await world.rounds(15)
+
+    assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
+
+
+async def test_what_somebody_takes_away_or_changes_is_put_back() -> None:
+    world = World()
+    await world.rounds(13)
+    before = world.notes
+    assert world.node.state is not None
+    world.node.state = replace(world.node.state, annotations={names.NODE_HEAT: "{}"})
+
+    await world.rounds(1)
+
+    assert world.notes == before
+    assert len(world.node.writes) == 2
+
+
+async def test_a_write_that_failed_is_tried_again_at_the_next_round() -> None:
+    world = World()
+    world.node.down = True
+    await world.rounds(15)
+    assert world.notes == {}
+    world.node.down = False
+
+    await world.rounds(1)
+
+    assert names.NODE_HEAT in world.notes
+
+
+async def test_a_node_that_another_plugin_counts_says_nothing_of_its_load() -> None:
+    world = World()
+    await world.rounds(13)
+    assert world.node.state is not None
+    world.node.state = replace(world.node.state, others={"nvidia.com/gpu": 1})
+
+    await world.rounds(1)
+    said = {key: world.notes[key] for key in (names.NODE_HEAT, names.NODE_FOREIGN)}
+    assert said == {names.NODE_HEAT: "{}", names.NODE_FOREIGN: "{}"}
+
+    fresh = World()
+    assert fresh.node.state is not None
+    fresh.node.state = replace(fresh.node.state, others={"nvidia.com/gpu": 1})
+    await fresh.rounds(20)
+    assert fresh.node.writes == []
+
+
+async def test_nothing_is_written_on_a_node_that_shares_its_cards_no_more() -> None:
+    world = World()
+    assert world.node.state is not None
+    world.node.state = replace(world.node.state, labels={})
+
+    await world.rounds(30)
+
+    assert world.node.writes == []

@@ -1,0 +1,149 @@
+"""A real Prometheus scrapes the real agent: what it then knows, and what dashboards get from it."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from deviceplugin.exporter.families import Dialect
+from fracgpu.disruption.policy import Policy
+from kube.client import KubeClient
+from process.telemetry import HttpServer
+from rebalancer import queries
+from simulator.apiserver import ApiServer
+from simulator.cards import cards_document, write_cards_file
+from simulator.kubelet_pods import BUSY_KEY
+from simulator.prometheus import PrometheusFailed, RealPrometheus
+from tests.deviceplugin.exporter.test_families import XIDS_TOTAL, expected
+from tests.support.node import Node, a_node
+from tests.support.waiting import until
+
+# The eight panels of NVIDIA's dashboard 12239 ask for these, with $instance and $gpu as regular
+# expressions; its two variables are filled from the values of a label of DCGM_FI_DEV_GPU_TEMP.
+_CHOSEN = 'instance=~".*", gpu=~".*"'
+NVIDIA_12239 = (
+    f"DCGM_FI_DEV_GPU_TEMP{{{_CHOSEN}}}",
+    f"avg(DCGM_FI_DEV_GPU_TEMP{{{_CHOSEN}}})",
+    f"DCGM_FI_DEV_POWER_USAGE{{{_CHOSEN}}}",
+    f"sum(DCGM_FI_DEV_POWER_USAGE{{{_CHOSEN}}})",
+    f"DCGM_FI_DEV_SM_CLOCK{{{_CHOSEN}}} * 1000000",
+    f"DCGM_FI_DEV_GPU_UTIL{{{_CHOSEN}}}",
+    f"DCGM_FI_DEV_FB_USED{{{_CHOSEN}}}",
+    f"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{_CHOSEN}}}",
+)
+# What our own panels and alerts ask of the exporter, in any dialect.
+OURS = (
+    queries.BUSY,
+    queries.AGE,
+    queries.COLLECT_AGE,
+    queries.FREE_MIB,
+    queries.pod_mean(Policy()),
+    "fracgpu_pod_sm_util",
+    "fracgpu_pod_gpu_memory_used_mib / fracgpu_pod_gpu_memory_limit_mib",
+    "fracgpu_card_memory_allocated_mib / fracgpu_card_memory_shareable_mib",
+    "sum by (UUID) (fracgpu_unattributed_memory_mib)",
+    "sum by (UUID) (fracgpu_unattributed_processes)",
+    f"sum by (UUID) (fracgpu_pod_sm_util) / on (UUID) ({queries.BUSY} > 0)",
+    "fracgpu_attribution_degraded",
+    "fracgpu_card_healthy",
+    "time() - fracgpu_collect_timestamp_seconds",
+    "fracgpu_collect_age_seconds",
+    "fracgpu_last_collect_success == 1",
+)
+OURS_CLASSIC = (
+    "100 * DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)",
+    "sum without (pod, namespace, container, pod_uid) (fracgpu_pod_card_info)"
+    ' * on (UUID) group_left (modelName) DCGM_FI_DEV_GPU_TEMP{pod=""}',
+    "DCGM_FI_DEV_XID_ERRORS",
+)
+
+
+@asynccontextmanager
+async def scraped(node: Node, folder: Path) -> AsyncIterator[RealPrometheus]:
+    """Let a Prometheus scrape the agent at least once with its pod's work in it."""
+    server = node.service.telemetry if node.service is not None else None
+    assert isinstance(server, HttpServer)
+    try:
+        async with RealPrometheus.start(
+            folder, {"deviceplugin": f"127.0.0.1:{server.port}"}, scrape_interval_s=0.5
+        ) as prometheus:
+
+            async def there() -> bool:
+                return bool(await ask(prometheus, "fracgpu_pod_sm_util > 0"))
+
+            await until(there, what="the pod's work is in Prometheus", limit_s=30)
+            yield prometheus
+    except PrometheusFailed as error:
+        if "no program" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+async def ask(prometheus: RealPrometheus, query: str) -> list[dict[str, Any]]:
+    answer = await prometheus.get(f"/api/v1/query?query={quote(query)}")
+    result: list[dict[str, Any]] = answer["data"]["result"]
+    return result
+
+
+@asynccontextmanager
+async def a_busy_node(
+    api: ApiServer, kube: KubeClient, folder: Path, dialect: Dialect
+) -> AsyncIterator[Node]:
+    """A node with cards that measure a profile, one of them busy with a pod, one with an error."""
+    config = api.kubeconfig(folder / "kubeconfig")
+    async with a_node(kube, config, metrics_dialect=dialect.value) as node:
+        document = cards_document(node.cards, family="hopper")
+        document["cards"][2]["xids"] = [31, 31]
+        write_cards_file(node.cards_file, document)
+        pod = await node.run_pod("busy", card=1, mib=4000, notes={BUSY_KEY: "0.8"})
+        await node.wait_phase(pod, "Running")
+        yield node
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_dashboards(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, dialect: Dialect
+) -> None:
+    async with (
+        a_busy_node(api, kube, tmp_path, dialect) as node,
+        scraped(node, tmp_path / "prometheus") as prometheus,
+    ):
+        metadata = (await prometheus.get("/api/v1/metadata"))["data"]
+        families = await prometheus.get("/api/v1/label/__name__/values")
+        series = {it for it in families["data"] if it.startswith("DCGM_")}
+        classic = dialect is not Dialect.DCGM_4_9
+        questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
+        answers = {query: await ask(prometheus, query) for query in questions}
+        by_pod = await ask(prometheus, 'count by (pod) ({__name__=~"DCGM_FI_.*"})')
+        host = "Hostname" if dialect is Dialect.CLASSIC else "hostname"
+        hosts = await ask(prometheus, f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})')
+
+    rows = [*expected(dialect), (XIDS_TOTAL, "counter", "", 0.0)]
+    assert series == {name for name, *_ in rows}
+    for name, kind, unit, _ in rows:
+        ((known,),) = [metadata[name]]
+        assert known["type"] == kind, name
+        assert known["help"].endswith(f" ({unit})." if unit else "."), name
+    assert [query for query, result in answers.items() if not result] == []
+    # Card lines keep their empty pod: the scrape puts nobody else's in.
+    assert {it["metric"].get("pod", "") for it in by_pod} == {"", "busy"}
+    assert [it["metric"] for it in hosts] == [{host: node.name, "node": node.name}]
+
+
+async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with (
+        a_busy_node(api, kube, tmp_path, Dialect.CLASSIC) as node,
+        scraped(node, tmp_path / "prometheus") as prometheus,
+    ):
+        busy = await ask(prometheus, queries.BUSY)
+
+    found = {it["metric"]["UUID"]: float(it["value"][1]) for it in busy}
+    assert set(found) == {card.uuid for card in node.cards}
+    assert found[node.uuid(0)] == 0
+    assert 75 <= found[node.uuid(1)] <= 85, json.dumps(found)

@@ -1,0 +1,205 @@
+"""Who uses what of a card: limits from assignments, use from processes, the rest a stranger's."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
+from deviceplugin.exporter.attribution import Owner
+from deviceplugin.exporter.usage import CardUse, PodUse, picture_usage
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.pod_info import PodView
+from fracgpu.units import Mib
+from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
+
+A = CardUuid("GPU-a")
+
+
+def a_process(pid: int, *, mib: int | None = 100, sm: float = 0.0) -> CardProcess:
+    return CardProcess(pid=pid, used_mib=None if mib is None else Mib(mib), sm_percent=sm)
+
+
+def use_of(
+    *processes: CardProcess,
+    pods: list[PodView],
+    owners: dict[int, str],
+    gpu_percent: float | None = 50.0,
+    known: bool = True,
+) -> CardUse:
+    reading = Reading(
+        figures=Figures(gpu_percent=gpu_percent), processes=processes, processes_known=known
+    )
+    picture = picture_usage(
+        taken_at_s=1.0,
+        stock=a_stock(a_card("GPU-a")),
+        readings=ReadingRound(readings={A: reading}),
+        owners={pid: Owner(pod_uid=uid) for pid, uid in owners.items()},
+        pods=pods,
+    )
+    return picture.cards[0]
+
+
+def shares(use: CardUse) -> list[tuple[str, float | None, float | None]]:
+    return [(pod.pod, pod.used_mib, pod.sm_percent) for pod in use.pods]
+
+
+def test_each_pod_has_its_limit_its_memory_and_its_part_of_the_time() -> None:
+    pods = [a_pod("one"), a_pod("two")]
+
+    use = use_of(
+        a_process(1, mib=300, sm=30),
+        a_process(2, mib=200, sm=10),
+        a_process(3, mib=100, sm=10),
+        pods=pods,
+        owners={1: "uid-one", 2: "uid-two", 3: "uid-two"},
+    )
+
+    assert use.allocated_mib == 2000
+    assert shares(use) == [("one", 300.0, 30.0), ("two", 300.0, 20.0)]
+
+
+def test_the_parts_of_the_pods_add_up_to_the_cards_own_figure() -> None:
+    pods = [a_pod("one"), a_pod("two")]
+
+    use = use_of(
+        a_process(1, sm=80),
+        a_process(2, sm=80),
+        pods=pods,
+        owners={1: "uid-one", 2: "uid-two"},
+        gpu_percent=90,
+    )
+
+    assert [pod.sm_percent for pod in use.pods] == [45.0, 45.0]
+
+
+def test_an_idle_pod_uses_nothing_and_still_has_its_limit() -> None:
+    use = use_of(pods=[a_pod("one")], owners={}, gpu_percent=0)
+
+    assert shares(use) == [("one", 0.0, 0.0)]
+    assert use.pods[0].limit_mib == 1000
+
+
+def test_a_busy_card_with_no_busy_process_is_a_riddle_not_a_zero() -> None:
+    use = use_of(a_process(1), pods=[a_pod("one")], owners={1: "uid-one"}, gpu_percent=60)
+
+    assert shares(use) == [("one", 100.0, None)]
+
+
+def test_a_process_whose_memory_the_driver_does_not_tell_makes_the_pods_unknown() -> None:
+    use = use_of(
+        a_process(1, mib=None),
+        a_process(2, mib=100),
+        pods=[a_pod("one")],
+        owners={1: "uid-one", 2: "uid-one"},
+        gpu_percent=0,
+    )
+
+    assert shares(use) == [("one", None, 0.0)]
+
+
+def test_foreign_processes_are_counted_and_given_to_nobody() -> None:
+    use = use_of(
+        a_process(1, mib=300),
+        a_process(2, mib=70),
+        a_process(3, mib=None),
+        pods=[a_pod("one")],
+        owners={1: "uid-one", 2: "uid-of-another-card"},
+        gpu_percent=0,
+    )
+
+    assert use.unattributed_processes == 2
+    assert use.unattributed_mib == 70
+    assert shares(use) == [("one", 300.0, 0.0)]
+
+
+def test_what_a_stranger_uses_is_not_given_to_the_pods() -> None:
+    use = use_of(
+        a_process(1, sm=20),
+        a_process(2, sm=60),
+        pods=[a_pod("one")],
+        owners={1: "uid-one"},
+        gpu_percent=80,
+    )
+
+    assert shares(use) == [("one", 100.0, 20.0)]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_an_ended_pod_holds_nothing(phase: str) -> None:
+    use = use_of(pods=[a_pod("one", phase=phase)], owners={}, gpu_percent=0)
+
+    assert (use.pods, use.allocated_mib) == ((), 0)
+
+
+def test_without_a_process_list_use_is_unknown_and_limits_are_not() -> None:
+    use = use_of(pods=[a_pod("one")], owners={}, known=False)
+
+    assert shares(use) == [("one", None, None)]
+    assert use.allocated_mib == 1000
+
+
+def test_two_containers_of_one_pod_on_one_card_count_its_use_once() -> None:
+    pod = a_pod(
+        "one",
+        promised={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
+        containers=[a_container("eval", mib=500), a_container("train", mib=1000)],
+    )
+
+    use = use_of(a_process(1, mib=300, sm=50), pods=[pod], owners={1: "uid-one"})
+
+    total = [(it.container, it.limit_mib, it.used_mib, it.sm_percent) for it in use.pods]
+    assert total == [("eval", 500, 300.0, 50.0), ("train", 1000, 0.0, 0.0)]
+
+
+def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> None:
+    picture = picture_usage(
+        taken_at_s=1.0,
+        stock=a_stock(a_card("GPU-a")),
+        readings=ReadingRound(troubles={A: "lost"}),
+        owners={},
+        pods=[a_pod("one")],
+    )
+
+    (use,) = picture.cards
+    assert use.reading is None
+    assert [pod.pod for pod in use.pods] == ["one"]
+    assert isinstance(use.pods[0], PodUse)
+    assert picture.troubles == {A: "lost"}
+
+
+def test_a_busy_card_whose_processes_are_all_idle_or_unknown_is_degraded() -> None:
+    pods, owners = [a_pod("one")], {1: "uid-one"}
+
+    nobody_admits_it = use_of(a_process(1, sm=0), pods=pods, owners=owners)
+    nobody_lists_them = use_of(pods=pods, owners={}, known=False)
+    idle = use_of(a_process(1, sm=0), pods=pods, owners=owners, gpu_percent=0)
+    clear = use_of(a_process(1, sm=20), pods=pods, owners=owners)
+
+    found = [it.degraded for it in (nobody_admits_it, nobody_lists_them, idle, clear)]
+    assert found == [True, True, False, False]
+
+
+def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> None:
+    pod = a_pod(
+        "one",
+        promised={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
+        containers=[a_container("eval", mib=500), a_container("train", mib=1000)],
+    )
+    ids = {"eval": "e" * 64, "train": "c" * 64, "logs": "d" * 64}
+    owned = {1: ids["eval"], 2: ids["train"], 3: ids["train"], 4: ids["logs"], 5: "unknown"}
+    processes = tuple(a_process(pid, mib=100 * pid, sm=10) for pid in owned)
+    picture = picture_usage(
+        taken_at_s=1.0,
+        stock=a_stock(a_card("GPU-a")),
+        readings=ReadingRound(
+            readings={A: Reading(figures=Figures(gpu_percent=50), processes=processes)}
+        ),
+        owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},
+        pods=[replace(pod, container_ids=ids)],
+    )
+
+    (use,) = picture.cards
+    seen = [(it.container, it.used_mib, it.sm_percent) for it in use.pods]
+    # What was promised nothing, or has no status yet, is the pod's: its first container shows it.
+    assert seen == [("eval", 100 + 400 + 500, 30.0), ("train", 200 + 300, 20.0)]
+    assert use.unattributed_processes == 0

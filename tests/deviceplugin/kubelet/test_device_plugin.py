@@ -1,0 +1,248 @@
+"""The device plugin's gRPC service over a real unix socket."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from deviceplugin.claims import Claim
+from deviceplugin.container.cdi import device_name
+from deviceplugin.container.device_links import LinkFolder
+from deviceplugin.kubelet.device_plugin import (
+    DevicePlugin,
+    PluginServer,
+    SocketError,
+    check_socket_path,
+)
+from deviceplugin.kubelet.pre_start import NotWiredError
+from deviceplugin.proto import deviceplugin_pb2 as messages
+from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from deviceplugin.sockets import socket_identity
+from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_pod, a_survey
+from tests.deviceplugin.node.test_pod_annotator import a_claim
+from tests.fakes.clock import VirtualClock
+from tests.support.node import short_folder
+from tests.support.waiting import until_true
+
+
+class FakeStarter:
+    """Lets everything start but the ids in *refused*."""
+
+    def __init__(self) -> None:
+        self.refused: dict[frozenset[str], str] = {}
+        self.asked: list[frozenset[str]] = []
+        self.told: list[frozenset[str]] = []
+
+    def allocated(self, slot_ids: frozenset[str]) -> None:
+        self.told.append(slot_ids)
+
+    async def wire(self, slot_ids: frozenset[str]) -> Claim:
+        self.asked.append(slot_ids)
+        if slot_ids in self.refused:
+            raise NotWiredError(self.refused[slot_ids])
+        return a_claim(a_pod())
+
+
+@asynccontextmanager
+async def dialled(socket: Path) -> AsyncIterator[services.DevicePluginStub]:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+        yield services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+
+
+@asynccontextmanager
+async def a_plugin(
+    cards: FakeCards,
+    starter: FakeStarter,
+    clock: VirtualClock,
+    injection: "AlwaysLinks | None" = None,
+) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
+    board = a_board(cards, clock)
+    await board.survey()
+    plugin = DevicePlugin(board, starter, injection)
+    with short_folder() as folder:
+        server = PluginServer(plugin, folder / "p.sock")
+        await server.start()
+        async with asyncio.TaskGroup() as group:
+            surveys = group.create_task(board.run())
+            try:
+                async with dialled(folder / "p.sock") as stub:
+                    yield stub, plugin
+            finally:
+                surveys.cancel()
+                await server.stop(0)
+
+
+async def test_kubelet_is_asked_for_prestart_and_for_no_preference() -> None:
+    async with a_plugin(FakeCards(a_card()), FakeStarter(), VirtualClock()) as (stub, _):
+        options: messages.DevicePluginOptions = await stub.GetDevicePluginOptions(messages.Empty())
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetPreferredAllocation(messages.PreferredAllocationRequest())
+
+    assert options.pre_start_required
+    assert not options.get_preferred_allocation_available
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_slots_are_listed_at_once_and_again_only_when_they_change() -> None:
+    cards, clock = FakeCards(a_card()), VirtualClock()
+    listings: list[list[tuple[str, str]]] = []
+    async with a_plugin(cards, FakeStarter(), clock) as (stub, plugin):
+
+        async def listen() -> None:
+            async for listing in stub.ListAndWatch(messages.Empty()):
+                listings.append([(it.ID, it.health) for it in listing.devices])  # noqa: PERF401 - seen while it grows
+
+        async with asyncio.TaskGroup() as group:
+            listener = group.create_task(listen())
+            await until_true(lambda: len(listings) == 1, what="the first listing")
+            await clock.advance(100)
+            cards.answer = a_survey(a_card(sick="hot"))
+            await clock.advance(100)
+            await until_true(lambda: len(listings) == 2, what="the listing of the sick card")
+            cards.answer = a_survey(a_card())
+            await clock.advance(100)
+            await until_true(lambda: len(listings) == 3, what="the listing of the well card")
+            watchers = plugin.watchers
+            listener.cancel()
+        await until_true(lambda: plugin.watchers == 0, what="the stream's end is noticed")
+
+    well = [("slot-0000", "Healthy"), ("slot-0001", "Healthy")]
+    ill = [("slot-0000", "Unhealthy"), ("slot-0001", "Unhealthy")]
+    assert listings == [well, ill, well]
+    assert watchers == 1
+
+
+async def test_allocate_answers_each_container_with_one_cdi_name_and_asks_nobody() -> None:
+    starter = FakeStarter()
+    request = messages.AllocateRequest(
+        container_requests=[
+            messages.ContainerAllocateRequest(devices_ids=["s2", "s1"]),
+            messages.ContainerAllocateRequest(devices_ids=["s3"]),
+        ]
+    )
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock()) as (stub, _):
+        answer: messages.AllocateResponse = await stub.Allocate(request)
+
+    named = [[it.name for it in part.cdi_devices] for part in answer.container_responses]
+    assert named == [
+        [f"fracgpu.io/slot={device_name(['s1', 's2'])}"],
+        [f"fracgpu.io/slot={device_name(['s3'])}"],
+    ]
+    assert all(not part.envs for part in answer.container_responses)
+    assert starter.asked == []
+    assert starter.told == [frozenset({"s1", "s2"}), frozenset({"s3"})]
+
+
+async def test_a_start_is_decided_by_the_ids_alone() -> None:
+    starter = FakeStarter()
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock()) as (stub, _):
+        await stub.PreStartContainer(messages.PreStartContainerRequest(devices_ids=["b", "a"]))
+
+    assert starter.asked == [frozenset({"a", "b"})]
+
+
+async def test_a_refusal_reaches_kubelet_with_its_text() -> None:
+    starter = FakeStarter()
+    starter.refused[frozenset({"a"})] = "container train of ml/x has no cards"
+    starter.refused[frozenset({"b"})] = "long " * 1000
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock()) as (stub, _):
+        caught = []
+        for ids in ("a", "b"):
+            request = messages.PreStartContainerRequest(devices_ids=[ids])
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await stub.PreStartContainer(request)
+            caught.append(refusal.value)
+
+    assert caught[0].code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught[0].details() == "container train of ml/x has no cards"
+    assert len(caught[1].details() or "") == 900
+
+
+async def test_a_server_whose_socket_was_removed_serves_again_on_the_same_path() -> None:
+    board = a_board(FakeCards(a_card()), VirtualClock())
+    with short_folder() as folder:
+        server = PluginServer(DevicePlugin(board, FakeStarter()), folder / "dp" / "p.sock")
+        await server.start()
+        intact = [server.intact]
+        server.socket.unlink()
+        intact.append(server.intact)
+        await server.start()
+        intact.append(server.intact)
+        async with dialled(server.socket) as stub:
+            await stub.GetDevicePluginOptions(messages.Empty(), timeout=5)
+        await server.stop(0)
+        left = socket_identity(server.socket)
+
+    assert intact == [True, False, True]
+    assert left is None
+
+
+async def test_a_stopped_server_does_not_come_back() -> None:
+    board = a_board(FakeCards(a_card()), VirtualClock())
+    with short_folder() as folder:
+        server = PluginServer(DevicePlugin(board, FakeStarter()), folder / "p.sock")
+        await server.start()
+        await server.stop(0)
+        await server.start()
+
+        assert not server.intact
+        assert list(folder.iterdir()) == []
+
+
+async def test_an_open_stream_does_not_hold_up_the_stop() -> None:
+    board = a_board(FakeCards(a_card()), VirtualClock())
+    plugin = DevicePlugin(board, FakeStarter())
+    with short_folder() as folder:
+        server = PluginServer(plugin, folder / "p.sock")
+        await server.start()
+        async with dialled(server.socket) as stub:
+            stream = stub.ListAndWatch(messages.Empty())
+            await stream.read()
+            async with asyncio.timeout(5):
+                await server.stop(60)
+            ended = await stream.read()
+
+    assert ended is grpc.aio.EOF
+    assert plugin.watchers == 0
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
+    check_socket_path(Path("/" + "a" * 106))
+
+    with pytest.raises(SocketError, match="has 108 bytes; want at most 107"):
+        check_socket_path(Path("/" + "a" * 107))
+
+
+class AlwaysLinks:
+    """Decides as for a runtime that reads no CDI."""
+
+    def __init__(self, links: LinkFolder) -> None:
+        self.links = links
+
+    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+        return self.links
+
+
+async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -> None:
+    request = messages.AllocateRequest(
+        container_requests=[messages.ContainerAllocateRequest(devices_ids=["s1"])]
+    )
+    links, starter = LinkFolder(tmp_path), FakeStarter()
+    injection = AlwaysLinks(links)
+    async with a_plugin(FakeCards(a_card()), starter, VirtualClock(), injection) as (stub, _):
+        answer: messages.AllocateResponse = await stub.Allocate(request)
+
+    (part,) = answer.container_responses
+    name = device_name(["s1"])
+    assert not part.cdi_devices
+    assert [(it.host_path, it.container_path) for it in part.devices] == [
+        (str(links.devices(name)), "/dev")
+    ]
+    assert [(it.host_path, it.read_only) for it in part.mounts] == [
+        (str(links.environment(name)), True)
+    ]
+    assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}

@@ -1,0 +1,366 @@
+"""One container start from its slot ids to a CDI spec, or to a refusal that names the cause."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards.interface import CardsUnavailableError
+from deviceplugin.claims import Claim, PodKey, SlotHolder
+from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
+from deviceplugin.container.nvidia_cdi import VendorSpecs
+from deviceplugin.container.spec_builder import Outfitter
+from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from deviceplugin.kubelet.pre_start import NotWiredError, Wiring
+from deviceplugin.metrics import DevicePluginMetrics
+from fracgpu.state.pod_info import PodView, read_pod
+from kube.errors import KubeError, NotFound, Unavailable
+from kube.kinds import Kind
+from tests.deviceplugin.builders import (
+    NODE,
+    FakeCards,
+    OnePlace,
+    a_board,
+    a_card,
+    a_container,
+    a_holder,
+    pod_json,
+)
+from tests.fakes.clock import VirtualClock
+from tests.support.waiting import until_true
+
+S1 = frozenset({"s1"})
+
+
+class FakeKubelet(PodResources):
+    """Lists the holders it is given; an error in their place is raised."""
+
+    def __init__(self, *holders: SlotHolder) -> None:
+        self.answer: tuple[SlotHolder, ...] | PodResourcesError = holders
+        self.lister: PodResources | None = None
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        if self.lister is not None:
+            return await self.lister.holders()
+        if isinstance(self.answer, PodResourcesError):
+            raise self.answer
+        return self.answer
+
+
+class FakeApi:
+    """Pods by name; an error in place of a pod is raised."""
+
+    def __init__(self, **pods: bytes | KubeError) -> None:
+        self.pods: dict[str, bytes | KubeError] = dict(pods)
+
+    async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
+        found = self.pods.get(name)
+        if found is None:
+            raise NotFound(verb="GET", path=name, status=404, reason="NotFound", message="none")
+        if isinstance(found, KubeError):
+            raise found
+        return found
+
+
+SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", message="timed out")
+
+
+class SlowFolder(CdiFolder):
+    """A folder on a slow disk: a write has long happened before it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.may_return = threading.Event()
+
+    def write(self, spec: CdiSpec) -> None:
+        super().write(spec)
+        assert self.may_return.wait(10)
+
+
+@dataclass(slots=True)
+class Rig:
+    wiring: Wiring
+    kubelet: FakeKubelet
+    api: FakeApi
+    cards: FakeCards
+    folder: CdiFolder
+    clock: VirtualClock
+    registry: CollectorRegistry
+    known: dict[PodKey, PodView] | None
+    noted: list[Claim] = field(default_factory=list)
+
+    def starts(self, outcome: str) -> float:
+        found = self.registry.get_sample_value(
+            "fracgpu_deviceplugin_starts_total", {"outcome": outcome}
+        )
+        return found or 0
+
+
+def specs(folder: Path) -> list[str]:
+    return [file.read_text() for file in folder.iterdir()]
+
+
+def views(**pods: bytes) -> dict[PodKey, PodView]:
+    return {("ml", name): read_pod(body) for name, body in pods.items()}
+
+
+async def a_rig(
+    folder: Path,
+    *,
+    known: Mapping[PodKey, PodView] | None = None,
+    listed: bool = True,
+    slow: "SlowFolder | None" = None,
+) -> Rig:
+    cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
+    board = a_board(cards, clock)
+    await board.survey()
+    kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
+    cdi = slow or CdiFolder(folder)
+    noted: list[Claim] = []
+    memory = dict(known or {}) if listed else None
+    wiring = Wiring(
+        node=NODE,
+        board=board,
+        pod_resources=kubelet,
+        reader=api,
+        pods=lambda: memory,
+        outfitter=Outfitter(VendorSpecs([])),
+        places=OnePlace(cdi),
+        clock=clock,
+        pod_lookup_timeout_s=1.0,
+        metrics=DevicePluginMetrics(registry),
+        on_wired=noted.append,
+    )
+    return Rig(wiring, kubelet, api, cards, cdi, clock, registry, memory, noted)
+
+
+async def test_a_certain_claim_is_written_noted_and_counted(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+
+    claim = await rig.wiring.wire(S1)
+
+    assert claim.pod.record.key == "ml/train-0"
+    (text,) = specs(tmp_path)
+    assert '"NVIDIA_VISIBLE_DEVICES=GPU-a"' in text
+    assert '"/dev/nvidia0"' in text
+    assert rig.noted == [claim]
+    assert rig.starts("wired") == 1
+
+
+async def test_a_pod_the_informer_has_not_seen_is_read_from_the_api_server(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known={})
+
+    assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: Path) -> None:
+    old = pod_json(promised={"train": [("GPU-old", 1000)]}, uid="old")
+    rig = await a_rig(tmp_path, known=views(**{"train-0": old}))
+
+    claim = await rig.wiring.wire(S1)
+
+    assert claim.pod.record.uid == "uid-train-0"
+    assert [card.uuid for card in claim.cards] == ["GPU-a"]
+
+
+async def test_a_verified_container_restarts_while_the_api_server_is_away(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    await rig.wiring.wire(S1)
+    rig.api.pods["train-0"] = SILENT
+
+    assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_away(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    await rig.wiring.wire(S1)
+    rig.api.pods["train-0"] = SILENT
+
+    rig.wiring.allocated(S1)
+    with pytest.raises(NotWiredError, match="waits for the API server"):
+        await rig.wiring.wire(S1)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["known to the informer", "unknown"])
+async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bool) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}) if seen else {})
+    rig.api.pods["train-0"] = SILENT
+
+    with pytest.raises(NotWiredError, match=r"cannot read pod ml/train-0.*no answer"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("api_silent") == 1
+    assert specs(tmp_path) == []
+
+
+async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+
+    class LateKubelet(PodResources):
+        async def holders(self) -> tuple[SlotHolder, ...]:
+            rig.wiring.allocated(S1)
+            return (a_holder(),)
+
+    rig.kubelet.lister = LateKubelet()
+    with pytest.raises(NotWiredError, match="handed the slots to another container"):
+        await rig.wiring.wire(S1)
+
+    assert rig.noted == []
+
+
+async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_start_it_is(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path, known={})
+    rig.kubelet.answer = ()
+    assert rig.known is not None
+    promised = {"prepare": [("GPU-a", 1000)]}
+    inits = [a_container("prepare", mib=1000)]
+
+    def learn(**waiting: str) -> None:
+        for name in ("one", "two"):
+            said = waiting if name == "two" else {}
+            body = pod_json(name, promised=promised, inits=inits, waiting=said)
+            rig.api.pods[name] = body
+            rig.known.update(views(**{name: body}))  # type: ignore[union-attr]
+
+    learn()
+    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as first:
+        await rig.wiring.wire(S1)
+    learn(prepare=str(first.value))
+    claim = await rig.wiring.wire(S1)
+
+    assert (claim.pod.record.name, claim.container) == ("two", "prepare")
+    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as again:
+        await rig.wiring.wire(S1)  # the next start may be another container's
+    assert str(again.value) != str(first.value)
+
+
+async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
+    del rig.api.pods["train-0"]
+
+    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+        await rig.wiring.wire(S1)
+
+
+async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path, listed=False)
+
+    with pytest.raises(NotWiredError, match="not been listed yet"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("pods_unknown") == 1
+
+
+async def test_a_silent_kubelet_is_a_refusal(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = PodResourcesError("kubelet's socket is gone")
+
+    with pytest.raises(NotWiredError, match="socket is gone"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("kubelet_silent") == 1
+
+
+async def test_a_doubt_is_counted_by_its_kind_and_writes_nothing(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = ()
+
+    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("nobody_holds_them") == 1
+    assert specs(tmp_path) == []
+    assert rig.noted == []
+
+
+async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
+    (tmp_path / "cdi").write_text("a file")
+    rig = await a_rig(tmp_path / "cdi")
+
+    with pytest.raises(NotWiredError, match="cannot write"):
+        await rig.wiring.wire(S1)
+
+    assert rig.starts("cdi_folder") == 1
+
+
+async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.folder.write(CdiSpec(name=device_name(S1), env={"NVIDIA_VISIBLE_DEVICES": "GPU-wrong"}))
+
+    await rig.wiring.wire(S1)
+
+    (text,) = specs(tmp_path)
+    assert "GPU-wrong" not in text
+
+
+async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.kubelet.answer = (a_holder(), a_holder("other", ids="s2"))
+    for ids in ("s2", "s3"):
+        rig.folder.write(CdiSpec(name=device_name({ids})))
+
+    await rig.wiring.wire(S1)
+
+    assert rig.folder.names() == {device_name({"s1"}), device_name({"s2"})}
+
+
+async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
+    tmp_path: Path,
+) -> None:
+    rig = await a_rig(tmp_path)
+    await rig.wiring.wire(S1)
+    rig.kubelet.answer = ()  # as for an init container, which kubelet does not list
+
+    await rig.wiring.clean()
+    soon = rig.folder.names()
+    await rig.clock.advance(121)
+    await rig.wiring.clean()
+
+    assert soon == {device_name(S1)}
+    assert rig.folder.names() == frozenset()
+
+
+async def test_cleaning_without_a_kubelet_leaves_everything(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.folder.write(CdiSpec(name="old"))
+    rig.kubelet.answer = PodResourcesError("gone")
+
+    await rig.wiring.clean()
+
+    assert rig.folder.names() == {"old"}
+
+
+async def test_a_driver_that_just_hiccups_does_not_stop_a_start(tmp_path: Path) -> None:
+    rig = await a_rig(tmp_path)
+    rig.cards.answer = CardsUnavailableError("busy")
+
+    assert (await rig.wiring.wire(S1)).container == "train"
+
+
+async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_another_one_writes(
+    tmp_path: Path,
+) -> None:
+    slow = SlowFolder(tmp_path)
+    rig = await a_rig(tmp_path, slow=slow)
+    name = device_name(S1)
+
+    async with asyncio.TaskGroup() as group:
+        start = group.create_task(rig.wiring.wire(S1))
+        await until_true(lambda: name in slow.names(), what="the spec is written")
+        rig.kubelet.answer = ()  # what kubelet said before it gave these ids away
+        await rig.wiring.clean()
+        kept = slow.names()
+        slow.may_return.set()
+        await start
+
+    assert kept == {name}

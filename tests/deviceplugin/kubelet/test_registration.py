@@ -1,0 +1,238 @@
+"""Registration follows kubelet's socket, whatever happens to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import pytest
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
+from deviceplugin.kubelet.registration import KUBELET_SOCKET, PLUGIN_SOCKET, Registration
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.proto import deviceplugin_pb2 as messages
+from deviceplugin.proto import deviceplugin_pb2_grpc as services
+from tests.deviceplugin.builders import FakeCards, a_board, a_card
+from tests.deviceplugin.kubelet.test_device_plugin import FakeStarter
+from tests.fakes.clock import VirtualClock
+from tests.support.node import short_folder
+
+
+class FakeKubelet(services.RegistrationServicer):
+    """Takes registrations, or refuses them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server: grpc.aio.Server | None = None
+        self.requests: list[messages.RegisterRequest] = []
+        self.refusing = False
+
+    async def Register(  # noqa: N802 - the protocol's name
+        self,
+        request: messages.RegisterRequest,
+        context: grpc.aio.ServicerContext[messages.RegisterRequest, messages.Empty],
+    ) -> messages.Empty:
+        self.requests.append(request)
+        if self.refusing:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not today")
+        return messages.Empty()
+
+    async def start(self) -> None:
+        """Start as kubelet does: empty the folder first."""
+        for file in self._folder.iterdir():
+            file.unlink()
+        self._server = grpc.aio.server()
+        services.add_RegistrationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self._server.add_insecure_port(f"unix:{self._folder / KUBELET_SOCKET}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+
+@dataclass(slots=True)
+class Rig:
+    registration: Registration
+    kubelet: FakeKubelet
+    server: PluginServer
+    plugin: DevicePlugin
+    clock: VirtualClock
+    registry: CollectorRegistry
+    blocked: list[str]
+
+    @property
+    def count(self) -> int:
+        return len(self.kubelet.requests)
+
+
+@asynccontextmanager
+async def a_rig() -> AsyncIterator[Rig]:
+    clock, registry = VirtualClock(), CollectorRegistry()
+    board = a_board(FakeCards(a_card()), clock)
+    await board.survey()
+    plugin = DevicePlugin(board, FakeStarter())
+    blocked: list[str] = []
+    with short_folder() as folder:
+        server = PluginServer(plugin, folder / PLUGIN_SOCKET)
+        registration = Registration(
+            folder=folder,
+            server=server,
+            plugin=plugin,
+            blocked=lambda: blocked[0] if blocked else None,
+            clock=clock,
+            poll_s=1.0,
+            metrics=DevicePluginMetrics(registry),
+        )
+        kubelet = FakeKubelet(folder)
+        try:
+            yield Rig(registration, kubelet, server, plugin, clock, registry, blocked)
+        finally:
+            await server.stop(0)
+            await kubelet.stop()
+
+
+async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+
+        await rig.registration.look()
+
+        (request,) = rig.kubelet.requests
+        assert (request.version, request.endpoint) == ("v1beta1", "fracgpu.sock")
+        assert request.resource_name == "fracgpu.io/gpu-slot"
+        assert request.options.pre_start_required
+        assert rig.registration.problem is None
+        assert rig.server.intact
+
+
+async def test_without_kubelets_socket_nothing_is_served_and_the_reason_is_told() -> None:
+    async with a_rig() as rig:
+        await rig.registration.look()
+
+        assert rig.registration.problem is not None
+        assert "kubelet.sock is not there" in rig.registration.problem
+        assert not rig.server.intact
+
+
+async def test_a_node_without_cards_does_not_register() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        rig.blocked.append("no driver")
+
+        await rig.registration.look()
+        blocked = (rig.count, rig.registration.problem)
+        rig.blocked.clear()
+        await rig.registration.look()
+
+        assert blocked == (0, "no driver")
+        assert rig.count == 1
+
+
+async def test_kubelet_is_not_bothered_while_nothing_changes() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        for _ in range(3):
+            await rig.registration.look()
+
+        assert rig.count == 1
+
+
+async def test_a_restarted_kubelet_gets_a_fresh_socket_and_a_new_registration() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        await rig.registration.look()
+        await rig.kubelet.stop()
+        await rig.registration.look()
+        while_down = rig.registration.problem
+        await rig.kubelet.start()  # which removes our socket as well
+
+        await rig.registration.look()
+
+        assert while_down is not None
+        assert rig.count == 2
+        assert rig.server.intact
+
+
+async def test_a_socket_that_somebody_removed_is_put_back() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        await rig.registration.look()
+        rig.server.socket.unlink()
+
+        await rig.registration.look()
+
+        assert rig.count == 2
+        assert rig.server.intact
+
+
+async def test_a_kubelet_that_no_longer_listens_is_told_again() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        await rig.registration.look()
+        await rig.clock.advance(10.0)
+        await rig.registration.look()
+        patient = rig.count
+        await rig.clock.advance(0.1)
+
+        await rig.registration.look()
+
+        assert (patient, rig.count) == (1, 2)
+
+
+async def test_a_kubelet_that_listens_is_left_alone() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        await rig.registration.look()
+        target = f"unix:{rig.server.socket}"
+        async with grpc.aio.insecure_channel(target) as channel:
+            stub = services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+            stream = stub.ListAndWatch(messages.Empty())
+            await stream.read()
+            for _ in range(3):
+                await rig.clock.advance(30)
+                await rig.registration.look()
+
+            assert rig.count == 1
+            stream.cancel()
+
+
+async def test_a_refusal_is_told_counted_and_tried_again() -> None:
+    async with a_rig() as rig:
+        await rig.kubelet.start()
+        rig.kubelet.refusing = True
+        await rig.registration.look()
+        refused = rig.registration.problem
+        rig.kubelet.refusing = False
+
+        await rig.registration.look()
+
+        assert refused == "kubelet answered INVALID_ARGUMENT: not today"
+        assert rig.registration.problem is None
+        counted = [
+            rig.registry.get_sample_value(
+                "fracgpu_deviceplugin_registrations_total", {"outcome": outcome}
+            )
+            for outcome in ("failed", "registered")
+        ]
+        assert counted == [1, 1]
+
+
+@pytest.mark.parametrize("rounds", [3])
+async def test_the_loop_looks_at_its_own_pace(rounds: int) -> None:
+    async with a_rig() as rig, asyncio.TaskGroup() as group:
+        task = group.create_task(rig.registration.run())
+        await rig.clock.wait_for_sleepers(1)
+        early = rig.registration.problem
+        await rig.kubelet.start()
+        for _ in range(rounds):
+            await rig.clock.advance(1.0)
+            await rig.clock.wait_for_sleepers(1)
+        task.cancel()
+
+        assert early is not None
+        assert rig.count == 1

@@ -1,0 +1,253 @@
+"""What the node says of its cards, and the smallest patch that makes it say so."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deviceplugin.cards.interface import LeftOut
+from deviceplugin.node.capacity import (
+    NodeState,
+    Sharing,
+    condition_patch,
+    held_mib,
+    keep_held,
+    label_value,
+    metadata_patch,
+    read_node_state,
+    status_patch,
+    wanted_state,
+)
+from fracgpu import names
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
+from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
+from tests.fakes.clock import NOON
+
+
+def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:
+    stock = a_stock(a_card("GPU-a", mib=8000), a_card("GPU-b", index=1, mib=4000, sick="hot"))
+
+    assert wanted_state(stock).capacity == {
+        "fracgpu.io/gpu-mem": "8000",
+        "fracgpu.io/gpu-count": "2",
+    }
+
+
+def test_memory_is_what_may_be_shared_of_each_card() -> None:
+    stock = a_stock(a_card("GPU-a", mib=8079), a_card("GPU-b", index=1, mib=8079))
+
+    assert wanted_state(stock).capacity[names.GPU_MEM] == "16000"
+
+
+def test_memory_never_falls_below_what_pods_hold() -> None:
+    want = wanted_state(a_stock(a_card("GPU-a", mib=8000, sick="hot"), a_card("GPU-b", mib=4000)))
+
+    assert keep_held(want, held_mib=9000).capacity[names.GPU_MEM] == "9000"
+    assert keep_held(want, held_mib=4000) == want
+    assert keep_held(NodeState(), held_mib=9000) == NodeState()
+
+
+def test_what_pods_hold_is_summed_as_kubelet_sums_requests() -> None:
+    init, app = a_container("init", mib=3000), a_container("train", mib=1000)
+    pods = [
+        a_pod("by-its-init", inits=[init], containers=[app]),
+        a_pod("ending", terminating=True),
+        a_pod("over", phase="Succeeded"),
+        a_pod("not-ours", promised={}),
+        a_pod("unreadable", annotations={names.ASSIGNMENT: "{"}),
+    ]
+
+    assert held_mib(pods) == 3000 + 1000 + 1000
+
+
+def test_labels_describe_the_most_common_model_and_every_class() -> None:
+    stock = a_stock(
+        a_card("GPU-a", mib=8000),
+        a_card("GPU-b", index=1, mib=16000, model="NVIDIA A100"),
+        a_card("GPU-c", index=2, mib=8000),
+        driver="580.65.06",
+        family="ampere",
+    )
+
+    assert wanted_state(stock).labels == {
+        "fracgpu.io/card-model": "NVIDIA-A30",
+        "fracgpu.io/card-memory": "16000",
+        "fracgpu.io/card-count": "3",
+        "fracgpu.io/card-class-8000": "2",
+        "fracgpu.io/card-class-16000": "1",
+        "fracgpu.io/card-family": "ampere",
+        "fracgpu.io/driver": "580.65.06",
+    }
+
+
+def test_labels_do_not_change_when_a_card_falls_ill() -> None:
+    well, ill = a_stock(a_card("GPU-a")), a_stock(a_card("GPU-a", sick="hot"))
+
+    assert wanted_state(well).labels == wanted_state(ill).labels
+    assert wanted_state(well).capacity != wanted_state(ill).capacity
+
+
+def test_a_node_without_cards_has_no_labels_and_no_memory() -> None:
+    state = wanted_state(a_stock())
+
+    assert state.labels == {}
+    assert state.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+
+
+def test_the_inventory_annotation_is_what_the_scheduler_reads() -> None:
+    card = a_card("GPU-a", sick="hot")
+
+    written = wanted_state(a_stock(card)).annotations[names.NODE_CARDS]
+
+    assert read_cards(written) == (card,)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("NVIDIA-A100 (80GB)", "NVIDIA-A100-80GB"),
+        ("580.65.06", "580.65.06"),
+        ("-x-", "x"),
+        ("a" * 70, "a" * 63),
+        ("a" * 62 + "-b", "a" * 62),
+        ("®", ""),
+    ],
+)
+def test_a_label_value_is_what_kubernetes_allows(text: str, value: str) -> None:
+    assert label_value(text) == value
+
+
+def test_a_node_that_says_it_all_needs_no_patch() -> None:
+    state = wanted_state(a_stock(a_card("GPU-a")))
+
+    assert metadata_patch(have=state, want=state) == {}
+    assert status_patch(have=state, want=state) == {}
+
+
+def test_a_patch_holds_only_what_differs_and_removes_old_classes() -> None:
+    want = NodeState(labels={"fracgpu.io/card-class-80": "1", "fracgpu.io/card-count": "1"})
+    have = NodeState(
+        labels={
+            "fracgpu.io/card-class-160": "2",
+            "fracgpu.io/card-count": "1",
+            "fracgpu.io/share": "true",
+            "zone": "b",
+        }
+    )
+
+    assert metadata_patch(have=have, want=want) == {
+        "metadata": {"labels": {"fracgpu.io/card-class-160": None, "fracgpu.io/card-class-80": "1"}}
+    }
+
+
+def test_other_annotations_are_left_alone() -> None:
+    want = NodeState(annotations={names.NODE_CARDS: "new"})
+    have = NodeState(annotations={names.NODE_CARDS: "old", names.NODE_CORDONS: "{}"})
+
+    patch = metadata_patch(have=have, want=want)
+
+    assert patch == {"metadata": {"annotations": {names.NODE_CARDS: "new"}}}
+
+
+def test_capacity_is_compared_as_a_number() -> None:
+    want = NodeState(capacity={names.GPU_MEM: "80000", names.GPU_COUNT: "1"})
+
+    same = NodeState(capacity={names.GPU_MEM: "80k", names.GPU_COUNT: "1", "cpu": "4"})
+    taken_away = NodeState(capacity={names.GPU_COUNT: "1"})
+
+    assert status_patch(have=same, want=want) == {}
+    assert status_patch(have=taken_away, want=want) == {
+        "status": {"capacity": {names.GPU_MEM: "80000"}}
+    }
+
+
+def test_a_node_is_read_as_far_as_it_is_ours() -> None:
+    body = {
+        "metadata": {"name": "n", "labels": {"a": "b"}, "annotations": None},
+        "status": {"capacity": {"cpu": "4"}, "conditions": []},
+    }
+
+    assert read_node_state(json.dumps(body).encode()) == NodeState(
+        labels={"a": "b"}, capacity={"cpu": "4"}
+    )
+
+
+def test_something_else_is_no_node() -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        read_node_state(b'{"metadata": 1}')
+
+
+def a_node_body(**status: Any) -> bytes:
+    return json.dumps({"metadata": {"uid": "n"}, "status": status}).encode()
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "counted"),
+    [
+        ("nvidia.com/gpu", "4", True),
+        ("nvidia.com/gpu.shared", "40", True),
+        ("nvidia.com/mig-1g.10gb", "7", True),
+        ("aliyun.com/gpu-mem", "1k", True),
+        ("nvidia.com/gpu", "0", False),
+        ("amd.com/gpu", "4", False),
+        ("fracgpu.io/gpu-slot", "128", False),
+        ("cpu", "64", False),
+    ],
+)
+def test_a_node_is_another_plugins_while_it_offers_the_same_cards(
+    resource: str, amount: str, counted: bool
+) -> None:
+    state = read_node_state(a_node_body(allocatable={resource: amount}))
+
+    assert bool(state.others) is counted
+
+
+def test_what_another_plugin_counts_is_left_alone_and_what_we_wrote_is_taken_back() -> None:
+    stock = a_stock(a_card())
+    untouched = NodeState(others={"nvidia.com/gpu": 4})
+    ours = replace(wanted_state(stock), others={"nvidia.com/gpu": 4})
+
+    fresh = wanted_state(stock, have=untouched)
+    taken_back = wanted_state(stock, have=ours)
+
+    assert (fresh.capacity, fresh.labels, fresh.annotations) == ({}, {}, {})
+    assert taken_back.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+    (card,) = read_cards(taken_back.annotations[names.NODE_CARDS])
+    assert card.health is Health.UNHEALTHY
+    assert fresh.sharing is not None
+    assert not fresh.sharing.shared
+    assert "nvidia.com/gpu (4)" in fresh.sharing.message
+
+
+def test_the_condition_names_cards_that_are_left_out_or_ill() -> None:
+    stock = a_stock(
+        a_card("GPU-a", sick="XID 79"),
+        a_card("GPU-b", index=1),
+        left_out=(LeftOut(uuid="GPU-m", reason="MIG is on"),),
+    )
+
+    sharing = wanted_state(stock).sharing
+
+    assert sharing is not None
+    assert (sharing.shared, sharing.reason) == (True, "CardsShared")
+    assert "8000 MiB" in sharing.message
+    assert "GPU-m is left out: MIG is on" in sharing.message
+    assert "GPU-a is unhealthy: XID 79" in sharing.message
+
+
+def test_a_condition_is_written_when_it_differs_and_its_transition_when_it_turns() -> None:
+    want = wanted_state(a_stock(a_card()))
+    assert want.sharing is not None
+    reworded = replace(want.sharing, message="other words")
+    turned = replace(want.sharing, shared=False)
+
+    def written(before: Sharing | None) -> dict[str, str]:
+        patch = condition_patch(have=NodeState(sharing=before), want=want, now=NOON)
+        return patch["status"]["conditions"][0] if patch else {}
+
+    assert written(want.sharing) == {}
+    assert "lastTransitionTime" not in written(reworded)
+    assert written(turned)["lastTransitionTime"] == "2026-01-05T12:00:00Z"
+    assert written(None)["type"] == "FracGPUSharing"

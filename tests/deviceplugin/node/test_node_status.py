@@ -1,0 +1,349 @@
+"""The node is kept right against whoever changes it."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from deviceplugin.cards.interface import CardsUnavailableError
+from deviceplugin.metrics import DevicePluginMetrics
+from deviceplugin.node.capacity import NodeState, Sharing, wanted_state
+from deviceplugin.node.node_status import NodeReport
+from fracgpu import names
+from fracgpu.cards.annotations import read_cards
+from fracgpu.cards.card import Health
+from kube.client import PatchType
+from kube.errors import Unavailable
+from kube.kinds import Kind
+from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card, a_stock, a_survey
+from tests.fakes.clock import VirtualClock
+
+SHARED = {names.SHARE_LABEL: "true"}
+
+
+class FakeNode:
+    """A node object and its writer; *down* makes the API server silent."""
+
+    def __init__(self) -> None:
+        self.state: NodeState | None = NodeState(labels=SHARED, capacity={"cpu": "4"})
+        self.down = False
+        self.writes: list[tuple[str, Mapping[str, Any]]] = []
+        self.conditions: list[Mapping[str, str]] = []
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        how: PatchType = PatchType.MERGE,
+    ) -> dict[str, Any]:
+        if self.down:
+            raise Unavailable(
+                verb="PATCH", path="/x", status=None, reason="NoAnswer", message="gone"
+            )
+        assert (kind.kind, name) == ("Node", NODE)
+        assert self.state is not None
+        metadata, status = patch.get("metadata", {}), patch.get("status", {})
+        if how is PatchType.STRATEGIC:
+            (condition,) = status["conditions"]
+            if condition.get("$patch") == "delete":
+                self.state = replace(self.state, sharing=None)
+                return {}
+            self.conditions.append(condition)
+            fields = {key: condition[key] for key in ("reason", "message")}
+            sharing = Sharing(shared=condition["status"] == "True", **fields)
+            self.state = replace(self.state, sharing=sharing)
+            return {}
+        self.writes.append((subresource or "metadata", patch))
+        self.state = replace(
+            self.state,
+            labels=merged(self.state.labels, metadata.get("labels", {})),
+            annotations=merged(self.state.annotations, metadata.get("annotations", {})),
+            capacity=merged(self.state.capacity, status.get("capacity", {})),
+        )
+        return {}
+
+
+def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
+    """Apply a merge patch of texts: null removes."""
+    both = {**before, **patch}
+    return {key: it for key, it in both.items() if it is not None}
+
+
+def a_report(
+    node: FakeNode, cards: FakeCards, clock: VirtualClock
+) -> tuple[NodeReport, CollectorRegistry]:
+    registry = CollectorRegistry()
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(registry),
+    )
+    return report, registry
+
+
+async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    board = a_board(cards, clock)
+    await board.survey()
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+
+    assert await report.round()
+    assert await report.round()
+
+    assert [where for where, _ in node.writes] == ["metadata", "status"]
+    assert node.state is not None
+    assert node.state.capacity == {"cpu": "4", **wanted_state(a_stock(a_card())).capacity}
+    assert report.problem is None
+
+
+async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None:
+    node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
+    cards.answer = CardsUnavailableError("no driver")
+    report, _ = a_report(node, cards, clock)
+
+    await report.round()
+
+    assert node.writes == []
+    assert report.problem is not None
+
+
+async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> None:
+    node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
+    cards.answer = CardsUnavailableError("no driver")
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+    for _ in range(2):
+        await board.survey()
+        await report.round()
+    assert node.conditions == []  # it may be taking its time
+
+    for _ in range(2):
+        await board.survey()
+        await report.round()
+
+    (condition,) = node.conditions
+    assert condition["status"] == "False"
+    assert (condition["reason"], condition["message"]) == ("CardsUnavailable", "no driver")
+    assert node.writes == []
+
+
+async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_truth() -> None:
+    node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
+    before = wanted_state(a_stock(a_card(), a_card("GPU-b", index=1)))
+    node.state = replace(before, labels={**SHARED, **before.labels})
+    cards.answer = CardsUnavailableError("NVML: Driver Not Loaded")
+    board = a_board(cards, clock, slots_per_card=32)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(board.run()), group.create_task(report.run())]
+        await clock.advance(15)
+        early = node.state
+        await clock.advance(10)
+        lost = node.state
+        cards.answer = a_survey(a_card(), a_card("GPU-b", index=1))
+        await clock.advance(10)
+        for task in tasks:
+            task.cancel()
+
+    assert early == replace(before, labels=early.labels)  # it may be taking its time
+    assert lost.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
+    inventory = read_cards(lost.annotations[names.NODE_CARDS])
+    assert [(it.uuid, it.health, it.health_reason) for it in inventory] == [
+        (uuid, Health.UNHEALTHY, "NVML: Driver Not Loaded") for uuid in ("GPU-a", "GPU-b")
+    ]
+    assert lost.labels == early.labels
+    assert lost.sharing == Sharing(
+        shared=False, reason="CardsUnavailable", message="NVML: Driver Not Loaded"
+    )
+    assert node.state == early
+
+
+async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    board = a_board(cards, clock)
+    await board.survey()
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+    await report.round()
+    assert node.state is not None
+    out = {names.NODE_OUT_OF_SERVICE: "GPU-a"}
+    heat = {names.NODE_HEAT: "{}"}
+    node.state = replace(
+        node.state,
+        labels={**node.state.labels, names.SHARE_LABEL: "false", "zone": "a"},
+        annotations={**node.state.annotations, **out, **heat},
+    )
+    before = len(node.writes)
+
+    assert await report.round()
+    assert await report.round()
+
+    assert node.state == NodeState(
+        labels={names.SHARE_LABEL: "false", "zone": "a"}, annotations=out, capacity={"cpu": "4"}
+    )
+    assert [where for where, _ in node.writes[before:]] == ["status", "metadata"]
+    assert report.problem == "the node does not carry fracgpu.io/share=true"
+
+
+async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_named() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    board = a_board(FakeCards(a_card()), clock)
+    await board.survey()
+    silent: list[str] = []
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+        hindrance=lambda: silent[0] if silent else None,
+    )
+    await report.round()
+    silent.append("/run/x.sock answered UNAVAILABLE")
+
+    await report.round()
+
+    assert node.state is not None
+    assert node.state.capacity[names.GPU_MEM] == "0"
+    assert node.state.sharing == Sharing(
+        shared=False, reason="RuntimeUnknown", message="/run/x.sock answered UNAVAILABLE"
+    )
+    assert report.problem == "/run/x.sock answered UNAVAILABLE"
+
+
+async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    board = a_board(FakeCards(a_card(mib=8000)), clock)
+    await board.survey()
+    silent: list[str] = []
+    held: list[int | None] = [None]
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+        hindrance=lambda: silent[0] if silent else None,
+        held_mib=lambda: held[0],
+    )
+    await report.round()
+    silent.append("/run/x.sock answered UNAVAILABLE")
+    memory = []
+
+    for now in (None, 3000, 0):
+        held[0] = now
+        await report.round()
+        assert node.state is not None
+        memory.append(node.state.capacity[names.GPU_MEM])
+
+    # As long as the pods are not listed, they may hold everything.
+    assert memory == ["8000", "3000", "0"]
+
+
+async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
+    node, clock = FakeNode(), VirtualClock()
+    node.state = None
+    board = a_board(FakeCards(a_card()), clock)
+    await board.survey()
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(CollectorRegistry()),
+    )
+
+    assert not await report.round()
+    assert report.problem is not None
+    assert NODE in report.problem
+
+
+async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_again() -> None:
+    node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
+    registry = CollectorRegistry()
+    board = a_board(cards, clock)
+    report = NodeReport(
+        node=NODE,
+        board=board,
+        current=lambda: node.state,
+        writer=node,
+        clock=clock,
+        metrics=DevicePluginMetrics(registry),
+    )
+
+    def memory() -> str | None:
+        assert node.state is not None
+        return node.state.capacity.get(names.GPU_MEM)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(board.run()), group.create_task(report.run())]
+        await clock.advance(1)
+        at_start = memory()
+
+        cards.answer = a_survey(a_card(), a_card("GPU-b", index=1))
+        await clock.advance(10)
+        after_a_new_card = memory()
+
+        node.state = NodeState(labels=SHARED, capacity={"cpu": "4"})  # somebody took it all away
+        node.down = True
+        report.wake()
+        await clock.advance(1)
+        while_down = memory()
+
+        node.down = False
+        await clock.advance(5)
+        after_the_outage = memory()
+        for task in tasks:
+            task.cancel()
+
+    assert [at_start, after_a_new_card, while_down, after_the_outage] == [
+        "8000",
+        "16000",
+        None,
+        "16000",
+    ]
+    failed = registry.get_sample_value(
+        "fracgpu_deviceplugin_node_writes_total", {"outcome": "failed"}
+    )
+    assert failed is not None
+    assert failed >= 1

@@ -1,0 +1,161 @@
+"""An agent that is told to stop leaves a node as it was, if the node shares no more."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.claims import SlotHolder
+from deviceplugin.cleanup import Farewell
+from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
+from deviceplugin.container.device_links import LinkFolder
+from deviceplugin.container.injection import HandedOut
+from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
+from fracgpu import names
+from kube.client import PatchType
+from kube.errors import Unavailable
+from kube.events import EventLevel, Regarding
+from kube.kinds import Kind
+from tests.deviceplugin.builders import NODE, a_holder, a_pod
+
+Json = dict[str, Any]
+
+S1, S2 = device_name({"s1"}), device_name({"s2"})
+
+
+class FakeNode:
+    """A node that carries our marks, and who wrote what on it."""
+
+    def __init__(self, *, share: str | None) -> None:
+        labels = {names.DRIVER_LABEL: "570"} | ({names.SHARE_LABEL: share} if share else {})
+        notes = {names.NODE_CARDS: "[]", names.NODE_OUT_OF_SERVICE: "GPU-a"}
+        self.body: Json = {
+            "metadata": {"name": NODE, "labels": labels, "annotations": notes},
+            "status": {
+                "capacity": {names.GPU_MEM: "8000", names.GPU_SLOT: "32"},
+                "conditions": [{"type": names.SHARING_CONDITION}],
+            },
+        }
+        self.down = False
+        self.writes: list[Json] = []
+        self.events: list[tuple[str, str]] = []
+
+    async def get_object(self, kind: Kind, name: str) -> Json:
+        if self.down:
+            raise Unavailable(verb="GET", path="/", status=None, reason="NoAnswer", message="gone")
+        assert (kind.kind, name) == ("Node", NODE)
+        return self.body
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        how: PatchType = PatchType.MERGE,
+    ) -> Json:
+        self.writes.append(dict(patch))
+        return {}
+
+    async def emit(
+        self, regarding: Regarding, *, reason: str, note: str, level: EventLevel = EventLevel.NORMAL
+    ) -> None:
+        self.events.append((reason, note))
+
+
+class FakeKubelet(PodResources):
+    def __init__(self, *, silent: bool = False) -> None:
+        self.silent = silent
+
+    async def holders(self) -> tuple[SlotHolder, ...]:
+        if self.silent:
+            raise PodResourcesError("gone")
+        return (a_holder(ids="s1"),)
+
+
+class Rig:
+    """A node's files as an agent leaves them: two containers, of which kubelet knows the first."""
+
+    def __init__(self, root: Path, node: FakeNode, *, silent_kubelet: bool = False) -> None:
+        self.specs, self.links = CdiFolder(root / "cdi"), LinkFolder(root / "links")
+        for name in (S1, S2):
+            self.specs.write(CdiSpec(name=name))
+            self.links.write(CdiSpec(name=name))
+        self.notes = root / "links" / ".handed-out"
+        for ids in ("s1", "s2"):
+            HandedOut(self.notes).note(frozenset({ids}), by_links=True)
+        (root / "cdi" / "nvidia.json").write_text("{}")
+        self.mps = root / "mps"
+        for folder in ("GPU-a", "shm"):
+            (self.mps / folder / "pipe").mkdir(parents=True)
+        self.farewell = Farewell(
+            node=NODE,
+            client=node,
+            recorder=node,
+            pods=lambda: [a_pod("stays", phase="Running"), a_pod("over", phase="Succeeded")],
+            pod_resources=FakeKubelet(silent=silent_kubelet),
+            specs=self.specs,
+            links=self.links,
+            handed_out=HandedOut(self.notes),
+            folders=(self.mps, root / "none"),
+        )
+
+    def left(self) -> tuple[set[str], set[str], set[str]]:
+        mps = {it.name for it in self.mps.iterdir()}
+        noted = {it.name for it in self.notes.iterdir()}
+        assert noted == set(self.links.names()), "a note is kept as long as its folder"
+        return set(self.specs.names()), set(self.links.names()), mps
+
+
+async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) -> None:
+    for place, share in (("a", None), ("b", "false")):
+        node = FakeNode(share=share)
+        rig = Rig(tmp_path / place, node)
+
+        await rig.farewell.say()
+
+        gone = {names.GPU_MEM: None}
+        assert node.writes == [
+            {"status": {"capacity": gone, "allocatable": gone}},
+            {
+                "metadata": {
+                    "labels": {names.DRIVER_LABEL: None},
+                    "annotations": {names.NODE_CARDS: None},
+                }
+            },
+            {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
+        ]
+        # The folder of a container that runs stays: its variables are mounted from there.
+        assert rig.left() == (set(), {S1}, {"shm"})
+        assert (tmp_path / place / "cdi" / "nvidia.json").exists()
+        ((reason, note),) = node.events
+        assert reason == "SharingEnded"
+        assert note.endswith("cannot be started again: ml/stays")
+
+
+async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
+    node = FakeNode(share="true")
+    rig = Rig(tmp_path, node)
+
+    await rig.farewell.say()
+
+    assert node.writes == []
+    assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
+
+
+async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: Path) -> None:
+    node = FakeNode(share=None)
+    node.down = True
+    rig = Rig(tmp_path, node)
+
+    await rig.farewell.say()
+
+    assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
+
+
+async def test_without_kubelets_word_no_folder_counts_as_unused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, FakeNode(share=None), silent_kubelet=True)
+
+    await rig.farewell.say()
+
+    assert rig.left() == (set(), {S1, S2}, {"shm"})
