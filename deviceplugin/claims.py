@@ -1,14 +1,13 @@
 """Whose slot ids are these, and what was that container promised? Any doubt is a "no"."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import Hold, Slice, holds_by_card
 from fracgpu.state.pod_info import PodView
 from fracgpu.state.snapshot import holds_of
@@ -302,19 +301,6 @@ def held_on(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, Hold]:
                     slots=before.slots + hold.slots,
                 )
     return held
-
-
-_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
-_WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
-
-
-def whole_amount(text: str) -> int | None:
-    """Read an extended resource's quantity; the API server writes 4000 as ``4k``.
-
-    Source: kubernetes.io "Quantity", canonical form. None for anything that is no whole number.
-    """
-    match = _WHOLE.fullmatch(text)
-    return int(match[1]) * _FACTORS[match[2]] if match else None
 
 
 def _amount(spec: ContainerSpec, resource: str) -> int | None:

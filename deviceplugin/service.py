@@ -16,6 +16,7 @@ from deviceplugin.container.mps import MpsDaemons
 from deviceplugin.container.nvidia_cdi import VendorSpecs
 from deviceplugin.container.spec_builder import MPS, Enforcer, Outfitter
 from deviceplugin.exporter.attribution import Attribution
+from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.consistency import Audit
 from deviceplugin.exporter.families import Dialect
 from deviceplugin.exporter.load import SlowLoad
@@ -26,7 +27,7 @@ from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
 from deviceplugin.kubelet.pre_start import Wiring
 from deviceplugin.kubelet.registration import PLUGIN_SOCKET, Registration
-from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
+from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
 from deviceplugin.node.health import HealthWatch, out_of_service
 from deviceplugin.node.health_events import HealthEvents

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from deviceplugin.claims import whole_amount
 from deviceplugin.node.inventory import Stock, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards
@@ -18,6 +17,7 @@ from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.errors import WireError
 from fracgpu.k8s.container import effective
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.pod_info import PodView
 
 _LABEL_CHARS: Final = 63

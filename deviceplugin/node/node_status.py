@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from deviceplugin.claims import whole_amount
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import (
     NodeState,
@@ -21,6 +20,7 @@ from deviceplugin.node.capacity import (
 from deviceplugin.node.inventory import CardBoard
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks
+from fracgpu.k8s.quantity import whole_amount
 from kube.client import PatchType
 from kube.errors import KubeError
 from kube.kinds import NODES, Kind

@@ -1,6 +1,7 @@
 """Kubernetes quantities: thousandths of a core, MiB, and numbers."""
 
 import math
+import re
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Final
@@ -39,3 +40,17 @@ def parse_or_zero(text: str) -> Decimal:
     except (InvalidOperation, KeyError):
         return Decimal(0)
     return min(max(Decimal(0), amount), _MOST) if amount.is_finite() else Decimal(0)
+
+
+_FACTORS: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+
+_WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
+
+
+def whole_amount(text: str) -> int | None:
+    """Read an extended resource's quantity; the API server writes 4000 as ``4k``.
+
+    Source: kubernetes.io "Quantity", canonical form. None for anything that is no whole number.
+    """
+    match = _WHOLE.fullmatch(text)
+    return int(match[1]) * _FACTORS[match[2]] if match else None

@@ -7,18 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.claims import (
-    Claim,
-    Doubt,
-    NoClaim,
-    NodePicture,
-    SlotHolder,
-    held_on,
-    resolve,
-    whole_amount,
-)
+from deviceplugin.claims import Claim, Doubt, NoClaim, NodePicture, SlotHolder, held_on, resolve
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import Hold
 from fracgpu.state.pod_info import PodView
 from fracgpu.units import Mib

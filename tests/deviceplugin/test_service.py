@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.claims import whole_amount
 from deviceplugin.exporter.consistency import Disagreement
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy

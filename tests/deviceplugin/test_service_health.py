@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from deviceplugin.claims import whole_amount
 from fracgpu import names
+from fracgpu.k8s.quantity import whole_amount
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES
 from kube.objects import decode_object

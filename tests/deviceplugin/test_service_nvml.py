@@ -12,10 +12,10 @@ import pynvml
 import pytest
 from aiohttp import ClientError, ClientSession
 
-from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, read_foreign
 from fracgpu.cards.card import Card, CardUuid, Health
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS

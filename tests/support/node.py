@@ -11,11 +11,11 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession
 
-from deviceplugin.claims import whole_amount
 from deviceplugin.service import build
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import pytest
 
-from deviceplugin.claims import whole_amount
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
+from fracgpu.k8s.quantity import whole_amount
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib

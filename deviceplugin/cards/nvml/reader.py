@@ -1,4 +1,4 @@
-"""The real cards: NVIDIA's management library behind the interface of ``deviceplugin.cards.interface``."""
+"""The real cards: NVIDIA's management library behind the interface of `deviceplugin.cards`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -9,8 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
 from deviceplugin.exporter.attribution import Owner
+from deviceplugin.exporter.collector import AgeCollector, CardCollector
 from deviceplugin.exporter.usage import UsagePicture, picture_usage
-from deviceplugin.metrics import AgeCollector, CardCollector, DevicePluginMetrics
+from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_pod, a_stock

@@ -13,8 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deviceplugin.cards.interface import Figures
 from deviceplugin.cards.xid import xid_meaning
+from deviceplugin.exporter.collector import CardCollector
 from deviceplugin.exporter.families import DIALECTS, FAMILIES, Dialect, host_label
-from deviceplugin.metrics import CardCollector, DevicePluginMetrics
+from deviceplugin.metrics import DevicePluginMetrics
 from tests.deviceplugin.builders import NODE
 from tests.deviceplugin.exporter.test_collector import TAKEN_AT_S, a_picture
 

@@ -1,0 +1,262 @@
+"""Writes metrics of cards and pods: NVIDIA's own names for cards, ours for pods."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from deviceplugin.cards.xid import xid_meaning
+from deviceplugin.exporter.families import (
+    FAMILIES,
+    XID_TEXT,
+    XIDS_NAME,
+    XIDS_TEXT,
+    Dialect,
+    Family,
+    host_label,
+    xid_name,
+)
+from deviceplugin.exporter.usage import CardUse, PodUse, UsagePicture
+from fracgpu.cards.card import CardUuid, Health
+
+# After as many collecting periods a picture is not served as if it were fresh.
+_PERIODS_UNTIL_STALE: Final = 3
+
+# Written out: a scraper that honours labels would otherwise put in the agent's own pod.
+_NO_POD: Final[Mapping[str, str]] = {"container": "", "namespace": "", "pod": ""}
+
+Labels = dict[str, str]
+
+
+class _PlainCounter(str):
+    """The type "counter" for a name without ``_total``: the library would write that behind it.
+
+    NVIDIA's counters have no such ending, and every dashboard asks for them without it.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+
+class AgeCollector(Collector):
+    """Serves when the cards were last read. That stays, however old: alerts go by it.
+
+    Args:
+        picture: the last picture, or None before the first.
+        now_s: seconds since the epoch.
+    """
+
+    def __init__(
+        self, *, picture: Callable[[], UsagePicture | None], now_s: Callable[[], float]
+    ) -> None:
+        self._picture = picture
+        self._now_s = now_s
+
+    def collect(self) -> Iterator[Metric]:
+        """Write the time and the age of the last picture."""
+        picture = self._picture()
+        if picture is None:
+            return
+        yield GaugeMetricFamily(
+            "fracgpu_collect_timestamp_seconds",
+            "When the cards were last read, in seconds since the epoch.",
+            value=picture.taken_at_s,
+        )
+        yield GaugeMetricFamily(
+            "fracgpu_collect_age_seconds",
+            "Age of the figures of the cards.",
+            value=self._now_s() - picture.taken_at_s,
+        )
+
+
+class CardCollector(Collector):
+    """Serves the last picture of cards and pods, and nothing once it is too old to be true.
+
+    Args:
+        node: this node's name.
+        picture: the last picture, or None before the first.
+        now_s: seconds since the epoch.
+        period_s: time between two pictures.
+        dialect: how NVIDIA's families are spelled.
+    """
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        picture: Callable[[], UsagePicture | None],
+        now_s: Callable[[], float],
+        period_s: float,
+        dialect: Dialect = Dialect.CLASSIC,
+    ) -> None:
+        self._node = node
+        self._picture = picture
+        self._now_s = now_s
+        self._period_s = period_s
+        self._dialect = dialect
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing in advance: which families there are depends on the cards."""
+        return ()
+
+    def holds(self) -> Callable[[], bool]:
+        """Give a question: would :meth:`collect` write later on what it writes now?"""
+        picture = self._fresh()
+        return lambda: self._fresh() is picture
+
+    def collect(self) -> Iterator[Metric]:
+        """Write every family that has a value."""
+        picture = self._fresh()
+        if picture is not None:
+            yield from self._nvidia_families(picture)
+            yield from self._card_families(picture)
+            yield from self._pod_families(picture)
+
+    def _fresh(self) -> UsagePicture | None:
+        picture = self._picture()
+        if picture is None:
+            return None
+        age_s = self._now_s() - picture.taken_at_s
+        return picture if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
+
+    def _nvidia_families(self, picture: UsagePicture) -> Iterator[Metric]:
+        labels = {use.facts.card.uuid: self._card_labels(use, picture) for use in picture.cards}
+        pods = {
+            (use.facts.card.uuid, place): {**labels[use.facts.card.uuid], **_pod_labels(pod)}
+            for use in picture.cards
+            for place, pod in enumerate(use.pods)
+        }
+        for family in FAMILIES:
+            yield from self._nvidia_family(family, picture, labels, pods)
+        yield from self._xid_families(picture, labels)
+
+    def _nvidia_family(
+        self,
+        family: Family,
+        picture: UsagePicture,
+        labels: Mapping[CardUuid, Labels],
+        pods: Mapping[tuple[CardUuid, int], Labels],
+    ) -> Iterator[Metric]:
+        spelled = family.spelled(self._dialect)
+        metric = _metric(spelled.name, family.kind, family.help(self._dialect))
+        for use in picture.cards:
+            uuid = use.facts.card.uuid
+            figure = family.value(use.reading.figures) if use.reading is not None else None
+            if figure is None:  # a figure the card does not have is left out, never 0
+                continue
+            metric.add_sample(metric.name, labels[uuid], figure * spelled.factor)
+            if family.pod is None:
+                continue
+            for place, pod in enumerate(use.pods):
+                part = family.pod(pod)
+                if part is not None:
+                    metric.add_sample(metric.name, pods[uuid, place], part * spelled.factor)
+        if metric.samples:
+            yield metric
+
+    def _xid_families(
+        self, picture: UsagePicture, labels: Mapping[CardUuid, Labels]
+    ) -> Iterator[Metric]:
+        last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
+        # Its name ends as the library wants it, in capitals, which it does not recognise.
+        total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
+        for use in picture.cards:
+            if use.reading is None or use.reading.figures.xid is None:
+                continue
+            own = labels[use.facts.card.uuid]
+            code = int(use.reading.figures.xid)
+            meant = {"err_code": str(code), "err_msg": xid_meaning(code)}
+            last.add_sample(last.name, {**own, **meant}, code)
+            for seen, count in sorted(use.reading.xids.items()):
+                total.add_sample(total.name, {**own, "xid": str(seen)}, count)
+        yield from (it for it in (last, total) if it.samples)
+
+    def _card_families(self, picture: UsagePicture) -> Iterator[Metric]:
+        allocated = _metric(
+            "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card promised to live pods."
+        )
+        shareable = _metric(
+            "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that may be promised."
+        )
+        healthy = _metric("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
+        processes = _metric(
+            "fracgpu_unattributed_processes", "gauge", "Processes on the card of no pod here."
+        )
+        memory = _metric(
+            "fracgpu_unattributed_memory_mib", "gauge", "MiB held by processes of no pod here."
+        )
+        degraded = _metric(
+            "fracgpu_attribution_degraded",
+            "gauge",
+            "1 if nobody can say whose work keeps the card busy, else 0.",
+        )
+        for use in picture.cards:
+            card = use.facts.card
+            labels = {"UUID": card.uuid, "node": self._node}
+            allocated.add_sample(allocated.name, labels, use.allocated_mib)
+            shareable.add_sample(shareable.name, labels, card.capacity_mib)
+            healthy.add_sample(healthy.name, labels, 1 if card.health is Health.HEALTHY else 0)
+            if use.reading is not None and use.reading.processes_known:
+                processes.add_sample(processes.name, labels, use.unattributed_processes)
+                memory.add_sample(memory.name, labels, use.unattributed_mib)
+            if use.reading is not None:
+                degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
+        yield from (allocated, shareable, healthy, processes, memory, degraded)
+
+    def _pod_families(self, picture: UsagePicture) -> Iterator[Metric]:
+        util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
+        used = _metric(
+            "fracgpu_pod_gpu_memory_used_mib", "gauge", "MiB of the card the pod's processes hold."
+        )
+        limit = _metric(
+            "fracgpu_pod_gpu_memory_limit_mib", "gauge", "MiB of the card promised to the pod."
+        )
+        info = _metric("fracgpu_pod_card_info", "gauge", "1 for each pod and card it was given.")
+        for use in picture.cards:
+            for pod in use.pods:
+                labels = {
+                    **_pod_labels(pod),
+                    "pod_uid": pod.pod_uid,
+                    "UUID": use.facts.card.uuid,
+                    "node": self._node,
+                }
+                info.add_sample(info.name, labels, 1)
+                limit.add_sample(limit.name, labels, pod.limit_mib)
+                if pod.sm_percent is not None:
+                    util.add_sample(util.name, labels, pod.sm_percent)
+                if pod.used_mib is not None:
+                    used.add_sample(used.name, labels, pod.used_mib)
+        yield from (util, used, limit, info)
+
+    def _card_labels(self, use: CardUse, picture: UsagePicture) -> Labels:
+        card = use.facts.card
+        return {
+            "gpu": str(card.index),
+            "UUID": card.uuid,
+            "pci_bus_id": use.facts.pci_bus_id,
+            "device": f"nvidia{card.index}",
+            "modelName": card.model,
+            host_label(self._dialect): self._node,
+            "DCGM_FI_DRIVER_VERSION": picture.driver,
+            "node": self._node,
+            **_NO_POD,
+        }
+
+
+def _pod_labels(pod: PodUse) -> Labels:
+    return {"container": pod.container, "namespace": pod.namespace, "pod": pod.pod}
+
+
+def _metric(name: str, kind: str, text: str) -> Metric:
+    family = Metric(name, text, kind)
+    if kind == "counter":
+        family.type = _PlainCounter(kind)
+    return family
