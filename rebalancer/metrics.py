@@ -9,9 +9,9 @@ from fracgpu.disruption.heat import Heat, Trust
 from fracgpu.disruption.move import Reason
 from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
-from rebalancer.evictor import Outcome
-from rebalancer.moves import Ending, MovePhase
-from rebalancer.prometheus import Trouble
+from rebalancer.moves.evictor import Outcome
+from rebalancer.moves.record import Ending, MovePhase
+from rebalancer.usage.prometheus import Trouble
 
 _PREFIX: Final = "fracgpu_rebalancer_"
 _PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)

@@ -17,8 +17,6 @@ from kube.leader_election import Election, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from rebalancer.book import MoveBook
-from rebalancer.conductor import Conductor
 from rebalancer.config import (
     KEY,
     PLACEMENT_DEFAULT,
@@ -26,16 +24,18 @@ from rebalancer.config import (
     parse_policy,
     parse_strategy,
 )
-from rebalancer.cordons import Cordons
-from rebalancer.evictor import Evictor
-from rebalancer.journal import Journal
-from rebalancer.loop import Parts, Rebalancer
+from rebalancer.controller import Parts, Rebalancer
+from rebalancer.cycle_metrics import Tally
+from rebalancer.event_reporter import Journal
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves import MoveRecord
-from rebalancer.observe import MeasuredUsage
-from rebalancer.prometheus import Prometheus
+from rebalancer.moves.cordons import Cordons
+from rebalancer.moves.evictor import Evictor
+from rebalancer.moves.executor import Conductor
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.store import MoveBook
 from rebalancer.settings import RebalancerSettings
-from rebalancer.tally import Tally
+from rebalancer.usage.measured import MeasuredUsage
+from rebalancer.usage.prometheus import Prometheus
 from rebalancer.world import World
 
 COMPONENT: Final = "fracgpu-rebalancer"

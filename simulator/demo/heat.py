@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from rebalancer.prometheus import NoAnswer, Prometheus
+from rebalancer.usage.prometheus import NoAnswer, Prometheus
 
 _PERCENT: Final = 100.0
 # Device lines only; per-pod lines carry a pod's name.

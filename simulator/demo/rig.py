@@ -15,7 +15,7 @@ from kube.client import KubeClient
 from kube.errors import AlreadyExists
 from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS
 from process.clock import Clock
-from rebalancer.prometheus import Prometheus
+from rebalancer.usage.prometheus import Prometheus
 from simulator.cards import cards_document, write_cards_file
 from simulator.demo.accounts import deployed
 from simulator.demo.control_plane import ControlPlane, open_control_plane

@@ -23,8 +23,8 @@ from kube.kinds import (
     Kind,
 )
 from kube.objects import decode_object
-from rebalancer.book import MoveBook
-from rebalancer.moves import MovePhase, plan_record
+from rebalancer.moves.record import MovePhase, plan_record
+from rebalancer.moves.store import MoveBook
 from scheduler.settings import SchedulerSettings
 from simulator.ports import free_ports
 from tests.fakes.clock import NOON

@@ -9,8 +9,8 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import PODS
-from rebalancer.evictor import Evictor, Outcome, judge
-from rebalancer.moves import Ending, MovePhase
+from rebalancer.moves.evictor import Evictor, Outcome, judge
+from rebalancer.moves.record import Ending, MovePhase
 from tests.support.moving import (
     NAMESPACE,
     a_rig,

@@ -6,7 +6,7 @@ from fracgpu.disruption.heat import Heat, Trust
 from fracgpu.disruption.move import Reason
 from fracgpu.disruption.policy import Mode
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves import Ending
+from rebalancer.moves.record import Ending
 
 
 def test_every_label_set_exists_at_zero_before_anything_happens() -> None:

@@ -23,16 +23,16 @@ from kube.errors import AlreadyExists
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES, NODES, PDBS, PODS
 from kube.objects import decode_object
-from rebalancer.book import MoveBook
-from rebalancer.conductor import Conductor
-from rebalancer.cordons import Cordons
-from rebalancer.evictor import Evictor
-from rebalancer.journal import Journal
-from rebalancer.loop import Parts, Rebalancer
+from rebalancer.controller import Parts, Rebalancer
+from rebalancer.cycle_metrics import Tally
+from rebalancer.event_reporter import Journal
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves import MoveRecord
-from rebalancer.observe import Measured
-from rebalancer.tally import Tally
+from rebalancer.moves.cordons import Cordons
+from rebalancer.moves.evictor import Evictor
+from rebalancer.moves.executor import Conductor
+from rebalancer.moves.record import MoveRecord
+from rebalancer.moves.store import MoveBook
+from rebalancer.usage.measured import Measured
 from rebalancer.world import World
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register

@@ -13,7 +13,7 @@ from deviceplugin.exporter.families import Dialect
 from fracgpu.disruption.policy import Policy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
-from rebalancer import queries
+from rebalancer.usage import promql
 from simulator.apiserver import ApiServer
 from simulator.cards import cards_document, write_cards_file
 from simulator.kubelet_pods import BUSY_KEY
@@ -37,17 +37,17 @@ NVIDIA_12239 = (
 )
 # What our own panels and alerts ask of the exporter, in any dialect.
 OURS = (
-    queries.BUSY,
-    queries.AGE,
-    queries.COLLECT_AGE,
-    queries.FREE_MIB,
-    queries.pod_mean(Policy()),
+    promql.BUSY,
+    promql.AGE,
+    promql.COLLECT_AGE,
+    promql.FREE_MIB,
+    promql.pod_mean(Policy()),
     "fracgpu_pod_sm_util",
     "fracgpu_pod_gpu_memory_used_mib / fracgpu_pod_gpu_memory_limit_mib",
     "fracgpu_card_memory_allocated_mib / fracgpu_card_memory_shareable_mib",
     "sum by (UUID) (fracgpu_unattributed_memory_mib)",
     "sum by (UUID) (fracgpu_unattributed_processes)",
-    f"sum by (UUID) (fracgpu_pod_sm_util) / on (UUID) ({queries.BUSY} > 0)",
+    f"sum by (UUID) (fracgpu_pod_sm_util) / on (UUID) ({promql.BUSY} > 0)",
     "fracgpu_attribution_degraded",
     "fracgpu_card_healthy",
     "time() - fracgpu_collect_timestamp_seconds",
@@ -141,7 +141,7 @@ async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
         a_busy_node(api, kube, tmp_path, Dialect.CLASSIC) as node,
         scraped(node, tmp_path / "prometheus") as prometheus,
     ):
-        busy = await ask(prometheus, queries.BUSY)
+        busy = await ask(prometheus, promql.BUSY)
 
     found = {it["metric"]["UUID"]: float(it["value"][1]) for it in busy}
     assert set(found) == {card.uuid for card in node.cards}

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rebalancer.prometheus import Prometheus
+from rebalancer.usage.prometheus import Prometheus
 from simulator.demo.heat import MeasuredHeat
 from simulator.ports import free_ports
 from simulator.prometheus import RealPrometheus

@@ -18,21 +18,21 @@ from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.request.need import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
-from rebalancer.book import MoveBook, Unreadable
-from rebalancer.conductor import Conductor, Scene
 from rebalancer.config import policy_hash
-from rebalancer.cordons import Cordons, Wanted
-from rebalancer.journal import Journal
-from rebalancer.moves import ENDED, plan_record
-from rebalancer.observe import Measured
-from rebalancer.tally import Tally
+from rebalancer.cycle_metrics import Tally
+from rebalancer.event_reporter import Journal
+from rebalancer.moves.cordons import Cordons, Wanted
+from rebalancer.moves.executor import Conductor, Scene
+from rebalancer.moves.record import ENDED, plan_record
+from rebalancer.moves.store import MoveBook, Unreadable
+from rebalancer.usage.measured import Measured
 from rebalancer.world import World
 
 log = structlog.get_logger()
 
 
 class UsageSource(Protocol):
-    """What the loop needs of :class:`rebalancer.observe.MeasuredUsage`."""
+    """What the loop needs of :class:`rebalancer.usage.measured.MeasuredUsage`."""
 
     def observe(self, cards: Collection[CardUuid], policy: Policy) -> Awaitable[Measured]: ...
 

@@ -9,9 +9,9 @@ from fracgpu.disruption.move import Move
 from fracgpu.disruption.policy import Mode, Policy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from rebalancer.conductor import under_way
-from rebalancer.evictor import Evictor, Verdict
-from rebalancer.moves import Ending, MovePhase
+from rebalancer.moves.evictor import Evictor, Verdict
+from rebalancer.moves.executor import under_way
+from rebalancer.moves.record import Ending, MovePhase
 from tests.fakes.clock import VirtualClock
 from tests.support.moving import (
     NAMESPACE,

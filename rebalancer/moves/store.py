@@ -7,7 +7,7 @@ from typing import Any, Final
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import CONFIGMAPS
-from rebalancer.moves import MoveRecord, kept, read_records, write_records
+from rebalancer.moves.record import MoveRecord, kept, read_records, write_records
 
 NAME: Final = "fracgpu-rebalancer-state"
 _KEY: Final = "moves"

@@ -12,8 +12,8 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Trust
 from fracgpu.disruption.policy import Policy
 from fracgpu.units import Mib
-from rebalancer.observe import Measured, MeasuredUsage
-from rebalancer.prometheus import NoAnswer, Prometheus, Sample, Trouble
+from rebalancer.usage.measured import Measured, MeasuredUsage
+from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble
 from simulator.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.backfill import Past, steady, write_blocks

@@ -13,8 +13,8 @@ from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.request.need import Strategy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
-from rebalancer.moves import Ending, MovePhase
-from rebalancer.observe import Measured
+from rebalancer.moves.record import Ending, MovePhase
+from rebalancer.usage.measured import Measured
 from simulator.apiserver import ApiServer
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (

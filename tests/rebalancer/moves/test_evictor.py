@@ -16,7 +16,7 @@ from kube.errors import (
     error_from_status,
 )
 from kube.kinds import PODS
-from rebalancer.evictor import Evictor, Outcome, judge
+from rebalancer.moves.evictor import Evictor, Outcome, judge
 from tests.support.moving import (
     NAMESPACE,
     add_budget,

@@ -9,7 +9,7 @@ from fracgpu.cards.annotations import write_cordons
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
-from rebalancer.cordons import Cordons, Wanted, wanted_on
+from rebalancer.moves.cordons import Cordons, Wanted, wanted_on
 from tests.fakes.clock import NOON
 from tests.support.moving import cordons_of, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_node

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from fracgpu.disruption.policy import Policy
-from rebalancer import queries
+from rebalancer.usage import promql
 
 SHORT = Policy(
     fast_window_s=10, slow_window_s=20, forecast_window_s=30, step_s=2, scrape_interval_s=1
@@ -16,15 +16,15 @@ SHORT = Policy(
 
 def questions(policy: Policy) -> dict[str, str]:
     made = (
-        *(queries.samples, queries.peak, queries.level, queries.slow_level, queries.fast_hot),
-        *(queries.slow_hot, queries.forecast_mean, queries.forecast_quantile),
-        *(queries.pod_mean, queries.pod_high),
+        *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
+        *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
+        *(promql.pod_mean, promql.pod_high),
     )
     fixed = {
-        "busy": queries.BUSY,
-        "age": queries.AGE,
-        "collect_age": queries.COLLECT_AGE,
-        "free": queries.FREE_MIB,
+        "busy": promql.BUSY,
+        "age": promql.AGE,
+        "collect_age": promql.COLLECT_AGE,
+        "free": promql.FREE_MIB,
     }
     return fixed | {it.__name__: it(policy) for it in made}
 
@@ -52,7 +52,7 @@ def test_windows_and_steps_follow_the_policy() -> None:
     assert found["forecast_mean"].endswith("[30000ms:2000ms])")
     assert "[20000ms]" in found["pod_mean"]
     assert "[30000ms]" in found["pod_high"]
-    assert "> bool 92.5)" in queries.fast_hot(Policy(hot_ratio=0.925))
+    assert "> bool 92.5)" in promql.fast_hot(Policy(hot_ratio=0.925))
 
 
 def test_every_question_about_a_card_speaks_both_dialects() -> None:
@@ -62,4 +62,4 @@ def test_every_question_about_a_card_speaks_both_dialects() -> None:
         if name not in of_pods:
             assert "DCGM_FI_DEV_GPU_UTIL" in text, name
             assert "DCGM_FI_DEV_GPU_UTIL_RATIO" in text, name
-    assert "DCGM_FI_DEV_FB_FREE_BYTES" in queries.FREE_MIB
+    assert "DCGM_FI_DEV_FB_FREE_BYTES" in promql.FREE_MIB

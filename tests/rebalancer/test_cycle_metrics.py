@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from fracgpu.disruption.disruption_state import Picture
 from fracgpu.disruption.move import HeldBack, Plan, Reason
 from fracgpu.disruption.policy import Mode, Policy
+from rebalancer.cycle_metrics import Tally
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.observe import Measured
-from rebalancer.prometheus import NoAnswer, Trouble
-from rebalancer.tally import Tally
+from rebalancer.usage.measured import Measured
+from rebalancer.usage.prometheus import NoAnswer, Trouble
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.rebalancing import (
     ACTIVE,

@@ -25,9 +25,9 @@ from fracgpu.disruption.move import Move
 from fracgpu.disruption.planner import revalidate
 from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.state.cluster_state import Occupant
-from rebalancer.evictor import Outcome, Verdict
-from rebalancer.journal import Journal
-from rebalancer.moves import UNDER_WAY, Ending, MovePhase, MoveRecord
+from rebalancer.event_reporter import Journal
+from rebalancer.moves.evictor import Outcome, Verdict
+from rebalancer.moves.record import UNDER_WAY, Ending, MovePhase, MoveRecord
 
 log = structlog.get_logger()
 
@@ -37,7 +37,7 @@ _NEEDED_RELIEF: Final = 0.5  # of the pod's use must be gone from the source
 
 
 class Evicts(Protocol):
-    """What this module needs of :class:`rebalancer.evictor.Evictor`."""
+    """What this module needs of :class:`rebalancer.moves.evictor.Evictor`."""
 
     def rehearse(self, move: Move) -> Awaitable[Verdict]: ...
 

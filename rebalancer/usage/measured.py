@@ -8,8 +8,8 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import CardUsage, PodUse, Reading, Trust
 from fracgpu.disruption.policy import Policy
 from fracgpu.units import MAX_MIB, Mib
-from rebalancer import queries
-from rebalancer.prometheus import NoAnswer, Sample, Trouble, is_sane
+from rebalancer.usage import promql
+from rebalancer.usage.prometheus import NoAnswer, Sample, Trouble, is_sane
 
 _PERCENT: Final = 100.0
 _LATEST_S: Final = 1e11  # Unix time in milliseconds would be above it
@@ -17,7 +17,7 @@ _SLACK: Final = 1e-6  # means of floats may come out a hair above their largest 
 
 
 class Asks(Protocol):
-    """What this module needs of :class:`rebalancer.prometheus.Prometheus`."""
+    """What this module needs of :class:`rebalancer.usage.prometheus.Prometheus`."""
 
     def ask(self, query: str, *, at_s: float | None = None) -> Awaitable[tuple[Sample, ...]]: ...
 
@@ -88,24 +88,24 @@ class MeasuredUsage:
         )
 
     async def _ask_all(self, policy: Policy) -> _Answers:
-        clock = await self._prometheus.ask(queries.SERVER_TIME)
+        clock = await self._prometheus.ask(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
             raise NoAnswer(Trouble.GARBLED, "its clock tells no time")
         at_s = clock[0].value
         return _Answers(
-            age_s=await self._by_card(queries.AGE, at_s),
-            collect_age_s=await self._by_card(queries.COLLECT_AGE, at_s),
-            samples=await self._by_card(queries.samples(policy), at_s),
-            peak=await self._by_card(queries.peak(policy), at_s),
-            level=await self._by_card(queries.level(policy), at_s),
-            slow_level=await self._by_card(queries.slow_level(policy), at_s),
-            fast_hot=await self._by_card(queries.fast_hot(policy), at_s),
-            slow_hot=await self._by_card(queries.slow_hot(policy), at_s),
-            forecast_mean=await self._by_card(queries.forecast_mean(policy), at_s),
-            forecast_quantile=await self._by_card(queries.forecast_quantile(policy), at_s),
-            free_mib=await self._by_card(queries.FREE_MIB, at_s),
-            pod_mean=await self._by_pod(queries.pod_mean(policy), at_s),
-            pod_high=await self._by_pod(queries.pod_high(policy), at_s),
+            age_s=await self._by_card(promql.AGE, at_s),
+            collect_age_s=await self._by_card(promql.COLLECT_AGE, at_s),
+            samples=await self._by_card(promql.samples(policy), at_s),
+            peak=await self._by_card(promql.peak(policy), at_s),
+            level=await self._by_card(promql.level(policy), at_s),
+            slow_level=await self._by_card(promql.slow_level(policy), at_s),
+            fast_hot=await self._by_card(promql.fast_hot(policy), at_s),
+            slow_hot=await self._by_card(promql.slow_hot(policy), at_s),
+            forecast_mean=await self._by_card(promql.forecast_mean(policy), at_s),
+            forecast_quantile=await self._by_card(promql.forecast_quantile(policy), at_s),
+            free_mib=await self._by_card(promql.FREE_MIB, at_s),
+            pod_mean=await self._by_pod(promql.pod_mean(policy), at_s),
+            pod_high=await self._by_pod(promql.pod_high(policy), at_s),
         )
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid
-from rebalancer.moves import (
+from rebalancer.moves.record import (
     ENDED,
     NEXT,
     UNDER_WAY,

@@ -13,9 +13,9 @@ from fracgpu.disruption.heat import Reading, unrelievable
 from fracgpu.disruption.policy import Mode, Policy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
-from rebalancer.evictor import Verdict
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves import Ending, MoveRecord
+from rebalancer.moves.evictor import Verdict
+from rebalancer.moves.record import Ending, MoveRecord
 
 log = structlog.get_logger()
 

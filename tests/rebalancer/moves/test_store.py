@@ -6,8 +6,8 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import CONFIGMAPS, NAMESPACES
-from rebalancer.book import NAME, MoveBook, Unreadable
-from rebalancer.moves import MovePhase, plan_record
+from rebalancer.moves.record import MovePhase, plan_record
+from rebalancer.moves.store import NAME, MoveBook, Unreadable
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import a_move
 

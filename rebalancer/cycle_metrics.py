@@ -15,8 +15,8 @@ from fracgpu.disruption.policy import Policy
 from process.clock import Clock
 from rebalancer.config import policy_hash
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.observe import Measured
-from rebalancer.prometheus import NoAnswer
+from rebalancer.usage.measured import Measured
+from rebalancer.usage.prometheus import NoAnswer
 
 log = structlog.get_logger()
 

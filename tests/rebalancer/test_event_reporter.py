@@ -7,10 +7,10 @@ from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from kube.events import EventLevel, Regarding
-from rebalancer.evictor import Outcome, Verdict
-from rebalancer.journal import Journal
+from rebalancer.event_reporter import Journal
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves import Ending, MovePhase, plan_record
+from rebalancer.moves.evictor import Outcome, Verdict
+from rebalancer.moves.record import Ending, MovePhase, plan_record
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_picture, a_reading
 
