@@ -25,7 +25,6 @@ from fracgpu.disruption.move import Move
 from fracgpu.disruption.planner import revalidate
 from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.state.cluster_state import Occupant
-from rebalancer.event_reporter import Journal
 from rebalancer.moves.evictor import Outcome, Verdict
 from rebalancer.moves.record import UNDER_WAY, Ending, MovePhase, MoveRecord
 
@@ -44,6 +43,26 @@ class Evicts(Protocol):
     def evict(self, move: Move) -> Awaitable[Verdict]: ...
 
     def look(self, move: Move) -> Awaitable[Verdict]: ...
+
+
+class MoveReporter(Protocol):
+    """What this module needs of :class:`rebalancer.event_reporter.Journal`."""
+
+    def rehearsed(self, record: MoveRecord, verdict: Verdict) -> None: ...
+
+    def asked(self, record: MoveRecord, verdict: Verdict) -> None: ...
+
+    def evicted(self, record: MoveRecord) -> Awaitable[None]: ...
+
+    def completed(
+        self, record: MoveRecord, before: MoveRecord, picture: Picture, *, policy: Policy
+    ) -> Awaitable[None]: ...
+
+    def verified(self, *, relief_ratio: float) -> None: ...
+
+    def ended(self, record: MoveRecord) -> Awaitable[None]: ...
+
+    def left_phase(self, record: MoveRecord, *, now: datetime) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +93,7 @@ class Conductor:
     def __init__(
         self,
         evictor: Evicts,
-        journal: Journal,
+        journal: MoveReporter,
         persist: Callable[[MoveRecord], Awaitable[None]],
     ) -> None:
         self._evictor = evictor
