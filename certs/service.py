@@ -6,15 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from certs.adoption import Adopted, AdoptionLoop
-from certs.files import CURRENT
-from certs.injection import BundleTarget
-from certs.loop import CertsLoop, Leaf, Purpose, Wanted
+from certs.cert_manager import Adopted, AdoptionLoop
 from certs.metrics import CertsMetrics
-from certs.node import CONFIGURATION, NodeFiles, NodeWanted
-from certs.rounds import Rounds
+from certs.node.files import CURRENT
+from certs.node.node_files import CONFIGURATION, NodeFiles, NodeWanted
+from certs.node.static_pod import KubeScheduler
+from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
 from certs.settings import CertsSettings, normal_name
-from certs.static_pod import KubeScheduler
+from certs.trust.ca_injector import BundleTarget
+from certs.work_loop import Rounds
 from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer

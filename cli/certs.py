@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
-from certs.rotate import RotationRefused, rotate
+from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
 from certs.status import Report, Row, look
 from cli.main import CALLED_WRONG, DONE, FAILED

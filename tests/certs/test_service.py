@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from certs.loop import Leaf, Purpose
+from certs.reconciler import Leaf, Purpose
 from certs.service import build, wanted_of
 from certs.settings import CertsSettings
 from certs.store import CertStore

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from certs.loop import CertsLoop
 from certs.metrics import CertsMetrics
 from certs.reading import ROTATE_KEY
+from certs.reconciler import CertsLoop
 from certs.service import wanted_of
 from certs.settings import CertsSettings
 from certs.status import Report, Role, Trust, look

@@ -79,7 +79,7 @@ def test_the_extender_is_open_to_the_kube_schedulers_beside_it_and_the_certifica
 
 @pytest.mark.parametrize("service", CertsSettings().services)
 def test_the_certificates_role_reaches_each_replica_that_it_looks_at(service: str) -> None:
-    """Without that no authority is ever retired: see `certs.replicas`."""
+    """Without that no authority is ever retired: see `certs.trust.served_certificates`."""
     labels = named("fracgpu-certs")["metadata"]["labels"]
     (found,) = [
         it for it in built("deploy") if (it["kind"], it["metadata"]["name"]) == ("Service", service)

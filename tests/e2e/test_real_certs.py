@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from certs.injection import BundleTarget, Injection, inject
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.store import CertStore
+from certs.trust.ca_injector import BundleTarget, Injection, inject
 from kube.access import connect
 from kube.client import KubeClient, PatchType
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
-from tests.certs.test_injection import Reordering
 from tests.certs.tls_world import a_ca
+from tests.certs.trust.test_ca_injector import Reordering
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.rotate import RotationRefused, rotate
+from certs.rotate_request import RotationRefused, rotate
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.status import Report, look

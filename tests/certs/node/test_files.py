@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certs.files import CURRENT, digest, read_note, replace_files, write_note
+from certs.node.files import CURRENT, digest, read_note, replace_files, write_note
 
 FILES = {"tls.crt": b"one", "tls.key": b"secret"}
 

@@ -14,11 +14,8 @@ from typing import Final, Protocol
 import structlog
 
 from certs.authority import Facts, Pair, make_ca, make_client, make_serving, read, split
-from certs.injection import BundleTarget, Injection, inject
 from certs.metrics import CertsMetrics
-from certs.readers import DeploymentClient, restarted
 from certs.reading import asked_for, stored_bundle, stored_pair
-from certs.replicas import Replicas, SliceClient
 from certs.rotation import (
     Keep,
     Reason,
@@ -30,8 +27,11 @@ from certs.rotation import (
     serving_step,
     trusted_authorities,
 )
-from certs.rounds import LOOK_AT_LEAST_EVERY, LookAgain, Rounds
 from certs.store import CertStore, SecretClient, StoredSecret
+from certs.trust.ca_injector import BundleTarget, Injection, inject
+from certs.trust.rollout import DeploymentClient, restarted
+from certs.trust.served_certificates import Replicas, SliceClient
+from certs.work_loop import LOOK_AT_LEAST_EVERY, LookAgain, Rounds
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from certs.authority import Pair
-from certs.replicas import Replicas
+from certs.trust.served_certificates import Replicas
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
 from tests.certs.tls_world import a_ca, a_leaf, https

@@ -8,11 +8,11 @@ import aiohttp
 import pytest
 
 from certs.authority import Facts, Pair, make_ca, read, read_pair, split
-from certs.injection import BundleTarget
-from certs.loop import CertsLoop, Leaf, Purpose, Wanted
 from certs.metrics import CertsMetrics
 from certs.reading import ROTATE_KEY
+from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
 from certs.store import CertStore
+from certs.trust.ca_injector import BundleTarget
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS

@@ -13,19 +13,19 @@ from typing import Final, Protocol
 import structlog
 
 from certs.authority import AuthorityError, read
-from certs.injection import (
+from certs.metrics import CertsMetrics
+from certs.reading import read_bundle
+from certs.rotation import trusted_authorities
+from certs.store import CertStore, SecretClient
+from certs.trust.ca_injector import (
     BundleTarget,
     ConfigurationClient,
     Injection,
     current_bundles,
     inject,
 )
-from certs.metrics import CertsMetrics
-from certs.reading import read_bundle
-from certs.replicas import Replicas, SliceClient
-from certs.rotation import trusted_authorities
-from certs.rounds import LOOK_AT_LEAST_EVERY, Rounds
-from certs.store import CertStore, SecretClient
+from certs.trust.served_certificates import Replicas, SliceClient
+from certs.work_loop import LOOK_AT_LEAST_EVERY, Rounds
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.static_pod import KubeScheduler, Process
+from certs.node.static_pod import KubeScheduler, Process
 
 CONFIG = "/etc/fracgpu/kube-scheduler/current/config.yaml"
 STAT = "{pid} (kube (odd) name) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0"

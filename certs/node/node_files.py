@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol
 import structlog
 
 from certs.authority import AuthorityError, read
-from certs.files import digest, read_note, replace_files, write_note
 from certs.metrics import CertsMetrics
-from certs.rounds import LOOK_AT_LEAST_EVERY, Rounds
-from certs.static_pod import Process
+from certs.node.files import digest, read_note, replace_files, write_note
+from certs.node.static_pod import Process
 from certs.store import CertStore, SecretClient
+from certs.work_loop import LOOK_AT_LEAST_EVERY, Rounds
 from kube.errors import NotFound
 from kube.kinds import SERVICES
 from process.clock import Clock
@@ -38,7 +38,7 @@ _SOON: Final = timedelta(seconds=1)
 
 
 class Restartable(Protocol):
-    """What we need of :class:`certs.static_pod.KubeScheduler`."""
+    """What we need of :class:`certs.node.static_pod.KubeScheduler`."""
 
     def running(self) -> frozenset[Process]: ...
 

@@ -2,7 +2,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from certs.metrics import CertsMetrics
-from certs.rounds import LookAgain, Rounds
+from certs.work_loop import LookAgain, Rounds
 from kube.errors import Unavailable
 from process.telemetry import new_registry
 from tests.fakes.clock import NOON, VirtualClock

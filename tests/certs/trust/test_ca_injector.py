@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from certs.authority import make_ca
-from certs.injection import BundleTarget, Injection, bundle_patch, inject
+from certs.trust.ca_injector import BundleTarget, Injection, bundle_patch, inject
 from kube.client import KubeClient, PatchType
 from kube.kinds import MUTATING_WEBHOOKS, Kind
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles

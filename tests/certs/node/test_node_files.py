@@ -12,8 +12,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from certs.metrics import CertsMetrics
-from certs.node import NodeFiles, NodeWanted, with_address
-from certs.static_pod import Process
+from certs.node.node_files import NodeFiles, NodeWanted, with_address
+from certs.node.static_pod import Process
 from kube.client import KubeClient
 from kube.kinds import SECRETS, SERVICES
 from tests.certs.tls_world import a_ca, a_client

@@ -2,11 +2,11 @@ from datetime import timedelta
 
 import pytest
 
-from certs.adoption import Adopted, AdoptionLoop
 from certs.authority import Pair
-from certs.injection import BundleTarget
+from certs.cert_manager import Adopted, AdoptionLoop
 from certs.metrics import CertsMetrics
 from certs.store import CertStore
+from certs.trust.ca_injector import BundleTarget
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.telemetry import new_registry

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from certs.loop import Client as ReadingClient
 from certs.reading import ROTATE_KEY
+from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
 from certs.status import Report, Role, Row, Trust, look
 from kube.client import PatchType
