@@ -14,9 +14,8 @@ import structlog
 
 from certs.authority import AuthorityError, read
 from certs.metrics import CertsMetrics
-from certs.reading import read_bundle
 from certs.rotation import trusted_authorities
-from certs.store import CertStore, SecretClient
+from certs.store import CertStore, SecretClient, read_bundle
 from certs.trust.ca_injector import (
     BundleTarget,
     ConfigurationClient,

@@ -15,7 +15,6 @@ import structlog
 
 from certs.authority import Facts, Pair, make_ca, make_client, make_serving, read, split
 from certs.metrics import CertsMetrics
-from certs.reading import asked_for, stored_bundle, stored_pair
 from certs.rotation import (
     Keep,
     Reason,
@@ -27,7 +26,7 @@ from certs.rotation import (
     serving_step,
     trusted_authorities,
 )
-from certs.store import CertStore, SecretClient, StoredSecret
+from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
 from certs.trust.ca_injector import BundleTarget, Injection, inject
 from certs.trust.rollout import DeploymentClient, restarted
 from certs.trust.served_certificates import Replicas, SliceClient

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from certs.reading import ROTATE_KEY
 from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
 from certs.status import Report, Role, Row, Trust, look
+from certs.store import ROTATE_KEY
 from kube.client import PatchType
 from kube.kinds import SECRETS, Kind
 from process.clock import Clock

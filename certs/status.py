@@ -7,11 +7,10 @@ from enum import Enum
 from typing import Any, Final
 
 from certs.authority import AuthorityError, Facts, Pair, read, read_pair
-from certs.reading import read_bundle
 from certs.reconciler import Client, Purpose
 from certs.service import serving_secret, targets_of, wanted_of
 from certs.settings import CertsSettings
-from certs.store import CertStore, StoredSecret
+from certs.store import CertStore, StoredSecret, read_bundle
 from certs.trust.ca_injector import BundleTarget, carried_bundles
 from kube.errors import NotFound
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY

@@ -9,9 +9,8 @@ import pytest
 
 from certs.authority import Facts, Pair, make_ca, read, read_pair, split
 from certs.metrics import CertsMetrics
-from certs.reading import ROTATE_KEY
 from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
-from certs.store import CertStore
+from certs.store import ROTATE_KEY, CertStore
 from certs.trust.ca_injector import BundleTarget
 from kube.client import KubeClient, PatchType
 from kube.errors import Unavailable

@@ -4,12 +4,11 @@ from typing import Any
 import pytest
 
 from certs.metrics import CertsMetrics
-from certs.reading import ROTATE_KEY
 from certs.reconciler import CertsLoop
 from certs.service import wanted_of
 from certs.settings import CertsSettings
 from certs.status import Report, Role, Trust, look
-from certs.store import CertStore
+from certs.store import ROTATE_KEY, CertStore
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import new_registry

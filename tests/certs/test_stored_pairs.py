@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from certs.authority import Pair, make_ca, read
-from certs.reading import ROTATE_KEY, asked_for, read_bundle, stored_bundle, stored_pair
-from certs.store import StoredSecret
+from certs.store import ROTATE_KEY, StoredSecret, asked_for, read_bundle, stored_bundle, stored_pair
 from tests.fakes.clock import NOON
 
 CA = make_ca(name="x", now=NOON, life=timedelta(days=1))

@@ -4,11 +4,10 @@ from typing import Any
 import pytest
 
 from certs.metrics import CertsMetrics
-from certs.reading import ROTATE_KEY
 from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
 from certs.settings import CertsSettings
 from certs.status import look
-from certs.store import CertStore
+from certs.store import ROTATE_KEY, CertStore
 from certs.trust.rollout import TRUSTS_KEY, restarted, rolled_out, rolled_out_everywhere, told
 from kube.client import KubeClient, PatchType
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, SECRETS, Kind
