@@ -17,7 +17,7 @@ from typing import Final
 
 from certs.authority import Pair, make_ca, make_client, make_serving
 from process.clock import SystemClock
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 
 _READY_LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.02

@@ -22,8 +22,8 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES, SECRETS
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
-from simulator.ports import free_ports
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.ports import free_ports
 
 PLAIN: Final = "vision"
 """A namespace like most."""

@@ -30,11 +30,11 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
-from simulator.cards import cards_document, write_cards_file
-from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
-from simulator.kubelet_pods import BUSY_KEY
-from simulator.ports import free_ports
+from simulator.apiserver.server import ApiServer
+from simulator.cards.simulated_cards import cards_document, write_cards_file
+from simulator.envtest.ports import free_ports
+from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet.pod_worker import BUSY_KEY
 
 CARDS: Final = 8
 PROCESSES: Final = 200

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from benchmarks.figure import Figure
 from simulator.replay.policies import COMPARED
-from simulator.replay.run import FULL_LOAD, replay
+from simulator.replay.replay import FULL_LOAD, replay
 from simulator.replay.workload import Workload, read_trace
 
 _NODES = 300

@@ -24,9 +24,9 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NAMESPACES, NODES, PODS
-from simulator.ports import free_ports
-from simulator.realapi import ASSETS_ENV, RealApiServer, find_assets
-from simulator.scheduler_profile import scheduler_configuration
+from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
+from simulator.envtest.ports import free_ports
+from simulator.envtest.scheduler_configuration import scheduler_configuration
 
 SLOW: Final = True  # a real control plane, some minutes
 

@@ -22,7 +22,7 @@ from benchmarks._live_webhook import PLAIN, Live, live_webhooks
 from benchmarks.figure import Figure
 from certs.authority import make_serving
 from process.clock import SystemClock
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 
 _RUNS: Final = 7
 _CALLS: Final = 1000  # of each kind in one run

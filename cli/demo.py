@@ -25,11 +25,11 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
 from simulator.demo.accounts import DEPLOY
+from simulator.demo.promises import Facts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
-from simulator.demo.verdict import Facts, Promise, judge
-from simulator.prometheus import PrometheusFailed
-from simulator.realapi import ASSETS_ENV, RealApiError, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, RealApiError, find_assets
+from simulator.envtest.prometheus import PrometheusFailed
 
 _FRAME_S: Final = 0.5
 # Of each model: what the steady workloads need, with room to pack them in any order.

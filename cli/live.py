@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from cli.fleet import Fleet
 from cli.render import coloured, dashboard, elapsed, fleet_view, promises
 from cli.words import Line, fleet_lines
-from simulator.demo.picture import Picture
-from simulator.demo.verdict import Promise
+from simulator.demo.dashboard import Picture
+from simulator.demo.promises import Promise
 
 
 class Screen(Protocol):

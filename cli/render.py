@@ -12,8 +12,8 @@ from rich.text import Text
 
 from cli.fleet import CardRow, Fleet
 from cli.words import Line
-from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
-from simulator.demo.verdict import Promise
+from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.promises import Promise
 
 _BAR_CELLS: Final = 32
 _SMALL_BAR_CELLS: Final = 20

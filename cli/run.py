@@ -46,7 +46,7 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
         limits = {"timeout_s": settings.nvml_timeout_s, "hang_limit_s": hang_limit_s}
         return {"cards": reader(**limits, dev_root=settings.dev_root)}
     if kind == "simulated" and file:
-        opened = importlib.import_module("simulator.cards").open_cards
+        opened = importlib.import_module("simulator.cards.simulated_cards").open_cards
         return {"cards": opened(Path(file), node=settings.node_name)}
     raise BadPart(f"--cards is {source!r}; want 'nvml' or 'simulated:FILE'")
 

@@ -19,7 +19,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.words import Line, outcome_lines
 from kube.client import KubeClient
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
-from simulator.replay.run import FULL_LOAD, Outcome, mean_curve, replay
+from simulator.replay.replay import FULL_LOAD, Outcome, mean_curve, replay
 from simulator.replay.workload import Workload, WorkloadError, of_cluster, read_trace
 
 _FIRST_SEED: Final = 42

@@ -6,7 +6,7 @@ from enum import Enum
 
 from cli.fleet import CardRow, Fleet
 from fracgpu.explain.answers import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
-from simulator.replay.run import Outcome
+from simulator.replay.replay import Outcome
 
 _MOST_HOLDERS = 6
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kube.access import connect_to
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

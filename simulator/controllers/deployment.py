@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kube.errors import AlreadyExists
 from kube.kinds import DEPLOYMENTS, REPLICASETS
-from simulator.controllers.base import (
+from simulator.controllers.controller import (
     Cluster,
     WorkQueue,
     enqueue_owner,

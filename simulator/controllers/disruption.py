@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS
 from kube.objects import ObjectKey
-from simulator.controllers.base import Cluster, WorkQueue, controller_of, key_of
+from simulator.apiserver.apimachinery.field_selectors import label_selector
+from simulator.controllers.controller import Cluster, WorkQueue, controller_of, key_of
 from simulator.controllers.pods import is_ready, is_terminating
 from simulator.objects import Json, format_time, labels
-from simulator.selectors import label_selector
 
 if TYPE_CHECKING:
     from kube.kinds import Kind

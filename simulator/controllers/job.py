@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kube.kinds import JOBS, PODS
-from simulator.controllers.base import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
+from simulator.controllers.controller import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
 from simulator.controllers.pods import (
     delete_pod,
     from_template,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from simulator.controllers.base import Cluster, Controller, run_controller
+from simulator.controllers.controller import Cluster, Controller, run_controller
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
-from simulator.controllers.garbage import NamespaceController, collectors
+from simulator.controllers.garbage_collector import NamespaceController, collectors
 from simulator.controllers.job import JobController
 from simulator.controllers.replicaset import ReplicaSetController
 from simulator.controllers.statefulset import StatefulSetController

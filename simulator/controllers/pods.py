@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kube.errors import NotFound
 from kube.kinds import PODS
-from simulator.controllers.base import owner_reference
+from simulator.controllers.controller import owner_reference
 
 if TYPE_CHECKING:
     from kube.client import KubeClient

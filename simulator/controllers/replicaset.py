@@ -12,7 +12,8 @@ import structlog
 from kube.client import PatchType
 from kube.errors import Forbidden, Invalid, KubeError, NotFound
 from kube.kinds import PODS, REPLICASETS
-from simulator.controllers.base import (
+from simulator.apiserver.apimachinery.field_selectors import LabelSelector, label_selector
+from simulator.controllers.controller import (
     Cluster,
     WorkQueue,
     controller_of,
@@ -30,7 +31,6 @@ from simulator.controllers.pods import (
     is_terminating,
 )
 from simulator.objects import Json, format_time, labels
-from simulator.selectors import LabelSelector, label_selector
 
 if TYPE_CHECKING:
     from kube.objects import ObjectKey

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kube.errors import AlreadyExists
 from kube.kinds import PODS, STATEFULSETS
-from simulator.controllers.base import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
+from simulator.controllers.controller import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
 from simulator.controllers.pods import (
     delete_pod,
     from_template,

@@ -17,7 +17,7 @@ from kube.kinds import (
     VALIDATING_POLICY_BINDINGS,
     Kind,
 )
-from kube.tokens import issue_token
+from simulator.demo.service_accounts import issue_token
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"

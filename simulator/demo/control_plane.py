@@ -10,12 +10,12 @@ import yaml
 
 from kube.client import KubeClient
 from process.clock import Clock
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from simulator.controllers import run_controllers
 from simulator.demo.accounts import install_rights, token_of, user_of, write_kubeconfig
-from simulator.kube_scheduler import KubeScheduler
-from simulator.realapi import RealApiServer
-from simulator.scheduler_profile import scheduler_configuration
+from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.scheduler_configuration import scheduler_configuration
+from simulator.scheduler.scheduler import KubeScheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
-from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
-from simulator.demo.verdict import CardPeak, HeatFact
+from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.promises import CardPeak, HeatFact
 
 _NEWS: Final = 400
 _HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})

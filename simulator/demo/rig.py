@@ -16,10 +16,10 @@ from kube.errors import AlreadyExists
 from kube.kinds import CONFIGMAPS, MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS
 from process.clock import Clock
 from rebalancer.usage.prometheus import Prometheus
-from simulator.cards import cards_document, write_cards_file
+from simulator.cards.models import plan_nodes
+from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.demo.accounts import deployed
 from simulator.demo.control_plane import ControlPlane, open_control_plane
-from simulator.demo.hardware import plan_nodes
 from simulator.demo.heat import MeasuredHeat
 from simulator.demo.observer import Observer
 from simulator.demo.probes import why_not_ready
@@ -32,8 +32,8 @@ from simulator.demo.roles import (
 )
 from simulator.demo.supervisor import ProcessSpec, Supervisor
 from simulator.demo.workload import NAMESPACE, heating_workload
-from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
-from simulator.prometheus import RealPrometheus
+from simulator.envtest.prometheus import RealPrometheus
+from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
 
 _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulator.demo.supervisor import ProcessSpec
-from simulator.kubelet import KubeletFolders
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
+from simulator.kubelet.kubelet import KubeletFolders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

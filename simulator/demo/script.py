@@ -8,8 +8,8 @@ from typing import Final
 from kube.errors import Forbidden, Invalid, KubeError
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, STATEFULSETS, Kind
 from process.clock import Clock
+from simulator.demo.promises import Facts, PodFact, Promise, RefusalFact, judge
 from simulator.demo.rig import Rig
-from simulator.demo.verdict import Facts, PodFact, Promise, RefusalFact, judge
 from simulator.demo.workload import (
     Workload,
     bad_requests,

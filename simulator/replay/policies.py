@@ -13,7 +13,7 @@ from fracgpu.placement.policies.least_waste.order import WasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeLoads
-from simulator.replay.state import NOW, FleetState
+from simulator.replay.fleet import NOW, FleetState
 from simulator.replay.workload import ReplayPod, Workload
 
 

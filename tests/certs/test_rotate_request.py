@@ -14,7 +14,7 @@ from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.certs.webhooks import a_webhook, apply
 from tests.support.waiting import until, until_true
 

@@ -9,8 +9,8 @@ import pytest
 from cli.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS
-from simulator.apiserver import ApiServer
-from simulator.ports import free_ports
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.ports import free_ports
 from tests.certs.webhooks import a_webhook, apply
 from tests.support.gpu import a_sharing_node, register
 from tests.support.roles import running_roles

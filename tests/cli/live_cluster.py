@@ -12,7 +12,7 @@ from fracgpu.state.assignment import write_assignment
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import PODS
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 
 NODE = "gpu-1"

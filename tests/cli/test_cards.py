@@ -12,7 +12,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.client import KubeClient
 from kube.kinds import PODS
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
 from tests.support.waiting import until_true
 

@@ -10,7 +10,7 @@ import pytest
 
 from cli.demo import main
 from cli.main import CALLED_WRONG, DONE
-from simulator.realapi import ASSETS_ENV
+from simulator.envtest.control_plane import ASSETS_ENV
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NAMESPACES, NODES, PODS
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.cli.live_cluster import NODE, a_pod, bind, call, furnish
 from tests.support.objects import a_pod as a_plain_pod
 

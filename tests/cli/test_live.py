@@ -14,8 +14,8 @@ from cli.live import (
     show_fleet,
     show_promises,
 )
-from simulator.demo.picture import Picture
-from simulator.demo.verdict import Promise
+from simulator.demo.dashboard import Picture
+from simulator.demo.promises import Promise
 from tests.support.core import a_card
 from tests.support.explaining import Cluster
 

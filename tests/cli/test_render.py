@@ -9,8 +9,8 @@ from rich.text import Text
 from cli.fleet import fleet_of
 from cli.render import card_line, coloured, dashboard, fleet_view, palette, promises
 from cli.words import Line, Tone
-from simulator.demo.picture import CardPicture, NodePicture, Picture, SlicePicture
-from simulator.demo.verdict import Promise
+from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.promises import Promise
 from tests.support import core
 from tests.support.explaining import Cluster
 

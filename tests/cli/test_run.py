@@ -14,7 +14,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.run import ROLES, BadPart, device_plugin_parts, main, usage
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 
 ROOT = Path(__file__).parents[2]
 

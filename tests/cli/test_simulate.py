@@ -8,7 +8,7 @@ import pytest
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.simulate import main
 from kube.client import KubeClient
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.cli.live_cluster import a_pod, call, furnish
 from tests.simulator.replay.trace import NODES, PODS
 

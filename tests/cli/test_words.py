@@ -7,7 +7,7 @@ from cli.words import Tone, explanation_lines, fleet_lines, outcome_lines
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import remedies
 from fracgpu.state.cluster_state import Site, Subject, World
-from simulator.replay.run import Outcome
+from simulator.replay.replay import Outcome
 from tests.support.core import a_card, a_need, a_pod_need, on
 from tests.support.explaining import Cluster, a_waiting_pod, bound
 

@@ -9,7 +9,7 @@ import pytest_asyncio
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.support.real_apiserver import real_api_server
 
 

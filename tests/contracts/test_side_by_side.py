@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import yaml
 
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from simulator.objects import Json, decode, encode
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from certs.service import client_secret, node_wanted_of, wanted_of
 from certs.settings import CertsSettings
 from process.settings import load
 from rebalancer.settings import RebalancerSettings
-from simulator.patches import json_patch
+from simulator.apiserver.apimachinery.patches import json_patch
 from tests.deploy.test_certificates import ROOT, built, named
 from webhook.settings import WebhookSettings
 

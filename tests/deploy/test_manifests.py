@@ -20,7 +20,7 @@ from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
 from scheduler.policy import KEY as PLACEMENT_KEY
 from scheduler.policy import parse_strategy
-from simulator.cards import open_cards
+from simulator.cards.simulated_cards import open_cards
 from webhook.admission_config import KEY as ADMISSION_KEY
 from webhook.admission_config import Rules, parse_admission
 

@@ -24,8 +24,8 @@ from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
-from simulator.apiserver import ApiServer
-from simulator.kubelet_pods import BUSY_KEY, DURATION_KEY
+from simulator.apiserver.server import ApiServer
+from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY
 from tests.fakes.clock import NOON
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node

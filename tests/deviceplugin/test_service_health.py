@@ -11,8 +11,8 @@ from fracgpu.k8s.quantity import whole_amount
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES
 from kube.objects import decode_object
-from simulator.apiserver import ApiServer
-from simulator.cards import SimulatedProcess, open_cards, write_cards_file
+from simulator.apiserver.server import ApiServer
+from simulator.cards.simulated_cards import SimulatedProcess, open_cards, write_cards_file
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
 

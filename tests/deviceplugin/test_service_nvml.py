@@ -19,7 +19,7 @@ from fracgpu.k8s.quantity import whole_amount
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.support.node import Node, a_node
 from tests.support.nvml import MIB, Values, a_card, build, write_values
 from tests.support.roles import Roles, running_roles

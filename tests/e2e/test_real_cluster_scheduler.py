@@ -18,7 +18,7 @@ import yaml
 from cli.certs import main as fracgpu_certs
 from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod
 from tests.support.installed import World, apply, installed, settled
 from tests.support.kubectl import DEPLOY, Kubectl

@@ -12,8 +12,8 @@ from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, EVENTS
 from kube.objects import decode_object
 from simulator.demo.accounts import token_of, write_kubeconfig
-from simulator.ports import free_ports
-from simulator.realapi import RealApiServer
+from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.ports import free_ports
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import Roles, running_roles

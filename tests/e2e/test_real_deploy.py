@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from process.clock import SystemClock
+from simulator.demo.promises import judge
 from simulator.demo.rig import RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
-from simulator.demo.verdict import judge
-from simulator.realapi import ASSETS_ENV, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, find_assets
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
 

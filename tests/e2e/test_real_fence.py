@@ -23,7 +23,7 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import LEASES, NAMESPACES, PODS
-from simulator.realapi import RealApiServer
+from simulator.envtest.control_plane import RealApiServer
 from tests.support.core import a_record, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl

@@ -19,8 +19,8 @@ from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES, PODS
 from process.telemetry import HttpServer
 from process.tls import ServingTls
-from simulator.ports import free_ports
-from simulator.scheduler_profile import scheduler_configuration
+from simulator.envtest.ports import free_ports
+from simulator.envtest.scheduler_configuration import scheduler_configuration
 from tests.certs.tls_world import HOUR, a_ca, a_leaf, now
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 from tests.support.real_apiserver import real_api_server

@@ -26,7 +26,7 @@ from kube.objects import decode_object
 from rebalancer.moves.record import MovePhase, plan_record
 from rebalancer.moves.store import MoveBook
 from scheduler.settings import SchedulerSettings
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
 from tests.support.gpu import a_sharing_node
 from tests.support.policed import (

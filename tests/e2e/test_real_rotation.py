@@ -15,7 +15,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import ENDPOINT_SLICES, NODES, PODS
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server

@@ -10,8 +10,8 @@ import pytest
 from fracgpu import names
 from kube.access import connect
 from kube.kinds import NAMESPACES, PODS, RESOURCE_QUOTAS
-from simulator.ports import free_ports
-from simulator.realapi import RealApiServer
+from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.ports import free_ports
 from tests.certs.tls_world import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl

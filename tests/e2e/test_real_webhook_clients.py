@@ -10,7 +10,7 @@ from certs.authority import make_client
 from fracgpu import names
 from kube.access import connect
 from kube.kinds import NAMESPACES
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.certs.tls_world import HOUR, a_ca, now, trusting
 from tests.support.gpu import a_sharing_node, register
 from tests.support.real_apiserver import real_api_server

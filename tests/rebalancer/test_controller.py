@@ -15,7 +15,7 @@ from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.moves.record import Ending, MovePhase
 from rebalancer.usage.measured import Measured
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
     NAMESPACE,

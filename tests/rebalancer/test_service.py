@@ -21,8 +21,8 @@ from process.lifecycle import run_until_stopped
 from process.telemetry import HttpServer
 from rebalancer.service import build
 from rebalancer.settings import RebalancerSettings
-from simulator.apiserver import ApiServer
-from simulator.prometheus import RealPrometheus
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.moving import NAMESPACE, add_pod, cordons_of, end_pod, events, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD

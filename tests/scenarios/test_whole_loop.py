@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from process.clock import SystemClock
+from simulator.demo.promises import Promise, judge
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.roles import plugin_name
 from simulator.demo.script import Progress, Script, play_within
-from simulator.demo.verdict import Promise, judge
 from tests.support.waiting import until_true
 
 LIMIT_S = 150.0

@@ -14,7 +14,7 @@ from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import ENDPOINT_SLICES, NAMESPACES
 from scheduler.leader_endpoint import Announcement, Endpoint
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until
 

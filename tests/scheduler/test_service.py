@@ -20,8 +20,8 @@ from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from scheduler.service import build
 from scheduler.settings import SchedulerSettings
-from simulator.apiserver import ApiServer
-from simulator.ports import free_ports
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.waiting import until
 

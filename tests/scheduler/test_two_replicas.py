@@ -15,7 +15,7 @@ from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.replicas import replica
 from tests.support.waiting import until

@@ -6,20 +6,20 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from simulator import resources
+from simulator.apiserver.apimachinery import resources
+from simulator.apiserver.apimachinery.request_info import Context, Target
+from simulator.apiserver.apimachinery.storage import Store
+from simulator.apiserver.registry.registry import Registry
 from simulator.objects import thaw
-from simulator.registry import Registry
-from simulator.requests import Context, Target
-from simulator.store import Store
 from tests.fakes.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from simulator.apiserver.apimachinery.errors import Cause
+    from simulator.apiserver.apimachinery.request_info import Attributes
+    from simulator.apiserver.apimachinery.resources import Resource
     from simulator.objects import Json
-    from simulator.requests import Attributes
-    from simulator.resources import Resource
-    from simulator.status import Cause
 
 
 class Consent:

@@ -25,9 +25,9 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from process.lifecycle import Service, run_until_stopped
 from process.telemetry import HttpServer
-from simulator.cards import cards_document, open_cards, write_cards_file
-from simulator.kubelet import Kubelet, KubeletConfig, KubeletFolders
-from simulator.kubelet_pods import PodTiming
+from simulator.cards.simulated_cards import cards_document, open_cards, write_cards_file
+from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders
+from simulator.kubelet.pod_worker import PodTiming
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.waiting import until
 

@@ -22,7 +22,7 @@ from kube.kinds import (
     STATEFULSETS,
     Kind,
 )
-from simulator.realapi import RealApiServer
+from simulator.envtest.control_plane import RealApiServer
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server

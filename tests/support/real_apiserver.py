@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.realapi import ASSETS_ENV, RealApiError, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, RealApiError, RealApiServer, find_assets
 
 
 @asynccontextmanager
@@ -16,7 +16,7 @@ async def real_api_server(
 ) -> AsyncIterator[RealApiServer]:
     """Start one with its state in *workdir*, or skip the test and say what is missing.
 
-    The *flags* are those of :meth:`simulator.realapi.RealApiServer.start`.
+    The *flags* are those of :meth:`simulator.envtest.control_plane.RealApiServer.start`.
     """
     value = os.environ.get(ASSETS_ENV)
     if not value:

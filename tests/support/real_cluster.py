@@ -32,7 +32,7 @@ from kube.errors import NotFound
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.realapi import ASSETS_ENV, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
 from tests.support import cluster_dns
 from tests.support.kubectl import Kubectl
 from tests.support.namespaces import OwnMounts, own_mounts, own_network

@@ -31,8 +31,8 @@ from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import NODES, PODS
 from kube.objects import decode_object
-from simulator.cards import cards_document, write_cards_file
-from simulator.realapi import ASSETS_ENV, RealApiServer, find_assets
+from simulator.cards.simulated_cards import cards_document, write_cards_file
+from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
 from tests.support.processes import Child
 from tests.support.real_pods import MARK, Sight, read_sight, state_of
 from tests.support.real_runtime import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.cache import cache_dir, locked
 
 IMAGE: Final = "test.local/busybox:1"

@@ -23,9 +23,9 @@ from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.probes import why_not_ready
 from simulator.demo.supervisor import ProcessSpec, Supervisor
-from simulator.ports import free_ports
-from simulator.realapi import RealApiServer
-from simulator.scheduler_profile import ExtenderTls, scheduler_configuration
+from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.ports import free_ports
+from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
 from tests.support.gpu import Json, register
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until

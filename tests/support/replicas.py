@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from fracgpu.state.pod_info import PodView
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.real_scheduler import is_ready
 
 

@@ -14,7 +14,7 @@ from kube.errors import NotFound
 from kube.kinds import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from simulator.demo.probes import why_not_ready
 from simulator.demo.supervisor import ProcessSpec, Supervisor
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.waiting import until
 
 

@@ -31,8 +31,8 @@ from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.accounts import token_of, write_kubeconfig
-from simulator.ports import free_ports
-from simulator.realapi import RealApiServer
+from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.ports import free_ports
 from tests.support.processes import Child
 from tests.support.real_scheduler import is_ready
 from tests.support.tcp import a_connection, a_tcp_server

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fracgpu import names
-from simulator.realapi import ASSETS_ENV
+from simulator.envtest.control_plane import ASSETS_ENV
 from tests.support.images import NoImageError, our_image, program_image
 from tests.support.kubectl import DEPLOY
 from tests.support.real_cluster import RealCluster, a_real_cluster, cluster_runtime_or_skip

@@ -15,7 +15,7 @@ from certs.authority import make_ca, make_serving
 from kube.client import KubeClient
 from kube.kinds import VALIDATING_WEBHOOKS
 from process.clock import SystemClock
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 from tests.support.tcp import a_connection, a_tcp_server
 
 _CHUNK = 64 * 1024

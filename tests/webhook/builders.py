@@ -9,7 +9,7 @@ import msgspec
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.units import Mib
-from simulator.patches import json_patch
+from simulator.apiserver.apimachinery.patches import json_patch
 from simulator.quantities import canonical
 from webhook.admission.mutation import judge_new
 from webhook.admission.pod import Pod, read_pod, read_stored_pod

@@ -16,7 +16,7 @@ from kube.errors import KubeError
 from kube.kinds import DEPLOYMENTS, MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING_WEBHOOKS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.certs.tls_world import a_leaf, served
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until

@@ -13,7 +13,7 @@ from kube.errors import KubeError
 from kube.kinds import NODES, PODS
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.waiting import until_true

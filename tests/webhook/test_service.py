@@ -18,8 +18,8 @@ from kube.kinds import (
     PODS,
 )
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
-from simulator.ports import free_ports
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.ports import free_ports
 from tests.certs.tls_world import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.waiting import until

@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.cards.interface import Cards
 from deviceplugin.cards.nvml.reader import NvmlReader
 from process.clock import SystemClock
-from simulator.cards import SimulatedCards, cards_document, write_cards_file
+from simulator.cards.simulated_cards import SimulatedCards, cards_document, write_cards_file
 from tests.deviceplugin.builders import a_card
 from tests.fakes.nvml import FakeNvml, FakeNvmlCard
 

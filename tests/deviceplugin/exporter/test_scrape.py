@@ -14,10 +14,10 @@ from fracgpu.disruption.policy import Policy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
 from rebalancer.usage import promql
-from simulator.apiserver import ApiServer
-from simulator.cards import cards_document, write_cards_file
-from simulator.kubelet_pods import BUSY_KEY
-from simulator.prometheus import PrometheusFailed, RealPrometheus
+from simulator.apiserver.server import ApiServer
+from simulator.cards.simulated_cards import cards_document, write_cards_file
+from simulator.envtest.prometheus import PrometheusFailed, RealPrometheus
+from simulator.kubelet.pod_worker import BUSY_KEY
 from tests.deviceplugin.exporter.test_families import XIDS_TOTAL, expected
 from tests.support.node import Node, a_node
 from tests.support.waiting import until

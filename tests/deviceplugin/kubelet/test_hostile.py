@@ -29,7 +29,7 @@ from kube.client import KubeClient
 from kube.kinds import PODS
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
+from simulator.apiserver.server import ApiServer
 from tests.deviceplugin.builders import NODE, FakeCards, OnePlace, a_board, a_card
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import short_folder

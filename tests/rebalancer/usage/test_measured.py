@@ -14,7 +14,7 @@ from fracgpu.disruption.policy import Policy
 from fracgpu.units import Mib
 from rebalancer.usage.measured import Measured, MeasuredUsage
 from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble
-from simulator.prometheus import RealPrometheus
+from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.backfill import Past, steady, write_blocks
 from tests.support.waiting import until

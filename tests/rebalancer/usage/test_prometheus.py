@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble, is_sane
-from simulator.prometheus import RealPrometheus
+from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.fakes.prometheus import (
     Behaviour,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from simulator.apiserver import ApiServer
+    from simulator.apiserver.server import ApiServer
 
 _TLS_CLOSE_S = 0.1
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from kube.access import connect_to
 from kube.kinds import REPLICASETS
 from process.clock import SystemClock
-from simulator.apiserver import ApiServer
+from simulator.apiserver.apimachinery.storage import Store
+from simulator.apiserver.server import ApiServer
 from simulator.controllers import run_controllers
-from simulator.store import Store
 from tests.simulator.controllers.world import World, an_owner
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from simulator.demo.probes import why_not_ready
-from simulator.ports import free_ports
+from simulator.envtest.ports import free_ports
 
 
 async def _serve(status: int, text: str) -> tuple[web.AppRunner, str]:

@@ -16,7 +16,7 @@ from simulator.demo.roles import (
     role_processes,
 )
 from simulator.demo.supervisor import ProcessSpec
-from simulator.kubelet import KubeletFolders
+from simulator.kubelet.kubelet import KubeletFolders
 
 NODES = ("gpu-node-1", "gpu-node-2")
 ADDRESSES = choose_addresses(NODES)

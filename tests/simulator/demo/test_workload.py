@@ -8,7 +8,7 @@ from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.grant import grant
 from fracgpu.request.language import read_request
-from simulator.demo.hardware import plan_nodes
+from simulator.cards.models import plan_nodes
 from simulator.demo.workload import (
     BadRequest,
     Workload,

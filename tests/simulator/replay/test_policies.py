@@ -3,8 +3,8 @@
 import pytest
 
 from fracgpu.request.need import Strategy
+from simulator.replay.fleet import FleetState
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods, Policy
-from simulator.replay.state import FleetState
 from simulator.replay.workload import ReplayPod, Workload
 from tests.simulator.replay.trace import a_trace
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.patches import json_patch
+from simulator.apiserver.apimachinery.patches import json_patch
 from webhook.admission.patch import Edit, escape
 
 

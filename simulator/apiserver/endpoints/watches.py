@@ -1,0 +1,127 @@
+"""Watch streams: what changed after a revision, as one reader's selection shows it.
+
+Source: k8s.io/apiserver pkg/storage/cacher (selection and bookmarks), handlers/watch.go (wire).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from simulator.apiserver.apimachinery.errors import expired
+from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.storage import CompactedError
+from simulator.apiserver.endpoints import versioning
+from simulator.objects import Json, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from simulator.apiserver.apimachinery.resources import Resource
+    from simulator.apiserver.apimachinery.storage import Change, Store, Stored, Subscription
+
+LONGEST_S: Final = 3600.0
+_INITIAL_END: Final = {"k8s.io/initial-events-end": "true"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """A watch request.
+
+    ``after`` None starts with a synthetic ADDED for every object, ``send_initial`` does so too
+    and marks their end with an annotated bookmark.
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    after: int | None = None
+    bookmarks: bool = False
+    send_initial: bool = False
+    timeout_s: float = LONGEST_S
+    bookmark_every_s: float = 10.0
+
+
+async def watch(
+    store: Store, resource: Resource, options: WatchOptions
+) -> AsyncGenerator[bytes, None]:
+    """Yield one line of JSON per event until the time is up or the server ends all watches."""
+    initial = options.after is None or options.send_initial
+    # No await between the list and the subscription, so nothing is missed or told twice.
+    present = _select(store, resource, options.selection) if initial else []
+    after = store.revision if initial or options.after is None else options.after
+    try:
+        subscription = store.subscribe(resource.storage, after=after)
+    except CompactedError as error:
+        # As the real one: the stream opens and its only event is the error.
+        yield _line("ERROR", encode(expired(str(error)).body()))
+        return
+    try:
+        for stored in present:
+            yield _line("ADDED", versioning.encoded(resource, stored))
+        if options.send_initial and options.bookmarks:
+            yield _bookmark(resource, after, annotations=_INITIAL_END)
+        async for line in _follow(store, resource, options, subscription):
+            yield line
+    finally:
+        store.unsubscribe(resource.storage, subscription)
+
+
+async def _follow(
+    store: Store, resource: Resource, options: WatchOptions, subscription: Subscription
+) -> AsyncGenerator[bytes, None]:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + options.timeout_s
+    while (left_s := deadline - loop.time()) > 0:
+        wait_s = min(left_s, options.bookmark_every_s) if options.bookmarks else left_s
+        try:
+            async with asyncio.timeout(wait_s):
+                change = await subscription.next()
+        except TimeoutError:
+            # A change may have come in the very moment the wait ended: no bookmark skips it.
+            if options.bookmarks and subscription.caught_up:
+                yield _bookmark(resource, store.revision)
+            continue
+        if change is None:
+            return
+        line = _event(resource, options.selection, change)
+        if line is not None:
+            yield line
+
+
+def _select(store: Store, resource: Resource, selection: Selection) -> list[Stored]:
+    found = store.list(resource.storage, selection.namespace)
+    return [stored for stored in found if selection.matches(stored.object)]
+
+
+def _event(resource: Resource, selection: Selection, change: Change) -> bytes | None:
+    """Show *change* to one selection: an object that stops matching is DELETED for this reader."""
+    was = change.before is not None and selection.matches(change.before.object)
+    now = change.type != "DELETED" and selection.matches(change.stored.object)
+    if now:
+        return _line("MODIFIED" if was else "ADDED", versioning.encoded(resource, change.stored))
+    if not was or change.before is None:
+        return None
+    if change.type == "DELETED":
+        return _line("DELETED", versioning.encoded(resource, change.stored))
+    # The real server sends the last version that matched, at the revision of this change.
+    last: Json = {
+        **change.before.object,
+        "metadata": {
+            **change.before.object["metadata"],
+            "resourceVersion": str(change.revision),
+        },
+    }
+    return _line("DELETED", versioning.encoded_value(resource, last))
+
+
+def _line(kind: str, value: bytes) -> bytes:
+    return b'{"type":"%s","object":%s}\n' % (kind.encode(), value)
+
+
+def _bookmark(
+    resource: Resource, revision: int, *, annotations: dict[str, str] | None = None
+) -> bytes:
+    meta: Json = {"resourceVersion": str(revision), "creationTimestamp": None}
+    if annotations:
+        meta["annotations"] = annotations
+    return _line("BOOKMARK", versioning.encoded_value(resource, {"metadata": meta}))

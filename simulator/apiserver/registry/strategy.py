@@ -1,0 +1,118 @@
+"""Rules of metadata that hold for every kind: locks, preconditions, grace, what a status may touch.
+
+Source: k8s.io/apiserver pkg/registry/rest/{create,update,delete}.go and the strategies of
+k8s.io/kubernetes pkg/registry.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from simulator.apiserver.apimachinery import resources
+from simulator.apiserver.apimachinery.errors import (
+    bad_request,
+    precondition_failed,
+    stale,
+    version_required,
+    wrong_uid,
+)
+from simulator.objects import Json, metadata, thaw, without_nulls
+
+if TYPE_CHECKING:
+    from simulator.apiserver.apimachinery.request_info import Target
+    from simulator.apiserver.apimachinery.resources import Resource
+    from simulator.apiserver.apimachinery.storage import Stored
+
+SERVER_OWNED: Final = (
+    "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+)  # fmt: skip
+
+
+def resource_finalizers(resource: Resource, value: Json) -> list[str]:
+    """Return the finalizers in the spec, which only namespaces have."""
+    if resource.storage != resources.NAMESPACES.storage:
+        return []
+    return list(value["spec"].get("finalizers") or [])
+
+
+def check_preconditions(target: Target, found: Json, options: Json) -> None:
+    """Hold DeleteOptions' preconditions against the object.
+
+    Raises:
+        ApiError: 409, it is another object or another version.
+    """
+    wanted = options.get("preconditions") or {}
+    meta = found["metadata"]
+    for member, field in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if wanted.get(member) not in (None, meta[member]):
+            raise precondition_failed(
+                target.resource,
+                target.name,
+                field=field,
+                wanted=wanted[member],
+                found=meta[member],
+            )
+
+
+def cleaned(resource: Resource, value: Json) -> Json:
+    """Drop nulls, empty metadata maps and what is kept outside the object."""
+    clean: Json = without_nulls(value)
+    clean.pop("kind", None)
+    clean.pop("apiVersion", None)
+    meta = metadata(clean)
+    meta.pop("managedFields", None)
+    meta.pop("selfLink", None)
+    for member in ("labels", "annotations", "ownerReferences", "finalizers"):
+        found = meta.get(member)
+        if found is not None and not isinstance(found, dict if member[0] in "la" else list):
+            raise bad_request(f"metadata.{member} of a {resource.kind} has the wrong type")
+        if not found:
+            meta.pop(member, None)
+    return clean
+
+
+def check_lock(target: Target, meta: Json, current: Stored) -> None:
+    """Hold name, uid and resourceVersion of an update against the object as it is.
+
+    Raises:
+        ApiError: 400 for another name, 409 for another object or version, 422 for none.
+    """
+    resource = target.resource
+    if meta.get("name", target.name) != target.name:
+        raise bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL "
+            f"({target.name})"
+        )
+    uid = current.object["metadata"]["uid"]
+    if meta.get("uid", uid) != uid:
+        raise wrong_uid(target, wanted=meta["uid"], found=uid)
+    version = meta.get("resourceVersion")
+    if version in (None, "", "0"):
+        if not resource.unconditional_update:
+            raise version_required(resource, target.name)
+    elif version != str(current.revision):
+        raise stale(resource, target.name)
+
+
+def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
+    """Undo, in place, what a write to the status subresource may not change."""
+    # Pods and nodes let labels and annotations be changed together with the status; the others
+    # do not (podStatusStrategy and nodeStatusStrategy reset only the spec).
+    kept: dict[str, Any] = thaw(before)
+    kept["status"] = value.get("status", {})
+    if resource.storage in {resources.PODS.storage, resources.NODES.storage}:
+        kept["metadata"] = value["metadata"]
+    value.clear()
+    value.update(kept)
+
+
+def grace_s(resource: Resource, value: Json, options: Json) -> int:
+    """Seconds until a deleted object may be removed; only pods on a node get any."""
+    if resource.storage != resources.PODS.storage:
+        return 0
+    if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:
+        return 0
+    asked = options.get("gracePeriodSeconds")
+    if asked is None:
+        asked = value["spec"]["terminationGracePeriodSeconds"]
+    return max(0, int(asked))

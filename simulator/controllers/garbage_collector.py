@@ -1,0 +1,186 @@
+"""Deletes what lost its last owner, and empties namespaces that are going away.
+
+Source: k8s.io/kubernetes pkg/controller/garbagecollector and pkg/controller/namespace. Owners are
+looked for among the kinds that the controllers follow.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from kube import kinds
+from kube.client import Propagation
+from kube.errors import NotFound
+from kube.kinds import NAMESPACES, Kind
+from kube.objects import ObjectKey
+from simulator.controllers.controller import FOLLOWED, Cluster, WorkQueue, key_of
+from simulator.objects import Json
+
+log = structlog.get_logger()
+
+_OWNED: Final = tuple(kind for kind in FOLLOWED if kind is not NAMESPACES)
+_OWNERS: Final = {(kind.group_version, kind.kind): kind for kind in _OWNED}
+_CONTENT: Final = (
+    *_OWNED, kinds.CONFIGMAPS, kinds.SECRETS, kinds.SERVICES, kinds.SERVICE_ACCOUNTS,
+    kinds.LEASES, kinds.EVENTS,
+)  # fmt: skip
+_FINALIZERS: Final = ("orphan", "foregroundDeletion")
+
+
+class GarbageCollector:
+    """One queue of objects of one kind that have owners, or wait for those they own."""
+
+    def __init__(self, cluster: Cluster, kind: Kind) -> None:
+        self.name = f"garbage-{kind.plural}"
+        self.queue = WorkQueue()
+        self._cluster = cluster
+        self._kind = kind
+        cluster.listen(kind, lambda found: self.queue.add(key_of(found)))
+        for owner_kind in _OWNED:
+            cluster.listen(owner_kind, self._owner_changed)
+
+    def _owner_changed(self, owner: Json) -> None:
+        for dependent in self._cluster.known(self._kind, owner["metadata"].get("namespace", "")):
+            if _refers_to(dependent, owner["metadata"]["uid"]):
+                self.queue.add(key_of(dependent))
+        # An owner that waits for what it owns is looked at again when one of those goes.
+        for reference in owner["metadata"].get("ownerReferences") or []:
+            if reference["kind"] == self._kind.kind:
+                self.queue.add(ObjectKey(owner["metadata"]["namespace"], reference["name"]))
+
+    async def reconcile(self, key: ObjectKey) -> None:
+        known = self._cluster.informers[self._kind].get(key.namespace, key.name)
+        if known is None or not self._needs_a_look(known):
+            return
+        found = await self._cluster.fetch(self._kind, key)
+        if found is None:
+            return
+        meta = found["metadata"]
+        if "deletionTimestamp" in meta:
+            await self._finalize(found)
+            return
+        if not await self._is_orphan(found):
+            return
+        try:
+            await self._cluster.client.delete(
+                self._kind,
+                key.name,
+                namespace=key.namespace,
+                uid=meta["uid"],
+                propagation=Propagation.BACKGROUND,
+            )
+        except NotFound:
+            return
+        log.info("orphan_collected", kind=self._kind.kind, object=str(key))
+
+    def _needs_a_look(self, known: Json) -> bool:
+        """Tell from the copies alone whether the API server has to be asked."""
+        meta = known["metadata"]
+        if "deletionTimestamp" in meta:
+            return any(f in _FINALIZERS for f in meta.get("finalizers") or [])
+        owners = meta.get("ownerReferences") or []
+        return bool(owners) and not any(self._is_known(meta["namespace"], o) for o in owners)
+
+    def _is_known(self, namespace: str, reference: Json) -> bool:
+        kind = _OWNERS.get((reference["apiVersion"], reference["kind"]))
+        if kind is None:
+            return False
+        owner = self._cluster.informers[kind].get(namespace, reference["name"])
+        return owner is not None and owner["metadata"]["uid"] == reference["uid"]
+
+    async def _is_orphan(self, found: Json) -> bool:
+        """Say whether it had owners and none is left; one that is left ends the search."""
+        owners = found["metadata"].get("ownerReferences") or []
+        for reference in owners:
+            if not await self._is_gone(found["metadata"]["namespace"], reference):
+                return False
+        return bool(owners)
+
+    async def _is_gone(self, namespace: str, reference: Json) -> bool:
+        kind = _OWNERS.get((reference["apiVersion"], reference["kind"]))
+        if kind is None:
+            return False  # a stranger: not ours to judge
+        owner = await self._cluster.fetch(kind, ObjectKey(namespace, reference["name"]))
+        return owner is None or owner["metadata"]["uid"] != reference["uid"]
+
+    async def _finalize(self, owner: Json) -> None:
+        """Orphan or delete the dependents of an object that waits for it, then let it go."""
+        meta = owner["metadata"]
+        waiting = [f for f in meta.get("finalizers") or [] if f in _FINALIZERS]
+        if not waiting:
+            return
+        left = 0
+        for kind in _OWNED:
+            for dependent in await self._cluster.listed(kind, meta["namespace"]):
+                if _refers_to(dependent, meta["uid"]):
+                    left += waiting[0] == "foregroundDeletion"
+                    await self._part(kind, dependent, meta["uid"], how=waiting[0])
+        if not left:
+            kept = [f for f in meta["finalizers"] if f not in _FINALIZERS]
+            patch: Json = {"metadata": {"uid": meta["uid"], "finalizers": kept}}
+            await self._cluster.client.patch(
+                self._kind, meta["name"], patch, namespace=meta["namespace"]
+            )
+
+    async def _part(self, kind: Kind, dependent: Json, owner_uid: str, *, how: str) -> None:
+        meta = dependent["metadata"]
+        name, namespace = meta["name"], meta["namespace"]
+        if how == "orphan":
+            kept = [o for o in meta["ownerReferences"] if o["uid"] != owner_uid]
+            patch: Json = {"metadata": {"uid": meta["uid"], "ownerReferences": kept}}
+            await self._cluster.client.patch(kind, name, patch, namespace=namespace)
+        elif "deletionTimestamp" not in meta:
+            await self._cluster.client.delete(
+                kind, name, namespace=namespace, uid=meta["uid"], propagation=Propagation.FOREGROUND
+            )
+
+
+class NamespaceController:
+    """One queue of namespaces: a terminating one is emptied, then released."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.name = "namespace"
+        self.queue = WorkQueue()
+        self._cluster = cluster
+        cluster.listen(NAMESPACES, lambda found: self.queue.add(key_of(found)))
+        for kind in _OWNED:
+            cluster.listen(kind, self._content_changed)
+
+    def _content_changed(self, changed: Json) -> None:
+        namespace = self._cluster.informers[NAMESPACES].get("", changed["metadata"]["namespace"])
+        if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
+            self.queue.add(key_of(namespace))
+
+    async def reconcile(self, key: ObjectKey) -> None:
+        namespace = await self._cluster.fetch(NAMESPACES, key)
+        if namespace is None or "deletionTimestamp" not in namespace["metadata"]:
+            return
+        left = 0
+        for kind in _CONTENT:
+            for found in await self._cluster.listed(kind, key.name):
+                left += 1
+                if "deletionTimestamp" not in found["metadata"]:
+                    await self._delete(kind, found)
+        if left:
+            self.queue.add_after(1.0, key)
+            return
+        empty = {**namespace, "spec": {**namespace["spec"], "finalizers": []}}
+        await self._cluster.client.replace(NAMESPACES, empty, subresource="finalize")
+
+    async def _delete(self, kind: Kind, found: Json) -> None:
+        meta = found["metadata"]
+        try:
+            await self._cluster.client.delete(kind, meta["name"], namespace=meta["namespace"])
+        except NotFound:
+            return
+
+
+def _refers_to(value: Json, uid: str) -> bool:
+    return any(o["uid"] == uid for o in value["metadata"].get("ownerReferences") or [])
+
+
+def collectors(cluster: Cluster) -> list[GarbageCollector]:
+    """Make one collector for each kind that can have owners."""
+    return [GarbageCollector(cluster, kind) for kind in _OWNED]

@@ -1,0 +1,330 @@
+"""A real etcd and kube-apiserver on loopback, for the demo and the tests that ask for one.
+
+The binaries come from a folder such as ``KUBEBUILDER_ASSETS`` names; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from kube.access import connect_to
+from kube.errors import KubeError
+from kube.retry import RetryPolicy
+from simulator.envtest.ports import free_ports
+
+ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
+ADMIN: Final = "admin"
+_LOOPBACK: Final = "127.0.0.1"
+_START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
+_STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches; its state is in etcd
+_POLL_S: Final = 0.2
+# Without a controller manager nobody makes the default service accounts, and nobody takes the
+# not-ready taint off a new node.
+_ADMISSION_OFF: Final = ("ServiceAccount", "TaintNodesByCondition")
+_log = structlog.get_logger()
+
+
+class RealApiError(Exception):
+    """A binary is missing, or did not come up; the message names its log."""
+
+
+def find_assets(value: str | None) -> Path:
+    """Return the folder *value* names, if kube-apiserver and etcd are in it.
+
+    Raises:
+        RealApiError: it says what is missing.
+    """
+    if not value:
+        raise RealApiError(f"{ASSETS_ENV} is not set; want a folder with kube-apiserver and etcd")
+    folder = Path(value)
+    missing = [name for name in ("kube-apiserver", "etcd") if not (folder / name).is_file()]
+    if missing:
+        raise RealApiError(f"{ASSETS_ENV}={value} lacks {' and '.join(missing)}")
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealApiServer:
+    """A running control plane; everything it started ends with :meth:`start`'s block."""
+
+    url: str
+    tokens: Mapping[str, str]
+    ca_file: Path
+    assets: Path
+    workdir: Path
+    _processes: AsyncExitStack
+    _server: _Process
+
+    @property
+    def token(self) -> str:
+        """The administrator's token."""
+        return self.tokens[ADMIN]
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        assets: Path,
+        workdir: Path,
+        *,
+        flags: Mapping[str, str | None] | None = None,
+        users: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[RealApiServer]:
+        """Start etcd and kube-apiserver with their state in *workdir*; stop both at the end.
+
+        Args:
+            assets: the folder with the binaries.
+            workdir: for state and logs.
+            flags: of kube-apiserver, without their dashes, over those that are given here; None
+                leaves one out.
+            users: groups by user, besides the administrator; each gets a token.
+
+        Raises:
+            RealApiError: one of them ended, or was not ready within 90 s.
+        """
+        async with AsyncExitStack() as processes:
+            etcd_url = await _start_etcd(processes, assets=assets, workdir=workdir)
+            api = await _start_api(
+                processes,
+                assets=assets,
+                workdir=workdir,
+                flags={"etcd-servers": etcd_url, **(flags or {})},
+                users={ADMIN: "system:masters", **(users or {})},
+            )
+            yield api
+
+    def kubeconfig(self, path: Path, *, user: str = ADMIN) -> Path:
+        """Write a kubeconfig of *user* to *path* (mode 0600) and return it."""
+        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "real", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+            "current-context": "real",
+        }
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content))  # JSON is YAML
+        return path
+
+    async def stop_serving(self) -> None:
+        """Stop kube-apiserver alone: an outage. What etcd holds stays."""
+        await self._server.stop()
+
+    async def serve_again(self) -> None:
+        """Start kube-apiserver again at the same address, after :meth:`stop_serving`.
+
+        Raises:
+            RealApiError: as for :meth:`start`.
+        """
+        await self._server.start()
+        await self.wait_ready()
+
+    async def wait_ready(self) -> None:
+        """Wait until the API server answers with all its parts.
+
+        Raises:
+            RealApiError: it ended, or was not ready within 90 s.
+        """
+        try:
+            async with asyncio.timeout(_START_LIMIT_S):
+                while not await _is_ready(self):
+                    self._server.check()
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise RealApiError(
+                f"kube-apiserver was not ready within {_START_LIMIT_S:.0f} s; "
+                f"see {self._server.log_file}"
+            ) from None
+
+    async def start_controller_manager(self, *flags: str) -> None:
+        """Start kube-controller-manager: deployments, jobs, disruption budgets, collection.
+
+        Args:
+            flags: further ones.
+
+        Raises:
+            RealApiError: the binary is missing or ended at once.
+        """
+        key = str(self.workdir / "certs" / "apiserver.key")
+        await self._start_component(
+            "kube-controller-manager",
+            f"--service-account-private-key-file={key}",
+            f"--root-ca-file={self.ca_file}",
+            f"--cert-dir={self.workdir / 'certs-kcm'}",
+            *flags,
+        )
+
+    async def start_scheduler(self, config: Path) -> None:
+        """Start kube-scheduler with the KubeSchedulerConfiguration at *config*.
+
+        Its ``clientConnection.kubeconfig`` must be one that :meth:`kubeconfig` wrote.
+
+        Raises:
+            RealApiError: the binary is missing or ended at once.
+        """
+        await self._start_component(
+            "kube-scheduler",
+            f"--config={config}",
+            f"--cert-dir={self.workdir / 'certs-scheduler'}",
+        )
+
+    async def _start_component(self, name: str, *flags: str) -> None:
+        (port,) = free_ports(1)
+        own = self.kubeconfig(self.workdir / f"{name}.kubeconfig")
+        access = [f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"]
+        if name == "kube-controller-manager":  # the scheduler reads it from its configuration
+            access += [f"--kubeconfig={own}", "--leader-elect=false"]
+        command = [
+            str(self.assets / name),
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            *access,
+            *flags,
+        ]
+        child = await _started(self._processes, command, self.workdir)
+        await asyncio.sleep(_POLL_S)  # flags it cannot read end it at once
+        child.check()
+
+
+async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path) -> str:
+    client_port, peer_port = free_ports(2)
+    client, peer = f"http://127.0.0.1:{client_port}", f"http://127.0.0.1:{peer_port}"
+    command = [
+        str(assets / "etcd"),
+        f"--data-dir={workdir / 'etcd'}",
+        "--unsafe-no-fsync",  # the state dies with us
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+    ]
+    await _started(processes, command, workdir)
+    return client
+
+
+async def _start_api(
+    processes: AsyncExitStack,
+    *,
+    assets: Path,
+    workdir: Path,
+    flags: Mapping[str, str | None],
+    users: Mapping[str, str],
+) -> RealApiServer:
+    (port,) = free_ports(1)
+    tokens = {user: secrets.token_urlsafe(24) for user in users}
+    tokens_file, certs = workdir / "tokens.csv", workdir / "certs"
+    tokens_file.touch(mode=0o600)
+    rows = [f'{tokens[user]},{user},{user},"{group}"\n' for user, group in users.items()]
+    tokens_file.write_text("".join(rows))
+    # kube-apiserver writes a self-signed certificate to --cert-dir before it reads its service
+    # account keys, so that one key can serve as both and no key tool is needed.
+    key = certs / "apiserver.key"
+    wanted: dict[str, str | None] = {
+        "bind-address": _LOOPBACK,
+        "advertise-address": _LOOPBACK,
+        "secure-port": str(port),
+        "cert-dir": str(certs),
+        "token-auth-file": str(tokens_file),
+        "authorization-mode": "RBAC",
+        "endpoint-reconciler-type": "none",
+        "service-cluster-ip-range": "10.0.0.0/24",
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-account-key-file": str(key),
+        "service-account-signing-key-file": str(key),
+        "disable-admission-plugins": ",".join(_ADMISSION_OFF),
+        "allow-privileged": "true",
+        **flags,
+    }
+    command = [str(assets / "kube-apiserver")]
+    command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
+    api = RealApiServer(
+        url=f"https://{wanted['bind-address']}:{port}",
+        tokens=tokens,
+        ca_file=certs / "apiserver.crt",
+        assets=assets,
+        workdir=workdir,
+        _processes=processes,
+        _server=await _started(processes, command, workdir),
+    )
+    await api.wait_ready()
+    return api
+
+
+async def _started(processes: AsyncExitStack, command: Sequence[str], workdir: Path) -> _Process:
+    process = _Process(command, workdir)
+    processes.push_async_callback(process.stop)
+    await process.start()
+    return process
+
+
+async def _is_ready(api: RealApiServer) -> bool:
+    if not _written(api.ca_file):
+        return False
+    try:
+        async with connect_to(api.url, token=api.token, ca_file=api.ca_file) as patient:
+            client = patient.with_retry(RetryPolicy(attempts=1))
+            await client.get_path("/readyz")
+            # Readiness may precede the namespace every new cluster has.
+            await client.get_path("/api/v1/namespaces/default")
+    except KubeError:
+        return False
+    return True
+
+
+def _written(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+class _Process:
+    """One child process, its output in ``workdir/NAME.log``."""
+
+    def __init__(self, command: Sequence[str], workdir: Path) -> None:
+        self.name = command[0].rpartition("/")[2]
+        self.log_file = workdir / f"{self.name}.log"
+        self._command = command
+        self._workdir = workdir
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        with self.log_file.open("ab") as log:
+            self._child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._workdir,
+            )
+        _log.debug("process_started", name=self.name, pid=self._child.pid)
+
+    def check(self) -> None:
+        """Raise RealApiError when it has ended by itself."""
+        if self._child is not None and self._child.returncode is not None:
+            code = self._child.returncode
+            raise RealApiError(f"{self.name} ended with {code}; see {self.log_file}")
+
+    async def stop(self) -> None:
+        """Terminate it; kill it when it has not ended within 2 s."""
+        child, self._child = self._child, None
+        if child is None or child.returncode is not None:
+            return
+        child.terminate()
+        try:
+            async with asyncio.timeout(_STOP_LIMIT_S):
+                await child.wait()
+        except TimeoutError:
+            _log.warning("process_killed", name=self.name, pid=child.pid)
+            child.kill()
+            await child.wait()

@@ -1,0 +1,196 @@
+"""Runs a real Prometheus, the distribution's own binary, on a free loopback port."""
+
+import asyncio
+import http.client
+import json
+import shutil
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+import structlog
+import yaml
+
+from simulator.envtest.ports import free_ports
+
+log = structlog.get_logger()
+
+_START_LIMIT_S: Final = 20.0
+_STOP_LIMIT_S: Final = 4.0
+_POLL_S: Final = 0.05
+_GET_LIMIT_S: Final = 5.0
+_LOG_TAIL_CHARS: Final = 800
+_ATTEMPTS: Final = 3  # another program may take the port between our choice and its use
+
+
+class PrometheusFailed(Exception):  # noqa: N818 - says what happened
+    """Prometheus is not there, or would not start; the message says what to do or what it said."""
+
+
+class RealPrometheus:
+    """A running Prometheus; make one with :meth:`start`."""
+
+    def __init__(self, url: str, *, pid: int, log_file: Path) -> None:
+        self.url: Final = url
+        self.pid: Final = pid
+        self.log_file: Final = log_file
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        workdir: Path,
+        targets: Mapping[str, str | Sequence[str]],
+        *,
+        scrape_interval_s: float = 1.0,
+    ) -> AsyncIterator[Self]:
+        """Scrape *targets* until the block ends; then it is gone within 5 s.
+
+        Args:
+            workdir: gets its configuration, log and data. Blocks that lie in ``data`` already are
+                served as well.
+            targets: role to one or several ``host:port`` with ``/metrics``; each series gets the
+                label ``role``.
+            scrape_interval_s: how often, in seconds.
+
+        Raises:
+            PrometheusFailed: there is no binary, or it did not become ready.
+        """
+        binary = shutil.which("prometheus")
+        if binary is None:
+            raise PrometheusFailed(
+                "no program 'prometheus' in PATH; install it, e.g. with 'make setup' "
+                "or 'apt-get install prometheus'"
+            )
+        _prepare(workdir, _configuration(targets, scrape_interval_s))
+        process, port = await _start(binary, workdir)
+        try:
+            log_file = workdir / "prometheus.log"
+            log.info("prometheus_started", port=port, pid=process.pid)
+            yield cls(f"http://127.0.0.1:{port}", pid=process.pid, log_file=log_file)
+        finally:
+            await _stop(process)
+
+    async def get(self, path: str) -> Any:
+        """GET a path of its API, e.g. ``/api/v1/targets``, and return the decoded JSON.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        status, body = await asyncio.to_thread(_get, self.url, path)
+        if status != http.HTTPStatus.OK:
+            raise OSError(f"Prometheus answered {status} to {path}")
+        return json.loads(body)
+
+    async def targets_up(self) -> dict[str, bool]:
+        """Give each scrape target's role and whether its last scrape worked, in its own words."""
+        answer = await self.get("/api/v1/targets?state=active")
+        return {
+            it["labels"]["role"]: it["health"] == "up" for it in answer["data"]["activeTargets"]
+        }
+
+
+def _configuration(targets: Mapping[str, str | Sequence[str]], interval_s: float) -> str:
+    interval = f"{round(interval_s * 1000)}ms"
+    jobs = [
+        {
+            "targets": [addresses] if isinstance(addresses, str) else list(addresses),
+            "labels": {"role": role},
+        }
+        for role, addresses in targets.items()
+    ]
+    return yaml.safe_dump(
+        {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval},
+            "scrape_configs": [
+                # The exporter writes pod="" on the lines of a card; keep what it says.
+                {"job_name": "fracgpu", "honor_labels": True, "static_configs": jobs}
+            ],
+        }
+    )
+
+
+async def _start(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process, int]:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await _start_once(binary, workdir)
+        except PrometheusFailed as error:
+            if "address already in use" not in str(error):
+                raise
+    return await _start_once(binary, workdir)
+
+
+async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process, int]:
+    (port,) = free_ports(1)
+    log_file = workdir / "prometheus.log"
+    with log_file.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            binary,
+            f"--config.file={workdir / 'prometheus.yml'}",
+            f"--storage.tsdb.path={workdir / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--storage.tsdb.retention.time=1d",
+            "--log.level=warn",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C at the terminal is for us, we stop it in order
+        )
+    try:
+        async with asyncio.timeout(_START_LIMIT_S):
+            while process.returncode is None and not await asyncio.to_thread(  # noqa: ASYNC110 - a stranger
+                _is_ready, port
+            ):
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        await _stop(process)
+        why = f"prometheus was not ready after {_START_LIMIT_S:g} s: {_tail(log_file)}"
+        raise PrometheusFailed(why) from None
+    except BaseException:
+        await _stop(process)
+        raise
+    if process.returncode is not None:
+        raise PrometheusFailed(f"prometheus ended at once: {_tail(log_file)}")
+    return process, port
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        async with asyncio.timeout(_STOP_LIMIT_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _prepare(workdir: Path, configuration: str) -> None:
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / "prometheus.yml").write_text(configuration)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        status, _ = _get(f"http://127.0.0.1:{port}", "/-/ready")
+    except (OSError, http.client.HTTPException):
+        return False
+    return status == http.HTTPStatus.OK
+
+
+def _get(url: str, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_GET_LIMIT_S)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def _tail(log_file: Path) -> str:
+    return log_file.read_text(errors="replace")[-_LOG_TAIL_CHARS:].strip()

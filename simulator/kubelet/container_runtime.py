@@ -1,0 +1,122 @@
+"""What a container runtime does with CDI names, and the processes that a container becomes."""
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from simulator.cards.simulated_cards import ProcessFolder, SimulatedProcess
+from simulator.kubelet.device_manager import ContainerKey
+
+_FIRST_PID: Final = 10_000
+_BEFORE_STARTTIME: Final = 18  # fields of /proc/<pid>/stat between the state and the start time
+
+
+class RuntimeFailedError(Exception):
+    """A container cannot be created; the text is what the runtime would say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedContainer:
+    """What a container really got."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    device_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a container does once it runs, on each of its cards."""
+
+    cards: tuple[str, ...]
+    used_mib: int
+    busy_ratio: float
+
+
+class ContainerRuntime:
+    """Resolves CDI devices as containerd does, and keeps the records of running containers.
+
+    Args:
+        cdi_dir: where CDI specs lie.
+        proc_root: stands in for the host's ``/proc``.
+        processes: the processes on the simulated cards.
+    """
+
+    def __init__(self, *, cdi_dir: Path, proc_root: Path, processes: ProcessFolder) -> None:
+        self._cdi_dir = cdi_dir
+        self._proc_root = proc_root
+        self._processes = processes
+        self._pids = itertools.count(_FIRST_PID)
+        self._running: dict[ContainerKey, int] = {}
+
+    def create(self, cdi_devices: Sequence[str], *, env: Mapping[str, str]) -> CreatedContainer:
+        """Give a container what its CDI devices say, reading the folder anew.
+
+        Raises:
+            RuntimeFailedError: a device is in no spec, or in two.
+        """
+        devices = self._devices()
+        unknown = [name for name in cdi_devices if name not in devices]
+        if unknown:
+            names = ", ".join(unknown)
+            raise RuntimeFailedError(
+                f"failed to inject CDI devices: unresolvable CDI devices {names}"
+            )
+        got, nodes = dict(env), []
+        for name in cdi_devices:
+            edits = devices[name]
+            got |= dict(it.split("=", 1) for it in edits.get("env", ()))
+            nodes += [it["path"] for it in edits.get("deviceNodes", ())]
+        return CreatedContainer(env=got, device_nodes=tuple(nodes))
+
+    def _devices(self) -> Mapping[str, Mapping[str, Any]]:
+        found: dict[str, Mapping[str, Any]] = {}
+        for file in sorted(self._cdi_dir.glob("*.json")):
+            try:
+                spec = json.loads(file.read_text())
+            except (OSError, ValueError):  # containerd passes over what it cannot read
+                continue
+            for device in spec["devices"]:
+                name = f"{spec['kind']}={device['name']}"
+                if name in found:
+                    raise RuntimeFailedError(f"conflicting CDI specs for {name}")
+                found[name] = device["containerEdits"]
+        return found
+
+    def start(self, key: ContainerKey, load: Load | None) -> int:
+        """Let a created container run, with a process on its cards if it has a *load*."""
+        pid = next(self._pids)
+        self._running[key] = pid
+        folder = self._proc_root / str(pid)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup").write_text(f"0::/kubepods/burstable/pod{key.pod_uid}/{pid:064x}\n")
+        zeros = " 0" * _BEFORE_STARTTIME
+        (folder / "stat").write_text(f"{pid} (main) S{zeros} {pid * 100}\n")
+        if load is not None:
+            self._processes.write(
+                SimulatedProcess(
+                    pid=pid,
+                    cards=load.cards,
+                    used_mib=load.used_mib,
+                    busy_ratio=load.busy_ratio,
+                )
+            )
+        return pid
+
+    def stop(self, key: ContainerKey) -> None:
+        """End a container's process, if it runs."""
+        pid = self._running.pop(key, None)
+        if pid is None:
+            return
+        self._processes.remove(pid)
+        folder = self._proc_root / str(pid)
+        for file in ("cgroup", "stat"):
+            (folder / file).unlink(missing_ok=True)
+        folder.rmdir()
+
+    def stop_all(self, keys: Iterable[ContainerKey] = ()) -> None:
+        """End the containers *keys* names, or all."""
+        for key in list(keys) or list(self._running):
+            self.stop(key)

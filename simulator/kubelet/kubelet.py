@@ -1,0 +1,221 @@
+"""One node's kubelet, simulated around real protocols: a client of the API server like any other.
+
+Registers the node, serves the device-plugin and PodResources sockets, admits and starts the pods
+bound to the node, and does the container runtime's part: it reads the CDI specs and remembers what
+each container really got.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from fracgpu import names
+from kube.client import KubeClient
+from kube.events import EventRecorder
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import NODES, PODS
+from kube.objects import decode_object
+from process.clock import Clock
+from simulator.cards.simulated_cards import ProcessFolder
+from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
+from simulator.kubelet.device_manager import DeviceManager
+from simulator.kubelet.node_status import NodeStatus
+from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
+from simulator.kubelet.pod_status import PodSpec, read_pod_spec
+from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletFolders:
+    """Where a node's kubelet, runtime and agent meet."""
+
+    device_plugins: Path
+    pod_resources_socket: Path
+    cdi: Path
+    proc: Path
+    processes: Path
+
+    @classmethod
+    def under(cls, root: Path) -> "KubeletFolders":
+        """Lay them out below *root*; keep it short, a socket's path has at most 107 bytes."""
+        return cls(
+            device_plugins=root / "dp",
+            pod_resources_socket=root / "pr" / "kubelet.sock",
+            cdi=root / "cdi",
+            proc=root / "proc",
+            processes=root / "processes",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletConfig:
+    """How one simulated kubelet behaves.
+
+    Attributes:
+        labels: of the node; by default it shares its cards.
+        sync_s: longest time between two node status syncs.
+        list_ended_pods: list pods in PodResources that have ended, as kubelets before 1.34 do.
+    """
+
+    node: str
+    folders: KubeletFolders
+    labels: Mapping[str, str] = field(default_factory=lambda: {names.SHARE_LABEL: "true"})
+    timing: PodTiming = field(default_factory=PodTiming)
+    sync_s: float = 5.0
+    list_ended_pods: bool = False
+
+
+class Kubelet:
+    """A simulated kubelet; :meth:`run` it, and ask :meth:`truth` what containers really got.
+
+    Args:
+        client: of the API server.
+        clock: paces everything.
+        config: which node, where, and how.
+    """
+
+    def __init__(self, client: KubeClient, clock: Clock, config: KubeletConfig) -> None:
+        folders = config.folders
+        self._config = config
+        self._pods = Informer(
+            client,
+            PODS,
+            decode=read_pod_spec,
+            field_selector=f"spec.nodeName={config.node}",
+            on_change=self._changed,
+        )
+        self._nodes = Informer(
+            client,
+            NODES,
+            decode=_capacity_of,
+            field_selector=f"metadata.name={config.node}",
+            on_change=self._node_changed,
+        )
+        self.devices = DeviceManager(
+            folders.device_plugins, on_change=self._devices_changed, seed=config.node
+        )
+        self._status = NodeStatus(
+            client,
+            clock,
+            name=config.node,
+            labels=config.labels,
+            amounts=self.devices.amounts,
+            sync_s=config.sync_s,
+        )
+        self._pod_resources = PodResourcesServer(
+            folders.pod_resources_socket, pods=self._listed, devices=self.devices
+        )
+        processes = ProcessFolder(folders.processes)
+        processes.clear()
+        self.runtime = ContainerRuntime(
+            cdi_dir=folders.cdi, proc_root=folders.proc, processes=processes
+        )
+        self._parts = WorkerParts(
+            client=client,
+            clock=clock,
+            events=EventRecorder(client, "kubelet", clock, instance=config.node),
+            devices=self.devices,
+            runtime=self.runtime,
+            timing=config.timing,
+            node=config.node,
+        )
+        self._workers: dict[str, PodWorker] = {}
+        self._newcomers: asyncio.Queue[PodWorker] = asyncio.Queue()
+
+    @property
+    def node(self) -> str:
+        return self._config.node
+
+    async def run(self) -> None:
+        """Be the node's kubelet until cancelled.
+
+        Raises:
+            deviceplugin.kubelet.device_plugin.SocketError: a socket's path would be too long.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.devices.run(), name="device_manager")
+                group.create_task(self._pod_resources.run(), name="pod_resources")
+                group.create_task(self._status.run(), name="node_status")
+                group.create_task(self._nodes.run(), name="node")
+                group.create_task(self._pods.run(), name="pods")
+                while True:
+                    worker = await self._newcomers.get()
+                    group.create_task(self._work(worker), name=f"pod_{worker.pod.name}")
+        finally:
+            self.runtime.stop_all()
+
+    async def wait_ready(self) -> None:
+        """Wait until the node is in the API server; bound it with ``asyncio.timeout``."""
+        await self._status.ready.wait()
+
+    def truth(self) -> Mapping[str, Mapping[str, CreatedContainer]]:
+        """Tell what each container really got at its last start: pod UID → container → that."""
+        return {uid: dict(it.created) for uid, it in self._workers.items() if it.created}
+
+    def cards_of(self, pod_uid: str) -> Mapping[str, tuple[str, ...]]:
+        """Tell the UUIDs each container of a pod really sees, from its environment."""
+        worker = self._workers.get(pod_uid)
+        return {
+            container: visible_cards(created)
+            for container, created in (worker.created if worker else {}).items()
+        }
+
+    async def restart_container(self, pod_uid: str, container: str) -> None:
+        """End a running container and start it again, as after a crash.
+
+        Raises:
+            KeyError: no such pod runs here.
+        """
+        await self._workers[pod_uid].restart(container)
+
+    async def _work(self, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        finally:
+            self.devices.release(worker.pod.uid)
+            self._workers.pop(worker.pod.uid, None)
+
+    def _changed(self, change: Change[PodSpec]) -> None:
+        worker = self._workers.get(change.uid)
+        if worker is not None:
+            worker.update(change.object, gone=change.type is ChangeType.DELETED)
+        elif change.type is not ChangeType.DELETED and not change.object.ended:
+            worker = PodWorker(change.object, self._parts)
+            self._workers[change.uid] = worker
+            self._newcomers.put_nowait(worker)
+
+    def _node_changed(self, change: Change[Mapping[str, str]]) -> None:
+        gone = change.type is ChangeType.DELETED
+        self._status.seen(None if gone else change.object)
+
+    def _devices_changed(self) -> None:
+        self._status.wake()
+
+    def _listed(self) -> list[ListedPod]:
+        return [
+            ListedPod(
+                uid=worker.pod.uid,
+                namespace=worker.pod.namespace,
+                name=worker.pod.name,
+                containers=worker.pod.listed_containers,
+            )
+            for worker in self._workers.values()
+            if not worker.ended or self._config.list_ended_pods
+        ]
+
+
+def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
+    """Read the UUIDs of the cards that a container sees."""
+    text = created.env.get(names.ENV_VISIBLE_DEVICES, "")
+    return tuple(it for it in text.split(",") if it)
+
+
+def _capacity_of(body: bytes) -> Mapping[str, str]:
+    node = decode_object(body)
+    return (node.get("status") or {}).get("capacity") or {}

@@ -1,0 +1,254 @@
+"""Stands in for kube-scheduler: one profile, one extender, and an ordinary client of the API.
+
+It filters nodes as the real one's plug-ins would, asks the extender with the same JSON, and leaves
+the same events and conditions; it neither preempts nor scores by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from fracgpu import names
+from kube.client import KubeClient, PatchType
+from kube.errors import KubeError
+from kube.events import EventLevel, EventRecorder, Regarding
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import NODES, PODS
+from process.clock import Clock, wait_at_most
+from simulator.objects import Json, decode, format_time
+from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
+from simulator.scheduler.filters import NodeRoom, misfits, requests_of, sum_of
+from simulator.scheduler.scheduling_queue import SchedulingQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+log = structlog.get_logger()
+
+_LIVE_PODS: Final = "status.phase!=Succeeded,status.phase!=Failed"
+_LONGEST_WAIT_S: Final = 60.0
+
+
+class Unschedulable(Exception):  # noqa: N818 - an answer
+    """No node will do; ``str()`` is what FailedScheduling says."""
+
+
+class KubeScheduler:
+    """The scheduling loop.
+
+    Args:
+        client: reaches any API server.
+        clock: tells the time of backoffs and events.
+        extender_url: where ``/filter``, ``/prioritize`` and ``/bind`` are; asked for pods that
+            want gpu-mem.
+        scheduler_name: the profile; pods of another are left alone.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        extender_url: str,
+        scheduler_name: str = names.SCHEDULER_NAME,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._extender_url = extender_url
+        self._name = scheduler_name
+        self._queue = SchedulingQueue()
+        self._pods: dict[str, Json] = {}
+        self._assumed: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._events = EventRecorder(client, scheduler_name, clock)
+        self._node_informer = Informer(client, NODES, decode=decode, on_change=self._node_changed)
+        self._pod_informer = Informer(
+            client, PODS, decode=decode, field_selector=_LIVE_PODS, on_change=self._pod_changed
+        )
+
+    async def run(self) -> None:
+        """Schedule until cancelled; outages of the API server and the extender are waited out."""
+        async with (
+            ExtenderClient.open(self._extender_url) as extender,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(self._node_informer.run(), name="kube-scheduler nodes")
+            group.create_task(self._pod_informer.run(), name="kube-scheduler pods")
+            await self._node_informer.wait_synced()
+            await self._pod_informer.wait_synced()
+            while True:
+                uid = self._queue.next(now_s=self._clock.monotonic())
+                if uid is None:
+                    await self._wait()
+                else:
+                    await self._attempt(self._pods[uid], extender)
+
+    async def _wait(self) -> None:
+        self._changed.clear()
+        wait_s = self._queue.wait_s(now_s=self._clock.monotonic())
+        limit_s = min(_LONGEST_WAIT_S, max(0.01, wait_s))
+        await wait_at_most(self._clock, self._changed, limit_s=limit_s)
+
+    # -- what is known -------------------------------------------------------------------------
+
+    def _node_changed(self, _change: Change[Json]) -> None:
+        self._heard()
+
+    def _pod_changed(self, change: Change[Json]) -> None:
+        pod, uid = change.object, change.uid
+        if change.type is ChangeType.DELETED:
+            for known in (self._pods, self._assumed, self._noted):
+                known.pop(uid, None)
+            self._queue.remove(uid)
+        else:
+            self._pods[uid] = pod
+            if pod["spec"].get("nodeName"):
+                self._assumed.pop(uid, None)
+                self._noted.pop(uid, None)
+            if self._is_pending(pod) and uid not in self._assumed:
+                self._queue.add(uid, priority=pod["spec"].get("priority") or 0)
+            else:
+                self._queue.remove(uid)
+        self._heard()
+
+    def _heard(self) -> None:
+        self._queue.event()
+        self._changed.set()
+
+    def _is_pending(self, pod: Json) -> bool:
+        spec = pod["spec"]
+        return (
+            spec.get("schedulerName") == self._name
+            and not spec.get("nodeName")
+            and not spec.get("schedulingGates")
+            and "deletionTimestamp" not in pod["metadata"]
+        )
+
+    def _rooms(self) -> Iterable[NodeRoom]:
+        on_node: dict[str, list[Json]] = {}
+        for uid, pod in self._pods.items():
+            node = pod["spec"].get("nodeName") or self._assumed.get(uid)
+            if node:
+                on_node.setdefault(node, []).append(pod)
+        for key, node in sorted(self._node_informer.items().items()):
+            taken = sum_of(requests_of(pod) for pod in on_node.get(key.name, ()))
+            yield NodeRoom(node=node, taken=taken)
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    async def _attempt(self, pod: Json, extender: ExtenderClient) -> None:
+        uid: str = pod["metadata"]["uid"]
+        as_of = self._queue.news
+        try:
+            node = await self._choose(pod, extender)
+            await self._bind(pod, node, extender)
+        except Unschedulable as why:
+            self._queue.refused(uid, now_s=self._clock.monotonic(), as_of=as_of)
+            await self._note(pod, reason="Unschedulable", message=str(why))
+        except (ExtenderError, KubeError) as error:
+            self._assumed.pop(uid, None)
+            self._queue.erred(uid, now_s=self._clock.monotonic())
+            await self._note(pod, reason="SchedulerError", message=str(error))
+        else:
+            self._queue.remove(uid)
+            key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            log.info("pod_scheduled", pod=key, node=node)
+            note = f"Successfully assigned {key} to {node}"
+            await self._events.emit(_regarding(pod), reason="Scheduled", note=note)
+
+    async def _choose(self, pod: Json, extender: ExtenderClient) -> str:
+        refused: dict[str, tuple[str, ...]] = {}
+        fitting: list[str] = []
+        for room in self._rooms():
+            reasons = misfits(pod, room)
+            if reasons:
+                refused[room.name] = reasons
+            else:
+                fitting.append(room.name)
+        total = len(refused) + len(fitting)
+        if fitting and _wants_extender(pod):
+            answer = await extender.filter(pod, fitting)
+            refused |= {name: (why,) for name, why in answer.refused.items()}
+            fitting = list(answer.passed)
+        if not fitting:
+            raise Unschedulable(fit_error(refused, total=total))
+        if len(fitting) == 1 or not _wants_extender(pod):
+            return fitting[0]
+        scores: Mapping[str, int] = {}
+        try:
+            scores = await extender.prioritize(pod, fitting)
+        except ExtenderError as error:  # kube-scheduler, too, goes on without scores
+            log.warning("prioritize_failed", error=str(error))
+        return max(fitting, key=lambda name: scores.get(name, 0))  # of equals, the first by name
+
+    async def _bind(self, pod: Json, node: str, extender: ExtenderClient) -> None:
+        meta = pod["metadata"]
+        # From here on the pod counts on its node; the informer will confirm it.
+        self._assumed[meta["uid"]] = node
+        if _wants_extender(pod):
+            await extender.bind(pod, node)
+            return
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"metadata": {"uid": meta["uid"]}, "target": target}
+        await self._client.bind(binding, namespace=meta["namespace"], name=meta["name"])
+
+    async def _note(self, pod: Json, *, reason: str, message: str) -> None:
+        """Say why the pod waits, in its status and in an event; the same thing only once."""
+        meta = pod["metadata"]
+        uid: str = meta["uid"]
+        if self._noted.get(uid) == message or uid not in self._pods:
+            return
+        self._noted[uid] = message
+        key = f"{meta['namespace']}/{meta['name']}"
+        log.info("pod_not_scheduled", pod=key, reason=reason, message=message)
+        await self._events.emit(
+            _regarding(pod), reason="FailedScheduling", note=message, level=EventLevel.WARNING
+        )
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": format_time(self._clock.now()),
+        }
+        try:
+            await self._client.patch(
+                PODS,
+                meta["name"],
+                {"metadata": {"uid": uid}, "status": {"conditions": [condition]}},
+                namespace=meta["namespace"],
+                subresource="status",
+                how=PatchType.STRATEGIC,
+            )
+        except KubeError as error:
+            self._noted.pop(uid, None)
+            log.warning("condition_not_written", pod=key, error=str(error))
+
+
+def fit_error(refused: Mapping[str, tuple[str, ...]], *, total: int) -> str:
+    """Write kube-scheduler's sentence: each reason after the number of nodes that give it."""
+    counted = Counter(reason for reasons in refused.values() for reason in reasons)
+    if not counted:
+        return "no nodes available to schedule pods"
+    parts = sorted(f"{count} {reason}" for reason, count in counted.items())
+    return f"0/{total} nodes are available: {', '.join(parts)}."
+
+
+def _wants_extender(pod: Json) -> bool:
+    """Tell whether a container of the pod has the extender's managed resource."""
+    spec = pod["spec"]
+    return any(
+        names.GPU_MEM in ((container.get("resources") or {}).get(part) or {})
+        for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+        for part in ("requests", "limits")
+    )
+
+
+def _regarding(pod: Json) -> Regarding:
+    meta = pod["metadata"]
+    return Regarding(kind=PODS, name=meta["name"], namespace=meta["namespace"], uid=meta["uid"])

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from simulator.apiserver.admission.match_conditions import ConditionError, all_hold, fault
+
+POD = {
+    "metadata": {"name": "a", "annotations": {"fracgpu.io/fraction": "0.5"}},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"a/b": "1"}}}]},
+}
+VARIABLES = {"object": POD, "oldObject": None, "request": {"operation": "CREATE"}}
+WANTS_A_CARD = (
+    "has(object.metadata.annotations) && "
+    "object.metadata.annotations.exists(k, k.startsWith('fracgpu.io/'))"
+)
+
+
+def holds(*expressions: str) -> bool:
+    conditions = [{"name": f"c{i}", "expression": text} for i, text in enumerate(expressions)]
+    return all_hold(conditions, VARIABLES)
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        (WANTS_A_CARD, True),
+        ("request.operation == 'CREATE' && oldObject == null", True),
+        ("object.spec.containers.exists(c, 'a/b' in c.resources.limits)", True),
+        ("has(object.spec.nodeName)", False),
+        ("object.metadata.name.matches('^b')", False),
+    ],
+)
+def test_conditions_see_the_object_the_old_one_and_the_request(
+    expression: str, wanted: bool
+) -> None:
+    assert fault(expression) == ""
+    assert holds(expression) is wanted
+
+
+def test_all_must_hold_and_none_is_no_condition() -> None:
+    assert holds()
+    assert holds("true", "1 == 1")
+    assert not holds("true", "false")
+
+
+def test_one_that_is_false_decides_even_beside_one_that_fails() -> None:
+    broken = "object.spec.gone == 1"
+
+    assert not holds(broken, "false")
+    with pytest.raises(ConditionError, match=r"c0: .*gone"):
+        holds(broken, "true")
+
+
+def test_an_answer_that_is_not_yes_or_no_is_an_error() -> None:
+    with pytest.raises(ConditionError, match="must evaluate to bool"):
+        holds("object.metadata.name")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "object.metadata.name ==",
+        "",
+        "object.?spec.hasValue()",
+        "quantity('1Gi').isGreaterThan(quantity('1Mi'))",
+        "authorizer.group('').resource('pods').check('get').allowed()",
+        "foo(1) == 1",
+    ],
+)
+def test_what_cannot_be_evaluated_here_is_told_before_it_is_stored(expression: str) -> None:
+    assert "compilation failed" in fault(expression)
+
+
+def test_a_call_inside_a_string_is_no_call() -> None:
+    assert fault("object.metadata.name == 'quantity(1)'") == ""

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from simulator.apiserver.admission.matching import faults, hooks_for
+from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
+from simulator.apiserver.apimachinery.resources import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    Resource,
+)
+from simulator.apiserver.apimachinery.storage import Key, Store
+from simulator.objects import Json
+
+RULE = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+    "scope": "*",
+}
+
+
+def a_webhook(name: str = "a.example.org", **parts: Any) -> Json:
+    return {
+        "name": name,
+        "clientConfig": {"url": "https://127.0.0.1:1/"},
+        "rules": [RULE],
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "timeoutSeconds": 10,
+        **parts,
+    }
+
+
+def called(
+    *webhooks: Json,
+    resource: Resource = PODS,
+    subresource: str = "",
+    operation: Operation = Operation.CREATE,
+    labels: Json | None = None,
+) -> list[str]:
+    """Names of the webhooks that a request of an object in namespace ml concerns."""
+    store = Store()
+    for number, webhook in enumerate(webhooks):
+        value = {"metadata": {"name": f"w{number}"}, "webhooks": [webhook]}
+        store.write(Key(VALIDATING_WEBHOOKS.storage, "", f"w{number}"), value, expected=0)
+    namespace = {"metadata": {"name": "ml", "labels": {"team": "ml"}}}
+    store.write(Key("namespaces", "", "ml"), namespace, expected=0)
+    attributes = Attributes(
+        target=Target(
+            resource=resource,
+            namespace="ml" if resource.namespaced else "",
+            name="a",
+            subresource=subresource,
+        ),
+        operation=operation,
+        kind=(resource.group, resource.version, resource.kind),
+        value={"metadata": {"name": "a", "labels": labels or {}}},
+        before=None,
+        context=Context(),
+    )
+    return [hook.name for hook in hooks_for(store, VALIDATING_WEBHOOKS, attributes)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked"),
+    [
+        ({}, True),
+        ({"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"]}, True),
+        ({"resources": ["*"]}, True),
+        ({"resources": ["*/*"]}, True),
+        ({"resources": ["pods/*"]}, True),
+        ({"resources": ["pods/status"]}, False),
+        ({"resources": ["nodes"]}, False),
+        ({"apiGroups": ["apps"]}, False),
+        ({"apiVersions": ["v2"]}, False),
+        ({"operations": ["UPDATE", "DELETE"]}, False),
+        ({"scope": "Namespaced"}, True),
+        ({"scope": "Cluster"}, False),
+    ],
+)
+def test_rules_say_who_is_asked(rule: Json, asked: bool) -> None:
+    assert bool(called(a_webhook(rules=[{**RULE, **rule}]))) is asked
+
+
+@pytest.mark.parametrize(
+    ("pattern", "asked"),
+    [("pods", False), ("*", False), ("pods/status", True), ("*/status", True), ("*/*", True)],
+)
+def test_a_subresource_is_named_by_itself(pattern: str, asked: bool) -> None:
+    webhook = a_webhook(rules=[{**RULE, "resources": [pattern]}])
+
+    assert bool(called(webhook, subresource="status")) is asked
+
+
+def test_selectors_narrow_by_object_and_namespace() -> None:
+    gold = {"matchLabels": {"tier": "gold"}}
+    ours = {"matchLabels": {"team": "ml"}}
+    theirs = {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["ml"]}]}
+
+    assert called(a_webhook(objectSelector=gold), labels={"tier": "gold"})
+    assert not called(a_webhook(objectSelector=gold))
+    assert called(a_webhook(namespaceSelector=ours))
+    assert not called(a_webhook(namespaceSelector=theirs))
+
+
+def test_a_namespace_is_selected_by_its_own_labels_and_a_node_by_none() -> None:
+    anything = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
+    webhook = a_webhook(rules=[anything], namespaceSelector={"matchLabels": {"team": "ml"}})
+
+    assert called(webhook, resource=NODES)
+    assert not called(webhook, resource=NAMESPACES)
+    assert called(webhook, resource=NAMESPACES, labels={"team": "ml"})
+    assert called(webhook, resource=DEPLOYMENTS)
+
+
+def test_webhook_configurations_are_nobodys_business() -> None:
+    anything = {**RULE, "apiGroups": ["*"], "resources": ["*"]}
+
+    assert not called(a_webhook(rules=[anything]), resource=VALIDATING_WEBHOOKS)
+
+
+def test_webhooks_are_called_in_the_order_of_their_configurations() -> None:
+    names = [f"{letter}.example.org" for letter in "cab"]
+
+    assert called(*(a_webhook(name) for name in names)) == names
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, None),
+        ({"name": "short.name"}, "name"),
+        ({"admissionReviewVersions": ["v2"]}, "admissionReviewVersions"),
+        ({"sideEffects": "Some"}, "sideEffects"),
+        ({"failurePolicy": "Maybe"}, "failurePolicy"),
+        ({"timeoutSeconds": 31}, "timeoutSeconds"),
+        ({"timeoutSeconds": 0}, "timeoutSeconds"),
+        ({"clientConfig": {}}, "clientConfig"),
+        ({"clientConfig": {"url": "http://x/"}}, "clientConfig.url"),
+        ({"clientConfig": {"service": {"name": "s"}}}, "clientConfig.service"),
+        ({"clientConfig": {"url": "https://x/", "caBundle": "!!"}}, "clientConfig.caBundle"),
+        (
+            {"matchConditions": [{"name": "x", "expression": "nope("}]},
+            "matchConditions[0].expression",
+        ),
+    ],
+)
+def test_a_configuration_is_checked_before_it_is_stored(change: Json, field: str | None) -> None:
+    configuration = {"webhooks": [a_webhook(**change)]}
+
+    found = [fault.field for fault in faults(configuration, services_resolve=False)]
+
+    assert found == ([f"webhooks[0].{field}"] if field else [])
+
+
+def test_a_service_is_accepted_where_it_can_be_reached() -> None:
+    webhook = a_webhook(clientConfig={"service": {"name": "s", "namespace": "n"}})
+
+    assert not list(faults({"webhooks": [webhook]}, services_resolve=True))
+
+
+def test_two_webhooks_of_one_name_and_a_missing_promise_are_told() -> None:
+    webhook = a_webhook()
+    del webhook["sideEffects"]
+
+    found = list(faults({"webhooks": [webhook, a_webhook()]}, services_resolve=False))
+
+    assert [fault.reason for fault in found] == ["FieldValueRequired", "FieldValueDuplicate"]

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import base64
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from simulator.apiserver.admission.webhooks import Call, CallError, WebhookAdmission
+from simulator.apiserver.apimachinery.errors import ApiError
+from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation
+from simulator.apiserver.apimachinery.resources import MUTATING_WEBHOOKS, PODS, VALIDATING_WEBHOOKS
+from simulator.apiserver.apimachinery.storage import Key, Store
+from simulator.objects import Json, decode, encode
+from tests.simulator.apiserver.admission.test_matching import RULE, a_webhook
+from tests.simulator.world import a_pod, at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from simulator.apiserver.apimachinery.resources import Resource
+
+Answer = dict[str, Any] | bytes | Exception
+
+
+class Webhooks:
+    """Answers each URL as the test says, and keeps every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.answers: dict[str, Answer] = {}
+
+    async def post(self, call: Call) -> bytes:
+        self.calls.append(call)
+        answer = self.answers.get(call.url.partition("?")[0], {"allowed": True})
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, bytes):
+            return answer
+        uid = decode(call.body)["request"]["uid"]
+        return encode(review({"uid": uid, **answer}))
+
+    @property
+    def requests(self) -> list[Json]:
+        return [decode(call.body)["request"] for call in self.calls]
+
+
+def review(response: Json | None) -> Json:
+    return {
+        "kind": "AdmissionReview",
+        "apiVersion": "admission.k8s.io/v1",
+        "response": response,
+    }
+
+
+class World:
+    """An admission over a store, with webhooks by the names of their hosts."""
+
+    def __init__(self, *, resolve: Callable[[str, str, int], str] | None = None) -> None:
+        self.store = Store()
+        self.webhooks = Webhooks()
+        rng = random.Random(1)  # noqa: S311 - uids of reviews, nothing secret
+        self.admission = WebhookAdmission(self.store, self.webhooks, rng, resolve_service=resolve)
+
+    def add(
+        self, host: str, answer: Answer, kind: Resource = MUTATING_WEBHOOKS, /, **parts: Any
+    ) -> None:
+        webhook = a_webhook(f"{host}.example.org", **parts)
+        webhook.setdefault("clientConfig", {})
+        if "clientConfig" not in parts:
+            webhook["clientConfig"] = {"url": f"https://{host}/"}
+        value = {"metadata": {"name": host}, "webhooks": [webhook]}
+        self.store.write(Key(kind.storage, "", host), value, expected=0)
+        self.webhooks.answers[f"https://{host}/"] = answer
+
+    async def mutate(self, **parts: Any) -> Json:
+        return await self.admission.mutate(asked(**parts))
+
+    async def validate(self, **parts: Any) -> None:
+        await self.admission.validate(asked(**parts))
+
+
+def asked(**parts: Any) -> Attributes:
+    given: dict[str, Any] = {
+        "target": at(PODS, "a"),
+        "operation": Operation.CREATE,
+        "kind": ("", "v1", "Pod"),
+        "value": a_pod(),
+        "before": None,
+        "context": Context(),
+        **parts,
+    }
+    return Attributes(**given)
+
+
+def patching(*steps: Json) -> Json:
+    patch = base64.b64encode(encode(steps)).decode()
+    return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+
+
+def labelling(key: str) -> Json:
+    return patching({"op": "add", "path": "/metadata/labels", "value": {key: "x"}})
+
+
+async def test_without_webhooks_the_object_is_handed_back_as_it_is() -> None:
+    attributes = asked()
+
+    assert await World().admission.mutate(attributes) is attributes.value
+
+
+async def test_each_webhook_sees_what_the_one_before_it_made() -> None:
+    world = World()
+    world.add("a", labelling("first"))
+    world.add("b", patching({"op": "add", "path": "/metadata/labels/second", "value": "y"}))
+
+    value = await world.mutate()
+
+    assert value["metadata"]["labels"] == {"first": "x", "second": "y"}
+    assert world.webhooks.requests[1]["object"]["metadata"]["labels"] == {"first": "x"}
+
+
+async def test_a_review_tells_who_does_what_to_which() -> None:
+    world = World()
+    world.add("a", {"allowed": True})
+
+    await world.mutate(context=Context(dry_run=True))
+
+    (request,) = world.webhooks.requests
+    assert request["kind"] == {"group": "", "version": "v1", "kind": "Pod"}
+    assert request["resource"] == {"group": "", "version": "v1", "resource": "pods"}
+    assert (request["name"], request["namespace"]) == ("a", "default")
+    assert request["operation"] == "CREATE"
+    assert request["dryRun"] is True
+    assert request["userInfo"]["username"] == "kubernetes-admin"
+    assert request["object"]["kind"] == "Pod"
+    assert request["oldObject"] is None
+    (call,) = world.webhooks.calls
+    assert call.url.endswith("/?timeout=10s")
+    assert call.timeout_s == 10
+
+
+async def test_a_refusal_is_told_in_the_webhooks_words_and_code() -> None:
+    world = World()
+    status = {"message": "no such fraction", "code": 422, "reason": "Invalid"}
+    world.add("a", {"allowed": False, "status": status})
+
+    with pytest.raises(ApiError) as caught:
+        await world.mutate()
+
+    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
+    assert caught.value.message == (
+        'admission webhook "a.example.org" denied the request: no such fraction'
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (None, 400, "without explanation"),
+        ({"code": 200}, 400, "without explanation"),
+        ({"reason": "Forbidden"}, 400, "denied the request: Forbidden"),
+    ],
+)
+async def test_a_refusal_without_words_is_a_refusal(
+    status: Json | None, code: int, words: str
+) -> None:
+    world = World()
+    world.add("a", {"allowed": False, "status": status})
+
+    with pytest.raises(ApiError, match=words) as caught:
+        await world.mutate()
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CallError("failed to call webhook: no route"),
+        b"not json",
+        b"[]",
+        encode({"kind": "Other"}),
+        encode(review(None)),
+        encode(review({"uid": "another", "allowed": True})),
+        {"allowed": True, "patch": "W10=", "patchType": "Other"},
+    ],
+    ids=["away", "no-json", "list", "kind", "empty", "uid", "patch-type"],
+)
+async def test_a_webhook_that_cannot_be_understood_fails_as_its_policy_says(answer: Answer) -> None:
+    closed, opened = World(), World()
+    closed.add("a", answer, failurePolicy="Fail")
+    opened.add("a", answer, failurePolicy="Ignore")
+
+    with pytest.raises(ApiError, match=r'failed calling webhook "a.example.org"') as caught:
+        await closed.mutate()
+    assert caught.value.code == 500
+    assert await opened.mutate() == a_pod()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        patching({"op": "remove", "path": "/gone"}),
+        {"allowed": True, "patchType": "JSONPatch", "patch": "!!"},
+        patching({"op": "replace", "path": "", "value": []}),
+    ],
+)
+async def test_a_patch_that_does_not_apply_fails_whatever_the_policy(answer: Answer) -> None:
+    world = World()
+    world.add("a", answer, failurePolicy="Ignore")
+
+    with pytest.raises(ApiError) as caught:
+        await world.mutate()
+    assert caught.value.code == 500
+
+
+async def test_warnings_go_back_to_the_client_even_with_a_refusal() -> None:
+    world, context = World(), Context()
+    world.add("a", {"allowed": True, "warnings": ["one"]})
+    world.add("b", {"allowed": False, "warnings": ["two"]})
+
+    with pytest.raises(ApiError):
+        await world.mutate(context=context)
+
+    assert context.warnings == ["one", "two"]
+
+
+async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts() -> None:
+    world = World()
+    world.add("a", {"allowed": True}, VALIDATING_WEBHOOKS)
+    world.add("b", {"allowed": False, "status": {"message": "b"}}, VALIDATING_WEBHOOKS)
+    world.add("c", {"allowed": False, "status": {"message": "c"}}, VALIDATING_WEBHOOKS)
+
+    with pytest.raises(ApiError, match="denied the request: b"):
+        await world.validate()
+
+    assert len(world.webhooks.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("expression", "calls"),
+    [
+        ("object.metadata.name == 'a'", 1),
+        ("object.metadata.name == 'b'", 0),
+        ("request.operation == 'DELETE'", 0),
+        ("request.userInfo.username == 'kubernetes-admin'", 1),
+    ],
+)
+async def test_match_conditions_are_asked_before_the_webhook(expression: str, calls: int) -> None:
+    world = World()
+    world.add("a", {"allowed": True}, matchConditions=[{"name": "c", "expression": expression}])
+
+    await world.mutate()
+
+    assert len(world.webhooks.calls) == calls
+
+
+async def test_a_condition_that_fails_fails_as_the_policy_says() -> None:
+    broken = [{"name": "c", "expression": "object.spec.gone == 1"}]
+    closed, opened = World(), World()
+    closed.add("a", {"allowed": True}, matchConditions=broken, failurePolicy="Fail")
+    opened.add("a", {"allowed": True}, matchConditions=broken, failurePolicy="Ignore")
+
+    with pytest.raises(ApiError) as caught:
+        await closed.mutate()
+    assert caught.value.code == 403
+    await opened.mutate()
+    assert closed.webhooks.calls == opened.webhooks.calls == []
+
+
+async def test_a_service_is_called_where_it_resolves_by_the_name_of_its_certificate() -> None:
+    world = World(resolve=lambda namespace, name, port: f"https://{name}-{namespace}:{port}")
+    service = {"namespace": "fracgpu-system", "name": "webhook", "port": 443, "path": "/mutate"}
+    world.add("a", {"allowed": True}, clientConfig={"service": service})
+
+    await world.mutate()
+
+    (call,) = world.webhooks.calls
+    assert call.url == "https://webhook-fracgpu-system:443/mutate?timeout=10s"
+    assert call.server_name == "webhook.fracgpu-system.svc"
+
+
+async def test_a_deletion_shows_what_goes_and_cannot_be_patched() -> None:
+    world = World()
+    rules = [{**RULE, "operations": ["DELETE"]}]
+    world.add("a", {"allowed": True}, VALIDATING_WEBHOOKS, rules=rules)
+
+    await world.validate(operation=Operation.DELETE, value=None, before=a_pod())
+
+    (request,) = world.webhooks.requests
+    assert request["object"] is None
+    assert request["oldObject"]["metadata"]["name"] == "a"
+
+
+def test_only_webhook_configurations_are_checked() -> None:
+    world = World()
+    bad: Json = {"webhooks": [{"name": "x"}]}
+
+    assert world.admission.check(PODS, bad) == ()
+    assert world.admission.check(VALIDATING_WEBHOOKS, bad)

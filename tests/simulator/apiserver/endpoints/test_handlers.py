@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from simulator.apiserver.apimachinery.storage import Store
+from simulator.apiserver.endpoints.handlers import Reply, Request, Rest
+from simulator.apiserver.registry.registry import Registry
+from simulator.objects import Json, decode, encode
+from tests.fakes.clock import VirtualClock
+from tests.simulator.world import Consent, a_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POD_PATH = "/api/v1/namespaces/default/pods"
+
+
+class Caller:
+    """Sends requests without HTTP."""
+
+    def __init__(self) -> None:
+        self.admission = Consent()
+        registry = Registry(Store(), self.admission, VirtualClock(), random.Random(1))  # noqa: S311
+        self.rest = Rest(registry)
+
+    async def __call__(self, method: str, path: str, body: Any = None, **parts: Any) -> Reply:
+        path, _, query = path.partition("?")
+        pairs = dict(part.partition("=")[::2] for part in query.split("&") if part)
+        data = b"" if body is None else encode(body)
+        request = Request(method=method, path=path, query=pairs, body=data, **parts)
+        return await self.rest.handle(request)
+
+
+@pytest.fixture
+async def call() -> Caller:
+    caller = Caller()
+    await caller("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
+    return caller
+
+
+def body_of(reply: Reply) -> Json:
+    found: Json = decode(reply.body)
+    return found
+
+
+async def test_an_object_lives_by_the_verbs(call: Caller) -> None:
+    made = await call("POST", POD_PATH, a_pod())
+    read = await call("GET", f"{POD_PATH}/a")
+    listed = await call("GET", POD_PATH)
+    everywhere = await call("GET", "/api/v1/pods")
+    gone = await call("DELETE", f"{POD_PATH}/a")
+    missing = await call("GET", f"{POD_PATH}/a")
+
+    assert [r.code for r in (made, read, listed, everywhere, gone, missing)] == [
+        201, 200, 200, 200, 200, 404,
+    ]  # fmt: skip
+    assert body_of(made) == body_of(read)
+    assert "kind" not in body_of(listed)["items"][0]
+    assert body_of(listed) == body_of(everywhere)
+    assert body_of(gone)["kind"] == "Pod"
+
+
+async def test_other_kinds_are_deleted_with_a_status(call: Caller) -> None:
+    path = "/api/v1/namespaces/default/configmaps"
+    made = body_of(await call("POST", path, {"metadata": {"name": "c"}}))
+
+    status = body_of(await call("DELETE", f"{path}/c"))
+
+    assert status["status"] == "Success"
+    assert status["details"] == {
+        "name": "c",
+        "kind": "configmaps",
+        "uid": made["metadata"]["uid"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", "/apis/example.org/v1/things", 404),
+        ("GET", "/api/v1/things", 404),
+        ("GET", "/api/v1/namespaces/default/nodes", 404),
+        ("GET", "/api/v1/pods/a", 404),
+        ("GET", f"{POD_PATH}/a/nothing", 404),
+        ("GET", f"{POD_PATH}/a/status/x", 404),
+        ("PUT", POD_PATH, 405),
+        ("POST", "/api/v1/pods", 405),
+        ("POST", f"{POD_PATH}/a", 405),
+        ("DELETE", f"{POD_PATH}/a/status", 405),
+        ("GET", f"{POD_PATH}/a/binding", 405),
+        ("GET", f"{POD_PATH}?fieldSelector=spec.x=1", 400),
+        ("GET", f"{POD_PATH}?labelSelector=a b c", 400),
+        ("GET", f"{POD_PATH}?limit=x", 400),
+        ("GET", f"{POD_PATH}?resourceVersion=x", 400),
+        ("GET", f"{POD_PATH}?watch=true&timeoutSeconds=-1", 400),
+    ],
+)
+async def test_what_cannot_be_answered_has_its_code(
+    call: Caller, method: str, path: str, code: int
+) -> None:
+    assert (await call(method, path, {"metadata": {}} if method != "GET" else None)).code == code
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/apis", "/api/v1"])
+async def test_probes_and_discovery_answer(call: Caller, path: str) -> None:
+    assert (await call("GET", path)).code == 200
+
+
+async def test_a_namespace_is_not_taken_for_a_prefix(call: Caller) -> None:
+    whole = await call("GET", "/api/v1/namespaces/default")
+    patched = await call(
+        "PATCH",
+        "/api/v1/namespaces/default",
+        {"metadata": {"labels": {"a": "b"}}},
+        content_type="application/merge-patch+json",
+    )
+
+    assert body_of(whole)["kind"] == "Namespace"
+    assert body_of(patched)["metadata"]["labels"]["a"] == "b"
+
+
+async def test_both_kinds_of_events_are_one(call: Caller) -> None:
+    v1 = "/apis/events.k8s.io/v1/namespaces/default/events"
+    event = {
+        "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "name": "a", "namespace": "default"},
+        "note": "text",
+    }
+    await call("POST", v1, event)
+
+    core = body_of(await call("GET", "/api/v1/namespaces/default/events/e"))
+    merge = "application/merge-patch+json"
+    await call("PATCH", f"{v1}/e", {"note": "other"}, content_type=merge)
+
+    assert core["message"] == "text"
+    assert core["involvedObject"]["name"] == "a"
+    assert body_of(await call("GET", f"{v1}/e"))["note"] == "other"
+
+
+async def test_delete_options_come_in_the_body_or_the_query(call: Caller) -> None:
+    await call("POST", POD_PATH, a_pod(nodeName="n1"))
+
+    by_query = await call("DELETE", f"{POD_PATH}/a?gracePeriodSeconds=20")
+    by_body = await call("DELETE", f"{POD_PATH}/a", {"gracePeriodSeconds": 10})
+    refused = await call("DELETE", f"{POD_PATH}/a", {"preconditions": {"uid": "x"}})
+    dry = await call("DELETE", f"{POD_PATH}/a?dryRun=All", {"gracePeriodSeconds": 0})
+
+    assert body_of(by_query)["metadata"]["deletionGracePeriodSeconds"] == 20
+    assert body_of(by_body)["metadata"]["deletionGracePeriodSeconds"] == 10
+    assert refused.code == 409
+    assert dry.code == 200
+    assert (await call("GET", f"{POD_PATH}/a")).code == 200
+
+
+async def test_a_collection_is_deleted_by_its_selection(call: Caller) -> None:
+    for name in ("a", "b"):
+        pod = a_pod(name)
+        pod["metadata"]["labels"] = {"name": name}
+        await call("POST", POD_PATH, pod)
+
+    await call("DELETE", f"{POD_PATH}?labelSelector=name=a")
+
+    items = body_of(await call("GET", POD_PATH))["items"]
+    assert [item["metadata"]["name"] for item in items] == ["b"]
+
+
+async def test_a_lease_may_be_made_by_an_update(call: Caller) -> None:
+    path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
+    lease = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}}
+
+    made = await call("PUT", path, lease)
+    blind = await call("PUT", path, lease)
+
+    assert (made.code, blind.code) == (201, 422)
+
+
+async def test_warnings_and_retry_after_are_part_of_the_answer(call: Caller) -> None:
+    def warn(attributes: Any) -> None:
+        attributes.context.warnings.append("mind the gap")
+
+    call.admission.mutate = warned(call.admission.mutate, warn)  # type: ignore[method-assign]
+
+    reply = await call("POST", POD_PATH, a_pod())
+
+    assert reply.warnings == ("mind the gap",)
+
+
+def warned(inner: Any, warn: Callable[[Any], None]) -> Any:
+    async def mutate(attributes: Any) -> Json:
+        warn(attributes)
+        value: Json = await inner(attributes)
+        return value
+
+    return mutate
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH"])
+async def test_a_scale_is_read_and_written(call: Caller, method: str) -> None:
+    labels = {"app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    await call("POST", path, {"metadata": {"name": "d"}, "spec": spec})
+    kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    wanted = None if method == "GET" else {"spec": {"replicas": 4}}
+
+    scale = body_of(await call(method, f"{path}/d/scale", wanted, content_type=kind))
+
+    assert scale["kind"] == "Scale"
+    assert scale["spec"]["replicas"] == (1 if method == "GET" else 4)

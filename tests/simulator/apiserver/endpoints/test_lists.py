@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+
+from simulator.apiserver.apimachinery.errors import ApiError
+from simulator.apiserver.apimachinery.field_selectors import parse_label_selector
+from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.resources import PODS
+from simulator.apiserver.apimachinery.storage import Key, Store
+from simulator.apiserver.endpoints.lists import Lister, ListOptions
+from simulator.objects import Json, decode
+
+
+def a_store(*names: str) -> Store:
+    store = Store()
+    for name in names:
+        value: Json = {"metadata": {"name": name, "labels": {"name": name}}}
+        store.write(Key("pods", "default", name), value, expected=0)
+    return store
+
+
+def page(lister: Lister, **options: object) -> Json:
+    found: Json = decode(lister.page(PODS, ListOptions(**options)))  # type: ignore[arg-type]
+    return found
+
+
+def names(listed: Json) -> list[str]:
+    return [item["metadata"]["name"] for item in listed["items"]]
+
+
+def test_a_whole_list_has_the_revision_of_the_store() -> None:
+    store = a_store("b", "a")
+
+    listed = page(Lister(store))
+
+    assert (listed["kind"], listed["apiVersion"]) == ("PodList", "v1")
+    assert listed["metadata"] == {"resourceVersion": str(store.revision)}
+    assert names(listed) == ["a", "b"]
+
+
+def test_pages_show_one_moment_whatever_is_written_between_them() -> None:
+    store = a_store("a", "b", "c")
+    lister = Lister(store)
+    first = page(lister, limit=2)
+    store.write(Key("pods", "default", "bb"), {"metadata": {"name": "bb"}}, expected=0)
+
+    second = page(lister, limit=2, token=first["metadata"]["continue"])
+
+    assert names(first) == ["a", "b"]
+    assert first["metadata"]["remainingItemCount"] == 1
+    assert names(second) == ["c"]
+    assert "continue" not in second["metadata"]
+    assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+def test_a_page_may_be_asked_for_again() -> None:
+    lister = Lister(a_store("a", "b"))
+    token = page(lister, limit=1)["metadata"]["continue"]
+
+    assert names(page(lister, token=token)) == names(page(lister, token=token)) == ["b"]
+
+
+def test_a_selected_list_does_not_say_how_many_are_left() -> None:
+    selection = Selection(labels=parse_label_selector("name in (a, b)"))
+
+    listed = page(Lister(a_store("a", "b", "c")), limit=1, selection=selection)
+
+    assert names(listed) == ["a"]
+    assert "remainingItemCount" not in listed["metadata"]
+
+
+def test_a_forgotten_page_is_gone_and_a_broken_token_is_told() -> None:
+    lister = Lister(a_store("a", "b"))
+    token = page(lister, limit=1)["metadata"]["continue"]
+    lister.forget()
+
+    with pytest.raises(ApiError) as gone:
+        page(lister, token=token)
+    assert (gone.value.code, gone.value.reason) == (410, "Expired")
+    for broken in ("abc", "eyJ9", "bnVsbA=="):
+        with pytest.raises(ApiError, match="continue key is not valid"):
+            page(lister, token=broken)
+
+
+def test_only_so_many_paged_lists_are_remembered() -> None:
+    lister = Lister(a_store("a", "b"))
+    tokens = [page(lister, limit=1)["metadata"]["continue"] for _ in range(101)]
+
+    with pytest.raises(ApiError, match="too old"):
+        page(lister, token=tokens[0])
+    assert names(page(lister, token=tokens[1])) == ["b"]
+
+
+def test_a_moment_to_come_is_a_timeout_and_one_gone_by_is_gone() -> None:
+    store = a_store("a", "b")
+    lister = Lister(store)
+
+    with pytest.raises(ApiError) as future:
+        page(lister, at=store.revision + 1)
+    with pytest.raises(ApiError) as past:
+        page(lister, at=store.revision - 1, exact=True)
+
+    assert (future.value.code, past.value.code) == (504, 410)
+    assert names(page(lister, at=store.revision - 1)) == ["a", "b"]
+    assert names(page(lister, at=store.revision, exact=True)) == ["a", "b"]

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Any
+
+from simulator.apiserver.apimachinery.field_selectors import parse_label_selector
+from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.resources import PODS
+from simulator.apiserver.apimachinery.storage import Key, Store
+from simulator.apiserver.endpoints.watches import WatchOptions, watch
+from simulator.objects import Json, decode
+
+
+def put(store: Store, name: str = "a", **labels: str) -> int:
+    key = Key("pods", "default", name)
+    found = store.get(key)
+    value: Json = {"metadata": {"name": name, "namespace": "default", "labels": labels}}
+    return store.write(key, value, expected=found.revision if found else 0).revision
+
+
+async def take(store: Store, count: int, **options: Any) -> list[Json]:
+    """Read *count* events, or fewer if the watch ends first."""
+    seen: list[Json] = []
+    async with asyncio.timeout(5), aclosing(watch(store, PODS, WatchOptions(**options))) as lines:
+        async for line in lines:
+            seen.append(decode(line))
+            if len(seen) == count:
+                break
+    return seen
+
+
+def told(events: list[Json]) -> list[tuple[str, str]]:
+    return [(e["type"], e["object"]["metadata"]["resourceVersion"]) for e in events]
+
+
+async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
+    store = Store()
+    first, second = put(store, "a"), put(store, "b")
+
+    assert told(await take(store, 2)) == [("ADDED", str(first)), ("ADDED", str(second))]
+
+
+async def test_a_watch_from_a_version_starts_after_it() -> None:
+    store = Store()
+    first, second = put(store), put(store)
+
+    (event,) = await take(store, 1, after=first)
+
+    assert told([event]) == [("MODIFIED", str(second))]
+    assert (event["object"]["kind"], event["object"]["apiVersion"]) == ("Pod", "v1")
+
+
+async def test_an_object_enters_and_leaves_a_selection() -> None:
+    store = Store()
+    start = put(store, phase="old")
+    versions = [put(store, phase="new"), put(store, phase="new", x="y"), put(store, phase="old")]
+    selection = Selection(labels=parse_label_selector("phase=new"))
+
+    events = await take(store, 3, after=start, selection=selection)
+
+    assert told(events) == list(
+        zip(["ADDED", "MODIFIED", "DELETED"], map(str, versions), strict=True)
+    )
+    # The last state that matched is what leaves, at the revision of the change.
+    assert events[2]["object"]["metadata"]["labels"] == {"phase": "new", "x": "y"}
+
+
+async def test_what_never_matched_is_never_told() -> None:
+    store = Store()
+    start = put(store, phase="old")
+    put(store, phase="older")
+    store.end_subscriptions()
+    selection = Selection(labels=parse_label_selector("phase=new"))
+
+    assert await take(store, 1, after=start, selection=selection, timeout_s=0.05) == []
+
+
+async def test_forgotten_history_is_an_error_event() -> None:
+    store = Store()
+    start = put(store)
+    put(store)
+    store.compact()
+
+    (event,) = await take(store, 2, after=start)
+
+    assert event["type"] == "ERROR"
+    assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
+
+
+async def test_bookmarks_tell_the_revision_of_a_quiet_watch() -> None:
+    store = Store()
+    put(store)
+
+    events = await take(store, 2, after=store.revision, bookmarks=True, bookmark_every_s=0.01)
+
+    assert told(events) == [("BOOKMARK", str(store.revision))] * 2
+
+
+async def test_no_bookmark_goes_beyond_a_change_that_is_still_to_be_told() -> None:
+    store = Store()
+    first = put(store)
+    options = WatchOptions(after=first, bookmarks=True, bookmark_every_s=0.01)
+    async with aclosing(watch(store, PODS, options)) as lines, asyncio.TaskGroup() as group:
+        reading = group.create_task(anext(lines))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.02, put, store)
+        # Both timers are due in the loop's next turn: the bookmark's first, then the change's.
+        time.sleep(0.05)  # noqa: ASYNC251 - to hold up the loop is what it is for
+
+        assert told([decode(await reading)]) == [("MODIFIED", str(first + 1))]
+
+
+async def test_a_streamed_list_ends_with_an_annotated_bookmark() -> None:
+    store = Store()
+    put(store)
+
+    events = await take(store, 2, send_initial=True, bookmarks=True)
+
+    assert [e["type"] for e in events] == ["ADDED", "BOOKMARK"]
+    assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_a_watch_ends_when_its_time_is_up() -> None:
+    assert await take(Store(), 1, timeout_s=0.02) == []
+
+
+async def test_a_watch_ends_when_the_server_ends_all() -> None:
+    store = Store()
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(take(store, 1, after=store.revision))
+        await asyncio.sleep(0)
+        store.end_subscriptions()
+
+    assert watching.result() == []
+
+
+async def test_a_closed_watch_leaves_nothing_behind() -> None:
+    store = Store()
+    put(store)
+    await take(store, 1)
+
+    assert not any(store._subscriptions.values())

@@ -1,0 +1,27 @@
+from fracgpu.cards.card import NodeCards
+from fracgpu.cards.card_class import card_classes
+from simulator.cards.models import A10, A100_40GB, plan_nodes
+
+
+def test_half_the_nodes_have_the_one_model_and_half_the_other() -> None:
+    plans = plan_nodes(4, 4)
+
+    assert [plan.cards[0].model for plan in plans] == [
+        A100_40GB.name,
+        A100_40GB.name,
+        A10.name,
+        A10.name,
+    ]
+
+
+def test_every_card_has_its_own_uuid_and_the_same_one_every_time() -> None:
+    uuids = [card.uuid for plan in plan_nodes(3, 5) for card in plan.cards]
+
+    assert len(set(uuids)) == 15
+    assert uuids == [card.uuid for plan in plan_nodes(3, 5) for card in plan.cards]
+
+
+def test_the_park_has_two_card_classes() -> None:
+    nodes = [NodeCards(node=plan.name, cards=plan.cards) for plan in plan_nodes(4, 4)]
+
+    assert {it.capacity_mib for it in card_classes(nodes, free_mib={})} == {40320, 22480}

@@ -1,0 +1,15 @@
+from simulator.demo.dashboard import CardPicture, SlicePicture
+
+
+def test_a_card_holds_the_sum_of_its_slices() -> None:
+    card = CardPicture(
+        uuid="GPU-a",
+        index=0,
+        model="A10",
+        capacity_mib=100,
+        slices=(SlicePicture(pod="a", mib=30), SlicePicture(pod="b", mib=12)),
+        busy=None,
+        cordoned=False,
+    )
+
+    assert card.held_mib == 42

@@ -1,0 +1,118 @@
+"""Each promise of the demo can be broken, and then the verdict says so."""
+
+from dataclasses import replace
+
+import pytest
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.allocation import Slice
+from fracgpu.units import Mib
+from simulator.demo.promises import CardPeak, Facts, HeatFact, PodFact, Promise, RefusalFact, judge
+
+A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
+
+GOOD_POD = PodFact(
+    key="demo/chat-1",
+    owner="chat",
+    running=True,
+    assignment={"main": (Slice(card=A, mib=Mib(10)), Slice(card=B, mib=Mib(10)))},
+    wired={"main": (B, A)},
+)
+GOOD = Facts(
+    expected_pods={"chat": 1},
+    pods=(GOOD_POD,),
+    refusals=(RefusalFact(name="bad", mentions=("fraction",), message="fraction is wrong"),),
+    peaks=(CardPeak(card=A, capacity_mib=100, peak_mib=100),),
+    heat=HeatFact(
+        card=A,
+        peak_busy=0.95,
+        last_busy=0.5,
+        hot_line=0.8,
+        moved_pods=("burner-1",),
+        hot_after_s=10.0,
+        relieved_after_s=20.0,
+    ),
+    scrape_targets={"webhook": True},
+)
+
+
+def broken(facts: Facts) -> list[str]:
+    return [promise.name for promise in judge(facts) if not promise.held]
+
+
+def test_everything_as_promised_is_kept() -> None:
+    assert broken(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "facts"),
+    [
+        (
+            "every admitted pod runs on exactly the cards its assignment names",
+            replace(GOOD, pods=(replace(GOOD_POD, wired={"main": (A,)}),)),
+        ),
+        (
+            "every admitted pod runs on exactly the cards its assignment names",
+            replace(GOOD, pods=(replace(GOOD_POD, assignment=None),)),
+        ),
+        (
+            "bad requests are refused with a reason",
+            replace(GOOD, refusals=(replace(GOOD.refusals[0], message=None),)),
+        ),
+        (
+            "bad requests are refused with a reason",
+            replace(GOOD, refusals=(replace(GOOD.refusals[0], message="no"),)),
+        ),
+        (
+            "no card was ever above its MiB",
+            replace(GOOD, peaks=(CardPeak(card=A, capacity_mib=100, peak_mib=101),)),
+        ),
+        (
+            "the hot card was relieved",
+            replace(GOOD, heat=replace(GOOD.heat, peak_busy=0.7)),
+        ),
+        (
+            "the hot card was relieved",
+            replace(GOOD, heat=replace(GOOD.heat, last_busy=0.9)),
+        ),
+        (
+            "the hot card was relieved",
+            replace(GOOD, heat=replace(GOOD.heat, moved_pods=())),
+        ),
+        (
+            "no pod was lost",
+            replace(GOOD, expected_pods={"chat": 2}),
+        ),
+        (
+            "no pod was lost",
+            replace(GOOD, expected_pods={"chat": 0}),
+        ),
+        (
+            "Prometheus scrapes every role",
+            replace(GOOD, scrape_targets={"webhook": False}),
+        ),
+    ],
+)
+def test_a_broken_promise_is_named(what: str, facts: Facts) -> None:
+    assert broken(facts) == [what]
+
+
+def test_having_seen_nothing_keeps_no_promise() -> None:
+    nothing = Facts(expected_pods={}, pods=(), refusals=(), peaks=(), heat=HeatFact())
+
+    assert broken(nothing) == [promise.name for promise in judge(nothing)]
+
+
+def test_a_pod_that_does_not_run_counts_as_lost_and_as_wrong() -> None:
+    facts = replace(GOOD, pods=(replace(GOOD_POD, running=False),))
+
+    assert broken(facts) == [
+        "every admitted pod runs on exactly the cards its assignment names",
+        "no pod was lost",
+    ]
+
+
+def test_the_figures_stand_beside_the_promise() -> None:
+    lost = next(it for it in judge(GOOD) if it.name == "no pod was lost")
+
+    assert lost == Promise(name="no pod was lost", held=True, detail="1 of 1 running; short: none")

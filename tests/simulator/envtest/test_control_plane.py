@@ -1,0 +1,124 @@
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from kube.access import connect
+from kube.client import KubeClient
+from kube.errors import KubeError
+from kube.informer import Change, Informer
+from kube.kinds import CONFIGMAPS, DEPLOYMENTS, PODS
+from kube.retry import RetryPolicy
+from simulator.envtest.control_plane import RealApiError, RealApiServer, find_assets
+from simulator.envtest.ports import free_ports
+from tests.support.objects import a_config, a_pod
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until, until_true
+
+FAST = RetryPolicy(attempts=1, first_pause_s=0.05, longest_pause_s=0.2)
+
+
+def test_a_folder_without_the_binaries_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "etcd").touch()
+
+    with pytest.raises(RealApiError, match=r"lacks kube-apiserver$"):
+        find_assets(str(tmp_path))
+
+
+def test_no_folder_at_all_is_refused() -> None:
+    with pytest.raises(RealApiError, match="KUBEBUILDER_ASSETS is not set"):
+        find_assets(None)
+
+
+def test_free_ports_are_all_different() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+async def test_a_server_that_ends_at_once_is_an_error_that_names_its_log(tmp_path: Path) -> None:
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    for name, text in {"etcd": "exec sleep 60", "kube-apiserver": "echo broken; exit 3"}.items():
+        (assets / name).write_text(f"#!/bin/sh\n{text}\n")
+        (assets / name).chmod(0o755)
+
+    with pytest.raises(
+        RealApiError, match=r"kube-apiserver ended with 3; see .*kube-apiserver.log"
+    ):
+        async with RealApiServer.start(assets, tmp_path / "work"):
+            pass
+
+    assert (tmp_path / "work" / "kube-apiserver.log").read_text() == "broken\n"
+
+
+@pytest.mark.e2e
+async def test_the_kubeconfig_is_for_its_owner_only(tmp_path: Path) -> None:
+    async with real_api_server(tmp_path) as api:
+        path = api.kubeconfig(tmp_path / "kubeconfig")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE((tmp_path / "tokens.csv").stat().st_mode) == 0o600
+        async with connect(path) as client:
+            assert b"gitVersion" in await client.get_path("/version")
+
+    async with connect(path) as client:
+        with pytest.raises(KubeError):
+            await client.with_retry(FAST).get_path("/version")
+
+
+@pytest.mark.e2e
+async def test_an_informer_lives_through_a_restart_of_the_real_server(tmp_path: Path) -> None:
+    changes: list[Change[bytes]] = []
+    async with real_api_server(tmp_path) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
+        await client.create(CONFIGMAPS, a_config("a", x="1"), namespace="default")
+        informer = Informer(
+            client.with_retry(FAST),
+            CONFIGMAPS,
+            decode=bytes,
+            namespace="default",
+            field_selector="metadata.name=a",
+            on_change=changes.append,
+            backoff=FAST,
+        )
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(informer.run())
+            async with asyncio.timeout(20):
+                await informer.wait_synced()
+            await api.stop_serving()
+            assert informer.get("default", "a") is not None
+            await api.serve_again()
+            await client.patch(CONFIGMAPS, "a", {"data": {"x": "2"}}, namespace="default")
+            await until_true(lambda: len(changes) == 2, what="the change after the restart")
+            following.cancel()
+
+    assert [change.type.value for change in changes] == ["ADDED", "MODIFIED"]
+
+
+@pytest.mark.e2e
+async def test_the_controller_manager_and_the_scheduler_do_their_part(tmp_path: Path) -> None:
+    async with real_api_server(tmp_path) as api, connect(api.kubeconfig(tmp_path / "k")) as client:
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            if not os.access(api.assets / name, os.X_OK):
+                pytest.skip(f"no {name} beside kube-apiserver")
+        config = tmp_path / "scheduler.yaml"
+        config.write_text(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+            "leaderElection: {leaderElect: false}\n"
+            f"clientConnection: {{kubeconfig: {tmp_path / 'k'}}}\n"
+        )
+        await api.start_controller_manager()
+        await api.start_scheduler(config)
+        await make_deployment(client)
+
+        async def unschedulable() -> bool:
+            pods = await client.list(PODS, namespace="default", label_selector="app=a")
+            return any(b'"Unschedulable"' in bytes(pod) for pod in pods.items)
+
+        await until(unschedulable, what="a pod that was made and found no node", limit_s=40)
+
+
+async def make_deployment(client: KubeClient) -> None:
+    containers = a_pod("x")["spec"]["containers"]
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": containers}}
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    await client.create(DEPLOYMENTS, {"metadata": {"name": "a"}, "spec": spec}, namespace="default")

@@ -1,0 +1,98 @@
+"""The runtime's part: CDI names become what a container really gets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.cards.interface import DeviceNode
+from deviceplugin.container.cdi import CdiFolder, CdiSpec
+from deviceplugin.exporter.attribution import Attribution, Owner
+from simulator.cards.simulated_cards import ProcessFolder
+from simulator.kubelet.container_runtime import ContainerRuntime, Load, RuntimeFailedError
+from simulator.kubelet.device_manager import ContainerKey
+
+UID = "8f3c1d2e-0a1b-4c5d-8e9f-0123456789ab"
+KEY = ContainerKey(pod_uid=UID, namespace="ml", pod="train-0", container="train")
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> ContainerRuntime:
+    return ContainerRuntime(
+        cdi_dir=tmp_path / "cdi",
+        proc_root=tmp_path / "proc",
+        processes=ProcessFolder(tmp_path / "processes"),
+    )
+
+
+def test_a_container_gets_what_the_specs_say(runtime: ContainerRuntime, tmp_path: Path) -> None:
+    nodes = (DeviceNode(path="/dev/nvidia0", host_path="/dev/fake"),)
+    CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a", env={"X": "1=2"}, device_nodes=nodes))
+
+    got = runtime.create(["fracgpu.io/slot=a"], env={"Y": "3"})
+
+    assert dict(got.env) == {"X": "1=2", "Y": "3"}
+    assert got.device_nodes == ("/dev/nvidia0",)
+
+
+def test_a_name_without_a_spec_cannot_be_resolved(runtime: ContainerRuntime) -> None:
+    with pytest.raises(RuntimeFailedError, match=r"unresolvable CDI devices fracgpu\.io/slot=a"):
+        runtime.create(["fracgpu.io/slot=a"], env={})
+
+
+def test_a_name_in_two_specs_is_a_conflict(runtime: ContainerRuntime, tmp_path: Path) -> None:
+    spec = CdiSpec(name="a")
+    CdiFolder(tmp_path / "cdi").write(spec)
+    (tmp_path / "cdi" / "other.json").write_text(json.dumps(spec.document()))
+
+    with pytest.raises(RuntimeFailedError, match="conflicting"):
+        runtime.create(["fracgpu.io/slot=a"], env={})
+
+
+def test_the_folder_is_read_anew_for_every_container(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    folder = CdiFolder(tmp_path / "cdi")
+    seen = []
+    for card in ("GPU-a", "GPU-b"):
+        folder.write(CdiSpec(name="a", env={"CARD": card}))
+        seen.append(runtime.create(["fracgpu.io/slot=a"], env={}).env["CARD"])
+
+    assert seen == ["GPU-a", "GPU-b"]
+
+
+def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -> None:
+    CdiFolder(tmp_path / "cdi").write(CdiSpec(name="a"))
+    (tmp_path / "cdi" / "half.json").write_text('{"kind":')
+
+    assert dict(runtime.create(["fracgpu.io/slot=a"], env={}).env) == {}
+
+
+def test_a_running_container_is_a_process_of_its_pod(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    pid = runtime.start(KEY, Load(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
+
+    (process,) = ProcessFolder(tmp_path / "processes").read()
+    assert (process.pid, process.cards, process.used_mib) == (pid, ("GPU-a",), 64)
+    owner = Attribution(tmp_path / "proc").owners([pid])[pid]
+    assert owner == Owner(pod_uid=UID, container_id=f"{pid:064x}")
+
+
+def test_a_container_without_load_has_no_process_on_a_card(
+    runtime: ContainerRuntime, tmp_path: Path
+) -> None:
+    runtime.start(KEY, None)
+
+    assert ProcessFolder(tmp_path / "processes").read() == ()
+
+
+def test_a_stopped_container_leaves_nothing(runtime: ContainerRuntime, tmp_path: Path) -> None:
+    runtime.start(KEY, Load(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
+
+    runtime.stop(KEY)
+    runtime.stop(KEY)
+    runtime.stop_all()
+
+    assert ProcessFolder(tmp_path / "processes").read() == ()
+    assert list((tmp_path / "proc").iterdir()) == []

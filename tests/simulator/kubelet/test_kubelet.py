@@ -1,0 +1,148 @@
+"""Simulated kubelets as a whole: several in one process, and their truth."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.kubelet.device_plugin import SocketError
+from fracgpu import names
+from kube.access import connect
+from kube.client import KubeClient
+from kube.kinds import NODES, PODS
+from process.clock import SystemClock
+from simulator.apiserver.server import ApiServer
+from simulator.kubelet.container_runtime import CreatedContainer
+from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders, visible_cards
+from tests.support.gpu import a_gpu_pod
+from tests.support.node import a_node, short_folder
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+
+async def test_four_nodes_in_one_process_each_serve_their_own_pods(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    config = api.kubeconfig(tmp_path / "kubeconfig")
+    async with (
+        a_node(kube, config, name="gpu-1") as one,
+        a_node(kube, config, name="gpu-2") as two,
+        a_node(kube, config, name="gpu-3") as three,
+        a_node(kube, config, name="gpu-4") as four,
+    ):
+        nodes = [one, two, three, four]
+        pods = [await node.run_pod(f"on-{node.name}", card=1) for node in nodes]
+        for node, pod in zip(nodes, pods, strict=True):
+            await node.wait_phase(pod, "Running")
+
+        seen = [node.cards_of(pod) for node, pod in zip(nodes, pods, strict=True)]
+
+        assert seen == [(node.uuid(1),) for node in nodes]
+        assert [len(node.kubelet.truth()) for node in nodes] == [1, 1, 1, 1]
+
+
+async def test_the_truth_is_what_the_container_got_not_what_was_promised(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as node:
+        pod = await node.run_pod("one", card=1)
+        await node.wait_phase(pod, "Running")
+        (spec,) = node.folders.cdi.glob("*.json")
+        spec.write_text(spec.read_text().replace(node.uuid(1), "GPU-forged"))
+        # As if a start had slipped past the agent: the runtime reads the folder, nobody checks it.
+        forged = node.kubelet.devices.grants()
+        ((grant,),) = forged.values()
+        runtime = node.kubelet.runtime
+
+        got = runtime.create(grant.cdi_devices, env={})
+
+        assert visible_cards(got) == ("GPU-forged",)
+        assert node.cards_of(pod) == (node.uuid(1),)
+
+
+async def test_a_pod_the_kubelet_does_not_know_got_nothing(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
+        assert node.kubelet.cards_of("nobody") == {}
+        assert node.kubelet.truth() == {}
+        with pytest.raises(KeyError):
+            await node.kubelet.restart_container("nobody", "train")
+
+
+async def test_without_an_agent_the_node_is_ready_and_has_no_slots(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
+        body = await kube.get_object(NODES, node.name)
+
+    assert names.GPU_SLOT not in body["status"]["allocatable"]
+    assert body["metadata"]["labels"][names.SHARE_LABEL] == "true"
+
+
+async def test_an_agent_that_dies_takes_its_slots_out_of_allocatable(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as node:
+        await node.kill_agent()
+
+        async def none_left() -> bool:
+            status = (await kube.get_object(NODES, node.name))["status"]
+            return bool(status["allocatable"][names.GPU_SLOT] == "0")
+
+        await until(none_left, what="no slot is allocatable")
+        status = (await kube.get_object(NODES, node.name))["status"]
+
+    assert status["capacity"][names.GPU_SLOT] == "128"
+
+
+async def test_a_kubelet_in_too_deep_a_folder_says_so(kube: KubeClient) -> None:
+    folders = KubeletFolders.under(Path("/tmp") / ("d" * 100))  # noqa: S108 - never made
+    kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await kubelet.run()
+
+    assert caught.group_contains(SocketError, match="use a shorter folder")
+
+
+async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:
+    with short_folder() as root:
+        folders = KubeletFolders.under(root)
+        folders.processes.mkdir()
+        (folders.processes / "1.json").write_text('{"pid": 1, "cards": ["GPU-a"]}')
+
+        kubelet = Kubelet(kube, SystemClock(), KubeletConfig(node="gpu-1", folders=folders))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(kubelet.run())
+            async with asyncio.timeout(10):
+                await kubelet.wait_ready()
+            task.cancel()
+
+        assert list(folders.processes.iterdir()) == []
+
+
+def test_what_a_container_sees_is_in_its_environment() -> None:
+    assert visible_cards(CreatedContainer(env={names.ENV_VISIBLE_DEVICES: "a,b"})) == ("a", "b")
+    assert visible_cards(CreatedContainer()) == ()
+
+
+@pytest.mark.e2e
+async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_path: Path) -> None:
+    async with real_api_server(tmp_path) as api:
+        config = api.kubeconfig(tmp_path / "kubeconfig")
+        async with connect(config) as client, a_node(client, config) as node:
+            pods = [await node.run_pod(f"equal-{n}", card=n, mib=3000) for n in range(4)]
+            for pod in pods:
+                await node.wait_phase(pod, "Running")
+            refused = await node.bind(a_gpu_pod("forged"))
+            await node.wait_message(refused, "has no cards in")
+            seen = [node.cards_of(pod) for pod in pods]
+            await client.delete(PODS, "equal-0", namespace="default")
+
+            async def gone() -> bool:
+                return pods[0]["metadata"]["uid"] not in node.kubelet.truth()
+
+            await until(gone, what="the deleted pod is let go")
+
+    assert seen == [(node.uuid(n),) for n in range(4)]

@@ -1,0 +1,109 @@
+"""The node object as the simulated kubelet keeps it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from kube.client import KubeClient
+from kube.kinds import NODES
+from process.clock import SystemClock
+from simulator.kubelet.node_status import NodeStatus
+from tests.support.waiting import until
+
+
+class Rig:
+    def __init__(self, kube: KubeClient) -> None:
+        self.kube = kube
+        self.amounts: dict[str, tuple[int, int]] = {}
+        self.status = NodeStatus(
+            kube,
+            SystemClock(),
+            name="gpu-1",
+            labels={"fracgpu.io/share": "true"},
+            amounts=lambda: self.amounts,
+            sync_s=60.0,
+        )
+
+    async def node(self) -> dict[str, Any]:
+        return await self.kube.get_object(NODES, "gpu-1")
+
+    async def wait_allocatable(self, resource: str, amount: str) -> None:
+        async def there() -> bool:
+            return bool((await self.node())["status"]["allocatable"].get(resource) == amount)
+
+        await until(there, what=f"{resource} is {amount}")
+
+
+@pytest.fixture
+async def rig(kube: KubeClient) -> AsyncIterator[Rig]:
+    made = Rig(kube)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(made.status.run())
+        async with asyncio.timeout(10):
+            await made.status.ready.wait()
+        yield made
+        task.cancel()
+
+
+async def test_a_missing_node_is_made_ready_and_labelled(rig: Rig) -> None:
+    node = await rig.node()
+
+    assert node["metadata"]["labels"]["fracgpu.io/share"] == "true"
+    conditions = {it["type"]: it["status"] for it in node["status"]["conditions"]}
+    assert conditions["Ready"] == "True"
+    assert node["status"]["allocatable"]["pods"] == "110"
+
+
+async def test_capacity_that_others_write_becomes_allocatable(rig: Rig) -> None:
+    patch = {"status": {"capacity": {"fracgpu.io/gpu-mem": "655360"}}}
+    await rig.kube.patch(NODES, "gpu-1", patch, subresource="status")
+
+    rig.status.seen((await rig.node())["status"]["capacity"])
+
+    await rig.wait_allocatable("fracgpu.io/gpu-mem", "655360")
+
+
+async def test_a_plugins_healthy_devices_are_allocatable_and_all_are_capacity(rig: Rig) -> None:
+    rig.amounts = {"fracgpu.io/gpu-slot": (64, 32)}
+    rig.status.wake()
+
+    await rig.wait_allocatable("fracgpu.io/gpu-slot", "32")
+
+    assert (await rig.node())["status"]["capacity"]["fracgpu.io/gpu-slot"] == "64"
+
+
+async def test_its_own_writing_does_not_wake_it(rig: Rig) -> None:
+    version = (await rig.node())["metadata"]["resourceVersion"]
+
+    for _ in range(5):
+        rig.status.seen((await rig.node())["status"]["capacity"])
+        await asyncio.sleep(0.02)
+
+    assert (await rig.node())["metadata"]["resourceVersion"] == version
+
+
+async def test_a_deleted_node_is_registered_again(rig: Rig) -> None:
+    await rig.kube.delete(NODES, "gpu-1")
+    rig.status.seen(None)
+
+    async def back() -> bool:
+        return bool((await rig.kube.list(NODES)).items)
+
+    await until(back, what="the node is back")
+
+
+async def test_kubelets_own_labels_come_back_at_the_next_sync_and_an_administrators_do_not(
+    rig: Rig,
+) -> None:
+    gone = {"fracgpu.io/share": None, "kubernetes.io/os": None}
+    await rig.kube.patch(NODES, "gpu-1", {"metadata": {"labels": gone}})
+    rig.status.wake()
+
+    async def back() -> bool:
+        labels = (await rig.node())["metadata"]["labels"]
+        return bool(labels.get("kubernetes.io/os") == "linux")
+
+    await until(back, what="kubelet's own label is back")
+    assert "fracgpu.io/share" not in (await rig.node())["metadata"]["labels"]

@@ -1,0 +1,53 @@
+"""The simulated PodResources socket, asked by the agent's own client."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.claims import SlotHolder
+from deviceplugin.kubelet.device_plugin import SocketError
+from deviceplugin.kubelet.pod_resources import PodResourcesClient
+from fracgpu import names
+from simulator.kubelet.device_manager import ContainerKey, DeviceManager
+from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
+from tests.fakes.plugin import FakePlugin
+from tests.support.node import short_folder
+from tests.support.waiting import until_true
+
+
+async def test_holders_are_listed_container_by_container() -> None:
+    pods = [ListedPod(uid="u", namespace="ml", name="one", containers=("train", "log"))]
+    with short_folder() as folder:
+        manager = DeviceManager(folder / "dp", on_change=lambda: None, seed="s")
+        socket = folder / "pr" / "kubelet.sock"
+        server = PodResourcesServer(socket, pods=lambda: pods, devices=manager)
+        plugin = FakePlugin(folder / "dp", a="Healthy")
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(manager.run()), group.create_task(server.run())]
+            await until_true((folder / "dp" / "kubelet.sock").is_socket, what="kubelet serves")
+            async with plugin.serving():
+                await plugin.register(resource=names.GPU_SLOT)
+                await until_true(
+                    lambda: bool(manager.amounts().get(names.GPU_SLOT, (0,))[0]), what="a device"
+                )
+                key = ContainerKey(pod_uid="u", namespace="ml", pod="one", container="train")
+                await manager.allocate(key, resource=names.GPU_SLOT, count=1, reusable=set())
+                client = PodResourcesClient(socket, timeout_s=5)
+                holders = await client.holders()
+                pods.clear()
+                after = await client.holders()
+            for task in tasks:
+                task.cancel()
+
+    holder = SlotHolder(namespace="ml", pod="one", container="train", slot_ids=frozenset({"a"}))
+    assert holders == (holder,)
+    assert after == ()
+
+
+async def test_a_path_too_long_for_a_socket_is_refused() -> None:
+    manager = DeviceManager(Path("dp"), on_change=lambda: None, seed="s")
+    server = PodResourcesServer(Path("/" + "p" * 120), pods=list, devices=manager)
+
+    with pytest.raises(SocketError, match="121 bytes"):
+        await server.run()

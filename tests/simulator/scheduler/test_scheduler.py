@@ -1,0 +1,353 @@
+"""The stand-in for kube-scheduler, against the embedded API server and the real extender."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from fracgpu import names
+from fracgpu.state.pod_info import read_pod
+from kube.access import connect
+from kube.client import KubeClient
+from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
+from kube.objects import decode_object
+from process.clock import SystemClock
+from process.lifecycle import Service, run_until_stopped
+from process.telemetry import HttpServer
+from scheduler.service import build
+from scheduler.settings import SchedulerSettings
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.ports import free_ports
+from simulator.scheduler.scheduler import KubeScheduler, fit_error
+from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
+from tests.support.objects import a_pod
+from tests.support.real_apiserver import real_api_server
+from tests.support.waiting import until
+
+
+@dataclass(slots=True)
+class FakeExtender:
+    """An extender of few words that remembers what it was asked."""
+
+    asked: list[tuple[str, Json]] = field(default_factory=list)
+    passes: Callable[[str], bool] = lambda _: True
+    scores: Mapping[str, int] = field(default_factory=dict)
+    bind_error: str = ""
+    status: int = 200
+    client: KubeClient | None = None
+
+    async def answer(self, request: web.Request) -> web.Response:
+        args: Json = await request.json()
+        verb = request.match_info["verb"]
+        self.asked.append((verb, args))
+        if self.status != 200:
+            return web.Response(status=self.status)
+        answers = {"filter": self._filter, "prioritize": self._prioritize}
+        if verb in answers:
+            return web.json_response(answers[verb](args))
+        return web.json_response({"Error": await self._bind(args)})
+
+    def _filter(self, args: Json) -> Any:
+        wanted: list[str] = args["NodeNames"]
+        refused = {name: "node(s) it dislikes" for name in wanted if not self.passes(name)}
+        passed = [name for name in wanted if self.passes(name)]
+        return {"Nodes": None, "NodeNames": passed, "FailedNodes": refused, "Error": ""}
+
+    def _prioritize(self, args: Json) -> Any:
+        return [{"Host": it, "Score": self.scores.get(it, 0)} for it in args["NodeNames"]]
+
+    async def _bind(self, args: Json) -> str:
+        if not self.bind_error:
+            assert self.client is not None
+            await self.client.bind(
+                {"metadata": {"uid": args["PodUID"]}, "target": {"name": args["Node"]}},
+                namespace=args["PodNamespace"],
+                name=args["PodName"],
+            )
+        return self.bind_error
+
+    def verbs(self) -> list[str]:
+        return [verb for verb, _ in self.asked]
+
+
+@asynccontextmanager
+async def scheduling(client: KubeClient, extender: FakeExtender) -> AsyncIterator[None]:
+    extender.client = client
+    app = web.Application()
+    app.router.add_post("/{verb}", extender.answer)
+    server = HttpServer(app, host="127.0.0.1", port=0)
+    await server.start()
+    url = f"http://127.0.0.1:{server.port}"
+    scheduler = KubeScheduler(client, SystemClock(), extender_url=url)
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(scheduler.run(), name="kube-scheduler")
+            try:
+                yield
+            finally:
+                running.cancel()
+    finally:
+        await server.stop(1.0)
+
+
+@pytest.fixture
+async def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Path]:
+    """Of the embedded API server, or of a real one where a test asks for both."""
+    if getattr(request, "param", "embedded") == "real":
+        async with real_api_server(tmp_path) as real:
+            yield real.kubeconfig(tmp_path / "kubeconfig")
+    else:
+        async with ApiServer.start() as api:
+            yield api.kubeconfig(tmp_path / "kubeconfig")
+
+
+on_both = pytest.mark.parametrize(
+    "kubeconfig", ["embedded", pytest.param("real", marks=pytest.mark.e2e)], indirect=True
+)
+
+
+@pytest.fixture
+async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
+    async with connect(kubeconfig) as client:
+        yield client
+
+
+async def node_of(client: KubeClient, name: str) -> str:
+    pod = await client.get_object(PODS, name, namespace="default")
+    node: str = pod["spec"].get("nodeName", "")
+    return node
+
+
+async def until_bound(client: KubeClient, name: str) -> str:
+    async def bound() -> bool:
+        return bool(await node_of(client, name))
+
+    await until(bound, what=f"{name} is bound")
+    return await node_of(client, name)
+
+
+async def events_of(client: KubeClient, name: str) -> list[tuple[str, str]]:
+    listing = await client.list(EVENTS, namespace="default")
+    events = [decode_object(raw) for raw in listing.items]
+    return [
+        (event["reason"], event["message"])
+        for event in events
+        if event["involvedObject"]["name"] == name
+    ]
+
+
+async def until_event(client: KubeClient, pod: str, *, reason: str) -> str:
+    async def there() -> bool:
+        return any(why == reason for why, _ in await events_of(client, pod))
+
+    await until(there, what=f"{reason} of {pod}")
+    return next(text for why, text in await events_of(client, pod) if why == reason)
+
+
+async def test_it_asks_filter_prioritize_and_bind_as_kube_scheduler_does(
+    client: KubeClient,
+) -> None:
+    for name in ("a", "b"):
+        await register(client, a_sharing_node(name))
+    extender = FakeExtender(scores={"a": 2, "b": 9})
+
+    async with scheduling(client, extender):
+        await client.create(PODS, a_gpu_pod("p"))
+        assert await until_bound(client, "p") == "b"
+
+    filtered, prioritized, bound = (args for _, args in extender.asked)
+    assert extender.verbs() == ["filter", "prioritize", "bind"]
+    assert (filtered["Nodes"], filtered["NodeNames"]) == (None, ["a", "b"])
+    assert filtered["Pod"]["metadata"]["name"] == "p"
+    assert not {"kind", "apiVersion"} & set(filtered["Pod"])
+    assert prioritized["Pod"] == filtered["Pod"]
+    uid = filtered["Pod"]["metadata"]["uid"]
+    assert bound == {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "b"}
+    assert ("Scheduled", "Successfully assigned default/p to b") in await events_of(client, "p")
+
+
+async def test_pods_of_another_scheduler_are_left_alone(client: KubeClient) -> None:
+    await register(client, a_sharing_node("a"))
+    other = a_gpu_pod("other")
+    other["spec"]["schedulerName"] = "default-scheduler"
+
+    async with scheduling(client, FakeExtender()):
+        await client.create(PODS, other)
+        await client.create(PODS, a_gpu_pod("ours"))
+        await until_bound(client, "ours")
+
+    assert await node_of(client, "other") == ""
+
+
+@on_both
+async def test_a_pod_that_wants_no_gpu_memory_is_bound_without_the_extender(
+    client: KubeClient,
+) -> None:
+    await register(client, a_sharing_node("a"))
+    plain = a_pod("plain")
+    plain["spec"]["schedulerName"] = names.SCHEDULER_NAME
+    extender = FakeExtender()
+
+    async with scheduling(client, extender):
+        await client.create(PODS, plain, namespace="default")
+        assert await until_bound(client, "plain") == "a"
+
+    assert extender.asked == []
+
+
+@on_both
+async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_says_why(
+    client: KubeClient,
+) -> None:
+    closed = a_sharing_node("closed")
+    closed["spec"] = {"unschedulable": True}
+    tainted = a_sharing_node("tainted")
+    tainted["spec"] = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
+    small = a_sharing_node("small", cards=some_cards("small", count=1, mib=800))
+    for node in (closed, tainted, small):
+        await register(client, node)
+    extender = FakeExtender()
+
+    async with scheduling(client, extender):
+        await client.create(PODS, a_gpu_pod("p", mib=2000))
+        message = await until_event(client, "p", reason="FailedScheduling")
+
+        assert message == (
+            "0/3 nodes are available: 1 Insufficient fracgpu.io/gpu-mem, "
+            "1 node(s) had untolerated taint {dedicated: x}, 1 node(s) were unschedulable."
+        )
+        assert extender.asked == []
+
+        async def noted() -> bool:
+            pod = await client.get_object(PODS, "p", namespace="default")
+            conditions = {it["type"]: it for it in pod["status"].get("conditions", ())}
+            return bool(conditions.get("PodScheduled", {}).get("message") == message)
+
+        await until(noted, what="the condition PodScheduled")
+        await client.patch(NODES, "closed", {"spec": {"unschedulable": None}})
+        assert await until_bound(client, "p") == "closed"
+
+
+async def test_the_extenders_reasons_reach_the_event_and_news_bring_the_pod_back(
+    client: KubeClient,
+) -> None:
+    await register(client, a_sharing_node("a"))
+    extender = FakeExtender(passes=lambda _: False)
+
+    async with scheduling(client, extender):
+        await client.create(PODS, a_gpu_pod("p"))
+        message = await until_event(client, "p", reason="FailedScheduling")
+        assert message == "0/1 nodes are available: 1 node(s) it dislikes."
+
+        extender.passes = lambda _: True
+        await client.patch(NODES, "a", {"metadata": {"annotations": {"seen": "yes"}}})
+        assert await until_bound(client, "p") == "a"
+
+
+@pytest.mark.parametrize("broken", ["bind", "http"])
+async def test_after_an_error_the_pod_is_tried_again_by_itself(
+    client: KubeClient, broken: str
+) -> None:
+    await register(client, a_sharing_node("a"))
+    extender = FakeExtender(
+        bind_error="the card was taken" if broken == "bind" else "",
+        status=503 if broken == "http" else 200,
+    )
+
+    async with scheduling(client, extender):
+        await client.create(PODS, a_gpu_pod("p"))
+        message = await until_event(client, "p", reason="FailedScheduling")
+        assert ("the card was taken" if broken == "bind" else "code 503") in message
+
+        extender.bind_error, extender.status = "", 200
+        assert await until_bound(client, "p") == "a"
+
+
+async def test_node_affinity_decides_before_the_extender(client: KubeClient) -> None:
+    for name, memory in (("a", "24000"), ("b", "80000")):
+        node = a_sharing_node(name)
+        node["metadata"]["labels"]["memory"] = memory
+        await register(client, node)
+    terms = [{"matchExpressions": [{"key": "memory", "operator": "Gt", "values": ["40000"]}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod = a_gpu_pod("p", affinity={"nodeAffinity": required})
+    extender = FakeExtender(scores={"a": 10})
+
+    async with scheduling(client, extender):
+        await client.create(PODS, pod)
+        assert await until_bound(client, "p") == "b"
+
+
+async def test_higher_priority_goes_first(client: KubeClient) -> None:
+    for name, priority in (("low", 0), ("high", 1000)):
+        await client.create(PODS, a_gpu_pod(name, mib=24_000, priority=priority))
+    extender = FakeExtender()
+
+    async with scheduling(client, extender):
+        await until_event(client, "low", reason="FailedScheduling")
+        await register(client, a_sharing_node("a", cards=some_cards("a", count=1)))
+        await until_bound(client, "high")
+
+    assert await node_of(client, "low") == ""
+
+
+def test_a_cluster_without_nodes_is_named_as_such() -> None:
+    assert fit_error({}, total=0) == "no nodes available to schedule pods"
+
+
+@asynccontextmanager
+async def the_real_extender(service: Service) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run_until_stopped(service, SystemClock(), stop=stop))
+        try:
+            yield
+        finally:
+            stop.set()
+    assert running.result() == 0
+
+
+@on_both
+async def test_with_our_extender_every_pod_gets_an_exact_card(
+    client: KubeClient, kubeconfig: Path
+) -> None:
+    listen, telemetry = free_ports(2)
+    settings = SchedulerSettings(
+        kubeconfig=str(kubeconfig),
+        telemetry_host="127.0.0.1",
+        telemetry_port=telemetry,
+        listen_port=listen,
+        drain_wait_s=0.0,
+    )
+    # The Lease needs its namespace.
+    await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
+    for name in ("a", "b"):
+        await register(client, a_sharing_node(name, cards=some_cards(name, mib=24_000)))
+    url = f"http://127.0.0.1:{listen}"
+    wanted = {f"p{n}": ((11_000, 8_000)[n % 2], 1 + (n == 5)) for n in range(10)}
+
+    async with the_real_extender(build(settings)), asyncio.TaskGroup() as group:
+        scheduler = KubeScheduler(client, SystemClock(), extender_url=url)
+        running = group.create_task(scheduler.run(), name="kube-scheduler")
+        for name, (mib, cards) in wanted.items():
+            await client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+        for name in wanted:
+            await until_bound(client, name)
+        running.cancel()
+
+    held: dict[str, int] = {}
+    for raw in (await client.list(PODS)).items:
+        pod = read_pod(bytes(raw)).record
+        mib, cards = wanted[pod.name]
+        assert pod.assignment is not None
+        (slices,) = pod.assignment.values()
+        assert [it.mib for it in slices] == [mib] * cards
+        assert all(it.card.startswith(f"GPU-{pod.node}-") for it in slices)
+        for it in slices:
+            held[it.card] = held.get(it.card, 0) + it.mib
+    assert max(held.values()) <= 24_000
