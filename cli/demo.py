@@ -24,10 +24,10 @@ from cli.live import (
 from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
-from simulator.demo.accounts import DEPLOY
 from simulator.demo.promises import Facts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
+from simulator.demo.service_accounts import DEPLOY
 from simulator.envtest.control_plane import ASSETS_ENV, RealApiError, find_assets
 from simulator.envtest.prometheus import PrometheusFailed
 

@@ -137,7 +137,7 @@ class ApiServer:
 
 
 class WebhookClient:
-    """Carries AdmissionReviews over TLS; satisfies :class:`simulator.apiserver.admission.webhooks.Caller`."""
+    """Carries AdmissionReviews over TLS, for `admission.webhooks`."""
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None

@@ -5,8 +5,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,18 +25,25 @@ from deviceplugin.cards.interface import (
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock, SystemClock
+from simulator.cards.processes import ProcessFolder, SimulatedProcess
 
 DRIVER: Final = "580.65.06"
 
 _NODE: Final = "{node}"
 
 _FULL_PERCENT: Final = 100
+
 _JITTER_PERCENT: Final = 1.5
+
 # Plausible figures of a large card, idle and at full load; nothing depends on them.
 _IDLE_C, _FULL_C = 34, 78
+
 _IDLE_W, _FULL_W = 62.0, 395.0
+
 _IDLE_MHZ, _FULL_MHZ, _MEMORY_MHZ = 210, 1410, 1593
+
 _PCIE_BYTES_PER_S = 4e9
+
 # Only these measure their own parts; NVML tells no profile of older ones.
 _PROFILED: Final = ("hopper", "blackwell", "rubin")
 
@@ -63,78 +68,6 @@ class _WireFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     family: str = ""
     processes: str = "processes"
     seed: int = 0
-
-
-class _WireProcess(msgspec.Struct, rename="camel"):
-    pid: int
-    cards: list[str]
-    used_mib: int = 0
-    busy_ratio: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedProcess:
-    """What one container does on its cards.
-
-    Attributes:
-        cards: UUIDs of the cards it can see.
-        used_mib: memory it holds on *each* of them.
-        busy_ratio: share of the time of *each* of them that it would use if it were alone.
-    """
-
-    pid: int
-    cards: tuple[str, ...]
-    used_mib: int
-    busy_ratio: float
-
-
-class ProcessFolder:
-    """The processes on the simulated cards, one small file each, as the kubelet records them."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write(self, process: SimulatedProcess) -> None:
-        """Start *process*, in one step: a reader sees all of it or nothing."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        body = {
-            "pid": process.pid,
-            "cards": list(process.cards),
-            "usedMib": process.used_mib,
-            "busyRatio": process.busy_ratio,
-        }
-        temporary = self._folder / f"{process.pid}.new"
-        temporary.write_text(json.dumps(body))
-        temporary.replace(self._file(process.pid))
-
-    def remove(self, pid: int) -> None:
-        """End a process, if it is there."""
-        self._file(pid).unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """End all processes."""
-        for file in self._folder.glob("*.json"):
-            file.unlink(missing_ok=True)
-
-    def read(self) -> tuple[SimulatedProcess, ...]:
-        """Read all processes, by pid; what ends meanwhile or is no process is passed over."""
-        found = []
-        for file in self._folder.glob("*.json"):
-            # A file that cannot be read is one that was just removed, or not the kubelet's.
-            with suppress(OSError, ValueError):
-                wire = msgspec.json.decode(file.read_bytes(), type=_WireProcess)
-                found.append(
-                    SimulatedProcess(
-                        pid=wire.pid,
-                        cards=tuple(wire.cards),
-                        used_mib=max(0, wire.used_mib),
-                        busy_ratio=max(0.0, wire.busy_ratio),
-                    )
-                )
-        return tuple(sorted(found, key=lambda it: it.pid))
-
-    def _file(self, pid: int) -> Path:
-        return self._folder / f"{pid}.json"
 
 
 class SimulatedCards(Cards):

@@ -11,9 +11,9 @@ import math
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from fracgpu.k8s.selectors import label_selector
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS
 from kube.objects import ObjectKey
-from simulator.apiserver.apimachinery.field_selectors import label_selector
 from simulator.controllers.controller import Cluster, WorkQueue, controller_of, key_of
 from simulator.controllers.pods import is_ready, is_terminating
 from simulator.objects import Json, format_time, labels

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from fracgpu.k8s.selectors import LabelSelector, label_selector
 from kube.client import PatchType
 from kube.errors import Forbidden, Invalid, KubeError, NotFound
 from kube.kinds import PODS, REPLICASETS
-from simulator.apiserver.apimachinery.field_selectors import LabelSelector, label_selector
 from simulator.controllers.controller import (
     Cluster,
     WorkQueue,

@@ -11,8 +11,8 @@ import yaml
 from kube.client import KubeClient
 from process.clock import Clock
 from simulator.apiserver.server import ApiServer
-from simulator.controllers import run_controllers
-from simulator.demo.accounts import install_rights, token_of, user_of, write_kubeconfig
+from simulator.controllers.manager import run_controllers
+from simulator.demo.service_accounts import install_rights, token_of, user_of, write_kubeconfig
 from simulator.envtest.control_plane import RealApiServer
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 from simulator.scheduler.scheduler import KubeScheduler

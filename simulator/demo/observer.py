@@ -16,10 +16,12 @@ from fracgpu.state.pod_info import PodView, read_pod
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
+from rebalancer.usage.prometheus import NoAnswer, Prometheus
 from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.promises import CardPeak, HeatFact
 
 _NEWS: Final = 400
+
 _HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})
 
 
@@ -274,3 +276,24 @@ class Observer:
                             return part.card
                         seen.add(part.card)
         return ""
+
+
+_PERCENT: Final = 100.0
+
+# Device lines only; per-pod lines carry a pod's name.
+_BUSY: Final = 'max by (UUID) (DCGM_FI_DEV_GPU_UTIL{pod=""})'
+
+
+class MeasuredHeat:
+    """Asks Prometheus; None means that it did not answer."""
+
+    def __init__(self, prometheus: Prometheus) -> None:
+        self._prometheus = prometheus
+
+    async def busy_ratio_by_card(self) -> Mapping[str, float] | None:
+        """Give each card's share of busy time (0..1) by UUID."""
+        try:
+            samples = await self._prometheus.ask(_BUSY)
+        except NoAnswer:
+            return None
+        return {it.labels["UUID"]: it.value / _PERCENT for it in samples if "UUID" in it.labels}

@@ -18,11 +18,8 @@ from process.clock import Clock
 from rebalancer.usage.prometheus import Prometheus
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
-from simulator.demo.accounts import deployed
 from simulator.demo.control_plane import ControlPlane, open_control_plane
-from simulator.demo.heat import MeasuredHeat
-from simulator.demo.observer import Observer
-from simulator.demo.probes import why_not_ready
+from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.demo.roles import (
     Addresses,
     NodePlace,
@@ -30,7 +27,8 @@ from simulator.demo.roles import (
     process_spec,
     role_processes,
 )
-from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.demo.service_accounts import deployed
+from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.demo.workload import NAMESPACE, heating_workload
 from simulator.envtest.prometheus import RealPrometheus
 from simulator.kubelet.kubelet import Kubelet, KubeletConfig, KubeletFolders

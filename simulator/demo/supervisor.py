@@ -1,7 +1,10 @@
-"""Runs role processes and starts them again when they die, as kubelet does with containers."""
+"""Runs role processes as kubelet runs containers: starts them again when they die, and probes."""
 
 import asyncio
+import http.client
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +15,13 @@ import structlog
 _log = structlog.get_logger()
 
 STOP_LIMIT_S: Final = 3.0
+
 _LAST_WORDS: Final = 600
+
 _FIRST_PAUSE_S: Final = 0.2
+
 _LONGEST_PAUSE_S: Final = 5.0
+
 # A process that lived this long starts anew without a pause; kubelet's figure is ten minutes.
 _STEADY_S: Final = 10.0
 
@@ -129,3 +136,30 @@ class Supervisor:
                     process.kill()
             for process in running:
                 await process.wait()
+
+
+_LIMIT_S: Final = 2.0
+
+
+async def why_not_ready(address: str) -> str | None:
+    """Ask ``http://ADDRESS/readyz``: None when ready, else the answer's text or the trouble."""
+    return await asyncio.to_thread(_ask, f"http://{address}/readyz")
+
+
+def _ask(url: str) -> str | None:
+    try:
+        # A plain http URL on loopback that this program made itself.
+        with urllib.request.urlopen(url, timeout=_LIMIT_S):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as error:
+        return _text_of(error)
+    except (OSError, http.client.HTTPException) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _text_of(answer: urllib.error.HTTPError) -> str:
+    try:
+        with answer:
+            return answer.read(1000).decode(errors="replace").strip() or str(answer)
+    except (OSError, http.client.HTTPException):  # it died while it answered
+        return str(answer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulator.cards.simulated_cards import ProcessFolder, SimulatedProcess
+from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.device_manager import ContainerKey
 
 _FIRST_PID: Final = 10_000

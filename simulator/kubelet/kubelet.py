@@ -19,7 +19,7 @@ from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS
 from kube.objects import decode_object
 from process.clock import Clock
-from simulator.cards.simulated_cards import ProcessFolder
+from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContainer
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.k8s.quantity import parse
+from fracgpu.k8s.selectors import Requirement
 from simulator import objects
-from simulator.apiserver.apimachinery.field_selectors import Requirement
-from simulator.quantities import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

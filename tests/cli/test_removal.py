@@ -11,7 +11,7 @@ from fracgpu import names
 from kube.client import KubeClient
 from kube.kinds import CLUSTER_ROLES, NAMESPACES, NODES, PODS, VALIDATING_POLICIES
 from process.clock import SystemClock
-from simulator.demo.accounts import DEPLOY
+from simulator.demo.service_accounts import DEPLOY
 from tests.cli.live_cluster import NODE, a_pod, bind, furnish
 
 LABEL, _, VALUE = OURS.partition("=")

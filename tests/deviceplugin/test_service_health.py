@@ -12,7 +12,8 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES
 from kube.objects import decode_object
 from simulator.apiserver.server import ApiServer
-from simulator.cards.simulated_cards import SimulatedProcess, open_cards, write_cards_file
+from simulator.cards.processes import SimulatedProcess
+from simulator.cards.simulated_cards import open_cards, write_cards_file
 from tests.support.node import Node, a_node
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, EVENTS
 from kube.objects import decode_object
-from simulator.demo.accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import RealApiServer
 from simulator.envtest.ports import free_ports
 from tests.support.kubectl import DEPLOY, Kubectl

@@ -11,7 +11,7 @@ from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, NODES
-from simulator.demo.accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of, write_kubeconfig
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.node import Node, a_node
 from tests.support.real_apiserver import real_api_server

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.errors import RequestError
+from fracgpu.k8s.quantity import canonical
 from fracgpu.units import (
     MAX_MIB,
     Mib,
@@ -17,7 +18,6 @@ from fracgpu.units import (
     parse_share,
     share_of,
 )
-from simulator.quantities import canonical
 
 TEXTS = st.one_of(
     st.text(),

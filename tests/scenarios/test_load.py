@@ -16,7 +16,7 @@ from fracgpu.cards.annotations import read_foreign, read_heat
 from fracgpu.state.assignment import read_assignment
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
-from simulator.cards.simulated_cards import ProcessFolder, SimulatedProcess
+from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.demo.rig import Rig, RigSettings, open_rig
 from simulator.demo.workload import NAMESPACE
 from tests.support.processes import told_by

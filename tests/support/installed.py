@@ -10,7 +10,7 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import DEPLOYMENTS, PDBS, SERVICES
-from simulator.demo.accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import RealApiServer
 from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl

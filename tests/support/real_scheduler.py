@@ -21,8 +21,7 @@ from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.demo.probes import why_not_ready
-from simulator.demo.supervisor import ProcessSpec, Supervisor
+from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
 from simulator.envtest.control_plane import RealApiServer
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration

@@ -30,7 +30,7 @@ from kube.errors import Conflict, KubeError, NotFound
 from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.demo.accounts import token_of, write_kubeconfig
+from simulator.demo.service_accounts import token_of, write_kubeconfig
 from simulator.envtest.control_plane import RealApiServer
 from simulator.envtest.ports import free_ports
 from tests.support.processes import Child

@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from fracgpu.cards.card_class import CardClass
+from fracgpu.k8s.quantity import canonical
 from fracgpu.units import Mib
 from simulator.apiserver.apimachinery.patches import json_patch
-from simulator.quantities import canonical
 from webhook.admission.mutation import judge_new
 from webhook.admission.pod import Pod, read_pod, read_stored_pod
 from webhook.admission.update import judge_change

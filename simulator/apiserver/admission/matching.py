@@ -11,10 +11,10 @@ import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.admission import match_conditions
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import Cause
-from simulator.apiserver.apimachinery.field_selectors import label_selector
 from simulator.objects import Json, encode, labels
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from simulator.apiserver.apimachinery.field_selectors import FieldSelector, LabelSelector
+from fracgpu.k8s.selectors import LabelSelector
+from simulator.apiserver.apimachinery.field_selectors import FieldSelector
 from simulator.apiserver.apimachinery.storage import Key
 
 if TYPE_CHECKING:

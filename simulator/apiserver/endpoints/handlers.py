@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
@@ -16,10 +17,7 @@ from simulator.apiserver.apimachinery.errors import (
     method_not_supported,
     unknown_resource,
 )
-from simulator.apiserver.apimachinery.field_selectors import (
-    parse_field_selector,
-    parse_label_selector,
-)
+from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Context, Selection, Target, User
 from simulator.apiserver.endpoints import discovery, versioning
 from simulator.apiserver.endpoints.bodies import (

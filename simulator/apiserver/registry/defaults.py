@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator import quantities
+from fracgpu.k8s import quantity
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import bad_request
 from simulator.objects import Json, labels, metadata
@@ -165,7 +165,7 @@ def _canonical(resource: Resource, amounts: Json | None) -> None:
         return
     for name, amount in amounts.items():
         try:
-            amounts[name] = quantities.canonical(amount)
+            amounts[name] = quantity.canonical(amount)
         except ValueError as error:
             raise bad_request(
                 f'{resource.kind} in version "{resource.version}" cannot be handled as a '

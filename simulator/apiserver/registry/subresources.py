@@ -9,6 +9,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
@@ -22,7 +23,6 @@ from simulator.apiserver.apimachinery.errors import (
     wrong_uid,
     wrong_version,
 )
-from simulator.apiserver.apimachinery.field_selectors import label_selector
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.registry.strategy import check_preconditions
 from simulator.objects import Json, format_time, labels, metadata, thaw

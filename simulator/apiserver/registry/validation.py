@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from simulator import quantities
+from fracgpu.k8s import quantity
+from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import Cause
-from simulator.apiserver.apimachinery.field_selectors import label_selector
 from simulator.apiserver.registry.defaults import containers_of, pod_specs
 from simulator.objects import Json, encode, labels, thaw
 
@@ -208,16 +208,16 @@ def _demands(field: str, demands: Json) -> Iterator[Cause]:
                 yield _required(
                     f"{field}.limits", "Limit must be set for non overcommitable resources"
                 )
-        elif is_extended(name) and quantities.parse(asked) != quantities.parse(limit):
+        elif is_extended(name) and quantity.parse(asked) != quantity.parse(limit):
             yield _bad(f"{field}.requests", asked, f"must be equal to {name} limit of {limit}")
-        elif quantities.parse(asked) > quantities.parse(limit):
+        elif quantity.parse(asked) > quantity.parse(limit):
             yield _bad(
                 f"{field}.requests", asked, f"must be less than or equal to {name} limit of {limit}"
             )
 
 
 def _amount(field: str, name: str, amount: str) -> Iterator[Cause]:
-    value = quantities.parse(amount)
+    value = quantity.parse(amount)
     standard = name in {"cpu", "memory", "ephemeral-storage"} or name.startswith("hugepages-")
     if not standard and "/" not in name:
         yield _bad(field, name, "must be a standard resource type or fully qualified")

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.apiserver.apimachinery.field_selectors import (
-    label_selector,
-    parse_field_selector,
-    parse_label_selector,
-)
+from fracgpu.k8s.selectors import label_selector, parse_label_selector
+from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
 from simulator.apiserver.apimachinery.resources import NODES, PODS
 
 LABELS = {"app": "web", "tier": "gold", "size": "7"}

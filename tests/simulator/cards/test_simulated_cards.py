@@ -9,10 +9,9 @@ import pytest
 from deviceplugin.cards.interface import CardsUnavailableError, DeviceNode, Reading
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
+from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.cards.simulated_cards import (
-    ProcessFolder,
     SimulatedCards,
-    SimulatedProcess,
     cards_document,
     open_cards,
     write_cards_file,

@@ -11,7 +11,7 @@ import pytest_asyncio
 from kube.access import connect
 from kube.kinds import NAMESPACES
 from process.clock import SystemClock
-from simulator.controllers import run_controllers
+from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.world import World
 from tests.support.real_apiserver import real_api_server
 

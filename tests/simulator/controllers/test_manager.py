@@ -8,7 +8,7 @@ from kube.kinds import REPLICASETS
 from process.clock import SystemClock
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer
-from simulator.controllers import run_controllers
+from simulator.controllers.manager import run_controllers
 from tests.simulator.controllers.world import World, an_owner
 
 if TYPE_CHECKING:

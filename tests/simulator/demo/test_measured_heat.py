@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rebalancer.usage.prometheus import Prometheus
-from simulator.demo.heat import MeasuredHeat
+from simulator.demo.observer import MeasuredHeat
 from simulator.envtest.ports import free_ports
 from simulator.envtest.prometheus import RealPrometheus
 

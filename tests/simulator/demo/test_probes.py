@@ -4,7 +4,7 @@ import asyncio
 
 from aiohttp import web
 
-from simulator.demo.probes import why_not_ready
+from simulator.demo.supervisor import why_not_ready
 from simulator.envtest.ports import free_ports
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.run import ROLES
-from simulator.demo.accounts import account_of, deployed, user_of, write_kubeconfig
+from simulator.demo.service_accounts import account_of, deployed, user_of, write_kubeconfig
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -8,7 +8,7 @@ import pytest
 from deviceplugin.cards.interface import DeviceNode
 from deviceplugin.container.cdi import CdiFolder, CdiSpec
 from deviceplugin.exporter.attribution import Attribution, Owner
-from simulator.cards.simulated_cards import ProcessFolder
+from simulator.cards.processes import ProcessFolder
 from simulator.kubelet.container_runtime import ContainerRuntime, Load, RuntimeFailedError
 from simulator.kubelet.device_manager import ContainerKey
 

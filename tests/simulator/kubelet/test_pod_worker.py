@@ -11,7 +11,7 @@ from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import PODS
 from simulator.apiserver.server import ApiServer
-from simulator.cards.simulated_cards import ProcessFolder, SimulatedProcess
+from simulator.cards.processes import ProcessFolder, SimulatedProcess
 from simulator.kubelet.pod_worker import BUSY_KEY, DURATION_KEY, USED_KEY
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import Node, a_node

@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.apiserver.apimachinery.field_selectors import (
-    FieldSelector,
-    parse_field_selector,
-    parse_label_selector,
-)
+from fracgpu.k8s.selectors import parse_label_selector
+from simulator.apiserver.apimachinery.field_selectors import FieldSelector, parse_field_selector
 from simulator.apiserver.apimachinery.request_info import Selection, Target, User
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.field_selectors import parse_label_selector
 from simulator.apiserver.apimachinery.request_info import Selection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store

@@ -5,7 +5,7 @@ import time
 from contextlib import aclosing
 from typing import Any
 
-from simulator.apiserver.apimachinery.field_selectors import parse_label_selector
+from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery.request_info import Selection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.quantities import canonical, parse
+from fracgpu.k8s.quantity import canonical, parse
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""Label selectors, as query strings and as the LabelSelector objects of specs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_SET: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s+(?P<op>in|notin)\s*\((?P<values>[^()]*)\)")
+
+_EQUAL: Final = re.compile(
+    r"\s*(?P<key>[^\s!=<>(),]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s,()=!<>]*)"
+)
+
+_COMPARE: Final = re.compile(r"\s*(?P<key>[^\s!=<>(),]+)\s*(?P<op>[<>])\s*(?P<value>-?[0-9]+)")
+
+_EXISTS: Final = re.compile(r"\s*(?P<op>!?)\s*(?P<key>[^\s!=<>(),]+)")
+
+_SEPARATOR: Final = re.compile(r"\s*(,|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One term of a selector; operators are those of LabelSelectorRequirement plus Gt and Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, found: Mapping[str, str]) -> bool:
+        value = found.get(self.key)
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":  # an absent label is not in any set
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _compares(value, self.operator, self.values[0])
+            case _:
+                raise ValueError(f'"{self.operator}" is not a valid label selector operator')
+
+
+def _compares(value: str | None, operator: str, bound: str) -> bool:
+    try:
+        number = int(value) if value is not None else None
+    except ValueError:
+        return False
+    if number is None:
+        return False
+    return number > int(bound) if operator == "Gt" else number < int(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """All requirements must hold; without any it matches everything."""
+
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, found: Mapping[str, str]) -> bool:
+        return all(requirement.matches(found) for requirement in self.requirements)
+
+
+def parse_label_selector(text: str) -> LabelSelector:
+    """Read a ``labelSelector`` query.
+
+    Raises:
+        ValueError: it is not one; the message quotes it.
+    """
+    requirements = []
+    rest = text
+    while rest.strip():
+        requirement, rest = _term(rest, whole=text)
+        requirements.append(requirement)
+    return LabelSelector(tuple(requirements))
+
+
+def _term(text: str, *, whole: str) -> tuple[Requirement, str]:
+    for pattern in (_SET, _EQUAL, _COMPARE, _EXISTS):
+        match = pattern.match(text)
+        end = match and _SEPARATOR.match(text, match.end())
+        if match and end:
+            rest = text[end.end() :]
+            if end[1] and not rest.strip():
+                break  # a comma with nothing after it
+            return _requirement(match), rest
+    raise ValueError(f"unable to parse requirement: {text.strip()!r} in selector {whole!r}")
+
+
+def _requirement(match: re.Match[str]) -> Requirement:
+    groups = match.groupdict()
+    match groups["op"]:
+        case "in" | "notin":
+            values = tuple(v.strip() for v in groups["values"].split(","))
+            operator = "In" if groups["op"] == "in" else "NotIn"
+            return Requirement(key=groups["key"], operator=operator, values=values)
+        case "=" | "==":
+            return Requirement(key=groups["key"], operator="In", values=(groups["value"],))
+        case "!=":
+            return Requirement(key=groups["key"], operator="NotIn", values=(groups["value"],))
+        case ">" | "<":
+            operator = "Gt" if groups["op"] == ">" else "Lt"
+            return Requirement(key=groups["key"], operator=operator, values=(groups["value"],))
+        case "!":
+            return Requirement(key=groups["key"], operator="DoesNotExist")
+        case _:
+            return Requirement(key=groups["key"], operator="Exists")
+
+
+def label_selector(spec: Mapping[str, Any] | None) -> LabelSelector | None:
+    """Read a LabelSelector object; None (a nil selector) selects nothing, an empty one everything.
+
+    Raises:
+        ValueError: an operator is unknown.
+    """
+    if spec is None:
+        return None
+    requirements = [
+        Requirement(key=key, operator="In", values=(value,))
+        for key, value in sorted((spec.get("matchLabels") or {}).items())
+    ]
+    for term in spec.get("matchExpressions") or []:
+        if term.get("operator") not in {"In", "NotIn", "Exists", "DoesNotExist"}:
+            raise ValueError(f'"{term.get("operator")}" is not a valid label selector operator')
+        requirements.append(
+            Requirement(
+                key=term["key"], operator=term["operator"], values=tuple(term.get("values") or ())
+            )
+        )
+    return LabelSelector(tuple(requirements))
