@@ -25,13 +25,21 @@ class Command:
 
 # To add a subcommand, add a row.
 COMMANDS: Final[Mapping[str, Command]] = {
-    "certs": Command(module="cli.certs", summary="how the certificates stand; new ones"),
-    "demo": Command(module="cli.demo", summary="the whole loop on this machine, with no GPU"),
-    "run": Command(module="cli.run", summary="run one role of the system"),
-    "cards": Command(module="cli.cards", summary="every card: what is held, and by whom"),
-    "explain": Command(module="cli.explain", summary="why a pod does not fit, and what would help"),
-    "uninstall": Command(module="cli.uninstall", summary="take back everything from a cluster"),
-    "simulate": Command(module="cli.simulate", summary="how much of a fleet each policy would use"),
+    "certs": Command(module="cli.commands.certs", summary="how the certificates stand; new ones"),
+    "demo": Command(
+        module="cli.commands.demo", summary="the whole loop on this machine, with no GPU"
+    ),
+    "run": Command(module="cli.commands.run", summary="run one role of the system"),
+    "cards": Command(module="cli.commands.cards", summary="every card: what is held, and by whom"),
+    "explain": Command(
+        module="cli.commands.explain", summary="why a pod does not fit, and what would help"
+    ),
+    "uninstall": Command(
+        module="cli.commands.uninstall", summary="take back everything from a cluster"
+    ),
+    "simulate": Command(
+        module="cli.commands.simulate", summary="how much of a fleet each policy would use"
+    ),
 }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.certs import main as fracgpu_certs
+from cli.commands.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS
 from simulator.apiserver.server import ApiServer

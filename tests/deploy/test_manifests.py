@@ -9,7 +9,7 @@ import cel
 import pytest
 import yaml
 
-from cli.run import ROLES
+from cli.commands.run import ROLES
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode

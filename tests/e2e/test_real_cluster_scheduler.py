@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.certs import main as fracgpu_certs
+from cli.commands.certs import main as fracgpu_certs
 from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
 from simulator.envtest.ports import free_ports

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from certs.authority import Pair, make_client
 from certs.store import CertStore
-from cli.certs import main as fracgpu_certs
+from cli.commands.certs import main as fracgpu_certs
 from fracgpu import names
 from kube.access import connect
 from kube.client import KubeClient

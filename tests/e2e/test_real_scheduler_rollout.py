@@ -12,7 +12,7 @@ import pytest
 
 from certs.authority import read
 from certs.store import CertStore
-from cli.certs import main as fracgpu_certs
+from cli.commands.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import LEASES
 from tests.support.installed import installed, settled

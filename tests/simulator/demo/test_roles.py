@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.run import ROLES
+from cli.commands.run import ROLES
 from process.settings import load
 from simulator.demo.roles import (
     NodePlace,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.run import ROLES
+from cli.commands.run import ROLES
 from simulator.demo.service_accounts import account_of, deployed, user_of, write_kubeconfig
 
 

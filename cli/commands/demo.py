@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from cli.live import (
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.printers.live import (
     Screen,
     open_console,
     open_screen,
@@ -21,7 +22,6 @@ from cli.live import (
     save_picture,
     show_promises,
 )
-from cli.main import CALLED_WRONG, DONE, FAILED
 from process import logs
 from process.clock import SystemClock
 from simulator.demo.promises import Facts, Promise, judge

@@ -8,8 +8,8 @@ from typing import Final
 
 from cli.cluster import LIVE_PODS, add_cluster_flags, observe, snapshot_of, with_cluster
 from cli.fleet import Fleet, fleet_json, fleet_of
-from cli.live import open_console, open_fleet_screen, show_fleet
 from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.printers.live import open_console, open_fleet_screen, show_fleet
 from fracgpu.cards.card import NodeCards
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodView, read_pod

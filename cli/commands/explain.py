@@ -13,11 +13,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from cli.choice import default_config_map, read_strategy, with_choice
 from cli.cluster import Observed, add_cluster_flags, observe, with_cluster, world_of
-from cli.live import open_console, show_lines
+from cli.extender_choice import default_config_map, read_strategy, with_choice
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.words import explanation_lines
+from cli.printers.live import open_console, show_lines
+from cli.printers.text import explanation_lines
 from fracgpu import names
 from fracgpu.explain.answers import Explanation, Remedy, Verdict
 from fracgpu.explain.explanation import explain

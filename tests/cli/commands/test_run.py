@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from cli.commands.run import ROLES, BadPart, device_plugin_parts, main, usage
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.run import ROLES, BadPart, device_plugin_parts, main, usage
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES
 from simulator.apiserver.server import ApiServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_help_lists_every_role(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.simulate import main
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.simulate import main
 from kube.client import KubeClient
 from simulator.apiserver.server import ApiServer
 from tests.cli.live_cluster import a_pod, call, furnish

@@ -11,7 +11,7 @@ from certs.authority import Facts
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.status import BundleRow, Report, Role, Row, Trust
-from cli.certs import as_json, as_text, duration, main
+from cli.commands.certs import as_json, as_text, duration, main
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
 from process.clock import SystemClock

@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree as ET
 
-from cli.chart import svg_chart, text_chart
+from cli.printers.chart import svg_chart, text_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOW = [float(min(load, 80)) for load in range(131)]

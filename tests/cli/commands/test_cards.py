@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.cards import main, read_fleet, watch_fleet
+from cli.commands.cards import main, read_fleet, watch_fleet
 from cli.fleet import Fleet
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.client import KubeClient

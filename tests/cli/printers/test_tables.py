@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from cli.fleet import fleet_of
-from cli.render import card_line, coloured, dashboard, fleet_view, palette, promises
-from cli.words import Line, Tone
+from cli.printers.tables import card_line, coloured, dashboard, fleet_view, palette, promises
+from cli.printers.text import Line, Tone
 from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.promises import Promise
 from tests.support import core

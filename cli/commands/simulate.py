@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from cli.chart import svg_chart, text_chart
 from cli.cluster import add_cluster_flags, observe, with_cluster
-from cli.live import open_console, open_progress, show_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.words import Line, outcome_lines
+from cli.printers.chart import svg_chart, text_chart
+from cli.printers.live import open_console, open_progress, show_lines
+from cli.printers.text import Line, outcome_lines
 from kube.client import KubeClient
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
 from simulator.replay.replay import FULL_LOAD, Outcome, mean_curve, replay

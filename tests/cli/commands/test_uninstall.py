@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.commands.uninstall import left_lines, main, plan_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.removal import Found, Left, Plan
-from cli.uninstall import left_lines, main, plan_lines
 from fracgpu.cards.node_marks import NodeMarks
 from kube.kinds import CLUSTER_ROLES, ROLE_BINDINGS
 

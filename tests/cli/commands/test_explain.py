@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.explain import main
+from cli.commands.explain import main
 from cli.main import CALLED_WRONG, DONE, FAILED
 from fracgpu import names
 from kube.client import KubeClient

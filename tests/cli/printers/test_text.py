@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cli.fleet import fleet_of
-from cli.words import Tone, explanation_lines, fleet_lines, outcome_lines
+from cli.printers.text import Tone, explanation_lines, fleet_lines, outcome_lines
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import remedies
 from fracgpu.state.cluster_state import Site, Subject, World

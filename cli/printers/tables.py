@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.fleet import CardRow, Fleet
-from cli.words import Line
+from cli.printers.text import Line
 from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.promises import Promise
 

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from cli.fleet import Fleet
-from cli.render import coloured, dashboard, elapsed, fleet_view, promises
-from cli.words import Line, fleet_lines
+from cli.printers.tables import coloured, dashboard, elapsed, fleet_view, promises
+from cli.printers.text import Line, fleet_lines
 from simulator.demo.dashboard import Picture
 from simulator.demo.promises import Promise
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.demo import main
+from cli.commands.demo import main
 from cli.main import CALLED_WRONG, DONE
 from simulator.envtest.control_plane import ASSETS_ENV
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from cli.fleet import Fleet, fleet_of
-from cli.live import (
+from cli.printers.live import (
     PlainScreen,
     open_fleet_screen,
     open_progress,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from cli.cluster import Observed, read_seen_node, read_subject, world_of
+from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
 from fracgpu.cards.card import Card, CardUuid, Health
