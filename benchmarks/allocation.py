@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Final
 
-from benchmarks._named_models import write_named
 from benchmarks.figure import Figure
+from benchmarks.fixtures.named_models import write_named
 
 SLOW: Final = True
 

@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks._instant_nvml import InstantNvml
 from benchmarks.figure import Figure
+from benchmarks.fixtures.instant_nvml import InstantNvml
 from deviceplugin.cards.nvml.reader import NvmlReader
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks._canned_api import PENDING, a_pending_pod, node_name
-from benchmarks._http_caller import Caller, request_bytes
-from benchmarks._live_extender import Live, live_extender
 from benchmarks.figure import Figure
+from benchmarks.fixtures.canned_api import PENDING, a_pending_pod, node_name
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_extender import Live, live_extender
 
 _SIZES: Final = (1_000, 5_000)
 _PODS_PER_NODE: Final = 20

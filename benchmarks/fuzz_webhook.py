@@ -21,10 +21,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks._adversarial_reviews import adversarial_reviews
-from benchmarks._http_caller import Caller, request_bytes
-from benchmarks._live_webhook import Live, live_webhooks
-from benchmarks._odd_reviews import odd_reviews
+from benchmarks.fixtures.adversarial_reviews import adversarial_reviews
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_webhook import Live, live_webhooks
+from benchmarks.fixtures.odd_reviews import odd_reviews
 
 _COUNT: Final = 100_000
 _DEAR: Final = 5_000

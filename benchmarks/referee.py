@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._referee_world import Cluster, Pod, RefereeWorld
+from benchmarks.fixtures.referee_world import Cluster, Pod, RefereeWorld
 
 
 class Policy:

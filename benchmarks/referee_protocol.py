@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks._referee_world import Cluster, Pod
+from benchmarks.fixtures.referee_world import Cluster, Pod
 from benchmarks.referee import Policy as EveryNode
 from benchmarks.referee import fits_in_sum
 

@@ -15,9 +15,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks._canned_api import a_node, a_pending_pod
-from benchmarks._live_extender import is_ready
 from benchmarks.figure import Figure
+from benchmarks.fixtures.canned_api import a_node, a_pending_pod
+from benchmarks.fixtures.live_extender import is_ready
 from fracgpu import names
 from fracgpu.state.pod_info import PodView, read_pod
 from kube.access import connect_to

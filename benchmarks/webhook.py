@@ -17,9 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks._http_caller import Caller, request_bytes
-from benchmarks._live_webhook import PLAIN, Live, live_webhooks
 from benchmarks.figure import Figure
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_webhook import PLAIN, Live, live_webhooks
 from certs.authority import make_serving
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
@@ -109,7 +109,7 @@ async def _echo(live: Live, folder: Path) -> AsyncIterator[int]:
     pem.touch(mode=0o600)
     pem.write_bytes(leaf.cert_pem + leaf.key_pem)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks._echo_server", str(port), str(pem)
+        sys.executable, "-m", "benchmarks.fixtures.echo_server", str(port), str(pem)
     )
     try:
         async with asyncio.timeout(_ECHO_LIMIT_S):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._named_models import NODE_FILE, name_models, write_named
 from benchmarks.allocation import STATED, Case, measure, shared
+from benchmarks.fixtures.named_models import NODE_FILE, name_models, write_named
 
 NODES = [
     {"sn": "a", "cpu_milli": "64000", "memory_mib": "99999", "gpu": "8", "model": "BIG"},

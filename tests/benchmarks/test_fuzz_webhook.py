@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks._live_webhook import live_webhooks
-from benchmarks._odd_reviews import odd_reviews
+from benchmarks.fixtures.live_webhook import live_webhooks
+from benchmarks.fixtures.odd_reviews import odd_reviews
 from benchmarks.fuzz_webhook import MODELS, _fault_of, fuzz, fuzz_costs
 from benchmarks.webhook import a_review
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from benchmarks._http_caller import Caller, request_bytes
-from benchmarks._live_webhook import Live, live_webhooks
+from benchmarks.fixtures.http_caller import Caller, request_bytes
+from benchmarks.fixtures.live_webhook import Live, live_webhooks
 from benchmarks.webhook import a_review
 from certs.authority import make_client
 from tests.certs.tls_world import HOUR, a_ca, now, trusting

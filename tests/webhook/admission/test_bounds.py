@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks._adversarial_reviews import adversarial_reviews
-from benchmarks._live_webhook import odd_nodes
-from benchmarks._odd_reviews import FOREIGN
+from benchmarks.fixtures.adversarial_reviews import adversarial_reviews
+from benchmarks.fixtures.live_webhook import odd_nodes
+from benchmarks.fixtures.odd_reviews import FOREIGN
 from fracgpu.cards.card import NodeCards
 from fracgpu.cards.card_class import card_classes
 from fracgpu.errors import MOST_MESSAGE_BYTES

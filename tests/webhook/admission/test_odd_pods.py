@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks._odd_reviews import odd_reviews
+from benchmarks.fixtures.odd_reviews import odd_reviews
 from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
 from webhook.admission.mutation import judge_new
 from webhook.admission.pod import MalformedReviewError, Pod
