@@ -15,20 +15,26 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import PLAIN, Live, live_webhooks
+from benchmarks.fixtures.live_webhook import Live, live_webhooks
+from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_serving
 from process.clock import SystemClock
 from simulator.envtest.ports import free_ports
 
 _RUNS: Final = 7
+
 _CALLS: Final = 1000  # of each kind in one run
+
 _WARM_UP: Final = 200
+
 _CALLERS: Final = 8
+
 _CROWD_S: Final = 4.0
+
 _ECHO_LIMIT_S: Final = 10.0
 
 
@@ -147,84 +153,3 @@ def _percentile(values: Sequence[float], share: int) -> float:
 
 def _figure(name: str, value: float, unit: str, note: str) -> Figure:
     return Figure(name=f"webhook.{name}", value=round(value, 3), unit=unit, note=note)
-
-
-def a_review() -> dict[str, Any]:
-    """A pod as the API server shows it to a webhook, of the size that such pods have."""
-    labels = {"app.kubernetes.io/name": "train", "team": "vision", "pod-template-hash": "7c5d8b"}
-    env = [{"name": f"SETTING_{n}", "value": f"value-of-{n}"} for n in range(12)]
-    container = {
-        "name": "train",
-        "image": "registry.example/vision/train:2026.11",
-        "args": ["--epochs", "90", "--data", "/data"],
-        "env": env,
-        "ports": [{"name": "metrics", "containerPort": 9100, "protocol": "TCP"}],
-        "resources": {
-            "limits": {"cpu": "8", "memory": "32Gi"},
-            "requests": {"cpu": "4", "memory": "32Gi"},
-        },
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        "imagePullPolicy": "IfNotPresent",
-    }
-    pod = {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {
-            "generateName": "train-7c5d8b-",
-            "namespace": PLAIN,
-            "labels": labels,
-            "annotations": {"fracgpu.io/fraction": "train=0.5", "prometheus.io/scrape": "true"},
-            "ownerReferences": [
-                {
-                    "apiVersion": "apps/v1",
-                    "kind": "ReplicaSet",
-                    "name": "train-7c5d8b",
-                    "uid": "0d2c4a4e-52a7-4f5e-8d54-0a3a3ad5f4bd",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-        },
-        "spec": {
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-            "containers": [container, {"name": "logs", "image": "registry.example/logs:1"}],
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 30,
-            "dnsPolicy": "ClusterFirst",
-            "serviceAccountName": "default",
-            "schedulerName": "default-scheduler",
-            "tolerations": [
-                {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
-            ],
-            "enableServiceLinks": True,
-            "preemptionPolicy": "PreemptLowerPriority",
-        },
-        "status": {},
-    }
-    kind = {"group": "", "version": "v1", "kind": "Pod"}
-    resource = {"group": "", "version": "v1", "resource": "pods"}
-    return {
-        "kind": "AdmissionReview",
-        "apiVersion": "admission.k8s.io/v1",
-        "request": {
-            "uid": "9e8992f7-5761-4a27-a7b0-501b0d61c7f6",
-            "kind": kind,
-            "resource": resource,
-            "requestKind": kind,
-            "requestResource": resource,
-            "name": "train-7c5d8b-x2x7p",
-            "namespace": PLAIN,
-            "operation": "CREATE",
-            "userInfo": {
-                "username": "system:serviceaccount:kube-system:replicaset-controller",
-                "uid": "3e9c1d0e-6c1b-4c9a-9a57-2b8d4b2c7b57",
-                "groups": ["system:serviceaccounts", "system:authenticated"],
-            },
-            "object": pod,
-            "oldObject": None,
-            "dryRun": False,
-            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
-        },
-    }

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_webhook import Live, live_webhooks
-from benchmarks.webhook import a_review
+from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
 from tests.certs.tls_world import HOUR, a_ca, now, trusting
 from tests.webhook.world import World, a_webhook
