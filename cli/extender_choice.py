@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from cli.cluster import Observed
+from component import placement_config
 from fracgpu import names
 from fracgpu.explain.explanation import objections_of
 from fracgpu.placement.outcome import Placement
@@ -15,7 +16,6 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import CONFIGMAPS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from scheduler import policy
 from scheduler.core import Core
 
 _MIX_NOTE: Final = (
@@ -28,7 +28,7 @@ _MIX_NOTE: Final = (
 class ClusterStrategy:
     """The cluster's strategy, and why that is not sure, if it is not."""
 
-    strategy: Strategy = policy.DEFAULT
+    strategy: Strategy = placement_config.DEFAULT
     note: str = ""
 
 
@@ -44,18 +44,20 @@ class _StoppedClock(SystemClock):
 
 async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) -> ClusterStrategy:
     """Read the strategy where the extender reads it; without one it has the same default."""
-    where = f"{policy.KEY!r} of ConfigMap {namespace}/{config_map}"
+    where = f"{placement_config.KEY!r} of ConfigMap {namespace}/{config_map}"
     try:
         body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
-        text = (decode_object(body).get("data") or {}).get(policy.KEY)
+        text = (decode_object(body).get("data") or {}).get(placement_config.KEY)
         return ClusterStrategy(
-            strategy=policy.DEFAULT if text is None else policy.parse_strategy(text)
+            strategy=placement_config.DEFAULT
+            if text is None
+            else placement_config.parse_strategy(text)
         )
     except NotFound:
         return ClusterStrategy()
     except (KubeError, ValueError) as error:
         return ClusterStrategy(
-            note=f"{where} cannot be read ({error}), so {policy.DEFAULT.value} was assumed; the "
+            note=f"{where} cannot be read ({error}), so {placement_config.DEFAULT.value} was assumed; the "
             "extender goes on with the last good value that it has seen"
         )
 

@@ -3,12 +3,12 @@
 import hashlib
 from typing import Any, Final
 
-from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
+from component.config_keys import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
+from component.config_watcher import strict_mapping
 from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
 from fracgpu.errors import shorten
 from fracgpu.request.need import Strategy
 from fracgpu.spelling import unknown_keys
-from kube.follow import strict_mapping
 
 KEY: Final = REBALANCER
 PLACEMENT_KEY: Final = PLACEMENT
@@ -42,13 +42,13 @@ def parse_policy(text: str) -> Policy:
 
 
 def parse_strategy(text: str) -> Strategy:
-    """Read by which strategy the scheduler will place a replacement.
+    """Read the cluster's default strategy from ``strategy: least-waste``.
 
-    The key is the scheduler's, which tells its administrator about mistakes in it. Both read it by
-    the same rules, or a move would be proven by another strategy than places it.
+    The scheduler and the rebalancer read it by the same rules, or a move would be proven by another
+    strategy than places it. The scheduler tells the administrator about mistakes.
 
     Raises:
-        ValueError: anything that is not understood.
+        ValueError: anything that is not understood; the message says what was wanted.
     """
     return read_strategy(strict_mapping(text))
 

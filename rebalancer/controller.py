@@ -18,6 +18,7 @@ from fracgpu.disruption.policy import Mode, Policy
 from fracgpu.request.need import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
+from rebalancer.cluster_cache import World
 from rebalancer.config import policy_hash
 from rebalancer.cycle_metrics import Tally
 from rebalancer.event_reporter import Journal
@@ -26,7 +27,6 @@ from rebalancer.moves.executor import Conductor, Scene
 from rebalancer.moves.record import ENDED, plan_record
 from rebalancer.moves.store import MoveBook, Unreadable
 from rebalancer.usage.measured import Measured
-from rebalancer.world import World
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class UsageSource(Protocol):
 
 
 class PolicySource(Protocol):
-    """What the loop needs of :class:`kube.follow.ConfigFollower`."""
+    """What the loop needs of :class:`component.config_watcher.ConfigFollower`."""
 
     @property
     def value(self) -> Policy: ...
@@ -48,7 +48,7 @@ class PolicySource(Protocol):
 
 
 class StrategySource(Protocol):
-    """The cluster's placement strategy, as :class:`kube.follow.ConfigFollower` keeps it."""
+    """The cluster's placement strategy, as :class:`component.config_watcher.ConfigFollower` keeps it."""
 
     @property
     def value(self) -> Strategy: ...

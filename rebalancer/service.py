@@ -6,17 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from component.config_watcher import ConfigFollower
 from fracgpu import names
 from fracgpu.disruption.policy import Policy
 from fracgpu.request.need import Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from kube.follow import ConfigFollower
 from kube.leader_election import Election, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
+from rebalancer.cluster_cache import World
 from rebalancer.config import (
     KEY,
     PLACEMENT_DEFAULT,
@@ -36,7 +37,6 @@ from rebalancer.moves.store import MoveBook
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.measured import MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
-from rebalancer.world import World
 
 COMPONENT: Final = "fracgpu-rebalancer"
 

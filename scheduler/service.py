@@ -5,20 +5,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
+from component import placement_config
+from component.config_watcher import ConfigFollower
+from component.leader_gate import Standing
+from component.refused_edits import RefusedEdits
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from kube.follow import ConfigFollower
 from kube.informer import Informer
 from kube.kinds import NODES, PDBS, PODS
 from kube.leader_election import Election
-from kube.refusals import RefusedEdits
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.memory import settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
-from scheduler import policy
 from scheduler.cache.assumptions import Assumptions, Times
 from scheduler.cache.comparer import Audit
 from scheduler.cache.event_handlers import decode_any_pod, decode_node, waiting
@@ -34,7 +35,6 @@ from scheduler.leader_endpoint import Announcement, Endpoint
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pod_activator import Waker
 from scheduler.settings import SchedulerSettings
-from scheduler.standing import Standing
 from scheduler.version_skew import Skew
 from scheduler.workload_learner import WorkloadLearner
 
@@ -85,15 +85,15 @@ def _wire(
 
     def refuse(reason: str) -> None:
         metrics.config_refused()
-        refused.key(policy.KEY, reason)
+        refused.key(placement_config.KEY, reason)
 
     config = ConfigFollower(
         client,
         name=settings.config_map,
         namespace=settings.namespace,
-        key=policy.KEY,
-        parse=policy.parse_strategy,
-        default=policy.DEFAULT,
+        key=placement_config.KEY,
+        parse=placement_config.parse_strategy,
+        default=placement_config.DEFAULT,
         on_refused=refuse,
     )
     core = Core(strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from fracgpu import config, names
+from component import config_keys
+from component.config_watcher import strict_mapping
+from fracgpu import names
 from fracgpu.cards.card_class import model_key
 from fracgpu.errors import WireError
 from fracgpu.request.dialects import DialectSettings, read_dialect_settings
@@ -16,9 +18,8 @@ from fracgpu.request.dialects.enablement import DIALECT_OPTIONS, DIALECTS
 from fracgpu.request.grant import ClassRule
 from fracgpu.spelling import unknown_keys
 from fracgpu.units import MAX_MIB, Mib
-from kube.follow import strict_mapping
 
-KEY: Final = config.ADMISSION
+KEY: Final = config_keys.ADMISSION
 
 _DNS_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Final
 
+from component.certificate_watcher import SecretCertificate
 from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
@@ -16,10 +17,9 @@ from process.lifecycle import Running, Service
 from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import ServingTls
-from webhook.administrator import AdministratorsRules
 from webhook.admission_config import Rules
 from webhook.card_classes import Inventory
-from webhook.certificate import SecretCertificate
+from webhook.config_watcher import AdministratorsRules
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
 from webhook.server import Intake, Knowledge, Reviewer, WebhookServer

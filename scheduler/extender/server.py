@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from component.leader_gate import Standing
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from scheduler.extender import api
@@ -16,7 +17,6 @@ from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.extender.stale_cache_retry import PatientFilter
 from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
-from scheduler.standing import Standing
 
 log = structlog.get_logger()
 

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from cli.commands.run import ROLES
+from component.placement_config import KEY as PLACEMENT_KEY
+from component.placement_config import parse_strategy
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.disruption.policy import Mode
@@ -18,8 +20,6 @@ from process.settings import load
 from rebalancer.config import KEY as REBALANCER_KEY
 from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
-from scheduler.policy import KEY as PLACEMENT_KEY
-from scheduler.policy import parse_strategy
 from simulator.cards.simulated_cards import open_cards
 from webhook.admission_config import KEY as ADMISSION_KEY
 from webhook.admission_config import Rules, parse_admission

@@ -23,6 +23,7 @@ from kube.errors import AlreadyExists
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES, NODES, PDBS, PODS
 from kube.objects import decode_object
+from rebalancer.cluster_cache import World
 from rebalancer.controller import Parts, Rebalancer
 from rebalancer.cycle_metrics import Tally
 from rebalancer.event_reporter import Journal
@@ -33,7 +34,6 @@ from rebalancer.moves.executor import Conductor
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.store import MoveBook
 from rebalancer.usage.measured import Measured
-from rebalancer.world import World
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (

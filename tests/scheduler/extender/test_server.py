@@ -11,12 +11,12 @@ from typing import Any
 import aiohttp
 import pytest
 
+from component.leader_gate import Standing
 from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import PatientFilter
-from scheduler.standing import Standing
-from tests.scheduler.test_standing import AnElection
+from tests.component.test_leader_gate import AnElection
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
 

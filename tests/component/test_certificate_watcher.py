@@ -8,14 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair, make_serving
+from component.certificate_expiry import not_after
+from component.certificate_watcher import SecretCertificate
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.clock import SystemClock
 from process.tls import ServingTls, read_secret
 from tests.certs.tls_world import HOUR, a_ca, a_leaf, ask, https, now, trusting
 from tests.support.waiting import until_true
-from webhook.certificate import SecretCertificate
-from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from fracgpu.config import DEFAULT_STRATEGY, PLACEMENT, read_strategy
+from component.config_keys import DEFAULT_STRATEGY, PLACEMENT, read_strategy
+from component.config_watcher import strict_mapping
 from fracgpu.request.need import Strategy
-from kube.follow import strict_mapping
 
 KEY: Final = PLACEMENT
 DEFAULT: Final = DEFAULT_STRATEGY
@@ -12,6 +12,9 @@ DEFAULT: Final = DEFAULT_STRATEGY
 
 def parse_strategy(text: str) -> Strategy:
     """Read the cluster's default strategy from ``strategy: least-waste``.
+
+    The scheduler and the rebalancer read it by the same rules, or a move would be proven by another
+    strategy than places it. The scheduler tells the administrator about mistakes.
 
     Raises:
         ValueError: anything that is not understood; the message says what was wanted.

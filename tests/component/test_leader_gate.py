@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from component.leader_gate import Standing
 from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
-from scheduler.standing import Standing
 
 
 class AnElection:

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from component.certificate_expiry import not_after
 from tests.certs.tls_world import a_ca, a_leaf
-from webhook.expiry import not_after
 
 PEM = a_leaf(a_ca()).cert_pem
 

@@ -8,7 +8,7 @@ import pytest
 from fracgpu.k8s.node_affinity import Taint
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from rebalancer.world import World
+from rebalancer.cluster_cache import World
 from tests.fakes.clock import NOON
 from tests.support.moving import NAMESPACE, add_pod, end_pod, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD

@@ -11,8 +11,8 @@ from kube.kinds import CONFIGMAPS, EVENTS, NAMESPACES
 from kube.objects import decode_object
 from process.clock import SystemClock
 from tests.support.waiting import until, until_true
-from webhook.administrator import AdministratorsRules
 from webhook.admission_config import Rules
+from webhook.config_watcher import AdministratorsRules
 from webhook.metrics import WebhookMetrics
 
 SPACE = "fracgpu-system"

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from component.config_watcher import ConfigFollower, strict_mapping
 from kube.client import KubeClient
-from kube.follow import ConfigFollower, strict_mapping
 
 
 class OneConfigMap:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from component.placement_config import DEFAULT, parse_strategy
 from fracgpu.request.need import Strategy
-from scheduler.policy import DEFAULT, parse_strategy
 
 
 @pytest.mark.parametrize("strategy", Strategy)

@@ -2,11 +2,11 @@
 
 import asyncio
 
+from component.refused_edits import RefusedEdits
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES
 from kube.objects import decode_object
-from kube.refusals import RefusedEdits
 from process.clock import SystemClock
 from tests.support.waiting import until
 

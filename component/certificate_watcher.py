@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import structlog
 
+from component.certificate_expiry import not_after
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
 from process.handshake import why_refused
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
-from webhook.expiry import not_after
 from webhook.metrics import WebhookMetrics
 from webhook.seal_keys import SealKeys
 

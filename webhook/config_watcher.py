@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+from component.config_keys import refuse_unknown_keys
+from component.config_watcher import ConfigFollower
+from component.refused_edits import RefusedEdits
 from fracgpu import names
-from fracgpu.config import refuse_unknown_keys
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from kube.follow import ConfigFollower
-from kube.refusals import RefusedEdits
 from webhook.admission_config import KEY, Rules, parse_admission
 from webhook.metrics import WebhookMetrics
 

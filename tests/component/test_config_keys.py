@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.config import DEFAULT_STRATEGY, KEYS, read_strategy, refuse_unknown_keys
+from component.config_keys import DEFAULT_STRATEGY, KEYS, read_strategy, refuse_unknown_keys
 from fracgpu.request.need import Strategy
 
 
