@@ -8,6 +8,7 @@ RUN /opt/fracgpu/bin/pip install --no-cache-dir --constraint requirements.lock s
 COPY fracgpu fracgpu
 COPY kube kube
 COPY process process
+COPY component component
 COPY certs certs
 COPY webhook webhook
 COPY scheduler scheduler

@@ -57,8 +57,8 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
         return ClusterStrategy()
     except (KubeError, ValueError) as error:
         return ClusterStrategy(
-            note=f"{where} cannot be read ({error}), so {placement_config.DEFAULT.value} was assumed; the "
-            "extender goes on with the last good value that it has seen"
+            note=f"{where} cannot be read ({error}), so {placement_config.DEFAULT.value} was "
+            "assumed; the extender goes on with the last good value that it has seen"
         )
 
 

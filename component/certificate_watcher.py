@@ -1,8 +1,6 @@
-"""The serving certificate: read from its Secret through the API, and replaced while serving."""
+"""A serving certificate: read from its Secret through the API, and replaced while serving."""
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -14,9 +12,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import SECRETS
 from process.handshake import why_refused
-from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, ServingTls, TlsError, read_secret
-from webhook.metrics import WebhookMetrics
-from webhook.seal_keys import SealKeys
+from process.tls import CA_KEY, CERT_KEY, ServingTls, TlsError, read_secret
 
 log = structlog.get_logger()
 
@@ -26,37 +22,40 @@ _LOOK_AGAIN_S: Final = 60.0  # kubelet takes about as long to renew a mounted fi
 class SecretCertificate:
     """Keeps a server's TLS at what one Secret holds.
 
-    A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log and
-    the metrics say so.
+    A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log says
+    so.
 
     Args:
         client: where the Secret is.
         tls: of the server.
-        metrics: where certificates are counted.
         namespace: of the Secret.
         secret: its name.
-        service_name: DNS name by which the API server calls; empty does not compare names.
-        now: the time.
+        service_name: DNS name by which the API server calls; empty does not compare names, and None
+            does not ask whether it would take the certificate.
+        on_taken: called with the Secret's data when another certificate is served.
+        on_refused: called when the Secret holds none that can be served.
+        on_expiry: called with the moment at which the served certificate ends.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent fact
         self,
         client: KubeClient,
         tls: ServingTls,
-        metrics: WebhookMetrics,
         *,
         namespace: str,
         secret: str,
-        service_name: str,
-        now: Callable[[], datetime],
+        service_name: str | None = None,
+        on_taken: Callable[[Mapping[str, bytes]], None] | None = None,
+        on_refused: Callable[[], None] | None = None,
+        on_expiry: Callable[[datetime], None] | None = None,
     ) -> None:
         self._tls = tls
-        self._now = now
-        self._metrics = metrics
+        self._on_taken = on_taken
+        self._on_refused = on_refused
+        self._on_expiry = on_expiry
         self._last: Change[Mapping[str, bytes]] | None = None
         self._where = f"{namespace}/{secret}"
         self._problem = f"there is no Secret {self._where} yet"
-        self._seal_keys = SealKeys()
         self._service_name = service_name
         self._trusted_pem, self._partial = b"", False
         self._informer = Informer(
@@ -65,7 +64,7 @@ class SecretCertificate:
             decode=read_secret,
             namespace=namespace,
             field_selector=f"metadata.name={secret}",
-            on_change=self._take,
+            on_change=self.take,
         )
 
     @property
@@ -78,7 +77,7 @@ class SecretCertificate:
         while True:
             await asyncio.sleep(_LOOK_AGAIN_S)
             if self._last is not None and self._tls.loaded:
-                self._take(self._last)
+                self.take(self._last)
 
     def problem(self) -> str | None:
         """Say why there is no certificate that the API server would take, or None.
@@ -89,6 +88,8 @@ class SecretCertificate:
         """
         if not self._tls.loaded:
             return self._problem
+        if self._service_name is None:
+            return None
         why = why_refused(
             self._tls.context,
             name=self._service_name,
@@ -100,14 +101,8 @@ class SecretCertificate:
         called = f" at {self._service_name}" if self._service_name else ""
         return f"Secret {self._where}: the API server would refuse the certificate{called}: {why}"
 
-    def seal_keys(self, now: datetime) -> tuple[bytes, ...]:
-        """Give secrets that only the replicas share, made of the private keys that they serve.
-
-        The first one seals at *now*; those of certificates just before or after it follow.
-        """
-        return self._seal_keys.at(now)
-
-    def _take(self, change: Change[Mapping[str, bytes]]) -> None:
+    def take(self, change: Change[Mapping[str, bytes]]) -> None:
+        """Serve what the Secret holds now."""
         if change.type is ChangeType.DELETED:
             log.warning("certificate_secret_deleted", secret=self._where)
             return
@@ -116,32 +111,24 @@ class SecretCertificate:
             replaced = self._tls.apply_secret(change.object)
         except TlsError as error:
             self._problem = f"Secret {self._where}: {error}"
-            self._metrics.certificate(taken=False)
+            if self._on_refused is not None:
+                self._on_refused()
             log.warning("certificate_refused", secret=self._where, error=str(error))
             return
         if replaced:
-            self._metrics.certificate(taken=True)
-            key = _seal_key(change.object[PRIVATE_KEY_KEY])
-            self._seal_keys.learn(key, now=self._now())
+            if self._on_taken is not None:
+                self._on_taken(change.object)
             ca_pem = change.object.get(CA_KEY, b"")
             self._trusted_pem, self._partial = ca_pem or change.object[CERT_KEY], not ca_pem
-            self._watch_expiry(change.object[CERT_KEY])
+            self._tell_expiry(change.object[CERT_KEY])
             log.info("certificate_replaced", secret=self._where)
 
-    def _watch_expiry(self, cert_pem: bytes) -> None:
+    def _tell_expiry(self, cert_pem: bytes) -> None:
         try:
             ends = not_after(cert_pem)
         except ValueError as error:
-            # OpenSSL took it, so it serves; only the metric is blind.
+            # OpenSSL took it, so it serves; only whoever counts the days is blind.
             log.warning("certificate_end_unknown", secret=self._where, error=str(error))
             return
-
-        def left_s() -> float:
-            return (ends - self._now()).total_seconds()
-
-        self._metrics.watch_expiry(left_s)
-
-
-def _seal_key(private_key_pem: bytes) -> bytes:
-    # The key itself signs handshakes; what is derived from it can tell nothing about it.
-    return hmac.new(private_key_pem, b"fracgpu.io/granted", hashlib.sha256).digest()
+        if self._on_expiry is not None:
+            self._on_expiry(ends)

@@ -4,17 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from fracgpu.errors import shorten
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 from fracgpu.spelling import nearest, unknown_keys
 
 ADMISSION: Final = "admission"
+
 PLACEMENT: Final = "placement"
+
 REBALANCER: Final = "rebalancer"
+
 KEYS: Final = (ADMISSION, PLACEMENT, REBALANCER)
 
-DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE
-
 _STRATEGY: Final = "strategy"
+
 _MOST_SHOWN: Final = 60
 
 

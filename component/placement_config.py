@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from component.config_keys import DEFAULT_STRATEGY, PLACEMENT, read_strategy
+from component.config_keys import PLACEMENT, read_strategy
 from component.config_watcher import strict_mapping
-from fracgpu.request.need import Strategy
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 
 KEY: Final = PLACEMENT
+
 DEFAULT: Final = DEFAULT_STRATEGY
 
 

@@ -1,19 +1,18 @@
-"""What the rebalancer takes from the ConfigMap: its own key, and the scheduler's ``placement``."""
+"""What the rebalancer takes from the ConfigMap: its own key, read strictly."""
 
 import hashlib
 from typing import Any, Final
 
-from component.config_keys import DEFAULT_STRATEGY, PLACEMENT, REBALANCER, read_strategy
+from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
 from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
 from fracgpu.errors import shorten
-from fracgpu.request.need import Strategy
 from fracgpu.spelling import unknown_keys
 
 KEY: Final = REBALANCER
-PLACEMENT_KEY: Final = PLACEMENT
-PLACEMENT_DEFAULT: Final = DEFAULT_STRATEGY
+
 _MODE: Final = "mode"
+
 _MOST_SHOWN: Final = 60
 
 
@@ -39,18 +38,6 @@ def parse_policy(text: str) -> Policy:
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return Policy(**values)
-
-
-def parse_strategy(text: str) -> Strategy:
-    """Read the cluster's default strategy from ``strategy: least-waste``.
-
-    The scheduler and the rebalancer read it by the same rules, or a move would be proven by another
-    strategy than places it. The scheduler tells the administrator about mistakes.
-
-    Raises:
-        ValueError: anything that is not understood; the message says what was wanted.
-    """
-    return read_strategy(strict_mapping(text))
 
 
 def policy_hash(policy: Policy) -> str:

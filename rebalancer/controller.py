@@ -48,7 +48,7 @@ class PolicySource(Protocol):
 
 
 class StrategySource(Protocol):
-    """The cluster's placement strategy, as :class:`component.config_watcher.ConfigFollower` keeps it."""
+    """The cluster's placement strategy, as a config watcher keeps it."""
 
     @property
     def value(self) -> Strategy: ...

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from component.config_watcher import ConfigFollower
+from component.placement_config import DEFAULT, parse_strategy
+from component.placement_config import KEY as PLACEMENT_KEY
 from fracgpu import names
 from fracgpu.disruption.policy import Policy
 from fracgpu.request.need import Strategy
@@ -18,13 +20,7 @@ from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.cluster_cache import World
-from rebalancer.config import (
-    KEY,
-    PLACEMENT_DEFAULT,
-    PLACEMENT_KEY,
-    parse_policy,
-    parse_strategy,
-)
+from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Parts, Rebalancer
 from rebalancer.cycle_metrics import Tally
 from rebalancer.event_reporter import Journal
@@ -110,7 +106,7 @@ def running(
         namespace=settings.namespace,
         key=PLACEMENT_KEY,
         parse=parse_strategy,
-        default=PLACEMENT_DEFAULT,
+        default=DEFAULT,
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
     book = MoveBook(client, namespace=settings.namespace, guard=guard)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from component import placement_config
+from component.certificate_watcher import SecretCertificate
 from component.config_watcher import ConfigFollower
 from component.leader_gate import Standing
 from component.refused_edits import RefusedEdits
@@ -24,7 +25,6 @@ from scheduler.cache.assumptions import Assumptions, Times
 from scheduler.cache.comparer import Audit
 from scheduler.cache.event_handlers import decode_any_pod, decode_node, waiting
 from scheduler.cache.pod_marker import Marker
-from scheduler.certificate import SecretCertificate
 from scheduler.core import Core
 from scheduler.extender.bind import Binder
 from scheduler.extender.preempt import Preemptor, decode_budget

@@ -2,26 +2,28 @@
 
 import gc
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from component.certificate_watcher import SecretCertificate
 from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
-from process.clock import SystemClock
+from process.clock import Clock, SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.lifecycle import Running, Service
 from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from process.tls import ServingTls
+from process.tls import PRIVATE_KEY_KEY, ServingTls
 from webhook.admission_config import Rules
 from webhook.card_classes import Inventory
 from webhook.config_watcher import AdministratorsRules
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
+from webhook.seal_keys import SealKeys, seal_key
 from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
 from webhook.settings import WebhookSettings
 
@@ -62,14 +64,16 @@ def build(settings: WebhookSettings) -> Service:
                 base=base,
                 on_change=inventory.refresh,
             )
+            seal_keys = SealKeys()
             certificate = SecretCertificate(
                 client,
                 tls,
-                metrics,
                 namespace=settings.namespace,
                 secret=settings.tls_secret,
                 service_name=settings.service and f"{settings.service}.{settings.namespace}.svc",
-                now=clock.now,
+                on_taken=partial(_learn, seal_keys, metrics, clock),
+                on_refused=partial(metrics.certificate, taken=False),
+                on_expiry=partial(_count_down, metrics, clock),
             )
             namespaces = NamespaceLabels(client)
             gate.add("inventory", inventory.problem)
@@ -82,7 +86,7 @@ def build(settings: WebhookSettings) -> Service:
                 rules=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.ask,
-                seal=lambda namespace: _seal(certificate, namespace, now=clock.now()),
+                seal=lambda namespace: _seal(seal_keys, namespace, now=clock.now()),
             )
             server = WebhookServer(
                 settings,
@@ -112,7 +116,24 @@ def build(settings: WebhookSettings) -> Service:
     )
 
 
-def _seal(certificate: SecretCertificate, namespace: str, *, now: datetime) -> Seal:
+def _seal(seal_keys: SealKeys, namespace: str, *, now: datetime) -> Seal:
     # Who is asked serves a certificate, so there is a key.
-    key, *also = certificate.seal_keys(now)
+    key, *also = seal_keys.at(now)
     return Seal(key=key, also=tuple(also), scope=namespace, now=now)
+
+
+def _learn(
+    seal_keys: SealKeys, metrics: WebhookMetrics, clock: Clock, secret: Mapping[str, bytes]
+) -> None:
+    """Count the certificate that is served from now on, and learn the key that it brings."""
+    metrics.certificate(taken=True)
+    seal_keys.learn(seal_key(secret[PRIVATE_KEY_KEY]), now=clock.now())
+
+
+def _count_down(metrics: WebhookMetrics, clock: Clock, ends: datetime) -> None:
+    """Measure from now on how long the certificate that is served still lasts."""
+
+    def left_s() -> float:
+        return (ends - clock.now()).total_seconds()
+
+    metrics.watch_expiry(left_s)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from typing import Final
 
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.units import Mib
@@ -110,3 +111,6 @@ class PodNeed:
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     topology: Topology | None = None
+
+
+DEFAULT_STRATEGY: Final = Strategy.LEAST_WASTE

@@ -12,6 +12,7 @@ PACKAGES = (
     "fracgpu",
     "kube",
     "process",
+    "component",
     "certs",
     "webhook",
     "scheduler",

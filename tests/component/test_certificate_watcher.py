@@ -2,7 +2,8 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,6 @@ from component.certificate_expiry import not_after
 from component.certificate_watcher import SecretCertificate
 from kube.client import KubeClient
 from kube.kinds import SECRETS
-from process.clock import SystemClock
 from process.tls import ServingTls, read_secret
 from tests.certs.tls_world import HOUR, a_ca, a_leaf, ask, https, now, trusting
 from tests.support.waiting import until_true
@@ -36,14 +36,16 @@ class Following:
         self.registry = CollectorRegistry()
         self.tls = ServingTls()
         metrics = WebhookMetrics(self.registry)
+        self.ends: list[datetime] = []
         self.certificate = SecretCertificate(
             client,
             self.tls,
-            metrics,
             namespace="default",
             secret="tls",
             service_name="localhost",
-            now=SystemClock().now,
+            on_taken=lambda _: metrics.certificate(taken=True),
+            on_refused=partial(metrics.certificate, taken=False),
+            on_expiry=self.ends.append,
         )
 
     def counted(self, outcome: str) -> float | None:
@@ -132,16 +134,14 @@ async def test_another_secret_is_not_ours_to_serve(kube: KubeClient, following: 
     await following.until_counted(taken=1)
 
 
-async def test_the_end_of_the_certificate_that_is_served_is_measured(
+async def test_the_end_of_the_certificate_that_is_served_is_told(
     kube: KubeClient, following: Following
 ) -> None:
     leaf = a_leaf(a_ca())
     await kube.create(SECRETS, a_secret("tls", **keys_of(leaf)))
     await following.until_counted(taken=1)
 
-    left_s = following.registry.get_sample_value("fracgpu_webhook_certificate_expiry_seconds")
-    ends_in_s = (not_after(leaf.cert_pem) - SystemClock().now()).total_seconds()
-    assert left_s == pytest.approx(ends_in_s, abs=60)
+    assert following.ends == [not_after(leaf.cert_pem)]
 
 
 def test_values_that_are_no_base64_are_as_good_as_missing() -> None:

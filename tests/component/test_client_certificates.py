@@ -3,6 +3,7 @@
 import base64
 import json
 import ssl
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from certs.authority import Pair, make_ca, make_client, make_serving
+from component.certificate_watcher import SecretCertificate
 from fracgpu.names import SYSTEM_NAMESPACE
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -19,7 +21,6 @@ from kube.objects import ObjectKey
 from process.clock import SystemClock
 from process.telemetry import HttpServer
 from process.tls import ServingTls, read_secret
-from scheduler.certificate import SecretCertificate
 
 DAY = timedelta(days=1)
 NOW = SystemClock().now()
@@ -30,7 +31,7 @@ LEAF = make_serving(CA, names=("localhost",), now=NOW, life=DAY)
 
 def a_change(
     what: ChangeType = ChangeType.ADDED, *, leaf: Pair = LEAF, ca: bytes = CA.cert_pem
-) -> Change[dict[str, bytes]]:
+) -> Change[Mapping[str, bytes]]:
     parts = {"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem, "ca.crt": ca}
     data = {key: base64.b64encode(pem).decode() for key, pem in parts.items()}
     return Change(

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from component.config_keys import DEFAULT_STRATEGY, KEYS, read_strategy, refuse_unknown_keys
-from fracgpu.request.need import Strategy
+from component.config_keys import KEYS, read_strategy, refuse_unknown_keys
+from fracgpu.request.need import DEFAULT_STRATEGY, Strategy
 
 
 def test_every_key_that_a_role_reads_is_known_and_any_may_be_left_out() -> None:
