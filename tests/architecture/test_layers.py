@@ -1,6 +1,7 @@
 """What an import linter cannot see, and that the linter itself is content."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,25 @@ PACKAGES = (
     "cli",
 )
 IMPURE_BUILTINS = {"open", "print", "input", "exec", "eval", "breakpoint"}
+MOST_MODULES = 14
 
 
 def sources(package: str) -> list[Path]:
     return [path for path in (ROOT / package).rglob("*.py") if "_pb2" not in path.name]
+
+
+def modules_in(folder: Path) -> list[Path]:
+    return [it for it in folder.glob("*.py") if it.name != "__init__.py" and "_pb2" not in it.name]
+
+
+ROOMS = sorted(
+    {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in sources(package)
+        if path.name != "__init__.py"
+    }
+)
 
 
 def test_the_import_contracts_hold() -> None:
@@ -53,18 +69,58 @@ def test_the_core_calls_no_builtin_that_touches_the_world(path: Path) -> None:
     assert not called & IMPURE_BUILTINS
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_has_a_test_file_of_its_name(package: str) -> None:
-    missing = []
-    for path in sources(package):
-        relative = path.relative_to(ROOT)
-        if path.name in ("__init__.py", "__main__.py") or "proto" in relative.parts:
-            continue
-        test = ROOT / "tests" / relative.parent / f"test_{path.name}"
-        if not test.exists():
-            missing.append(f"{relative} wants {test.relative_to(ROOT)}")
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_has_tests(room: str) -> None:
+    assert list((ROOT / "tests" / room).glob("test_*.py"))
 
-    assert not missing, "\n".join(missing)
+
+@pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "benchmarks/fixtures"])
+def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())) or ""
+    first, *rest = text.splitlines()
+
+    assert first.endswith(".")
+    assert re.search(r"\bStart (with|at) [`:]", " ".join(rest))
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "benchmarks/fixtures"])
+def test_no_room_is_a_corridor(room: str) -> None:
+    assert len([it for it in modules_in(ROOT / room) if it.name != "__main__.py"]) <= MOST_MODULES
+
+
+@pytest.mark.parametrize("room", ["component", *(it for it in ROOMS if "/" in it)])
+def test_no_room_offers_the_same_name_twice(room: str) -> None:
+    bound = [
+        node
+        for node in ast.parse((ROOT / room / "__init__.py").read_text()).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+
+    assert not bound or room == "fracgpu/request/dialects"  # its public face
+
+
+def test_the_documents_show_every_room_and_no_other() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+
+    shown = set(re.findall(r"^\| `([a-z0-9_/]+)/` \|", page, re.MULTILINE))
+
+    assert shown == {*ROOMS, "benchmarks", "benchmarks/fixtures"}
+
+
+def test_no_test_names_a_private_name_of_another_room() -> None:
+    offenders = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        own = path.relative_to(ROOT / "tests").parent.as_posix().replace("/", ".")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            if node.module.partition(".")[0] not in {*PACKAGES, "benchmarks"}:
+                continue
+            private = [it.name for it in node.names if it.name.startswith("_")]
+            if private and node.module.rpartition(".")[0] != own:
+                offenders.append(f"{path}: {node.module}: {private}")
+
+    assert not offenders
 
 
 @pytest.mark.parametrize("package", PACKAGES)
