@@ -19,7 +19,7 @@ from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import a_node, a_pending_pod
 from benchmarks.fixtures.live_extender import is_ready
 from fracgpu import names
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
@@ -109,7 +109,7 @@ class _Watcher:
         self.at_s: dict[str, float] = {}
         self.done = asyncio.Event()
 
-    def take(self, change: Change[PodView]) -> None:
+    def take(self, change: Change[PodInfo]) -> None:
         pod = change.object.record
         if not pod.node or pod.name in self.at_s:
             return
@@ -129,7 +129,7 @@ class _Watcher:
 @asynccontextmanager
 async def _watching(client: KubeClient, *, with_extender: bool) -> AsyncIterator[_Watcher]:
     watcher = _Watcher(with_extender=with_extender)
-    informer = Informer(client, PODS, decode=read_pod, on_change=watcher.take)
+    informer = Informer(client, PODS, decode=decode_pod_info, on_change=watcher.take)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(informer.run(), name="pods")
         await informer.wait_synced()

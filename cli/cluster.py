@@ -13,14 +13,14 @@ import msgspec
 from cli.main import FAILED
 from fracgpu.cards.card import NodeCards
 from fracgpu.explain.explanation import shortages
-from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
-from fracgpu.k8s.resources import NO_HOST, Host, requested
+from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod import BoundPod, read_bound
-from fracgpu.state.cluster_state import Site, Subject, World
+from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.access import connect
 from kube.client import KubeClient
@@ -71,11 +71,11 @@ class Observed:
         bound: the pods that have a node, as the extender's books have them.
     """
 
-    pods: tuple[Subject, ...]
+    pods: tuple[ExplainedPod, ...]
     nodes: tuple[SeenNode, ...]
     bound: tuple[BoundPod, ...] = ()
 
-    def find(self, key: str) -> Subject | None:
+    def find(self, key: str) -> ExplainedPod | None:
         """Give the pod ``namespace/name``."""
         return next((it for it in self.pods if it.view.record.key == key), None)
 
@@ -91,15 +91,17 @@ async def observe(client: KubeClient) -> Observed:
     return Observed(
         pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
-        bound=tuple(it for raw in pods.items if (it := read_bound(bytes(raw))) is not None),
+        bound=tuple(it for raw in pods.items if (it := decode_bound_pod(bytes(raw))) is not None),
     )
 
 
-def read_subject(body: bytes) -> Subject:
+def read_subject(body: bytes) -> ExplainedPod:
     """Read everything an explanation needs of a pod."""
     gates = _gated_decoder.decode(body).spec.scheduling_gates or ()
-    return Subject(
-        view=read_pod(body), rules=read_rules(body), gates=tuple(it.name for it in gates)
+    return ExplainedPod(
+        view=decode_pod_info(body),
+        rules=node_affinity_of(body),
+        gates=tuple(it.name for it in gates),
     )
 
 
@@ -107,12 +109,12 @@ def read_seen_node(body: bytes) -> SeenNode:
     """Read everything an explanation needs of a node."""
     return SeenNode(
         cards=read_node(body),
-        taints=read_taints(body),
+        taints=taints_of(body),
         cordoned=_node_decoder.decode(body).spec.unschedulable,
     )
 
 
-def snapshot_of(pods: Iterable[PodView], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
+def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
     """Fold pods and nodes into who holds what, exactly as the scheduler does."""
     ledger = Ledger()
     for node in nodes:
@@ -124,25 +126,27 @@ def snapshot_of(pods: Iterable[PodView], nodes: Iterable[NodeCards], *, now: dat
 
 def world_of(
     observed: Observed,
-    subject: Subject,
+    subject: ExplainedPod,
     *,
     schedulers: Iterable[str],
     strategy: Strategy,
     now: datetime,
-) -> World:
+) -> ClusterState:
     """See the cluster from where one pod stands."""
     views = {it.view.record.uid: it.view for it in observed.pods}
     taken = _taken_by_node(views.values())
-    asked = requested(subject.view.record.containers)
+    asked = pod_requests(subject.view.record.containers)
     sites = {
-        it.cards.node: Site(
+        it.cards.node: NodeConstraints(
             taints=_own_taints(it),
             cordoned=it.cordoned,
-            short=shortages(it.cards, asked=asked, taken=taken.get(it.cards.node, NO_HOST)),
+            short=shortages(
+                it.cards, asked=asked, taken=taken.get(it.cards.node, NO_HOST_RESOURCES)
+            ),
         )
         for it in observed.nodes
     }
-    return World(
+    return ClusterState(
         snapshot=snapshot_of(views.values(), (it.cards for it in observed.nodes), now=now),
         pods=views,
         sites=sites,
@@ -158,12 +162,12 @@ def _own_taints(node: SeenNode) -> tuple[Taint, ...]:
     return tuple(it for it in node.taints if not (node.cordoned and it.key == same))
 
 
-def _taken_by_node(views: Iterable[PodView]) -> Mapping[str, Host]:
-    taken: dict[str, Host] = {}
+def _taken_by_node(views: Iterable[PodInfo]) -> Mapping[str, HostResources]:
+    taken: dict[str, HostResources] = {}
     for view in views:
         if view.record.live and view.record.node:
-            have = taken.get(view.record.node, NO_HOST)
-            more = requested(view.record.containers)
+            have = taken.get(view.record.node, NO_HOST_RESOURCES)
+            more = pod_requests(view.record.containers)
             taken[view.record.node] = replace(
                 have,
                 cpu_milli=have.cpu_milli + more.cpu_milli,

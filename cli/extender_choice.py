@@ -10,7 +10,7 @@ from fracgpu import names
 from fracgpu.explain.explanation import objections_of
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
-from fracgpu.state.cluster_state import Subject, World
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod
 from kube.client import KubeClient
 from kube.errors import KubeError, NotFound
 from kube.kinds import CONFIGMAPS
@@ -62,7 +62,7 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
         )
 
 
-def with_choice(world: World, subject: Subject, observed: Observed) -> World:
+def with_choice(world: ClusterState, subject: ExplainedPod, observed: Observed) -> ClusterState:
     """Add to a world which cards the extender would take on each node, and which node it prefers.
 
     Nodes to which kube-scheduler's own rules do not let the pod are not offered to the extender.
@@ -92,7 +92,7 @@ def with_choice(world: World, subject: Subject, observed: Observed) -> World:
     )
 
 
-def _core(world: World, observed: Observed) -> Core:
+def _core(world: ClusterState, observed: Observed) -> Core:
     core = Core(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
     for node in observed.nodes:
         core.ledger.set_node(node.cards)

@@ -8,8 +8,8 @@ from typing import Any
 from fracgpu.cards.card import Health, NodeCards
 from fracgpu.explain.answers import Holder
 from fracgpu.explain.explanation import holders_of
-from fracgpu.state.pod_info import PodView
-from fracgpu.state.snapshot import CardLoad, NodeLoads, Snapshot
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Fleet:
         return sum(card.capacity_mib for node in self.nodes for card in node.cards)
 
 
-def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodView], *, node: str | None = None) -> Fleet:
+def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | None = None) -> Fleet:
     """Lay out the nodes that have cards or should, or the one named *node*."""
     rows = []
     for name, loads in snapshot.nodes.items():
@@ -133,7 +133,7 @@ def _node_trouble(node: NodeCards) -> str:
 
 
 def _card(
-    load: CardLoad, loads: NodeLoads, snapshot: Snapshot, pods: Mapping[str, PodView]
+    load: CardInfo, loads: NodeInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> CardRow:
     card, node = load.card, loads.node
     cordon = next((it for it in node.cordons if it.card == card.uuid), None)
@@ -168,7 +168,7 @@ def _card(
     )
 
 
-def _unplaced(node: str, snapshot: Snapshot, pods: Mapping[str, PodView]) -> str:
+def _unplaced(node: str, snapshot: Snapshot, pods: Mapping[str, PodInfo]) -> str:
     """Name the pods of a node that may be on any of its cards."""
     uids = [uid for uid, it in snapshot.pods.items() if it.node == node and it.unplaced is not None]
     return ", ".join(sorted(pods[uid].record.key if uid in pods else uid for uid in uids))

@@ -14,7 +14,7 @@ import msgspec
 
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks, marks_of, shares
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from kube.client import KubeClient, PatchType
 from kube.errors import Conflict, NotFound
 from kube.kinds import (
@@ -166,7 +166,9 @@ async def _nodes(client: KubeClient) -> dict[str, NodeMarks]:
 
 async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
     selector = f"spec.nodeName={node}" if node else None
-    pods = [read_pod(raw) for raw in (await client.list(PODS, field_selector=selector)).items]
+    pods = [
+        decode_pod_info(raw) for raw in (await client.list(PODS, field_selector=selector)).items
+    ]
     return sorted(it.record.key for it in pods if it.record.live and it.record.assignment)
 
 
@@ -227,7 +229,7 @@ class Removal:
         listed = await self._client.list(PODS, label_selector=_AGENT)
         return {
             pod.record.node
-            for pod in map(read_pod, listed.items)
+            for pod in map(decode_pod_info, listed.items)
             if pod.record.node and pod.record.live
         }
 

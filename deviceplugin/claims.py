@@ -8,9 +8,9 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.quantity import whole_amount
-from fracgpu.state.allocation import Hold, Slice, holds_by_card
-from fracgpu.state.pod_info import PodView
-from fracgpu.state.snapshot import holds_of
+from fracgpu.state.allocation import CardAllocation, Slice, allocations_by_card
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
 
 PodKey = tuple[str, str]
@@ -44,7 +44,7 @@ class NodePicture:
 
     node: str
     cards: Mapping[CardUuid, Card]
-    pods: Mapping[PodKey, PodView] = field(default_factory=dict)
+    pods: Mapping[PodKey, PodInfo] = field(default_factory=dict)
     token: str = ""
     owner_uid: str = ""
 
@@ -53,7 +53,7 @@ class NodePicture:
 class Claim:
     """The answer yes: this container of this pod, on these cards."""
 
-    pod: PodView
+    pod: PodInfo
     container: str
     slices: tuple[Slice, ...]
     cards: tuple[Card, ...]
@@ -137,7 +137,7 @@ def resolve(
     return _promise(container, slot_ids, pod, picture)
 
 
-def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodView, str]]:
+def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodInfo, str]]:
     """Find the plain init containers of this node that want as many slots and might start now."""
     return [
         (pod, it.name)
@@ -149,7 +149,7 @@ def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodV
 
 
 def _answered(
-    unlisted: Sequence[tuple[PodView, str]], slot_ids: frozenset[str], picture: NodePicture
+    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], picture: NodePicture
 ) -> Claim | NoClaim:
     told = [(pod, name) for pod, name in unlisted if _tells(pod, name, picture.token)]
     if len(told) == 1:
@@ -162,7 +162,7 @@ def _answered(
     )
 
 
-def _tells(pod: PodView, container: str, token: str) -> bool:
+def _tells(pod: PodInfo, container: str, token: str) -> bool:
     """Whether kubelet has written our token on this container: nobody else was told it."""
     return bool(token) and token in pod.waiting.get(container, "")
 
@@ -173,7 +173,7 @@ def _is_live(key: PodKey, picture: NodePicture) -> bool:
 
 
 def _container(
-    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodView, *, token: str
+    slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
 ) -> str | NoClaim:
     record = pod.record
     names_of = [it.container for it in listed]
@@ -209,7 +209,7 @@ def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
 
 
 def _promise(
-    container: str, slot_ids: frozenset[str], pod: PodView, picture: NodePicture
+    container: str, slot_ids: frozenset[str], pod: PodInfo, picture: NodePicture
 ) -> Claim | NoClaim:
     record = pod.record
     whose = f"container {container} of {record.key}"
@@ -238,7 +238,7 @@ def _promise(
     return Claim(pod=pod, container=container, slices=slices, cards=cards)
 
 
-def _size_doubt(container: str, slices: Sequence[Slice], pod: PodView) -> NoClaim | None:
+def _size_doubt(container: str, slices: Sequence[Slice], pod: PodInfo) -> NoClaim | None:
     spec = next((it for it in pod.record.containers if it.name == container), None)
     limit = _amount(spec, names.GPU_MEM) if spec is not None else None
     promised = sum(it.mib for it in slices)
@@ -276,26 +276,26 @@ def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> No
     return None
 
 
-def _unplaced(picture: NodePicture) -> Mapping[str, Hold]:
+def _unplaced(picture: NodePicture) -> Mapping[str, CardAllocation]:
     """Give the pods that may be on any card, and the most that each may hold of one."""
     largest_mib = max(card.capacity_mib for card in picture.cards.values())
     found = {}
     for pod in picture.pods.values():
         record = pod.record
-        if record.node == picture.node and (most := holds_of(record).unplaced):
+        if record.node == picture.node and (most := allocation_of(record).unplaced):
             found[record.key] = replace(most, mib=Mib(min(most.mib, largest_mib)))
     return found
 
 
-def held_on(pods: Iterable[PodView], *, node: str) -> dict[CardUuid, Hold]:
+def held_on(pods: Iterable[PodInfo], *, node: str) -> dict[CardUuid, CardAllocation]:
     """Fold what the live pods of *node* were promised of each card."""
-    held: dict[CardUuid, Hold] = {}
+    held: dict[CardUuid, CardAllocation] = {}
     for pod in pods:
         record = pod.record
         if record.live and record.node == node and record.assignment is not None:
-            for card, hold in holds_by_card(record.assignment, record.containers).items():
-                before = held.get(card, Hold(mib=Mib(0), slots=0))
-                held[card] = Hold(
+            for card, hold in allocations_by_card(record.assignment, record.containers).items():
+                before = held.get(card, CardAllocation(mib=Mib(0), slots=0))
+                held[card] = CardAllocation(
                     mib=Mib(before.mib + hold.mib),
                     cores=before.cores + hold.cores,
                     slots=before.slots + hold.slots,

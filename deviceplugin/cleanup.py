@@ -14,7 +14,7 @@ from deviceplugin.container.injection import HandedOut, SpecStore
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.node.node_status import NodeWriter, take_back
 from fracgpu.cards.node_marks import marks_of, shares
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from kube.events import EventLevel, Regarding
 from kube.kinds import NODES, Kind
@@ -66,7 +66,7 @@ class Farewell:
         node: str,
         client: NodeClient,
         recorder: Recorder,
-        pods: Callable[[], Iterable[PodView]],
+        pods: Callable[[], Iterable[PodInfo]],
         pod_resources: PodResources,
         specs: SpecStore,
         links: SpecStore,
@@ -153,7 +153,7 @@ class Farewell:
         )
 
 
-def _holds(pod: PodView) -> bool:
+def _holds(pod: PodInfo) -> bool:
     return pod.record.live and bool(pod.record.assignment)
 
 

@@ -37,7 +37,7 @@ from deviceplugin.node.pod_annotator import WiredNotes
 from deviceplugin.node.rejected_pods import RefusedPods
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
 from kube.access import connect
 from kube.client import KubeClient
@@ -126,7 +126,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     pods = Informer(
         client,
         PODS,
-        decode=read_pod,
+        decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
         on_change=lambda _: report.wake(),
     )
@@ -316,7 +316,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     client: KubeClient,
     node: str,
     *,
-    pods: Informer[PodView],
+    pods: Informer[PodInfo],
     board: CardBoard,
     health: HealthWatch,
     runtime: RuntimeWatch,
@@ -359,11 +359,11 @@ def _blocked(board: CardBoard, node: NodeState | None) -> str | None:
     return None if board.slots() else board.problem or "this node has no cards"
 
 
-def _by_key(pods: Informer[PodView]) -> Mapping[PodKey, PodView] | None:
+def _by_key(pods: Informer[PodInfo]) -> Mapping[PodKey, PodInfo] | None:
     if not pods.synced:
         return None
     return {(key.namespace, key.name): pod for key, pod in pods.items().items()}
 
 
-def _values(pods: Informer[PodView]) -> Iterable[PodView]:
+def _values(pods: Informer[PodInfo]) -> Iterable[PodInfo]:
     return pods.items().values()

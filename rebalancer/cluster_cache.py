@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.state.snapshot import Snapshot
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
@@ -29,7 +29,7 @@ class World:
 
     def __init__(self, client: KubeClient) -> None:
         self._ledger = Ledger()
-        self._occupants: dict[str, Occupant] = {}
+        self._occupants: dict[str, PlacedPod] = {}
         self._nodes: dict[str, _Node] = {}
         self._pod_informer = Informer(client, PODS, decode=_read_occupant, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
@@ -56,7 +56,7 @@ class World:
         return {name: it.taints for name, it in self._nodes.items()}
 
     @property
-    def occupants(self) -> Mapping[str, Occupant]:
+    def occupants(self) -> Mapping[str, PlacedPod]:
         """Live pods that hold or ask for a share of a card, by UID."""
         return MappingProxyType(dict(self._occupants))
 
@@ -72,7 +72,7 @@ class World:
     def snapshot(self, *, now: datetime) -> Snapshot:
         return self._ledger.snapshot(now=now)
 
-    def _pod(self, change: Change[Occupant]) -> None:
+    def _pod(self, change: Change[PlacedPod]) -> None:
         record = change.object.view.record
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
@@ -98,9 +98,9 @@ class World:
         self._nodes[name] = change.object
 
 
-def _read_occupant(body: bytes) -> Occupant:
-    return Occupant(view=read_pod(body), rules=read_rules(body))
+def _read_occupant(body: bytes) -> PlacedPod:
+    return PlacedPod(view=decode_pod_info(body), rules=node_affinity_of(body))
 
 
 def _read_node(body: bytes) -> _Node:
-    return _Node(cards=read_node(body), taints=read_taints(body))
+    return _Node(cards=read_node(body), taints=taints_of(body))

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
-from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
+from fracgpu.disruption.policy import Mode, RebalancerPolicy, Tunable, tunables
 from fracgpu.errors import shorten
 from fracgpu.spelling import unknown_keys
 
@@ -16,7 +16,7 @@ _MODE: Final = "mode"
 _MOST_SHOWN: Final = 60
 
 
-def parse_policy(text: str) -> Policy:
+def parse_policy(text: str) -> RebalancerPolicy:
     """Read a policy; what is left out keeps its default (and the default mode is ``dryRun``).
 
     Raises:
@@ -34,13 +34,13 @@ def parse_policy(text: str) -> Policy:
             values[by_key[key].name] = _figure(key, value, by_key[key], mistakes)
     if not mistakes:
         # Ranges were checked above, under the names that people write; pairs are checked here.
-        mistakes += [_in_camel(it) for it in Policy(**values).mistakes()]
+        mistakes += [_in_camel(it) for it in RebalancerPolicy(**values).mistakes()]
     if mistakes:
         raise ValueError("; ".join(mistakes))
-    return Policy(**values)
+    return RebalancerPolicy(**values)
 
 
-def policy_hash(policy: Policy) -> str:
+def policy_hash(policy: RebalancerPolicy) -> str:
     """Name a policy shortly, so that a record can say under which one it was made."""
     return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
 
@@ -55,7 +55,9 @@ def reference() -> str:
     """Write the table of all keys, for the documentation."""
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
     modes = ", ".join(f"`{it.value}`" for it in Mode)
-    lines.append(f"| `mode` | how far the rebalancer may go | `{Policy().mode.value}` | {modes} |")
+    lines.append(
+        f"| `mode` | how far the rebalancer may go | `{RebalancerPolicy().mode.value}` | {modes} |"
+    )
     lines += [
         f"| `{camel(it.name)}` | {it.meaning} | {it.default:g} | {it.low:g} to {it.high:g} |"
         for it in tunables()
@@ -74,7 +76,7 @@ def _mode(value: object, mistakes: list[str]) -> Mode:
 
 
 def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> float:
-    whole = Policy.__annotations__[tunable.name] is int
+    whole = RebalancerPolicy.__annotations__[tunable.name] is int
     kinds = int if whole else int | float
     # bool is an int to Python, and NaN fails the comparison.
     if (

@@ -9,12 +9,12 @@ from typing import Protocol
 import structlog
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.cordons import cards_to_repel
-from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
 from fracgpu.disruption.move import Move, Plan
 from fracgpu.disruption.planner import advance_all, plan_moves
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
@@ -34,14 +34,16 @@ log = structlog.get_logger()
 class UsageSource(Protocol):
     """What the loop needs of :class:`rebalancer.usage.measured.MeasuredUsage`."""
 
-    def observe(self, cards: Collection[CardUuid], policy: Policy) -> Awaitable[Measured]: ...
+    def observe(
+        self, cards: Collection[CardUuid], policy: RebalancerPolicy
+    ) -> Awaitable[Measured]: ...
 
 
 class PolicySource(Protocol):
     """What the loop needs of :class:`component.config_watcher.ConfigFollower`."""
 
     @property
-    def value(self) -> Policy: ...
+    def value(self) -> RebalancerPolicy: ...
 
     @property
     def problem(self) -> str: ...
@@ -113,7 +115,7 @@ class Rebalancer:
         except Unreadable as error:
             self._say("the record of past moves is unreadable", detail=str(error))
 
-    async def _round(self, policy: Policy) -> None:
+    async def _round(self, policy: RebalancerPolicy) -> None:
         parts = self._parts
         await parts.book.load()
         now = parts.clock.now()
@@ -138,7 +140,12 @@ class Rebalancer:
         self._count(picture, plan, measured, policy, now=now)
 
     async def _warm(
-        self, nodes: Mapping[CardUuid, str], measured: Measured, policy: Policy, *, now: datetime
+        self,
+        nodes: Mapping[CardUuid, str],
+        measured: Measured,
+        policy: RebalancerPolicy,
+        *,
+        now: datetime,
     ) -> None:
         """Advance every card's heat, and tell of each card that became hot.
 
@@ -155,9 +162,9 @@ class Rebalancer:
                     card, node=nodes[card], reading=reading, policy=policy
                 )
 
-    def _picture(self, measured: Measured, *, now: datetime) -> Picture:
+    def _picture(self, measured: Measured, *, now: datetime) -> DisruptionState:
         parts = self._parts
-        return Picture(
+        return DisruptionState(
             snapshot=parts.world.snapshot(now=now),
             usage=measured.usage,
             heat=self._heat,
@@ -181,11 +188,13 @@ class Rebalancer:
         await parts.book.put(record, now=now)
         await parts.journal.planned(record)
 
-    async def _cordon(self, picture: Picture, policy: Policy, *, now: datetime) -> None:
+    async def _cordon(
+        self, picture: DisruptionState, policy: RebalancerPolicy, *, now: datetime
+    ) -> None:
         if policy.mode is not Mode.ACTIVE:
             return  # ours lapse by themselves
         wanted = Wanted(
-            repel=cards_to_repel(picture, policy=policy, now=now),
+            repel=cards_to_cordon(picture, policy=policy, now=now),
             cool=frozenset(
                 card
                 for card, it in self._heat.items()
@@ -196,7 +205,13 @@ class Rebalancer:
         await self._parts.cordons.publish(self._parts.world.nodes, wanted, now=now)
 
     def _count(
-        self, picture: Picture, plan: Plan, measured: Measured, policy: Policy, *, now: datetime
+        self,
+        picture: DisruptionState,
+        plan: Plan,
+        measured: Measured,
+        policy: RebalancerPolicy,
+        *,
+        now: datetime,
     ) -> None:
         blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
         self._say("blind, no pod is moved" if blind else "", detail=blind)

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import structlog
 
-from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, blindness, fresh_ratio, unrelievable
-from fracgpu.disruption.move import Plan, Reason, begun_within
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.move import HoldReason, Plan, begun_within
+from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import Clock
 from rebalancer.config import policy_hash
 from rebalancer.metrics import RebalancerMetrics
@@ -34,9 +34,9 @@ class Tally:
 
     def __init__(self, metrics: RebalancerMetrics) -> None:
         self._metrics = metrics
-        self._held: frozenset[tuple[str, Reason]] = frozenset()
+        self._held: frozenset[tuple[str, HoldReason]] = frozenset()
         self._counted_at: datetime | None = None
-        self._policy: Policy | None = None
+        self._policy: RebalancerPolicy | None = None
 
     @contextmanager
     def cycle(self, clock: Clock) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Tally:
     def leading(self) -> None:
         self._metrics.leader.set(1)
 
-    def config(self, policy: Policy, *, now: datetime) -> None:
+    def config(self, policy: RebalancerPolicy, *, now: datetime) -> None:
         if policy != self._policy:
             self._policy = policy
             self._metrics.set_config(
@@ -67,7 +67,13 @@ class Tally:
             )
 
     def count(
-        self, picture: Picture, plan: Plan, measured: Measured, *, policy: Policy, now: datetime
+        self,
+        picture: DisruptionState,
+        plan: Plan,
+        measured: Measured,
+        *,
+        policy: RebalancerPolicy,
+        now: datetime,
     ) -> None:
         """Count what one cycle saw and decided."""
         metrics = self._metrics
@@ -89,7 +95,9 @@ class Tally:
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))
         self._count_decisions(plan)
 
-    def _count_heat(self, picture: Picture, *, policy: Policy, now: datetime) -> None:
+    def _count_heat(
+        self, picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    ) -> None:
         hot = [uuid for uuid, it in picture.heat.items() if it.heat in _HOT]
         relievable = 0
         # A clock may be set back, a counter may not.

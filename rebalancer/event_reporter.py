@@ -8,9 +8,9 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.heat import Reading, unrelievable
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import CardReading, unrelievable
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.metrics import RebalancerMetrics
@@ -52,7 +52,7 @@ class Journal:
         )
 
     async def hot_card(
-        self, card: CardUuid, *, node: str, reading: Reading, policy: Policy
+        self, card: CardUuid, *, node: str, reading: CardReading, policy: RebalancerPolicy
     ) -> None:
         """Say that a card became hot, and whether moving a pod could help at all."""
         why = unrelievable(reading, policy)
@@ -115,7 +115,12 @@ class Journal:
         await self._tell(record, "Evicted", f"evicted to relieve card {record.move.source}")
 
     async def completed(
-        self, record: MoveRecord, before: MoveRecord, picture: Picture, *, policy: Policy
+        self,
+        record: MoveRecord,
+        before: MoveRecord,
+        picture: DisruptionState,
+        *,
+        policy: RebalancerPolicy,
     ) -> None:
         """The replacement is ready; *before* is the record of the phase it waited in."""
         move = record.move
@@ -180,7 +185,7 @@ class Journal:
         await self._events.emit(pod, reason=reason, note=note, level=level)
 
 
-def _returned(record: MoveRecord, picture: Picture, *, within: timedelta) -> bool:
+def _returned(record: MoveRecord, picture: DisruptionState, *, within: timedelta) -> bool:
     """Tell whether the replacement got a card that its owner was moved off a short while ago."""
     return any(
         it.move.owner_uid == record.move.owner_uid

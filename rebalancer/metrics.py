@@ -5,8 +5,8 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from fracgpu.disruption.heat import Heat, Trust
-from fracgpu.disruption.move import Reason
+from fracgpu.disruption.heat import Heat, ReadingQuality
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
 from rebalancer.moves.evictor import Outcome
@@ -92,9 +92,9 @@ class RebalancerMetrics:
         outcomes = [(it.value,) for it in Outcome]
         label_sets: tuple[tuple[Counter | Gauge | Histogram, Iterable[tuple[str, ...]]], ...] = (
             (self.cards, ((it.value,) for it in Heat)),
-            (self.trust, ((it.value,) for it in Trust)),
+            (self.trust, ((it.value,) for it in ReadingQuality)),
             (self.hot_cards, (("true",), ("false",))),
-            (self.decisions, (("moved", ""), *(("held", it.label) for it in Reason))),
+            (self.decisions, (("moved", ""), *(("held", it.label) for it in HoldReason))),
             (self.moves, ((mode, it.value) for mode in modes for it in Ending)),
             (self.phase_s, ((it.value,) for it in MovePhase)),
             (self.evictions, outcomes),
@@ -110,10 +110,10 @@ class RebalancerMetrics:
         """Ask *valid* at each scrape."""
         self.config_valid.set_function(valid)
 
-    def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[Trust, int]) -> None:
+    def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[ReadingQuality, int]) -> None:
         for heat in Heat:
             self.cards.labels(heat.value).set(heats.get(heat, 0))
-        for trust in Trust:
+        for trust in ReadingQuality:
             self.trust.labels(trust.value).set(trusts.get(trust, 0))
 
     def set_config(self, *, policy_hash: str, mode: Mode, at_s: float) -> None:

@@ -10,7 +10,7 @@ from component.config_watcher import ConfigFollower
 from component.placement_config import DEFAULT, parse_strategy
 from component.placement_config import KEY as PLACEMENT_KEY
 from fracgpu import names
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import Strategy
 from kube.access import connect
 from kube.client import KubeClient
@@ -90,13 +90,13 @@ def running(
     tally = Tally(metrics)
     world = World(client)
     changed = asyncio.Event()
-    config: ConfigFollower[Policy] = ConfigFollower(
+    config: ConfigFollower[RebalancerPolicy] = ConfigFollower(
         client,
         name=names.CONFIG_MAP,
         namespace=settings.namespace,
         key=KEY,
         parse=parse_policy,
-        default=Policy(),
+        default=RebalancerPolicy(),
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
     )

@@ -7,17 +7,17 @@ No request and no API server is in it. Whoever wants the extender's own answer w
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from fracgpu.k8s.resources import requested
+from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.card_choice import CardChooser, choose_cards
-from fracgpu.placement.fit_index import Survey
-from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.fit_index import FitIndex
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import MAX_SCORE
-from fracgpu.placement.policies.least_waste.order import WasteOrder
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 from scheduler.cache.change_signal import News
 from scheduler.cache.event_handlers import Book
@@ -45,9 +45,9 @@ class Core:
         self._clock = clock
         self.ledger = Ledger()
         self.news = News()
-        self.roster = Roster()
-        self.board = Board(self.ledger)
-        self.waste = WasteOrder(self.board, self.roster, now=clock.now)
+        self.roster = BoundPodIndex()
+        self.board = NodeMatrix(self.ledger)
+        self.waste = LeastWasteOrder(self.board, self.roster, now=clock.now)
         self.book = Book(
             self.ledger,
             self.news,
@@ -58,7 +58,7 @@ class Core:
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
             {Strategy.LEAST_WASTE: self.waste}
         )
-        self.survey = Survey(self.board)
+        self.survey = FitIndex(self.board)
         self.extender = Extender(
             self.survey,
             strategy=strategy,
@@ -66,7 +66,7 @@ class Core:
             orders={Strategy.LEAST_WASTE: self.waste},
         )
 
-    def best_node(self, pod: PodView, candidates: Sequence[str]) -> str | None:
+    def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:
         """Name the node that gets all ten points of those *candidates* on which the pod fits.
 
         None where it fits on none, or asks nothing of us.
@@ -79,7 +79,7 @@ class Core:
         best = int(scores.argmax())
         return fitting[best] if scores[best] == MAX_SCORE else None
 
-    def cards_on(self, pod: PodView, node: str) -> Placement | NoPlacement | None:
+    def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
         """Choose the cards that a Binding to a node would name.
 
         None where the pod asks nothing of us, or the node is not known.
@@ -90,7 +90,7 @@ class Core:
         return choose_cards(
             loads,
             pod.need,
-            requested(pod.record.containers),
+            pod_requests(pod.record.containers),
             strategy=self._strategy(),
             choosers=self.choosers,
         )

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from fracgpu.state.allocation import PodRecord
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
@@ -69,7 +69,7 @@ class Fence:
     async def put_up(self) -> None:
         """Mark every pod that waits for a share, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
-        left = [it for it in self._pods() if isinstance(it, PodView) and asks(it)]
+        left = [it for it in self._pods() if isinstance(it, PodInfo) and asks(it)]
         total = self._left = len(left)
         while left:
             left = await self._round(left, until_s=until_s)
@@ -82,11 +82,11 @@ class Fence:
         self._left = 0
         log.info("fence_up", marked=total - len(left))
 
-    async def _round(self, pods: list[PodView], *, until_s: float) -> list[PodView]:
+    async def _round(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:
         gate = asyncio.Semaphore(_AT_ONCE)
-        failed: list[PodView] = []
+        failed: list[PodInfo] = []
 
-        async def one(pod: PodView) -> None:
+        async def one(pod: PodInfo) -> None:
             async with gate:
                 # A round of many pods may outlast the limit where each has to be waited for.
                 late = self._clock.monotonic() >= until_s
@@ -99,7 +99,7 @@ class Fence:
         self._left = len(failed)
         return failed
 
-    async def _marked(self, pod: PodView) -> bool:
+    async def _marked(self, pod: PodInfo) -> bool:
         try:
             found = await self._marker.mark(pod.record)
         except (KubeError, TimeoutError, ValueError) as error:
@@ -110,7 +110,7 @@ class Fence:
         return True
 
 
-def asks(pod: PodView) -> bool:
+def asks(pod: PodInfo) -> bool:
     """Tell whether a pod that waits might be given a card."""
     record = pod.record
     asking = pod.need is not None or bool(pod.need_problem)

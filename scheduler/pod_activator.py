@@ -11,10 +11,10 @@ from typing import Final
 
 import structlog
 
-from fracgpu.placement.fit_index import FITS, Survey
+from fracgpu.placement.fit_index import FITS, FitIndex
 from fracgpu.request.need import Strategy
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
@@ -44,10 +44,10 @@ class Waker:
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
-        survey: Survey,
+        survey: FitIndex,
         *,
         pods: Callable[[], Iterable[AnyPod]],
-        find: Callable[[str, str], PodView | None],
+        find: Callable[[str, str], PodInfo | None],
         marker: Marker,
         strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
@@ -63,7 +63,7 @@ class Waker:
         self._clock = clock
         self._closed: Mapping[object, str] = {}
         self._opened: frozenset[str] = frozenset()
-        self._due: list[PodView] = []
+        self._due: list[PodInfo] = []
 
     async def run(self) -> None:
         """Watch for ever, about once a second."""
@@ -78,7 +78,7 @@ class Waker:
         self._closed = closed
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
-            waiting = (it for it in self._pods() if isinstance(it, PodView) and asks(it))
+            waiting = (it for it in self._pods() if isinstance(it, PodInfo) and asks(it))
             self._due = sorted(waiting, key=lambda it: -it.priority)
         looked_at, self._due = self._due[:_AT_ONCE], self._due[_AT_ONCE:]
         marked = 0
@@ -98,7 +98,7 @@ class Waker:
             closed[uid] = it.allocation.node
         return closed
 
-    async def _wake(self, pod: PodView) -> bool:
+    async def _wake(self, pod: PodInfo) -> bool:
         record = pod.record
         now = self._find(record.namespace, record.name)
         if now is None or now.record.uid != record.uid or not asks(now) or now.need is None:

@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from fracgpu.placement.policies.least_waste.order import WasteOrder
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -13,7 +13,7 @@ log = structlog.get_logger()
 class WorkloadLearner:
     """Lets an order learn in steps of some milliseconds; kube-scheduler's requests come first."""
 
-    def __init__(self, order: WasteOrder) -> None:
+    def __init__(self, order: LeastWasteOrder) -> None:
         self._order = order
 
     async def run(self, clock: Clock, *, every_s: float) -> None:

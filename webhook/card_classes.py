@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from fracgpu.cards.card import NodeCards
 from fracgpu.cards.card_class import CardClass, card_classes
-from fracgpu.cards.node_labels import labelled_cards
+from fracgpu.cards.node_labels import cards_from_labels
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
@@ -93,7 +93,7 @@ class Inventory:
     def _supposed(self) -> tuple[NodeCards, ...]:
         reserved_mib = self._label_reserved_mib()
         return tuple(
-            replace(it, cards=labelled_cards(it.node, it.labels, reserved_mib=reserved_mib))
+            replace(it, cards=cards_from_labels(it.node, it.labels, reserved_mib=reserved_mib))
             for it in self._unreported.values()
         )
 
@@ -117,4 +117,4 @@ class Inventory:
 
 
 def _record(body: bytes) -> PodRecord:
-    return read_pod(body).record
+    return decode_pod_info(body).record

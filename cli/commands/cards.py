@@ -12,7 +12,7 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, open_fleet_screen, show_fleet
 from fracgpu.cards.card import NodeCards
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NODES, PODS
@@ -48,10 +48,10 @@ async def watch_fleet(
     """Show the cards now, and again whenever something changed, until cancelled."""
     changed = asyncio.Event()
 
-    def note(_: Change[PodView] | Change[NodeCards]) -> None:
+    def note(_: Change[PodInfo] | Change[NodeCards]) -> None:
         changed.set()
 
-    pods = Informer(client, PODS, decode=read_pod, field_selector=LIVE_PODS, on_change=note)
+    pods = Informer(client, PODS, decode=decode_pod_info, field_selector=LIVE_PODS, on_change=note)
     nodes = Informer(client, NODES, decode=read_node, on_change=note)
     async with asyncio.TaskGroup() as group:
         group.create_task(pods.run(), name="watch-pods")

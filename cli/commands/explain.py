@@ -19,9 +19,9 @@ from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
 from cli.printers.text import explanation_lines
 from fracgpu import names
-from fracgpu.explain.answers import Explanation, Remedy, Verdict
+from fracgpu.explain.answers import Explanation, PodVerdict, Suggestion
 from fracgpu.explain.explanation import explain
-from fracgpu.explain.suggestions import remedies
+from fracgpu.explain.suggestions import suggest
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -57,9 +57,9 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
     world = replace(world, notes=(config.note,) if config.note else ())
     world = with_choice(world, subject, observed)
     explanation = explain(subject, world)
-    if explanation.verdict is Verdict.ASKS_NOTHING:
+    if explanation.verdict is PodVerdict.ASKS_NOTHING:
         return _complain(f"{key} asks for no share of a card; add {names.FRACTION} to it")
-    found = remedies(subject, world, explanation)
+    found = suggest(subject, world, explanation)
     if options.json:
         print(json.dumps(explanation_json(explanation, found), indent=2))
     else:
@@ -67,7 +67,7 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
     return DONE if explanation.verdict.good else FAILED
 
 
-def explanation_json(explanation: Explanation, found: Sequence[Remedy]) -> dict[str, Any]:
+def explanation_json(explanation: Explanation, found: Sequence[Suggestion]) -> dict[str, Any]:
     """Write the whole answer for programs."""
     answer: dict[str, Any] = _plain(explanation)
     return {**answer, "fits": explanation.verdict.good, "remedies": _plain(tuple(found))}

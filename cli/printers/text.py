@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cli.fleet import CardRow, Fleet
-from fracgpu.explain.answers import CardAnswer, Explanation, Holder, NodeAnswer, Remedy, Verdict
+from fracgpu.explain.answers import (
+    CardAnswer,
+    Explanation,
+    Holder,
+    NodeAnswer,
+    PodVerdict,
+    Suggestion,
+)
 from simulator.replay.replay import Outcome
 
 _MOST_HOLDERS = 6
@@ -88,7 +95,7 @@ def _mean(outcomes: Sequence[Outcome], load: int) -> float:
     return sum(it.allocated_percent(load) for it in outcomes) / len(outcomes)
 
 
-def explanation_lines(explanation: Explanation, found: Sequence[Remedy]) -> Iterator[Line]:
+def explanation_lines(explanation: Explanation, found: Sequence[Suggestion]) -> Iterator[Line]:
     """Say the answer first, then what stands in the way, what helps, and the proof card by card."""
     yield Line(text=_headline(explanation), tone=_headline_tone(explanation))
     if explanation.asks:
@@ -114,17 +121,17 @@ def explanation_lines(explanation: Explanation, found: Sequence[Remedy]) -> Iter
 def _headline(explanation: Explanation) -> str:
     pod, node = explanation.pod, explanation.on_node
     match explanation.verdict:
-        case Verdict.RUNS:
+        case PodVerdict.RUNS:
             since = f" since {explanation.since:%Y-%m-%d %H:%M:%S} UTC" if explanation.since else ""
             state = "runs" if since else "is bound and starting"
             return f"{pod} {state} on {node}{since}"
-        case Verdict.FITS:
+        case PodVerdict.FITS:
             others = sum(it.fits for it in explanation.nodes) - 1
             more = f" (and {_nodes(others)} more)" if others else ""
             return f"{pod} fits now: {explanation.choice.text}{more}"
-        case Verdict.STUCK if node:
+        case PodVerdict.STUCK if node:
             return f"{pod} is on {node} and cannot start"
-        case Verdict.STUCK:
+        case PodVerdict.STUCK:
             fitting = sum(it.fits for it in explanation.nodes)
             if fitting:
                 return f"{pod} is not scheduled, though there is room on {_nodes(fitting)}"

@@ -19,7 +19,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.state.allocation import Slice
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -61,7 +61,7 @@ class Evidence:
         findable: the cards whose device files would be recognised.
     """
 
-    pods: Mapping[PodKey, PodView]
+    pods: Mapping[PodKey, PodInfo]
     holders: Sequence[SlotHolder] = ()
     specs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     readings: Readings = field(default_factory=dict)
@@ -79,7 +79,7 @@ def compare(evidence: Evidence) -> frozenset[Finding]:
     return frozenset((*found, *_devices(evidence)))
 
 
-def running(pods: Iterable[PodView]) -> Iterable[tuple[PodView, str, str]]:
+def running(pods: Iterable[PodInfo]) -> Iterable[tuple[PodInfo, str, str]]:
     """Name the containers that run and were promised a card: pod, container and its id."""
     for pod in pods:
         inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
@@ -104,7 +104,7 @@ def _devices(evidence: Evidence) -> Iterable[Finding]:
             yield Finding(kind=Disagreement.CARD_TOO_MANY, subject=subject)
 
 
-def _settled(pod: PodView) -> bool:
+def _settled(pod: PodInfo) -> bool:
     return pod.record.live and not pod.record.terminating and pod.phase == _STARTED
 
 
@@ -203,7 +203,7 @@ class Audit:
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
         self,
         *,
-        pods: Callable[[], Mapping[PodKey, PodView] | None],
+        pods: Callable[[], Mapping[PodKey, PodInfo] | None],
         pod_resources: PodResources,
         specs: SpecReader,
         attribution: Attribution,

@@ -10,7 +10,7 @@ from deviceplugin.exporter.attribution import Attribution
 from deviceplugin.exporter.usage import UsagePicture, picture_usage
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import CardBoard
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
 log = structlog.get_logger()
@@ -38,7 +38,7 @@ class Exporter:
         cards: Cards,
         board: CardBoard,
         attribution: Attribution,
-        pods: Callable[[], Iterable[PodView]],
+        pods: Callable[[], Iterable[PodInfo]],
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,

@@ -7,7 +7,7 @@ from deviceplugin.cards.interface import CardFacts, CardProcess, Reading, Readin
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.node.inventory import Stock
 from fracgpu.cards.card import CardUuid
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 
 _FULL_PERCENT = 100.0
 
@@ -72,7 +72,7 @@ def picture_usage(
     stock: Stock,
     readings: ReadingRound,
     owners: Mapping[int, Owner | None],
-    pods: Iterable[PodView],
+    pods: Iterable[PodInfo],
 ) -> UsagePicture:
     """Put the picture together; *pods* are the live pods of this node."""
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
@@ -92,7 +92,7 @@ def _card_use(
     facts: CardFacts,
     reading: Reading | None,
     owners: Mapping[int, Owner | None],
-    pods: Iterable[PodView],
+    pods: Iterable[PodInfo],
 ) -> CardUse:
     here, containers = _holders(facts.card.uuid, pods)
     allocated_mib = sum(use.limit_mib for use in here)
@@ -132,7 +132,7 @@ def _holder(use: PodUse) -> _Holder:
     return use.pod_uid, use.container
 
 
-def _holders(card: CardUuid, pods: Iterable[PodView]) -> tuple[Sequence[PodUse], Mapping[str, str]]:
+def _holders(card: CardUuid, pods: Iterable[PodInfo]) -> tuple[Sequence[PodUse], Mapping[str, str]]:
     """Give the containers with a slice of *card*, and the names of containers by runtime id."""
     found: list[PodUse] = []
     containers: dict[str, str] = {}

@@ -15,7 +15,7 @@ from deviceplugin.kubelet.slot_memory import SlotMemory
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import CardBoard
 from fracgpu.errors import WireError
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
@@ -53,7 +53,7 @@ class Places(Protocol):
         ...
 
 
-NodePods = Callable[[], Mapping[PodKey, PodView] | None]
+NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
 """This node's pods as the informer has them; None until it has read them all once."""
 
 
@@ -199,7 +199,7 @@ class Wiring:
 
     async def _pods_of(
         self, slot_ids: frozenset[str], holders: Iterable[SlotHolder]
-    ) -> Mapping[PodKey, PodView]:
+    ) -> Mapping[PodKey, PodInfo]:
         known = self._pods()
         if known is None:
             raise self._refusal("pods_unknown", "this node's pods have not been listed yet")
@@ -216,7 +216,7 @@ class Wiring:
                 pods[key] = pod
         return pods
 
-    async def _pod(self, key: PodKey, known: PodView | None, owner_uid: str) -> PodView | None:
+    async def _pod(self, key: PodKey, known: PodInfo | None, owner_uid: str) -> PodInfo | None:
         """Read a pod afresh; while the API server is away, a pod verified before must do.
 
         What the informer last saw would not do for a new one: a pod deleted and re-created under
@@ -226,7 +226,7 @@ class Wiring:
         namespace, name = key
         try:
             async with asyncio.timeout(self._pod_lookup_timeout_s):
-                return read_pod(await self._reader.get(PODS, name, namespace=namespace))
+                return decode_pod_info(await self._reader.get(PODS, name, namespace=namespace))
         except NotFound:
             return None
         except (KubeError, TimeoutError, WireError) as error:
@@ -245,5 +245,5 @@ class Wiring:
         return NotWiredError(text)
 
 
-def _carries(pod: PodView, token: str) -> bool:
+def _carries(pod: PodInfo, token: str) -> bool:
     return any(token in text for text in pod.waiting.values())

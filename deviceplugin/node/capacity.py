@@ -16,9 +16,9 @@ from fracgpu.cards.card import Card, Health
 from fracgpu.cards.card_class import model_key
 from fracgpu.cards.node_marks import NodeMarks, find_marks, shares
 from fracgpu.errors import WireError
-from fracgpu.k8s.container import effective
+from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.k8s.quantity import whole_amount
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 
 _LABEL_CHARS: Final = 63
 _OURS: Final = (
@@ -189,10 +189,10 @@ def unseen_state(have: NodeState, *, reason: str, problem: str) -> NodeState:
     )
 
 
-def held_mib(pods: Iterable[PodView]) -> int:
+def held_mib(pods: Iterable[PodInfo]) -> int:
     """Sum what the live pods with an assignment request, as kube-scheduler and kubelet sum it."""
     return sum(
-        effective([(it.kind, _requested_mib(it.limits)) for it in pod.record.containers])
+        pod_resource_sum([(it.kind, _requested_mib(it.limits)) for it in pod.record.containers])
         for pod in pods
         if pod.record.live and names.ASSIGNMENT in pod.annotations
     )

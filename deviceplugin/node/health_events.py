@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from deviceplugin.node.inventory import CardBoard
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, Regarding
 from kube.kinds import NODES, PODS
 
@@ -37,7 +37,7 @@ class HealthEvents:
         *,
         node: str,
         board: CardBoard,
-        pods: Callable[[], Iterable[PodView]],
+        pods: Callable[[], Iterable[PodInfo]],
         recorder: Recorder,
     ) -> None:
         self._node = node
@@ -90,6 +90,6 @@ class HealthEvents:
         return Regarding(kind=NODES, name=self._node, uid=self._node)
 
 
-def _is_on(pod: PodView, card: CardUuid) -> bool:
+def _is_on(pod: PodInfo, card: CardUuid) -> bool:
     slices = (pod.record.assignment or {}).values()
     return pod.record.live and any(part.card == card for parts in slices for part in parts)

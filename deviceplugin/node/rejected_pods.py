@@ -6,7 +6,7 @@ from typing import Final, Protocol
 import structlog
 
 from fracgpu.errors import WireError
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.state.refused_pod import is_replaced, was_refused
 from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, Regarding
@@ -55,7 +55,7 @@ class RefusedPods:
         self,
         *,
         node: str,
-        pods: Callable[[], Iterable[PodView]],
+        pods: Callable[[], Iterable[PodInfo]],
         client: PodCleaner,
         recorder: Recorder,
         clock: Clock,
@@ -77,7 +77,7 @@ class RefusedPods:
     async def round(self) -> None:
         """Delete what is there to delete; a failure is logged and tried again."""
         refused = [it for it in self._pods() if it.owner is not None and was_refused(it)]
-        listed: dict[str, Sequence[PodView]] = {}
+        listed: dict[str, Sequence[PodInfo]] = {}
         for pod in refused[:_MOST_AT_ONCE]:
             namespace = pod.record.namespace
             try:
@@ -88,11 +88,11 @@ class RefusedPods:
             except (KubeError, WireError) as error:
                 log.warning("refused_pod_kept", pod=pod.record.key, reason=str(error))
 
-    async def _list(self, namespace: str) -> Sequence[PodView]:
+    async def _list(self, namespace: str) -> Sequence[PodInfo]:
         found = await self._client.list(PODS, namespace=namespace)
-        return [read_pod(bytes(raw)) for raw in found.items]
+        return [decode_pod_info(bytes(raw)) for raw in found.items]
 
-    async def _delete(self, pod: PodView) -> None:
+    async def _delete(self, pod: PodInfo) -> None:
         record = pod.record
         kind, name, _ = pod.owner or ("", "", "")
         try:

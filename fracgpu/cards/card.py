@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final, NewType
 
 from fracgpu import names, units
-from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.units import Mib
 
 CardUuid = NewType("CardUuid", str)
@@ -99,7 +99,7 @@ class NodeCards:
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
     foreign: Mapping[CardUuid, Mib] = field(default_factory=dict)
     load_time: datetime | None = None
-    host: "Host" = field(default_factory=lambda: NO_HOST)
+    host: "HostResources" = field(default_factory=lambda: NO_HOST_RESOURCES)
 
     @property
     def problem(self) -> str:

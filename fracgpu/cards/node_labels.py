@@ -24,7 +24,7 @@ _AMD_SIZE: Final = re.compile(r"(\d{1,5})(G|M|T)i?B?", re.ASCII)
 _AMD_UNIT_MIB: Final = {"M": 1, "G": _MIB_PER_GIB, "T": _MIB_PER_GIB * _MIB_PER_GIB}
 
 
-def labelled_cards(
+def cards_from_labels(
     node: str, labels: Mapping[str, str], *, reserved_mib: Mib = Mib(0)
 ) -> tuple[Card, ...]:
     """Suppose a node's cards from its labels: ours, else NVIDIA's, else AMD's; else none.

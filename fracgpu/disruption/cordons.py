@@ -3,15 +3,17 @@
 from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Picture, card_level
+from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import (
     CardHeat,
     Heat,
 )
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 
 
-def cards_to_repel(picture: Picture, *, policy: Policy, now: datetime) -> frozenset[CardUuid]:
+def cards_to_cordon(
+    picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+) -> frozenset[CardUuid]:
     """Give the cards that no new slice should go to for now.
 
     Hot ones, those a pod is being moved off, and those just relieved. A card that is not measured
@@ -32,7 +34,7 @@ def cards_to_repel(picture: Picture, *, policy: Policy, now: datetime) -> frozen
     return frozenset(ranked[:limit])
 
 
-def _repels(heat: CardHeat, *, policy: Policy, now: datetime) -> bool:
+def _repels(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> bool:
     if heat.heat is Heat.SETTLING:
         return now - heat.since < timedelta(seconds=policy.settle_s)
     return heat.heat in (Heat.HOT, Heat.RELIEVING)

@@ -7,18 +7,18 @@ from datetime import datetime
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.disruption.heat import (
     CardHeat,
+    CardReading,
     CardUsage,
-    Reading,
 )
 from fracgpu.disruption.move import PastMove
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class DisruptionState:
     """Everything a plan is made from.
 
     Attributes:
@@ -32,7 +32,7 @@ class Picture:
     snapshot: Snapshot
     usage: Mapping[CardUuid, CardUsage]
     heat: Mapping[CardUuid, CardHeat]
-    pods: Mapping[str, Occupant]
+    pods: Mapping[str, PlacedPod]
     past: Sequence[PastMove] = ()
     taints: Mapping[str, Sequence[Taint]] = field(default_factory=dict)
     strategy: Strategy = Strategy.PACK
@@ -49,7 +49,7 @@ class Picture:
             if load.card.health is Health.HEALTHY
         )
 
-    def reading(self, card: CardUuid) -> Reading | None:
+    def reading(self, card: CardUuid) -> CardReading | None:
         usage = self.usage.get(card)
         return usage.reading if usage else None
 
@@ -57,7 +57,7 @@ class Picture:
         return next((name for name, it in self.snapshot.nodes.items() if card in it.cards), "")
 
 
-def card_level(picture: Picture, card: CardUuid) -> float:
+def card_level(picture: DisruptionState, card: CardUuid) -> float:
     """Return how busy a card was over the window; 0 where nothing was measured."""
     reading = picture.reading(card)
     return reading.level_ratio if reading else 0.0

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.move import PastMove, Reason, begun_within
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.move import HoldReason, PastMove, begun_within
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.request.need import Rebalance
-from fracgpu.state.cluster_state import Occupant
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.pod_info import PodInfo
 
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
 _OWNERS_BY_DEFAULT: Final = ("ReplicaSet", "ReplicationController")
@@ -22,9 +22,9 @@ _PROTECTED_BY: Final = {
 }
 
 
-def pod_refusal(
-    picture: Picture, occupant: Occupant, *, policy: Policy, now: datetime
-) -> Reason | None:
+def why_not_evictable(
+    picture: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+) -> HoldReason | None:
     """Give the first rule that keeps a pod where it is."""
     rules = (
         *_state_rules(occupant.view, policy=policy, now=now),
@@ -35,54 +35,56 @@ def pod_refusal(
     return next((reason for broken, reason in rules if broken), None)
 
 
-_Rules = tuple[tuple[bool, Reason], ...]
+_Rules = tuple[tuple[bool, HoldReason], ...]
 
 
-def _state_rules(view: PodView, *, policy: Policy, now: datetime) -> _Rules:
+def _state_rules(view: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
     age = now - view.started_at if view.started_at else timedelta(0)
     return (
-        (view.record.terminating, Reason.TERMINATING),
-        (view.phase != "Running" or not view.ready, Reason.NOT_READY),
-        (age < timedelta(seconds=policy.min_pod_age_s), Reason.TOO_YOUNG),
-        (view.priority >= SYSTEM_PRIORITY, Reason.SYSTEM_CRITICAL),
+        (view.record.terminating, HoldReason.TERMINATING),
+        (view.phase != "Running" or not view.ready, HoldReason.NOT_READY),
+        (age < timedelta(seconds=policy.min_pod_age_s), HoldReason.TOO_YOUNG),
+        (view.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
     )
 
 
-def _wish_rules(view: PodView) -> _Rules:
+def _wish_rules(view: PodInfo) -> _Rules:
     kind = view.owner[0] if view.owner else ""
     opted_in = view.rebalance is Rebalance.EVICT
     return (
-        (view.rebalance is Rebalance.NEVER, Reason.NEVER),
+        (view.rebalance is Rebalance.NEVER, HoldReason.NEVER),
         (
             any(view.annotations.get(key) == value for key, value in _PROTECTED_BY.items()),
-            Reason.PROTECTED,
+            HoldReason.PROTECTED,
         ),
-        (not kind, Reason.NO_OWNER),
-        (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), Reason.OWNER_KIND),
-        (kind in _OWNERS_OPTED_IN and not opted_in, Reason.OPT_IN),
+        (not kind, HoldReason.NO_OWNER),
+        (kind not in (*_OWNERS_BY_DEFAULT, *_OWNERS_OPTED_IN), HoldReason.OWNER_KIND),
+        (kind in _OWNERS_OPTED_IN and not opted_in, HoldReason.OPT_IN),
     )
 
 
-def _placing_rules(picture: Picture, occupant: Occupant) -> _Rules:
+def _placing_rules(picture: DisruptionState, occupant: PlacedPod) -> _Rules:
     view, rules = occupant.view, occupant.rules
     held = picture.snapshot.pods.get(occupant.uid)
     opted_in = view.rebalance is Rebalance.EVICT
     need = view.need
     return (
-        (need is None or not need.containers, Reason.NEED_UNREADABLE),
-        (bool(view.record.problem), Reason.ASSIGNMENT_UNREADABLE),
-        (held is not None and len(held.holds) > 1, Reason.SEVERAL_CARDS),
+        (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
+        (bool(view.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
+        (held is not None and len(held.holds) > 1, HoldReason.SEVERAL_CARDS),
         (
             need is not None and any(it.cards > 1 for it in need.containers),
-            Reason.SEVERAL_CARDS,
+            HoldReason.SEVERAL_CARDS,
         ),
-        (view.scheduler_name != picture.scheduler_name, Reason.OTHER_SCHEDULER),
-        (bool(view.constraints or rules.unjudged), Reason.UNJUDGED),
-        (rules.keeps_local_data and not opted_in, Reason.LOCAL_DATA),
+        (view.scheduler_name != picture.scheduler_name, HoldReason.OTHER_SCHEDULER),
+        (bool(view.constraints or rules.unjudged), HoldReason.UNJUDGED),
+        (rules.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 
 
-def _owner_rules(picture: Picture, occupant: Occupant, *, policy: Policy, now: datetime) -> _Rules:
+def _owner_rules(
+    picture: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+) -> _Rules:
     owner = occupant.owner_uid
     others = [
         it.view for it in picture.pods.values() if it.owner_uid == owner and it is not occupant
@@ -92,22 +94,25 @@ def _owner_rules(picture: Picture, occupant: Occupant, *, policy: Policy, now: d
     namespace = occupant.view.record.namespace
     this_hour = begun_within(picture.past, hours=1, now=now)
     return (
-        (not others and not opted_in, Reason.SINGLE_REPLICA),
-        (any(not it.ready or it.record.terminating for it in others), Reason.REPLICAS_NOT_READY),
-        (_owner_rests(of_owner, policy=policy, now=now), Reason.OWNER_COOLDOWN),
+        (not others and not opted_in, HoldReason.SINGLE_REPLICA),
+        (
+            any(not it.ready or it.record.terminating for it in others),
+            HoldReason.REPLICAS_NOT_READY,
+        ),
+        (_owner_rests(of_owner, policy=policy, now=now), HoldReason.OWNER_COOLDOWN),
         (
             len(begun_within(of_owner, hours=24, now=now)) >= policy.max_per_owner_per_day,
-            Reason.OWNER_BUDGET,
+            HoldReason.OWNER_BUDGET,
         ),
         (
             sum(it.move.namespace == namespace for it in this_hour)
             >= policy.max_per_namespace_per_hour,
-            Reason.NAMESPACE_BUDGET,
+            HoldReason.NAMESPACE_BUDGET,
         ),
     )
 
 
-def _owner_rests(of_owner: Sequence[PastMove], *, policy: Policy, now: datetime) -> bool:
+def _owner_rests(of_owner: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime) -> bool:
     """Tell whether an owner had a move lately; each useless one doubles its rest, to a day."""
     useless = sum(it.useless for it in of_owner)
     rest_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)

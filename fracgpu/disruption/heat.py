@@ -24,11 +24,11 @@ from enum import Enum
 from typing import Final, assert_never
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
 
 
-class Trust(Enum):
+class ReadingQuality(Enum):
     """What a card's measurements are worth."""
 
     OK = "ok"
@@ -38,7 +38,7 @@ class Trust(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodUse:
+class MeasuredPodUse:
     """One pod's part of one card, as shares of the card's time, 0..1.
 
     Attributes:
@@ -51,7 +51,7 @@ class PodUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CardReading:
     """What one card did lately, as shares of its time, 0..1.
 
     Attributes:
@@ -70,7 +70,7 @@ class Reading:
     slow_hot_ratio: float
     forecast_ratio: float
     free_mib: Mib
-    pods: Mapping[str, PodUse] = field(default_factory=dict)
+    pods: Mapping[str, MeasuredPodUse] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,14 @@ class CardUsage:
     """A card's reading, or why there is none that could be trusted."""
 
     card: CardUuid
-    trust: Trust
-    reading: Reading | None = None
+    trust: ReadingQuality
+    reading: CardReading | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        assert (self.trust is Trust.OK) == (self.reading is not None), "a reading is trusted"
+        assert (self.trust is ReadingQuality.OK) == (self.reading is not None), (
+            "a reading is trusted"
+        )
 
 
 class Heat(Enum):
@@ -125,7 +127,7 @@ class CardHeat:
         return replace(self, heat=heat, since=now)
 
 
-def is_hot_now(reading: Reading, policy: Policy) -> bool:
+def is_hot_now(reading: CardReading, policy: RebalancerPolicy) -> bool:
     """Tell whether both windows are hot at this moment."""
     return (
         reading.fast_hot_ratio >= policy.fast_hot_ratio
@@ -134,7 +136,7 @@ def is_hot_now(reading: Reading, policy: Policy) -> bool:
 
 
 def advance(
-    before: CardHeat, usage: CardUsage, *, relieving: bool, policy: Policy, now: datetime
+    before: CardHeat, usage: CardUsage, *, relieving: bool, policy: RebalancerPolicy, now: datetime
 ) -> CardHeat:
     """Give a card's heat one cycle later.
 
@@ -172,7 +174,9 @@ def advance(
             assert_never(heat.heat)
 
 
-def _from_warming(heat: CardHeat, reading: Reading, *, policy: Policy, now: datetime) -> CardHeat:
+def _from_warming(
+    heat: CardHeat, reading: CardReading, *, policy: RebalancerPolicy, now: datetime
+) -> CardHeat:
     if heat.agreed > policy.hold_cycles:
         return heat.to(Heat.HOT, now=now)
     if reading.fast_hot_ratio < policy.fast_hot_ratio:
@@ -180,7 +184,7 @@ def _from_warming(heat: CardHeat, reading: Reading, *, policy: Policy, now: date
     return heat
 
 
-def _from_settling(heat: CardHeat, *, policy: Policy, now: datetime) -> CardHeat:
+def _from_settling(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> CardHeat:
     settle = timedelta(seconds=policy.settle_s)
     if heat.calm_since is not None and now - heat.calm_since >= settle:
         return heat.to(Heat.COOL, now=now)
@@ -197,7 +201,7 @@ class Unrelievable(Enum):
     NO_USEFUL_POD = "every pod is too small to matter or too large for any other card"
 
 
-def unrelievable(reading: Reading, policy: Policy) -> Unrelievable | None:
+def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable | None:
     """Give the reason why moving a pod off this card would not help, or None where it may."""
     uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
     if sum(uses) < policy.attribution_ratio * reading.slow_level_ratio or not uses:
@@ -211,12 +215,12 @@ def unrelievable(reading: Reading, policy: Policy) -> Unrelievable | None:
 
 def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid]) -> float:
     """Give the share of *cards* that have a trusted reading; 1 when there are no cards."""
-    trusted = sum(uuid in usage and usage[uuid].trust is Trust.OK for uuid in cards)
+    trusted = sum(uuid in usage and usage[uuid].trust is ReadingQuality.OK for uuid in cards)
     return trusted / len(cards) if cards else 1.0
 
 
 def blindness(
-    usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid], policy: Policy
+    usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid], policy: RebalancerPolicy
 ) -> str:
     """Say why too little is known to start any move; empty when enough is.
 

@@ -10,7 +10,7 @@ from fracgpu.disruption.heat import Unrelievable
 from fracgpu.units import Mib
 
 
-class Reason(Enum):
+class HoldReason(Enum):
     """Why something is not moved; ``name.lower()`` is its metric label."""
 
     # the whole cycle
@@ -115,7 +115,7 @@ class HeldBack:
     """Something that is not moved, and why."""
 
     subject: str
-    reason: Reason
+    reason: HoldReason
     detail: str = ""
 
 

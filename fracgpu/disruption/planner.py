@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.cordons import cards_to_repel
-from fracgpu.disruption.disruption_state import Picture, card_level
+from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.heat import (
     CardHeat,
     CardUsage,
@@ -19,18 +19,18 @@ from fracgpu.disruption.heat import (
     advance,
     blindness,
 )
-from fracgpu.disruption.methods.hot_card import best_move, relief_of
-from fracgpu.disruption.move import HeldBack, Move, PastMove, Plan, Reason, begun_within
-from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.state.allocation import Hold
-from fracgpu.state.snapshot import PodHolds
+from fracgpu.disruption.methods.hot_card import best_move, plan_for_card
+from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan, begun_within
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.snapshot import PodAllocation
 
 
-def plan_moves(picture: Picture, *, policy: Policy, now: datetime) -> Plan:
+def plan_moves(picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Plan:
     """Decide what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
-        return Plan(held=(HeldBack(subject="cluster", reason=Reason.OFF),))
-    repel = cards_to_repel(picture, policy=policy, now=now)
+        return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
+    repel = cards_to_cordon(picture, policy=policy, now=now)
     picture = _with_under_way(picture)
     hot = [uuid for uuid, it in picture.heat.items() if it.heat is Heat.HOT]
     moves: list[Move] = []
@@ -40,14 +40,16 @@ def plan_moves(picture: Picture, *, policy: Policy, now: datetime) -> Plan:
         if whole is not None:
             held.append(whole)
             break
-        found = relief_of(picture, card, held, policy=policy, now=now)
+        found = plan_for_card(picture, card, held, policy=policy, now=now)
         if found is not None:
             moves.append(found)
             picture = _with_planned(picture, found, now=now)
     return Plan(moves=tuple(moves), held=tuple(held), repel=repel)
 
 
-def revalidate(picture: Picture, move: Move, *, policy: Policy, now: datetime) -> HeldBack | None:
+def validate_move(
+    picture: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+) -> HeldBack | None:
     """Look again at a planned move, right before its first disturbing step.
 
     *picture* must not count the move itself among its past. None means: still right. The target
@@ -55,20 +57,22 @@ def revalidate(picture: Picture, move: Move, *, policy: Policy, now: datetime) -
     """
     reading = picture.reading(move.source)
     if reading is None:
-        return HeldBack(subject=move.source, reason=Reason.NOT_MEASURED)
+        return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
     if reading.level_ratio < policy.clear_ratio:
-        return HeldBack(subject=move.source, reason=Reason.NO_GAIN, detail="the card cooled down")
+        return HeldBack(
+            subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
+        )
     picture = _with_under_way(picture)
     occupant = picture.pods.get(move.pod_uid)
     load = picture.snapshot.card(move.source)
     if occupant is None or load is None or move.pod_uid not in load.pods:
-        return HeldBack(subject=move.pod, reason=Reason.NOT_KNOWN)
+        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
     found = best_move(picture, move.source, occupant, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
 def first_heat(
-    card: CardUuid, past: Sequence[PastMove], *, policy: Policy, now: datetime
+    card: CardUuid, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
 ) -> CardHeat:
     """Give the heat that a card begins with when its first trusted reading comes in.
 
@@ -88,7 +92,7 @@ def advance_all(
     usage: Mapping[CardUuid, CardUsage],
     past: Sequence[PastMove],
     *,
-    policy: Policy,
+    policy: RebalancerPolicy,
     now: datetime,
 ) -> dict[CardUuid, CardHeat]:
     """Give every card's heat one cycle later; a card never measured yet has none."""
@@ -104,20 +108,22 @@ def advance_all(
     return after
 
 
-def _cycle_refusal(picture: Picture, *, policy: Policy, now: datetime) -> HeldBack | None:
+def _cycle_refusal(
+    picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+) -> HeldBack | None:
     blind = blindness(picture.usage, picture.cards(), policy)
     if blind:
-        return HeldBack(subject="cluster", reason=Reason.BLIND, detail=blind)
+        return HeldBack(subject="cluster", reason=HoldReason.BLIND, detail=blind)
     if now - picture.leading_since < timedelta(seconds=policy.startup_grace_s):
-        return HeldBack(subject="cluster", reason=Reason.STARTING)
+        return HeldBack(subject="cluster", reason=HoldReason.STARTING)
     if sum(it.under_way for it in picture.past) >= policy.max_in_flight:
-        return HeldBack(subject="cluster", reason=Reason.MOVE_IN_FLIGHT)
+        return HeldBack(subject="cluster", reason=HoldReason.MOVE_IN_FLIGHT)
     if len(begun_within(picture.past, hours=1, now=now)) >= policy.max_per_hour:
-        return HeldBack(subject="cluster", reason=Reason.HOURLY_BUDGET)
+        return HeldBack(subject="cluster", reason=HoldReason.HOURLY_BUDGET)
     return None
 
 
-def _with_under_way(picture: Picture) -> Picture:
+def _with_under_way(picture: DisruptionState) -> DisruptionState:
     """Count the memory of replacements that are on their way to a target."""
     for it in picture.past:
         if it.under_way and it.landed is None:
@@ -125,7 +131,7 @@ def _with_under_way(picture: Picture) -> Picture:
     return picture
 
 
-def _with_planned(picture: Picture, move: Move, *, now: datetime) -> Picture:
+def _with_planned(picture: DisruptionState, move: Move, *, now: datetime) -> DisruptionState:
     """Count a move just planned: its budget is spent and its target's memory is taken."""
     return replace(
         picture,
@@ -134,6 +140,8 @@ def _with_planned(picture: Picture, move: Move, *, now: datetime) -> Picture:
     )
 
 
-def _coming(move: Move) -> PodHolds:
-    hold = {move.target: Hold(mib=move.mib, cores=move.cores)}
-    return PodHolds(pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, holds=hold)
+def _coming(move: Move) -> PodAllocation:
+    hold = {move.target: CardAllocation(mib=move.mib, cores=move.cores)}
+    return PodAllocation(
+        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, holds=hold
+    )

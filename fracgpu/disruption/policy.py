@@ -32,7 +32,7 @@ def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RebalancerPolicy:
     """When a card is hot, what may move, and how much at once.
 
     The defaults and their reasons stand in docs/rebalancer.md; without any configuration the
@@ -181,9 +181,9 @@ class Policy:
 
 
 def tunables() -> tuple[Tunable, ...]:
-    """List every figure of a :class:`Policy`, in the order it is declared."""
+    """List every figure of a :class:`RebalancerPolicy`, in the order it is declared."""
     found = []
-    for it in fields(Policy):
+    for it in fields(RebalancerPolicy):
         if _KEY in it.metadata:
             meaning, low, high = it.metadata[_KEY]
             default: Any = it.default

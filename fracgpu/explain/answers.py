@@ -10,7 +10,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 
 
-class Verdict(Enum):
+class PodVerdict(Enum):
     """The answer in one word."""
 
     RUNS = "runs"
@@ -22,7 +22,7 @@ class Verdict(Enum):
     @property
     def good(self) -> bool:
         """Tell whether the pod has its cards, or would get them now."""
-        return self in (Verdict.RUNS, Verdict.FITS)
+        return self in (PodVerdict.RUNS, PodVerdict.FITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class Explanation:
     """
 
     pod: str
-    verdict: Verdict
+    verdict: PodVerdict
     asks: str = ""
     blockers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ class Explanation:
     since: datetime | None = None
 
 
-class RemedyKind(Enum):
+class SuggestionKind(Enum):
     """What would have to change."""
 
     PODS_GO = "pods go"
@@ -143,7 +143,7 @@ class RemedyKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remedy:
+class Suggestion:
     """One change after which the pod would fit; tried, not guessed.
 
     Attributes:
@@ -153,7 +153,7 @@ class Remedy:
         at: when it comes by itself, where that is known.
     """
 
-    kind: RemedyKind
+    kind: SuggestionKind
     text: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     home: Home = field(default_factory=Home)

@@ -18,17 +18,17 @@ from fracgpu.explain.answers import (
     Home,
     NodeAnswer,
     Objection,
-    Verdict,
+    PodVerdict,
 )
-from fracgpu.k8s.resources import NO_HOST, Host
-from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
+from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.grant_note import words_of
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import PodRecord, holds_by_card
-from fracgpu.state.cluster_state import Site, Subject, World
-from fracgpu.state.pod_info import PodView
-from fracgpu.state.snapshot import CardLoad, NodeLoads, Snapshot
+from fracgpu.state.allocation import PodRecord, allocations_by_card
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import CardInfo, NodeInfo, Snapshot
 from fracgpu.units import format_mib
 
 # Larger than any real value of the labels that the webhook compares with.
@@ -36,16 +36,16 @@ _ANY_NUMBER: Final = "999999999"
 _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
 
 
-def explain(subject: Subject, world: World) -> Explanation:
+def explain(subject: ExplainedPod, world: ClusterState) -> Explanation:
     """Explain one pod; the same world always gives the same answer."""
     view = subject.view
     record = view.record
     asks = words_of(view.annotations.get(names.GRANTED, "")) or _asks(view.need)
-    found = Explanation(pod=record.key, verdict=Verdict.STUCK, asks=asks)
+    found = Explanation(pod=record.key, verdict=PodVerdict.STUCK, asks=asks)
     if view.need is None and not view.need_problem and record.assignment is None:
-        return replace(found, verdict=Verdict.ASKS_NOTHING)
+        return replace(found, verdict=PodVerdict.ASKS_NOTHING)
     if not record.live:
-        return replace(found, verdict=Verdict.ENDED, on_node=record.node)
+        return replace(found, verdict=PodVerdict.ENDED, on_node=record.node)
     if record.node:
         return _placed(found, view, world)
     blockers = _blockers(subject, world)
@@ -59,13 +59,13 @@ def explain(subject: Subject, world: World) -> Explanation:
     fits = not blockers and any(it.fits for it in nodes)
     return replace(
         found,
-        verdict=Verdict.FITS if fits else Verdict.STUCK,
+        verdict=PodVerdict.FITS if fits else PodVerdict.STUCK,
         nodes=nodes,
         choice=_choice(nodes, world.preferred_node) if fits else NO_HOME,
     )
 
 
-def by_strategy(need: PodNeed, world: World) -> PodNeed:
+def by_strategy(need: PodNeed, world: ClusterState) -> PodNeed:
     """Give a need with the strategy that holds for it: its own, else the cluster's."""
     return replace(need, strategy=need.strategy or world.strategy)
 
@@ -77,7 +77,9 @@ def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> Home:
     return Home(node=fitting[0].node, cards=cards)
 
 
-def judge_node(loads: NodeLoads, need: PodNeed, subject: Subject, world: World) -> NodeAnswer:
+def judge_node(
+    loads: NodeInfo, need: PodNeed, subject: ExplainedPod, world: ClusterState
+) -> NodeAnswer:
     """Say whether one node would take the pod now, and every reason if not."""
     answer = try_cards(loads, need, among=world.chosen.get(loads.node.node))
     objections = objections_of(loads.node, subject, world)
@@ -99,7 +101,7 @@ def judge_node(loads: NodeLoads, need: PodNeed, subject: Subject, world: World) 
 
 
 def try_cards(
-    loads: NodeLoads, need: PodNeed, *, among: frozenset[CardUuid] | None = None
+    loads: NodeInfo, need: PodNeed, *, among: frozenset[CardUuid] | None = None
 ) -> Placement | NoPlacement:
     """Ask the real placement about the cards alone, as if the node were open.
 
@@ -117,7 +119,7 @@ def try_cards(
     return answer
 
 
-def find_home(need: PodNeed, sites: Iterable[NodeLoads]) -> Home | None:
+def find_home(need: PodNeed, sites: Iterable[NodeInfo]) -> Home | None:
     """Give the first of *sites* whose cards would take the pod now."""
     for loads in sites:
         answer = try_cards(loads, need)
@@ -126,17 +128,19 @@ def find_home(need: PodNeed, sites: Iterable[NodeLoads]) -> Home | None:
     return None
 
 
-def home_of(answer: Placement, loads: NodeLoads) -> Home:
+def home_of(answer: Placement, loads: NodeInfo) -> Home:
     """Name a placement's cards as people do, by index."""
     uuids = {part.card for parts in answer.assignment.values() for part in parts}
     indexes = sorted(loads.cards[uuid].card.index for uuid in uuids)
     return Home(node=answer.node, cards=tuple(indexes))
 
 
-def objections_of(node: NodeCards, subject: Subject, world: World) -> tuple[Objection, ...]:
+def objections_of(
+    node: NodeCards, subject: ExplainedPod, world: ClusterState
+) -> tuple[Objection, ...]:
     """Give the reasons that keep the pod off a node whatever its cards."""
     name = node.node
-    site = world.sites.get(name, Site())
+    site = world.sites.get(name, NodeConstraints())
     found = []
     if site.cordoned:
         found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
@@ -164,9 +168,9 @@ def objections_of(node: NodeCards, subject: Subject, world: World) -> tuple[Obje
     return (*found, *(Objection(text=it) for it in site.short))
 
 
-def shortages(node: NodeCards, *, asked: Host, taken: Host) -> tuple[str, ...]:
+def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) -> tuple[str, ...]:
     """Say what the node lacks besides cards; a node that does not say what it has lacks nothing."""
-    if node.host == NO_HOST:
+    if node.host == NO_HOST_RESOURCES:
         return ()
     free_cpu = node.host.cpu_milli - taken.cpu_milli
     free_mib = node.host.memory_mib - taken.memory_mib
@@ -181,7 +185,7 @@ def shortages(node: NodeCards, *, asked: Host, taken: Host) -> tuple[str, ...]:
     return tuple(found)
 
 
-def open_labels(node: NodeCards, world: World) -> Mapping[str, str]:
+def open_labels(node: NodeCards, world: ClusterState) -> Mapping[str, str]:
     """Give the node's labels as if it had cards of every size.
 
     The webhook writes the size it granted into the pod's affinity. Cards are judged one by one
@@ -214,7 +218,7 @@ def _asks(need: PodNeed | None) -> str:
     return "" if need is None else describe_need(need)
 
 
-def _placed(found: Explanation, view: PodView, world: World) -> Explanation:
+def _placed(found: Explanation, view: PodInfo, world: ClusterState) -> Explanation:
     record = view.record
     found = replace(found, on_node=record.node, since=view.started_at)
     if not record.assignment:
@@ -226,13 +230,13 @@ def _placed(found: Explanation, view: PodView, world: World) -> Explanation:
                 "let it start; only FracGPU's extender may bind it: delete it and create it again",
             ),
         )
-    return replace(found, verdict=Verdict.RUNS, held=_held(record, world))
+    return replace(found, verdict=PodVerdict.RUNS, held=_held(record, world))
 
 
-def _held(record: PodRecord, world: World) -> tuple[HeldCard, ...]:
+def _held(record: PodRecord, world: ClusterState) -> tuple[HeldCard, ...]:
     loads = world.snapshot.nodes.get(record.node)
     found = []
-    for uuid, hold in holds_by_card(record.assignment or {}, record.containers).items():
+    for uuid, hold in allocations_by_card(record.assignment or {}, record.containers).items():
         load = loads.cards.get(uuid) if loads else None
         found.append(
             HeldCard(
@@ -246,7 +250,7 @@ def _held(record: PodRecord, world: World) -> tuple[HeldCard, ...]:
     return tuple(sorted(found, key=lambda it: (it.index, it.uuid)))
 
 
-def _blockers(subject: Subject, world: World) -> tuple[str, ...]:
+def _blockers(subject: ExplainedPod, world: ClusterState) -> tuple[str, ...]:
     view = subject.view
     found = []
     if view.record.terminating:
@@ -268,12 +272,12 @@ def _blockers(subject: Subject, world: World) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _notes(subject: Subject) -> tuple[str, ...]:
+def _notes(subject: ExplainedPod) -> tuple[str, ...]:
     unjudged = (*subject.view.constraints, *subject.rules.unjudged)
     return tuple(f"its {it} was not judged here" for it in unjudged)
 
 
-def _selector_objection(node: NodeCards, subject: Subject) -> Objection:
+def _selector_objection(node: NodeCards, subject: ExplainedPod) -> Objection:
     wrong = [
         f"{key}={value}"
         for key, value in subject.view.node_selector.items()
@@ -293,10 +297,10 @@ def _selector_objection(node: NodeCards, subject: Subject) -> Objection:
 
 
 def _card(
-    load: CardLoad,
+    load: CardInfo,
     need: PodNeed,
     answer: Placement | NoPlacement,
-    world: World,
+    world: ClusterState,
     cordons: Sequence[Cordon],
     *,
     whole: bool,
@@ -309,7 +313,7 @@ def _card(
         why = answer.refusals[uuid]
         cordon = next((it for it in cordons if it.card == uuid), None)
         reason = _words(why, load, need, cordon)
-        until = cordon.until if why is Reason.CORDONED and cordon else None
+        until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
         reason = "would do by itself"
     return CardAnswer(
@@ -327,7 +331,7 @@ def _card(
 
 
 def holders_of(
-    load: CardLoad, snapshot: Snapshot, pods: Mapping[str, PodView]
+    load: CardInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> tuple[Holder, ...]:
     """Name the pods on a card, the largest first."""
     found = []
@@ -344,30 +348,30 @@ def holders_of(
     return tuple(sorted(found, key=lambda it: (-it.mib, it.pod)))
 
 
-def _words(why: Reason, load: CardLoad, need: PodNeed, cordon: Cordon | None) -> str:
+def _words(why: FitReason, load: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
     most_mib = max(it.mib for it in need.containers)
     match why:
-        case Reason.TOO_LITTLE_FREE:
+        case FitReason.TOO_LITTLE_FREE:
             foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
             return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(load)}"
-        case Reason.TOO_FEW_CORES:
+        case FitReason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
             return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"
-        case Reason.NO_FREE_SLOT:
+        case FitReason.NO_FREE_SLOT:
             return f"{why.value}: {load.held_slots} containers hold it, {load.card.slots} may"
-        case Reason.WRONG_MODEL:
+        case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
-        case Reason.WRONG_CLASS:
+        case FitReason.WRONG_CLASS:
             return f"{why.value} ({load.card.capacity_mib} MiB shareable)"
-        case Reason.UNHEALTHY if load.card.health_reason:
+        case FitReason.UNHEALTHY if load.card.health_reason:
             return f"{why.value}: {load.card.health_reason}"
-        case Reason.CORDONED if cordon is not None:
+        case FitReason.CORDONED if cordon is not None:
             return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
         case _:
             return str(why.value)
 
 
-def _unplaced(load: CardLoad) -> str:
+def _unplaced(load: CardInfo) -> str:
     if not load.unplaced_mib:
         return ""
     return f" ({load.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"

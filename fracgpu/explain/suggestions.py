@@ -9,7 +9,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Health
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.explain.answers import Explanation, Holder, Home, Remedy, RemedyKind
+from fracgpu.explain.answers import Explanation, Holder, Home, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
     by_strategy,
     describe_need,
@@ -21,14 +21,16 @@ from fracgpu.explain.explanation import (
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import ContainerNeed, PodNeed
-from fracgpu.state.cluster_state import Subject, World
-from fracgpu.state.snapshot import CardLoad, NodeLoads
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod
+from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import Mib, format_mib, share_of
 
 _MILLI: Final = 1000
 
 
-def remedies(subject: Subject, world: World, explanation: Explanation) -> tuple[Remedy, ...]:
+def suggest(
+    subject: ExplainedPod, world: ClusterState, explanation: Explanation
+) -> tuple[Suggestion, ...]:
     """Give what would make the pod fit, what costs its owner least first."""
     need = subject.view.need
     if need is None or explanation.verdict.good or subject.view.record.node:
@@ -50,11 +52,13 @@ def remedies(subject: Subject, world: World, explanation: Explanation) -> tuple[
     ]
     if not found and not _fits_an_empty(need, everywhere):
         text = f"no node could hold {describe_need(need)}, even if nothing else ran there"
-        found.append(Remedy(kind=RemedyKind.LARGER_NODE, text=text))
+        found.append(Suggestion(kind=SuggestionKind.LARGER_NODE, text=text))
     return tuple(found)
 
 
-def _smaller(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+def _smaller(
+    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
+) -> Iterator[Suggestion]:
     """Find the largest smaller share that fits now, on a card that qualifies."""
     best: tuple[int, PodNeed, Home] | None = None
     for size in _class_sizes(need, sites):
@@ -70,15 +74,17 @@ def _smaller(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Ite
         return
     _, smaller, home = best
     key, value = _asked_with(subject, smaller)
-    yield Remedy(
-        kind=RemedyKind.SMALLER,
+    yield Suggestion(
+        kind=SuggestionKind.SMALLER,
         text=f'at most {key}: "{value}" fits now ({_each_mib(smaller)}): {home.text}',
         annotations={key: value},
         home=home,
     )
 
 
-def _fewer_cards(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+def _fewer_cards(
+    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
+) -> Iterator[Suggestion]:
     most = max(it.cards for it in need.containers)
 
     def fewer(count: int) -> PodNeed:
@@ -89,8 +95,8 @@ def _fewer_cards(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) ->
     if found is not None:
         count, changed, home = found
         value = _items({it.name: str(it.cards) for it in changed.containers}, subject)
-        yield Remedy(
-            kind=RemedyKind.FEWER_CARDS,
+        yield Suggestion(
+            kind=SuggestionKind.FEWER_CARDS,
             text=f'on {count} instead of {most} cards ({names.CARDS}: "{value}") it fits now: '
             f"{home.text}",
             annotations={names.CARDS: value},
@@ -98,7 +104,9 @@ def _fewer_cards(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) ->
         )
 
 
-def _less_compute(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+def _less_compute(
+    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
+) -> Iterator[Suggestion]:
     most = max(it.cores for it in need.containers)
 
     def less(cores: int) -> PodNeed:
@@ -116,15 +124,15 @@ def _less_compute(subject: Subject, need: PodNeed, sites: Sequence[NodeLoads]) -
     else:
         value = _items({it.name: str(it.cores) for it in changed.containers if it.cores}, subject)
         text, annotations = f'{names.CORES}: "{value}"', {names.CORES: value}
-    yield Remedy(
-        kind=RemedyKind.LESS_COMPUTE,
+    yield Suggestion(
+        kind=SuggestionKind.LESS_COMPUTE,
         text=f"{text} it fits now: {home.text}",
         annotations=annotations,
         home=home,
     )
 
 
-def _other_models(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+def _other_models(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     shared = any(it.share is not None for it in need.containers)
     cards = [load.card for loads in sites for load in loads.cards.values()]
     sizes = {(model_key(card.model), card.capacity_mib if shared else None) for card in cards}
@@ -138,8 +146,8 @@ def _other_models(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]
             None if allowed and changed.containers == need.containers else find_home(changed, sites)
         )
         if home is not None:
-            yield Remedy(
-                kind=RemedyKind.OTHER_MODEL,
+            yield Suggestion(
+                kind=SuggestionKind.OTHER_MODEL,
                 text=f'with {names.MODEL}: "{model}" it fits now ({_each_mib(changed)}): '
                 f"{home.text}",
                 annotations={names.MODEL: model},
@@ -148,7 +156,7 @@ def _other_models(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]
 
 
 def _largest(
-    changed: Callable[[int], PodNeed | None], most: int, sites: Sequence[NodeLoads]
+    changed: Callable[[int], PodNeed | None], most: int, sites: Sequence[NodeInfo]
 ) -> tuple[int, PodNeed, Home] | None:
     """Find the largest step from 1 to *most* that fits; what fits still fits when it is smaller."""
     found: tuple[int, PodNeed, Home] | None = None
@@ -165,10 +173,10 @@ def _largest(
     return found
 
 
-def _fits_an_empty(need: PodNeed, sites: Sequence[NodeLoads]) -> bool:
+def _fits_an_empty(need: PodNeed, sites: Sequence[NodeInfo]) -> bool:
     for loads in sites:
         empty = {
-            uuid: CardLoad(card=replace(load.card, health=Health.HEALTHY))
+            uuid: CardInfo(card=replace(load.card, health=Health.HEALTHY))
             for uuid, load in loads.cards.items()
         }
         if isinstance(try_cards(replace(loads, cards=empty), need), Placement):
@@ -179,7 +187,7 @@ def _fits_an_empty(need: PodNeed, sites: Sequence[NodeLoads]) -> bool:
 # -- amounts ---------------------------------------------------------------------------------------
 
 
-def _class_sizes(need: PodNeed, sites: Sequence[NodeLoads]) -> Sequence[Mib]:
+def _class_sizes(need: PodNeed, sites: Sequence[NodeInfo]) -> Sequence[Mib]:
     """Give the card sizes that the pod's shares may be shares of; any one where it has none."""
     shares = [it for it in need.containers if it.share is not None]
     sizes = {load.card.capacity_mib for loads in sites for load in loads.cards.values()}
@@ -226,7 +234,7 @@ def _of_class(need: ContainerNeed, size: Mib) -> ContainerNeed:
     )
 
 
-def _asked_with(subject: Subject, need: PodNeed) -> tuple[str, str]:
+def _asked_with(subject: ExplainedPod, need: PodNeed) -> tuple[str, str]:
     """Give the key and value with which the owner of the pod would ask for *need*."""
     shares = {it.name: f"{float(it.share):.3f}".rstrip("0") for it in need.containers if it.share}
     if len(shares) == len(need.containers):
@@ -237,7 +245,7 @@ def _asked_with(subject: Subject, need: PodNeed) -> tuple[str, str]:
     return names.MEMORY, _items({it.name: f"{it.mib}Mi" for it in need.containers}, subject)
 
 
-def _items(values: Mapping[str, str], subject: Subject) -> str:
+def _items(values: Mapping[str, str], subject: ExplainedPod) -> str:
     containers = subject.view.record.containers
     first_app = next((it.name for it in containers if it.kind is ContainerKind.APP), "")
     if list(values) == [first_app]:  # whom an item without a name is for
@@ -252,7 +260,7 @@ def _each_mib(need: PodNeed) -> str:
 _MOST_NODES_TOLD: Final = 3
 
 
-def lapsing_cordons(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remedy]:
+def lapsing_cordons(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     """Tell when the first cordon lapses that alone keeps the pod out."""
     for loads in sites:
         free = {uuid: replace(load, cordoned=False) for uuid, load in loads.cards.items()}
@@ -263,8 +271,8 @@ def lapsing_cordons(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remed
         until = [it.until for it in loads.node.cordons if it.card in taken]
         if until:
             home = home_of(answer, loads)
-            yield Remedy(
-                kind=RemedyKind.CORDON_ENDS,
+            yield Suggestion(
+                kind=SuggestionKind.CORDON_ENDS,
                 text=f"it fits on {home.text} when the cordon lapses at {max(until):%H:%M:%S} UTC",
                 home=home,
                 at=max(until),
@@ -272,7 +280,9 @@ def lapsing_cordons(need: PodNeed, sites: Sequence[NodeLoads]) -> Iterator[Remed
             return
 
 
-def leaving_pods(need: PodNeed, sites: Sequence[NodeLoads], world: World) -> Iterator[Remedy]:
+def leaving_pods(
+    need: PodNeed, sites: Sequence[NodeInfo], world: ClusterState
+) -> Iterator[Suggestion]:
     """Find the fewest pods of one node whose end would let the pod in."""
     best: tuple[tuple[int, int, str], Home, tuple[Holder, ...]] | None = None
     for loads in sites:
@@ -292,15 +302,15 @@ def leaving_pods(need: PodNeed, sites: Sequence[NodeLoads], world: World) -> Ite
     whose = ", ".join(f"{it.pod} ({format_mib(it.mib)})" for it in victims)
     going = all(it.terminating for it in victims)
     text = f"it fits on {home.text} once {whose} {'are' if len(victims) > 1 else 'is'} gone"
-    yield Remedy(
-        kind=RemedyKind.PODS_GO,
+    yield Suggestion(
+        kind=SuggestionKind.PODS_GO,
         text=text + (", which is under way" if going else ""),
         home=home,
         pods=tuple(it.pod for it in victims),
     )
 
 
-def _without(loads: NodeLoads, uids: frozenset[str], world: World) -> NodeLoads:
+def _without(loads: NodeInfo, uids: frozenset[str], world: ClusterState) -> NodeInfo:
     cards = dict(loads.cards)
     for uid in uids:
         for uuid, hold in world.snapshot.pods[uid].holds.items():
@@ -309,7 +319,7 @@ def _without(loads: NodeLoads, uids: frozenset[str], world: World) -> NodeLoads:
     return replace(loads, cards=MappingProxyType(cards))
 
 
-def _in_the_way(loads: NodeLoads, need: PodNeed, world: World) -> frozenset[str]:
+def _in_the_way(loads: NodeInfo, need: PodNeed, world: ClusterState) -> frozenset[str]:
     """Choose pods whose end would make room: on each card the largest first, the cheapest cards."""
     most = max(need.containers, key=lambda it: (it.mib, it.cards))
     cores = max(it.cores for it in need.containers)
@@ -325,7 +335,7 @@ def _in_the_way(loads: NodeLoads, need: PodNeed, world: World) -> frozenset[str]
     return frozenset(uid for *_, uids in costs[: most.cards] for uid in uids)
 
 
-def _cheapest(load: CardLoad, world: World, *, mib: int, cores: int) -> tuple[str, ...]:
+def _cheapest(load: CardInfo, world: ClusterState, *, mib: int, cores: int) -> tuple[str, ...]:
     holds = {uid: world.snapshot.pods[uid].holds[load.card.uuid] for uid in sorted(load.pods)}
     short_mib = mib - load.free_mib
     short_cores = cores - (FULL_CORES - load.held_cores)
@@ -347,7 +357,7 @@ def _cheapest(load: CardLoad, world: World, *, mib: int, cores: int) -> tuple[st
     return tuple(going)
 
 
-def _victims(loads: NodeLoads, uids: frozenset[str], world: World) -> tuple[Holder, ...]:
+def _victims(loads: NodeInfo, uids: frozenset[str], world: ClusterState) -> tuple[Holder, ...]:
     found: dict[str, Holder] = {}
     for load in loads.cards.values():
         only = replace(load, pods=load.pods & uids)
@@ -357,15 +367,15 @@ def _victims(loads: NodeLoads, uids: frozenset[str], world: World) -> tuple[Hold
     return tuple(sorted(found.values(), key=lambda it: it.pod))
 
 
-def opened_nodes(explanation: Explanation) -> Iterator[Remedy]:
+def opened_nodes(explanation: Explanation) -> Iterator[Suggestion]:
     """Name nodes that have the cards and are closed to the pod."""
     would = [it for it in explanation.nodes if it.cards_fit and it.objections]
     for node in would[:_MOST_NODES_TOLD]:
         why = "; ".join(it.text for it in node.objections)
         how = "; ".join(it.remedy for it in node.objections if it.remedy)
         text = f"{node.node} has the cards, but {why}"
-        yield Remedy(
-            kind=RemedyKind.NODE_OPENS,
+        yield Suggestion(
+            kind=SuggestionKind.NODE_OPENS,
             text=f"{text}; to open it: {how}" if how else text,
             home=Home(
                 node=node.node, cards=tuple(card.index for card in node.cards if card.chosen)
@@ -373,7 +383,7 @@ def opened_nodes(explanation: Explanation) -> Iterator[Remedy]:
         )
 
 
-def _right_size(load: CardLoad, need: ContainerNeed) -> bool:
+def _right_size(load: CardInfo, need: ContainerNeed) -> bool:
     return (
         need.share is None or share_of(need.share, capacity_mib=load.card.capacity_mib) == need.mib
     )

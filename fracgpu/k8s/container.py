@@ -23,7 +23,7 @@ class ContainerSpec:
     requests: Mapping[str, str] = field(default_factory=dict)
 
 
-def effective(containers: Sequence[tuple[ContainerKind, int]]) -> int:
+def pod_resource_sum(containers: Sequence[tuple[ContainerKind, int]]) -> int:
     """Fold amounts of one resource over a pod's containers by Kubernetes' own rule.
 
     Sidecars start in order among the init containers and stay, so an init container runs beside the

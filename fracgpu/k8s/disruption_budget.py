@@ -46,7 +46,7 @@ _decoder: Final = msgspec.json.Decoder(_Wire)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class PodDisruptionBudget:
     """One PodDisruptionBudget.
 
     Attributes:
@@ -75,7 +75,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class BudgetedPod:
     """A pod that may be taken, as budgets see it."""
 
     namespace: str
@@ -83,7 +83,7 @@ class Subject:
     labels: Mapping[str, str]
 
 
-def read_budget(body: bytes) -> Budget:
+def read_budget(body: bytes) -> PodDisruptionBudget:
     """Read a budget.
 
     Raises:
@@ -94,7 +94,7 @@ def read_budget(body: bytes) -> Budget:
     except UNREADABLE as error:
         raise WireError(what="poddisruptionbudget", message=str(error)) from error
     selector = wire.spec.selector or _Selector()
-    return Budget(
+    return PodDisruptionBudget(
         namespace=wire.metadata.namespace,
         name=wire.metadata.name,
         allowed=wire.status.disruptions_allowed,
@@ -104,7 +104,7 @@ def read_budget(body: bytes) -> Budget:
     )
 
 
-def violations(victims: Sequence[Subject], budgets: Sequence[Budget]) -> int:
+def violations(victims: Sequence[BudgetedPod], budgets: Sequence[PodDisruptionBudget]) -> int:
     """Count the victims whose taking breaks a budget, were all taken one after the other.
 
     Source: pkg/scheduler/framework/plugins/defaultpreemption filterPodsWithPDBViolation.

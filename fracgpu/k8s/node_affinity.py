@@ -111,7 +111,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRules:
+class NodeAffinity:
     """Where one pod may go.
 
     Attributes:
@@ -124,7 +124,7 @@ class NodeRules:
     keeps_local_data: bool = False
 
 
-def read_rules(body: bytes) -> NodeRules:
+def node_affinity_of(body: bytes) -> NodeAffinity:
     """Read a pod's rules from its JSON.
 
     Raises:
@@ -146,7 +146,7 @@ def read_rules(body: bytes) -> NodeRules:
         )
 
     volumes = spec.volumes or ()
-    return NodeRules(
+    return NodeAffinity(
         allows=allows,
         unjudged=_unjudged(spec, terms or ()),
         keeps_local_data=any(
@@ -155,7 +155,7 @@ def read_rules(body: bytes) -> NodeRules:
     )
 
 
-def read_taints(body: bytes) -> tuple[Taint, ...]:
+def taints_of(body: bytes) -> tuple[Taint, ...]:
     """Read the taints of a node that keep pods away from it.
 
     Raises:

@@ -5,17 +5,17 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.snapshot import NodeInfo
 
 
 class CardChooser(Protocol):
     """A policy that knows more of cards than each one's score."""
 
-    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid] | None:
+    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
         """Name the cards to take, if the pod fits on them; None where it has nothing to say."""
 
 
@@ -24,7 +24,7 @@ NO_CHOOSERS: Final[Choosers] = MappingProxyType({})
 
 
 def choose_cards(
-    loads: NodeLoads, need: PodNeed, host: Host, *, strategy: Strategy, choosers: Choosers
+    loads: NodeInfo, need: PodNeed, host: HostResources, *, strategy: Strategy, choosers: Choosers
 ) -> Placement | NoPlacement:
     """Choose cards for a pod on one node.
 

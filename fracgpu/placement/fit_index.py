@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, Board, Rows
-from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, NodeMatrix, Rows
+from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, is_linked, place
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
@@ -28,37 +28,37 @@ FITS: Final = 0
 # for its cards, and seven more for how many of them give each of seven reasons.
 _WHOLE: Final = (
     None,
-    Reason.NOT_SHARED,
-    Reason.UNSCHEDULABLE,
-    Reason.NO_INVENTORY,
+    FitReason.NOT_SHARED,
+    FitReason.UNSCHEDULABLE,
+    FitReason.NO_INVENTORY,
     None,  # a node that is not known
-    Reason.TOO_FEW_CARDS,
-    Reason.CONTAINERS_CLASH,
-    Reason.TOO_MANY_TRIES,
-    Reason.UNREADABLE,
+    FitReason.TOO_FEW_CARDS,
+    FitReason.CONTAINERS_CLASH,
+    FitReason.TOO_MANY_TRIES,
+    FitReason.UNREADABLE,
 )
 _OF_CARDS: Final = (
-    Reason.UNHEALTHY,
-    Reason.CORDONED,
-    Reason.WRONG_MODEL,
-    Reason.WRONG_CLASS,
-    Reason.TOO_LITTLE_FREE,
-    Reason.TOO_FEW_CORES,
-    Reason.NO_FREE_SLOT,
+    FitReason.UNHEALTHY,
+    FitReason.CORDONED,
+    FitReason.WRONG_MODEL,
+    FitReason.WRONG_CLASS,
+    FitReason.TOO_LITTLE_FREE,
+    FitReason.TOO_FEW_CORES,
+    FitReason.NO_FREE_SLOT,
 )
 _WRONG_MODEL, _WRONG_CLASS, _TOO_LITTLE_FREE, _TOO_FEW_CORES, _NO_FREE_SLOT = 3, 4, 5, 6, 7
 _WHOLE_BITS: Final = 4
 _COUNT_BITS: Final = 7
 _COUNT_MASK: Final = 2**_COUNT_BITS - 1
-_TOO_FEW_CARDS: Final = _WHOLE.index(Reason.TOO_FEW_CARDS)
+_TOO_FEW_CARDS: Final = _WHOLE.index(FitReason.TOO_FEW_CARDS)
 
 _REMEDIED: Final = frozenset(
     {
-        Reason.TOO_LITTLE_FREE,
-        Reason.TOO_FEW_CORES,
-        Reason.NO_FREE_SLOT,
-        Reason.CONTAINERS_CLASH,
-        Reason.TOO_MANY_TRIES,
+        FitReason.TOO_LITTLE_FREE,
+        FitReason.TOO_FEW_CORES,
+        FitReason.NO_FREE_SLOT,
+        FitReason.CONTAINERS_CLASH,
+        FitReason.TOO_MANY_TRIES,
     }
 )
 _MOST_KEPT: Final = 256
@@ -79,26 +79,26 @@ class Obstacle(Enum):
     NO_CARDS = "no shared cards known"
 
 
-OBSTACLES: Final[Mapping[Reason, Obstacle]] = {
-    Reason.TOO_LITTLE_FREE: Obstacle.MEMORY,
-    Reason.TOO_FEW_CORES: Obstacle.COMPUTE,
-    Reason.NO_FREE_SLOT: Obstacle.COMPUTE,
-    Reason.TOO_FEW_CARDS: Obstacle.TOGETHER,
-    Reason.CONTAINERS_CLASH: Obstacle.TOGETHER,
-    Reason.TOO_MANY_TRIES: Obstacle.TOGETHER,
-    Reason.WRONG_MODEL: Obstacle.OTHER_CARDS,
-    Reason.WRONG_CLASS: Obstacle.OTHER_CARDS,
-    Reason.UNHEALTHY: Obstacle.OUT_OF_SERVICE,
-    Reason.CORDONED: Obstacle.OUT_OF_SERVICE,
-    Reason.UNSCHEDULABLE: Obstacle.OUT_OF_SERVICE,
-    Reason.NOT_SHARED: Obstacle.NO_CARDS,
-    Reason.NO_INVENTORY: Obstacle.NO_CARDS,
-    Reason.UNREADABLE: Obstacle.NO_CARDS,
+OBSTACLES: Final[Mapping[FitReason, Obstacle]] = {
+    FitReason.TOO_LITTLE_FREE: Obstacle.MEMORY,
+    FitReason.TOO_FEW_CORES: Obstacle.COMPUTE,
+    FitReason.NO_FREE_SLOT: Obstacle.COMPUTE,
+    FitReason.TOO_FEW_CARDS: Obstacle.TOGETHER,
+    FitReason.CONTAINERS_CLASH: Obstacle.TOGETHER,
+    FitReason.TOO_MANY_TRIES: Obstacle.TOGETHER,
+    FitReason.WRONG_MODEL: Obstacle.OTHER_CARDS,
+    FitReason.WRONG_CLASS: Obstacle.OTHER_CARDS,
+    FitReason.UNHEALTHY: Obstacle.OUT_OF_SERVICE,
+    FitReason.CORDONED: Obstacle.OUT_OF_SERVICE,
+    FitReason.UNSCHEDULABLE: Obstacle.OUT_OF_SERVICE,
+    FitReason.NOT_SHARED: Obstacle.NO_CARDS,
+    FitReason.NO_INVENTORY: Obstacle.NO_CARDS,
+    FitReason.UNREADABLE: Obstacle.NO_CARDS,
 }
 """The obstacle that each reason is; every reason is one."""
 
 
-class Answers:
+class FitResult:
     """One need's verdict on every row of a board."""
 
     def __init__(self, need: PodNeed, strategy: Strategy) -> None:
@@ -110,7 +110,7 @@ class Answers:
         self.verdict = np.zeros(0, np.int64)
         self.score = np.zeros(0, np.float64)
 
-    def keep_up(self, board: Board) -> None:
+    def keep_up(self, board: NodeMatrix) -> None:
         """Work out anew what changed since the last time."""
         if self._seen == board.now:
             return
@@ -122,7 +122,7 @@ class Answers:
         self._seen = board.now
         self.verdict[rows], self.score[rows] = self._judge(board, rows)
 
-    def _judge(self, board: Board, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
+    def _judge(self, board: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
         node_state = board.node_state[rows].astype(np.int64)
         verdict = node_state.copy()
         score = np.zeros(len(rows))
@@ -147,7 +147,7 @@ class Answers:
 
     def _scores(
         self,
-        board: Board,
+        board: NodeMatrix,
         rows: Rows,
         left_mib: Rows,
         fitting: NDArray[np.bool_],
@@ -165,7 +165,7 @@ class Answers:
         mean: NDArray[np.float64] = np.clip(total / container.cards, 0.0, 1.0)
         return mean
 
-    def _search(self, board: Board, row: int) -> tuple[int, float]:
+    def _search(self, board: NodeMatrix, row: int) -> tuple[int, float]:
         loads = board.loads[row]
         assert loads is not None, "a row that shares its cards is a node"
         answer = place(loads, self._need, strategy=self._strategy)
@@ -174,25 +174,25 @@ class Answers:
         return _verdict_of(answer), 0.0
 
 
-class Survey:
+class FitIndex:
     """Answers by need, kept as long as they are asked for.
 
     Args:
         board: the cards.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: NodeMatrix) -> None:
         self.board = board
-        self._kept: OrderedDict[tuple[PodNeed, Strategy], Answers] = OrderedDict()
+        self._kept: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._read: dict[int, tuple[Obstacle, bool]] = {}
 
-    def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> Answers:
+    def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> FitResult:
         """Judge every node for *need* as the ledger is now."""
         self.board.refresh(now=now)
         key = (need, strategy)
         answers = self._kept.get(key)
         if answers is None:
-            answers = self._kept[key] = Answers(need, strategy)
+            answers = self._kept[key] = FitResult(need, strategy)
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         else:
@@ -210,7 +210,7 @@ class Survey:
         return found
 
 
-def obstacle(reasons: Iterable[Reason | None]) -> Obstacle:
+def obstacle(reasons: Iterable[FitReason | None]) -> Obstacle:
     """Give the obstacle nearest to a yes of all the reasons that a node and its cards give."""
     met = {OBSTACLES[reason] for reason in reasons if reason is not None}
     return next((it for it in Obstacle if it in met), Obstacle.NO_CARDS)
@@ -232,7 +232,7 @@ def may_preempt(answer: NoPlacement) -> bool:
 
 
 def _reasons(
-    board: Board, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
+    board: NodeMatrix, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
     """Give each card's reason against a container, 0 for none; the first that holds."""
     reason = board.state[rows]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.cards.card_class import model_allowed
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.snapshot import NodeInfo
 
 Rows = NDArray[np.int64]
 
@@ -31,7 +31,7 @@ SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 _FIRST_ROWS: Final = 64
 
 
-class Board:
+class NodeMatrix:
     """The ledger's cards as arrays over rows (nodes) and columns (cards in index order).
 
     It is brought up to date by :meth:`refresh`, which looks only at nodes that changed; whoever
@@ -50,7 +50,7 @@ class Board:
         self._packed = 0
         self._spare: list[int] = []
         self.names: list[str] = [""]
-        self.loads: list[NodeLoads | None] = [None]
+        self.loads: list[NodeInfo | None] = [None]
         self._models: dict[str, int] = {}
         self._allocate(_FIRST_ROWS, 1)
         self.node_state[UNSEEN] = UNKNOWN
@@ -110,7 +110,7 @@ class Board:
         """Tell of each model, by its number, whether *globs* allow it."""
         return np.array([model_allowed(it, globs=globs) for it in self._models] or [False], bool)
 
-    def _put(self, name: str, loads: NodeLoads) -> None:
+    def _put(self, name: str, loads: NodeInfo) -> None:
         row = self.rows.get(name)
         if row is None:
             row = self.rows[name] = self._add()
@@ -180,7 +180,7 @@ class Board:
         return () if loads is None else tuple(loads.cards)
 
 
-def _node_state(loads: NodeLoads) -> int:
+def _node_state(loads: NodeInfo) -> int:
     if not loads.node.shared:
         return NOT_SHARED
     if not loads.node.schedulable:
@@ -191,7 +191,7 @@ def _node_state(loads: NodeLoads) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFree:
+class FreeResources:
     """What one node has left.
 
     Attributes:
@@ -218,7 +218,7 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class Demand:
     """What one pod asks of a node, in the terms that decide what is left for others.
 
     Attributes:
@@ -254,7 +254,7 @@ class Want:
         return not self.cards or self.models is None or model in self.models
 
 
-class NodeTable:
+class FreeResourceTable:
     """Rows of free resources, one for each node; a dropped node's row is used again.
 
     Each change of a row gives it a new, higher number, so that whoever derives something from rows
@@ -289,7 +289,7 @@ class NodeTable:
         self.models = (*self.models, model)
         self._accepts.clear()
 
-    def put(self, row: int, free: NodeFree) -> None:
+    def put(self, row: int, free: FreeResources) -> None:
         """Write what a node has left now."""
         cards = len(free.card_milli)
         self.model[row] = self.models.index(free.model)
@@ -313,7 +313,7 @@ class NodeTable:
         """Give the rows that changed after *moment*, a former value of ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
-    def roomy(self, want: Want) -> Index:
+    def roomy(self, want: Demand) -> Index:
         """Give the rows with the CPU, the host memory and a card model that a pod accepts."""
         fits = (self.cpu_milli[: self.size] >= want.cpu_milli) & (
             self.memory_mib[: self.size] >= want.memory_mib
@@ -322,7 +322,7 @@ class NodeTable:
             fits &= self._accepted(want.models)[self.model[: self.size]]
         return np.flatnonzero(fits)
 
-    def cards(self, row: int, want: Want) -> tuple[int, ...]:
+    def cards(self, row: int, want: Demand) -> tuple[int, ...]:
         """Name the tightest cards of a node on which a pod has room, lower numbers first."""
         levels = self.levels[row]
         fitting = np.flatnonzero(levels >= want.share_milli)

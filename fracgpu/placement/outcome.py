@@ -9,7 +9,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Assignment
 
 
-class Reason(Enum):
+class FitReason(Enum):
     """Why a card, or a node as a whole, will not do."""
 
     NOT_SHARED = "the node does not share its cards"
@@ -51,8 +51,8 @@ class NoPlacement:
     """
 
     node: str
-    whole: Reason | None = None
-    refusals: Mapping[CardUuid, Reason]
+    whole: FitReason | None = None
+    refusals: Mapping[CardUuid, FitReason]
     cards: int = 0
 
     @property
@@ -62,7 +62,7 @@ class NoPlacement:
         return refusal_text(self.whole, Counter(self.refusals.values()), total=total)
 
 
-def refusal_text(whole: Reason | None, counted: Mapping[Reason, int], *, total: int) -> str:
+def refusal_text(whole: FitReason | None, counted: Mapping[FitReason, int], *, total: int) -> str:
     """Say why a node refused: each reason with the number of cards, of *total*, that give it."""
     of_cards = "; ".join(
         f"{count} of {total}{'' if place else ' cards'}: {reason.value}"

@@ -8,12 +8,12 @@ from typing import Final
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.cards.card_class import model_allowed
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.policies import load_aware, pack, spread, topology
 from fracgpu.placement.policies.scoring import Scoring
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy, Topology
-from fracgpu.state.allocation import Assignment, Hold, Slice, holds_by_card
-from fracgpu.state.snapshot import CardLoad, NodeLoads
+from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
+from fracgpu.state.snapshot import CardInfo, NodeInfo
 from fracgpu.units import share_of
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
@@ -36,7 +36,7 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
 
 
 def place(
-    loads: NodeLoads,
+    loads: NodeInfo,
     need: PodNeed,
     *,
     strategy: Strategy,
@@ -59,11 +59,11 @@ def place(
             refusals.update(
                 {load.card.uuid: why for load in usable if (why := _fits(load, container))}
             )
-            return _no(loads, refusals, Reason.TOO_FEW_CARDS)
+            return _no(loads, refusals, FitReason.TOO_FEW_CARDS)
     search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
     assignment = search.run(usable, need.containers)
     if assignment is None:
-        whole = Reason.TOO_MANY_TRIES if search.tries_left <= 0 else Reason.CONTAINERS_CLASH
+        whole = FitReason.TOO_MANY_TRIES if search.tries_left <= 0 else FitReason.CONTAINERS_CLASH
         return _no(loads, refusals, whole)
     return Placement(
         node=loads.node.node,
@@ -84,7 +84,7 @@ def score_0_to_10(placement: Placement) -> int:
     return round(placement.score * MAX_SCORE)
 
 
-def _no(loads: NodeLoads, refusals: dict[CardUuid, Reason], otherwise: Reason) -> NoPlacement:
+def _no(loads: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason) -> NoPlacement:
     every = len(refusals) == len(loads.cards)
     return NoPlacement(
         node=loads.node.node,
@@ -94,51 +94,51 @@ def _no(loads: NodeLoads, refusals: dict[CardUuid, Reason], otherwise: Reason) -
     )
 
 
-def _node_refusal(loads: NodeLoads) -> Reason | None:
+def _node_refusal(loads: NodeInfo) -> FitReason | None:
     if not loads.node.shared:
-        return Reason.NOT_SHARED
+        return FitReason.NOT_SHARED
     if not loads.node.schedulable:
-        return Reason.UNSCHEDULABLE
+        return FitReason.UNSCHEDULABLE
     if loads.node.problem:
-        return Reason.UNREADABLE
+        return FitReason.UNREADABLE
     if not loads.cards:
-        return Reason.NO_INVENTORY
+        return FitReason.NO_INVENTORY
     return None
 
 
 def _sift(
-    loads: NodeLoads, need: PodNeed, exclude: frozenset[CardUuid]
-) -> tuple[list[CardLoad], dict[CardUuid, Reason]]:
-    usable: list[CardLoad] = []
-    refusals: dict[CardUuid, Reason] = {}
+    loads: NodeInfo, need: PodNeed, exclude: frozenset[CardUuid]
+) -> tuple[list[CardInfo], dict[CardUuid, FitReason]]:
+    usable: list[CardInfo] = []
+    refusals: dict[CardUuid, FitReason] = {}
     for uuid, load in loads.cards.items():
         if load.card.health is not Health.HEALTHY:
-            refusals[uuid] = Reason.UNHEALTHY
+            refusals[uuid] = FitReason.UNHEALTHY
         elif load.cordoned or uuid in exclude:
-            refusals[uuid] = Reason.CORDONED
+            refusals[uuid] = FitReason.CORDONED
         elif not model_allowed(load.card.model, globs=need.models):
-            refusals[uuid] = Reason.WRONG_MODEL
+            refusals[uuid] = FitReason.WRONG_MODEL
         else:
             usable.append(load)
     return usable, refusals
 
 
-def _fits(load: CardLoad, need: ContainerNeed) -> Reason | None:
+def _fits(load: CardInfo, need: ContainerNeed) -> FitReason | None:
     if (
         need.share is not None
         and share_of(need.share, capacity_mib=load.card.capacity_mib) != need.mib
     ):
-        return Reason.WRONG_CLASS
+        return FitReason.WRONG_CLASS
     if need.mib > load.free_mib:
-        return Reason.TOO_LITTLE_FREE
+        return FitReason.TOO_LITTLE_FREE
     if need.cores > FULL_CORES - load.held_cores:
-        return Reason.TOO_FEW_CORES
+        return FitReason.TOO_FEW_CORES
     if load.free_slots < 1:
-        return Reason.NO_FREE_SLOT
+        return FitReason.NO_FREE_SLOT
     return None
 
 
-def _left(load: CardLoad, mib: int) -> float:
+def _left(load: CardInfo, mib: int) -> float:
     return (load.free_mib - mib) / max(1, load.card.capacity_mib)
 
 
@@ -150,7 +150,7 @@ class _Search:
     scoring: Scoring
     linked: bool
 
-    def run(self, loads: Sequence[CardLoad], needs: Sequence[ContainerNeed]) -> Assignment | None:
+    def run(self, loads: Sequence[CardInfo], needs: Sequence[ContainerNeed]) -> Assignment | None:
         specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
         hungry_first = sorted(
             needs, key=lambda it: (it.kind is ContainerKind.INIT, -it.mib, -it.cards)
@@ -162,7 +162,7 @@ class _Search:
 
     def _extend(
         self,
-        loads: Sequence[CardLoad],
+        loads: Sequence[CardInfo],
         needs: Sequence[ContainerNeed],
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
@@ -182,7 +182,7 @@ class _Search:
                 Slice(card=load.card.uuid, mib=need.mib, cores=need.cores) for load in cards
             )
             trial = {**chosen, need.name: slices}
-            if _all_fit(loads, holds_by_card(trial, specs)):
+            if _all_fit(loads, allocations_by_card(trial, specs)):
                 found = self._extend(loads, rest, specs, trial)
                 if found is not None:
                     return found
@@ -191,12 +191,12 @@ class _Search:
 
     def _choices(
         self,
-        loads: Sequence[CardLoad],
+        loads: Sequence[CardInfo],
         need: ContainerNeed,
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
-    ) -> Iterator[tuple[CardLoad, ...]]:
-        held = holds_by_card(chosen, specs)
+    ) -> Iterator[tuple[CardInfo, ...]]:
+        held = allocations_by_card(chosen, specs)
         ranked = []
         for load in loads:
             now = _with(load, held)
@@ -211,7 +211,7 @@ class _Search:
         yield from combinations(best_first, need.cards)
 
 
-def _neighbours(ranked: Sequence[CardLoad], count: int) -> tuple[CardLoad, ...]:
+def _neighbours(ranked: Sequence[CardInfo], count: int) -> tuple[CardInfo, ...]:
     by_uuid = {load.card.uuid: load for load in ranked}
     cards = topology.neighbours([load.card for load in ranked], count)
     return tuple(by_uuid[card.uuid] for card in cards)
@@ -221,18 +221,18 @@ def _neighbours(ranked: Sequence[CardLoad], count: int) -> tuple[CardLoad, ...]:
 _Likeness = tuple[int, int, int, int, tuple[str, ...]]
 
 
-def _likeness(load: CardLoad, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
+def _likeness(load: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
     uuid = load.card.uuid
     here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
     return (load.free_mib, load.held_cores, load.free_slots, load.card.capacity_mib, here)
 
 
-def _with(load: CardLoad, held: Mapping[CardUuid, Hold]) -> CardLoad:
+def _with(load: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardInfo:
     hold = held.get(load.card.uuid)
     return load if hold is None else load.plus(hold, pod_uid="")
 
 
-def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
+def _all_fit(loads: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:
     by_uuid = {load.card.uuid: load for load in loads}
     return all(
         hold.mib <= by_uuid[uuid].free_mib
@@ -243,10 +243,10 @@ def _all_fit(loads: Sequence[CardLoad], held: Mapping[CardUuid, Hold]) -> bool:
 
 
 def _score(
-    loads: NodeLoads, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
+    loads: NodeInfo, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
 ) -> float:
     specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
-    held = holds_by_card(assignment, specs)
+    held = allocations_by_card(assignment, specs)
     total = 0.0
     for uuid, hold in held.items():
         total += scoring.score(_left(loads.cards[uuid], hold.mib), loads.cards[uuid].heat)

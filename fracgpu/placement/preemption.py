@@ -12,20 +12,20 @@ from itertools import combinations
 from typing import Final
 
 from fracgpu.cards.card import FULL_CORES, CardUuid
-from fracgpu.k8s.disruption_budget import Budget, Subject, violations
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget, violations
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Hold
-from fracgpu.state.snapshot import CardLoad, NodeLoads
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.snapshot import CardInfo, NodeInfo
 
 # Of more victims than this on one card, the largest are taken first rather than every set tried.
 _MOST_TRIED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupant:
+class PotentialVictim:
     """A pod on the node that may be taken.
 
     Attributes:
@@ -35,15 +35,15 @@ class Occupant:
     """
 
     uid: str
-    subject: Subject
+    subject: BudgetedPod
     priority: int
     started: str = ""
-    host: Host
-    holds: Mapping[CardUuid, Hold]
+    host: HostResources
+    holds: Mapping[CardUuid, CardAllocation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class PreemptionTarget:
     """What a node would have to find for the pod.
 
     Attributes:
@@ -51,8 +51,8 @@ class Room:
         missing: CPU, memory and pods that the node lacks now; zero or less where it lacks none.
     """
 
-    loads: NodeLoads
-    missing: Host
+    loads: NodeInfo
+    missing: HostResources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +67,12 @@ _Cost = tuple[int, int, int, int, tuple[str, ...]]
 
 
 def choose_victims(
-    room: Room,
+    room: PreemptionTarget,
     need: PodNeed,
-    occupants: Sequence[Occupant],
+    occupants: Sequence[PotentialVictim],
     *,
     strategy: Strategy,
-    budgets: Sequence[Budget] = (),
+    budgets: Sequence[PodDisruptionBudget] = (),
     proposed: frozenset[str] = frozenset(),
 ) -> Victims | None:
     """Choose the victims on one node; None where no choice would let the pod in.
@@ -86,7 +86,7 @@ def choose_victims(
         proposed: whom kube-scheduler would take; the first to go where the host lacks something.
     """
 
-    def cost(victims: Sequence[Occupant]) -> _Cost:
+    def cost(victims: Sequence[PotentialVictim]) -> _Cost:
         return (
             violations([it.subject for it in victims], budgets),
             max((it.priority for it in victims), default=0),
@@ -95,12 +95,12 @@ def choose_victims(
             tuple(sorted(it.uid for it in victims)),
         )
 
-    def fits(victims: Sequence[Occupant]) -> bool:
+    def fits(victims: Sequence[PotentialVictim]) -> bool:
         return isinstance(place(_without(room.loads, victims), need, strategy=strategy), Placement)
 
     holders = [it for it in occupants if it.holds]
     if fits(()):
-        chosen: Sequence[Occupant] | None = ()
+        chosen: Sequence[PotentialVictim] | None = ()
     elif not fits(holders):
         return None
     elif len(need.containers) == 1:
@@ -119,15 +119,15 @@ def choose_victims(
 
 
 def _on_cards(
-    loads: NodeLoads,
+    loads: NodeInfo,
     need: PodNeed,
-    holders: Sequence[Occupant],
-    cost: Callable[[Sequence[Occupant]], _Cost],
-) -> Sequence[Occupant] | None:
+    holders: Sequence[PotentialVictim],
+    cost: Callable[[Sequence[PotentialVictim]], _Cost],
+) -> Sequence[PotentialVictim] | None:
     """Free as many single cards as the one container needs, the cheapest ones."""
     (container,) = need.containers
     alone = replace(need, containers=(replace(container, cards=1),), topology=None)
-    found: list[tuple[_Cost, tuple[Occupant, ...]]] = []
+    found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
     for uuid, load in loads.cards.items():
         here = [it for it in holders if uuid in it.holds]
         victims = _of_card(loads, load, alone, here, cost)
@@ -141,17 +141,17 @@ def _on_cards(
 
 
 def _of_card(
-    loads: NodeLoads,
-    load: CardLoad,
+    loads: NodeInfo,
+    load: CardInfo,
     need: PodNeed,
-    here: Sequence[Occupant],
-    cost: Callable[[Sequence[Occupant]], _Cost],
-) -> tuple[Occupant, ...] | None:
+    here: Sequence[PotentialVictim],
+    cost: Callable[[Sequence[PotentialVictim]], _Cost],
+) -> tuple[PotentialVictim, ...] | None:
     """Find the cheapest victims that make one slice fit on one card; none if it fits anyway."""
     uuid = load.card.uuid
     (container,) = need.containers
 
-    def enough(victims: Sequence[Occupant]) -> bool:
+    def enough(victims: Sequence[PotentialVictim]) -> bool:
         mib = load.free_mib + sum(it.holds[uuid].mib for it in victims)
         cores = FULL_CORES - load.held_cores + sum(it.holds[uuid].cores for it in victims)
         slots = load.free_slots + sum(it.holds[uuid].slots for it in victims)
@@ -160,7 +160,7 @@ def _of_card(
     emptied = load
     for it in here:
         emptied = emptied.minus(it.holds[uuid], pod_uid=it.uid)
-    single = NodeLoads(node=replace(loads.node, cards=(load.card,)), cards={uuid: emptied})
+    single = NodeInfo(node=replace(loads.node, cards=(load.card,)), cards={uuid: emptied})
     if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
         return None
     if enough(()):
@@ -175,18 +175,18 @@ def _of_card(
 
 
 def _fewest(
-    some: Sequence[Occupant],
-    enough: Callable[[Sequence[Occupant]], bool],
-    cost: Callable[[Sequence[Occupant]], _Cost],
+    some: Sequence[PotentialVictim],
+    enough: Callable[[Sequence[PotentialVictim]], bool],
+    cost: Callable[[Sequence[PotentialVictim]], _Cost],
     *,
     card: CardUuid,
-) -> tuple[Occupant, ...]:
+) -> tuple[PotentialVictim, ...]:
     for count in range(1, min(_MOST_TRIED, len(some)) + 1):
         sets = [victims for victims in combinations(some, count) if enough(victims)]
         if sets:
             return min(sets, key=cost)
     largest_first = sorted(some, key=lambda it: (-it.holds[card].mib, it.priority, it.uid))
-    taken: list[Occupant] = []
+    taken: list[PotentialVictim] = []
     for it in largest_first:
         if enough(taken):
             break
@@ -195,8 +195,8 @@ def _fewest(
 
 
 def _fewer(
-    victims: Sequence[Occupant], fits: Callable[[Sequence[Occupant]], bool]
-) -> Sequence[Occupant]:
+    victims: Sequence[PotentialVictim], fits: Callable[[Sequence[PotentialVictim]], bool]
+) -> Sequence[PotentialVictim]:
     """Let go of whom it works without, the most important first."""
     left = list(victims)
     for it in _most_important_first(victims):
@@ -207,14 +207,14 @@ def _fewer(
 
 
 def _with_host(
-    chosen: Sequence[Occupant],
-    occupants: Sequence[Occupant],
-    missing: Host,
+    chosen: Sequence[PotentialVictim],
+    occupants: Sequence[PotentialVictim],
+    missing: HostResources,
     proposed: frozenset[str],
-) -> Sequence[Occupant]:
+) -> Sequence[PotentialVictim]:
     """Add whom it takes for CPU, memory and places; empty where that is nobody or not enough."""
 
-    def lacks(victims: Sequence[Occupant]) -> bool:
+    def lacks(victims: Sequence[PotentialVictim]) -> bool:
         return (
             sum(it.host.cpu_milli for it in victims) < missing.cpu_milli
             or sum(it.host.memory_mib for it in victims) < missing.memory_mib
@@ -237,12 +237,12 @@ def _with_host(
     return more
 
 
-def _without(loads: NodeLoads, victims: Sequence[Occupant]) -> NodeLoads:
+def _without(loads: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
     for it in victims:
         loads = loads.minus(it.holds, pod_uid=it.uid)
     return loads
 
 
-def _most_important_first(victims: Sequence[Occupant]) -> list[Occupant]:
+def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:
     """Order as kube-scheduler does: higher priority first, then whoever runs longest."""
     return sorted(victims, key=lambda it: (-it.priority, it.started or "~", it.uid))

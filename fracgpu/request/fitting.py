@@ -10,7 +10,7 @@ from itertools import accumulate
 from math import lcm
 
 from fracgpu.cards.card_class import CardClass
-from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.need import PodRequest
 from fracgpu.units import Mib
 
@@ -33,7 +33,7 @@ class Fitting:
         self._most_cards = max((cards for *_, cards in self._shares), default=0)
         self._all_cards = sum(cards for *_, cards in self._shares)
         self._scale = lcm(*(d for _, _, d, _ in self._shares))
-        self._exact = effective(
+        self._exact = pod_resource_sum(
             [(kind, n * (self._scale // d) * cards) for kind, n, d, cards in self._shares]
         )
         largest_first = sorted(among, key=lambda it: -it.capacity_mib)
@@ -70,7 +70,7 @@ class Fitting:
         if self._all_at_once:
             peak_mib = sum([-(-n * size_mib // d) * cards for _, n, d, cards in self._shares])
         else:
-            peak_mib = effective(
+            peak_mib = pod_resource_sum(
                 [(kind, -(-n * size_mib // d) * cards) for kind, n, d, cards in self._shares]
             )
         return peak_mib <= most * size_mib

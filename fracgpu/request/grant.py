@@ -8,10 +8,10 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass, model_allowed
 from fracgpu.errors import RequestError, listed
-from fracgpu.k8s.container import effective
+from fracgpu.k8s.container import pod_resource_sum
 from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest
-from fracgpu.request.resource_limits import per_card_mib
+from fracgpu.request.resource_limits import split_over_cards
 from fracgpu.spelling import MAX_WORD_CHARS, nearest
 from fracgpu.units import Mib, format_mib, share_of
 
@@ -136,7 +136,7 @@ def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: Cl
     return replace(granted, waits_for=str(misfit))
 
 
-def admitted_need(request: PodRequest) -> PodNeed:
+def need_from_limits(request: PodRequest) -> PodNeed:
     """Give the need of a pod that went through admission: its limits say the MiB.
 
     Raises:
@@ -156,7 +156,7 @@ def admitted_need(request: PodRequest) -> PodNeed:
                 name=part.container,
                 kind=part.kind,
                 cards=part.stated_slots,
-                mib=per_card_mib(part.stated_mib, part.stated_slots, part.container),
+                mib=split_over_cards(part.stated_mib, part.stated_slots, part.container),
                 cores=part.cores,
                 share=part.share,
             )
@@ -221,7 +221,7 @@ def _misfit(
         if misfit is not None:
             return misfit
     shares = [it for it in need.containers if it.share is not None]
-    peak_mib = effective([(it.kind, it.total_mib) for it in shares])
+    peak_mib = pod_resource_sum([(it.kind, it.total_mib) for it in shares])
     if peak_mib <= card_class.capacity_mib * card_class.most_per_node:
         return None
     most = max(it.most_per_node for it in allowed)

@@ -24,7 +24,7 @@ _SEAL_CHARS: Final = 32
 _FROM: Final = "; in other words: "
 
 
-class Amounts(msgspec.Struct, frozen=True):
+class GrantedAmounts(msgspec.Struct, frozen=True):
     """What one container was granted on each of its cards."""
 
     cards: int
@@ -32,7 +32,7 @@ class Amounts(msgspec.Struct, frozen=True):
     cores: int = 0
 
 
-class Requirement(msgspec.Struct, frozen=True, omit_defaults=True):
+class AddedRequirement(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node selector requirement that was added to the pod."""
 
     key: str
@@ -40,7 +40,7 @@ class Requirement(msgspec.Struct, frozen=True, omit_defaults=True):
     values: tuple[str, ...] = ()
 
 
-class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """The data beside the words.
 
     Attributes:
@@ -54,10 +54,10 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         seal: over all the rest.
     """
 
-    containers: dict[str, Amounts]
+    containers: dict[str, GrantedAmounts]
     class_mib: int | None = None
     dialect: str = ""
-    requires: tuple[Requirement, ...] = ()
+    requires: tuple[AddedRequirement, ...] = ()
     schedulers: tuple[str, ...] = ()
     removed: dict[str, tuple[str, ...]] = {}
     at: str = ""
@@ -65,13 +65,13 @@ class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class GrantNote:
     """The annotation, read or about to be written."""
 
     words: str
-    data: Data
+    data: GrantData
 
-    def repeats(self, other: Granted) -> bool:
+    def repeats(self, other: GrantNote) -> bool:
         """Tell whether both grant the same, in whatever words."""
         mine, theirs = self.data, other.data
         return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
@@ -93,14 +93,14 @@ class Seal:
     scope: str = ""
     now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
 
-    def write(self, granted: Granted) -> str:
+    def write(self, granted: GrantNote) -> str:
         """Give the annotation's text, sealed."""
         at = self.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         data = msgspec.structs.replace(granted.data, at=at, seal="")
         sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data, self.key))
         return f"{granted.words}\n{msgspec.json.encode(sealed).decode()}"
 
-    def holds(self, granted: Granted) -> bool:
+    def holds(self, granted: GrantNote) -> bool:
         """Tell whether the webhook wrote it, for this namespace and a moment ago."""
         data = granted.data
         try:
@@ -114,7 +114,7 @@ class Seal:
         seals = [self._over(granted.words, unsealed, it) for it in (self.key, *self.also)]
         return any(hmac.compare_digest(it.encode(), seal) for it in seals)
 
-    def _over(self, words: str, unsealed: Data, key: bytes) -> str:
+    def _over(self, words: str, unsealed: GrantData, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), msgspec.json.encode(unsealed))
         digest = hmac.new(key, b"\0".join(parts), hashlib.sha256)
         return digest.hexdigest()[:_SEAL_CHARS]
@@ -123,23 +123,23 @@ class Seal:
 NO_SEAL: Final = Seal()
 
 
-def describe_grant(granted: Grant, *, origin: str = "") -> Granted:
+def describe_grant(granted: Grant, *, origin: str = "") -> GrantNote:
     """Put a grant in words and data; *origin* is where its request came from, if not from us."""
     words = describe(granted)
     dialect = origin.partition(" from ")[2].partition(":")[0]
-    return Granted(
+    return GrantNote(
         words=f"{words}{_FROM}{origin}" if origin else words,
-        data=Data(containers=_of(granted), class_mib=_class_of(granted), dialect=dialect),
+        data=GrantData(containers=_of(granted), class_mib=_class_of(granted), dialect=dialect),
     )
 
 
 def with_changes(
-    granted: Granted,
+    granted: GrantNote,
     *,
-    requires: tuple[Requirement, ...],
+    requires: tuple[AddedRequirement, ...],
     schedulers: tuple[str, ...],
     removed: Mapping[str, tuple[str, ...]],
-) -> Granted:
+) -> GrantNote:
     """Add what was changed on the pod, so that it can be told from what its author wrote."""
     data = msgspec.structs.replace(
         granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
@@ -147,11 +147,11 @@ def with_changes(
     return replace(granted, data=data)
 
 
-def read_granted(text: str) -> Granted | None:
+def read_grant_note(text: str) -> GrantNote | None:
     """Read the annotation; None when there are no data in it that we could have written."""
     words, _, data = text.partition("\n")
     try:
-        return Granted(words=words, data=msgspec.json.decode(data, type=Data))
+        return GrantNote(words=words, data=msgspec.json.decode(data, type=GrantData))
     except (ValueError, RecursionError):
         return None
 
@@ -165,8 +165,8 @@ def _class_of(granted: Grant) -> int | None:
     return None if granted.card_class is None else int(granted.card_class.capacity_mib)
 
 
-def _of(granted: Grant) -> dict[str, Amounts]:
+def _of(granted: Grant) -> dict[str, GrantedAmounts]:
     return {
-        it.name: Amounts(cards=it.cards, mib=int(it.mib), cores=it.cores)
+        it.name: GrantedAmounts(cards=it.cards, mib=int(it.mib), cores=it.cores)
         for it in granted.need.containers
     }

@@ -22,7 +22,7 @@ from fracgpu.request.need import (
     Strategy,
     Topology,
 )
-from fracgpu.request.resource_limits import limit_of, per_card_mib, stated_amounts
+from fracgpu.request.resource_limits import limit_of, parse_resource_limits, split_over_cards
 from fracgpu.spelling import did_you_mean, nearest, room_for_list
 from fracgpu.units import Mib, parse_count, parse_memory_mib, parse_share
 
@@ -43,7 +43,7 @@ CHOICES: Final = {
 }
 
 
-def read_request(
+def parse_request(
     annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 ) -> PodRequest | None:
     """Read what a pod asks for; None when it asks for nothing.
@@ -62,7 +62,7 @@ def read_request(
     topology = _choice(annotations, names.TOPOLOGY, Topology)
     _choice(annotations, names.ISOLATION, Isolation)
     rebalance = _choice(annotations, names.REBALANCE, Rebalance)
-    limits = {spec.name: stated_amounts(spec) for spec in containers}
+    limits = {spec.name: parse_resource_limits(spec) for spec in containers}
     shares = _items(annotations, names.FRACTION, containers, _share)
     memories = _items(annotations, names.MEMORY, containers, _memory)
     cores = _items(annotations, names.CORES, containers, _cores)
@@ -83,7 +83,7 @@ def read_request(
         count = cards.get(name, 1)
         memory = memories.get(name)
         if name not in shares and memory is None and mib is not None:
-            memory = per_card_mib(mib, count, name)
+            memory = split_over_cards(mib, count, name)
         slices.append(
             SliceRequest(
                 container=name,
@@ -101,7 +101,7 @@ def read_request(
         return None
     return PodRequest(
         slices=tuple(slices),
-        models=model_globs(annotations),
+        models=parse_models(annotations),
         strategy=strategy,
         rebalance=rebalance,
         topology=topology,
@@ -225,7 +225,7 @@ def _cards(text: str, key: str) -> int:
     return parse_count(text, field=key, low=1, high=MAX_CARDS, wanted=wanted)
 
 
-def model_globs(annotations: Mapping[str, str]) -> tuple[str, ...]:
+def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Read the card models that a pod accepts; empty means any.
 
     Raises:

@@ -10,7 +10,7 @@ from fracgpu.units import Mib, parse_count, parse_mib
 MAX_CARDS: Final = 64
 
 
-def stated_amounts(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
+def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
     """Read our resources from a container's limits; requests may only repeat them."""
     if not any(key.startswith(names.PREFIX) for key in (*spec.limits, *spec.requests)):
         return None, None  # nearly every container
@@ -69,7 +69,7 @@ def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -
         )
 
 
-def per_card_mib(total_mib: Mib, cards: int, container: str) -> Mib:
+def split_over_cards(total_mib: Mib, cards: int, container: str) -> Mib:
     """Split a container's total MiB evenly over its cards.
 
     Raises:

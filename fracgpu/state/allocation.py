@@ -8,7 +8,7 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError
-from fracgpu.k8s.container import ContainerKind, ContainerSpec, effective
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 from fracgpu.units import FULL_CORES, MAX_MIB, Mib, parse_mib
 
 
@@ -26,7 +26,7 @@ Assignment = Mapping[str, tuple[Slice, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class CardAllocation:
     """What one pod takes of one card at its peak; *slots* is one for each container."""
 
     mib: Mib
@@ -61,7 +61,7 @@ class PodRecord:
         return f"{self.namespace}/{self.name}"
 
 
-_WHOLE_CARD: Final = Hold(mib=MAX_MIB, cores=FULL_CORES)
+_WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
 
 
 class Phase(Enum):
@@ -88,7 +88,7 @@ class Allocation:
     pod_uid: str
     node: str
     phase: Phase
-    holds: Mapping[CardUuid, Hold] = field(default_factory=dict)
+    holds: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
 
     def to(self, phase: Phase) -> "Allocation":
         """Advance; staying is allowed, an illegal change is our own mistake."""
@@ -98,9 +98,9 @@ class Allocation:
         return replace(self, phase=phase)
 
 
-def holds_by_card(
+def allocations_by_card(
     assignment: Assignment, containers: Sequence[ContainerSpec]
-) -> dict[CardUuid, Hold]:
+) -> dict[CardUuid, CardAllocation]:
     """Fold an assignment into what the pod takes of each card at its peak.
 
     Kubernetes' rule for init and sidecar containers is applied card by card. A container that the
@@ -118,16 +118,16 @@ def holds_by_card(
             mib.setdefault(part.card, []).append((kind, part.mib))
             cores.setdefault(part.card, []).append((kind, part.cores))
     return {
-        card: Hold(
-            mib=Mib(effective(amounts)),
-            cores=effective(cores[card]),
-            slots=effective([(kind, 1) for kind, _ in amounts]),
+        card: CardAllocation(
+            mib=Mib(pod_resource_sum(amounts)),
+            cores=pod_resource_sum(cores[card]),
+            slots=pod_resource_sum([(kind, 1) for kind, _ in amounts]),
         )
         for card, amounts in mib.items()
     }
 
 
-def most_by_limits(containers: Sequence[ContainerSpec]) -> Hold:
+def most_by_limits(containers: Sequence[ContainerSpec]) -> CardAllocation:
     """Give the most that a pod can hold of any one card, where its assignment does not say.
 
     The limits say how many MiB in all; the node agent starts no container with more. Without limits
@@ -145,8 +145,8 @@ def most_by_limits(containers: Sequence[ContainerSpec]) -> Hold:
             return _WHOLE_CARD
     if not amounts:
         return _WHOLE_CARD
-    return Hold(
-        mib=Mib(effective(amounts)),
+    return CardAllocation(
+        mib=Mib(pod_resource_sum(amounts)),
         cores=FULL_CORES,
-        slots=effective([(kind, 1) for kind, _ in amounts]),
+        slots=pod_resource_sum([(kind, 1) for kind, _ in amounts]),
     )

@@ -18,12 +18,12 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import UNREADABLE
-from fracgpu.k8s.resources import NO_HOST, Host, requested
-from fracgpu.request.language import model_globs
-from fracgpu.state.allocation import Hold, holds_by_card
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.request.language import parse_models
+from fracgpu.state.allocation import CardAllocation, allocations_by_card
 from fracgpu.state.assignment import read_assignment
-from fracgpu.state.pod_info import read_pod
-from fracgpu.state.snapshot import PodHolds, holds_of
+from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.snapshot import PodAllocation, allocation_of
 from fracgpu.units import Mib
 
 _TERMINAL: Final = ("Succeeded", "Failed")
@@ -52,8 +52,8 @@ class BoundPod:
     priority: int = 0
     started: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
-    host: Host = NO_HOST
-    holds: PodHolds
+    host: HostResources = NO_HOST_RESOURCES
+    holds: PodAllocation
     models: tuple[str, ...] = ()
     problem: str = ""
 
@@ -117,7 +117,7 @@ class _Pod(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Pod)
 
 
-def read_bound(body: bytes) -> BoundPod | None:
+def decode_bound_pod(body: bytes) -> BoundPod | None:
     """Read a pod that has a node; None for one that has none yet.
 
     Raises:
@@ -134,13 +134,13 @@ def read_bound(body: bytes) -> BoundPod | None:
     containers = _containers(spec)
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
-    holds = PodHolds(pod_uid=uid, node=node, holds={})
+    holds = PodAllocation(pod_uid=uid, node=node, holds={})
     if live:
         try:
-            holds = PodHolds(pod_uid=uid, node=node, holds=_holds(meta, containers))
+            holds = PodAllocation(pod_uid=uid, node=node, holds=_holds(meta, containers))
         except WireError as error:
             # Its limits then say what it may hold, and they were not decoded.
-            holds, problem = holds_of(read_pod(body).record), str(error)
+            holds, problem = allocation_of(decode_pod_info(body).record), str(error)
     return BoundPod(
         namespace=sys.intern(meta.namespace),
         name=meta.name,
@@ -149,18 +149,18 @@ def read_bound(body: bytes) -> BoundPod | None:
         priority=spec.priority or 0,
         started=pod.status.start_time,
         labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
-        host=_shared_host(requested(containers)) if live else NO_HOST,
+        host=_shared_host(pod_requests(containers)) if live else NO_HOST_RESOURCES,
         holds=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
         problem=problem,
     )
 
 
-def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUuid, Hold]:
+def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUuid, CardAllocation]:
     text = meta.annotations.assignment if meta.annotations else None
     if text is None:
         return {}
-    found = holds_by_card(read_assignment(text), containers)
+    found = allocations_by_card(read_assignment(text), containers)
     return {
         CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores, hold.slots)
         for uuid, hold in found.items()
@@ -200,16 +200,16 @@ def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
 @lru_cache(maxsize=1024)
 def _shared_models(text: str) -> tuple[str, ...]:
     try:
-        return model_globs({names.MODEL: text}) if text else ()
+        return parse_models({names.MODEL: text}) if text else ()
     except RequestError:  # it runs, so whatever it says, it accepted its card
         return ()
 
 
 @lru_cache(maxsize=1024)
-def _shared_host(host: Host) -> Host:
+def _shared_host(host: HostResources) -> HostResources:
     return host
 
 
 @lru_cache(maxsize=1024)
-def _shared_hold(mib: Mib, cores: int, slots: int) -> Hold:
-    return Hold(mib=mib, cores=cores, slots=slots)
+def _shared_hold(mib: Mib, cores: int, slots: int) -> CardAllocation:
+    return CardAllocation(mib=mib, cores=cores, slots=slots)

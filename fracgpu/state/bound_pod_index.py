@@ -1,15 +1,15 @@
 """The bound pods: by UID, and what they take of each node besides cards."""
 
-from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.bound_pod import BoundPod
 
 
-class Roster:
+class BoundPodIndex:
     """Told of each bound pod and of each that is gone; the same news twice counts once."""
 
     def __init__(self) -> None:
         self._pods: dict[str, BoundPod] = {}
-        self._used: dict[str, Host] = {}
+        self._used: dict[str, HostResources] = {}
         self._changed: dict[str, int] = {}
         self.now = 0
 
@@ -37,9 +37,9 @@ class Roster:
         """Give all pods."""
         return tuple(self._pods.values())
 
-    def used(self, node: str) -> Host:
+    def used(self, node: str) -> HostResources:
         """Add up what the pods of a node request."""
-        return self._used.get(node, NO_HOST)
+        return self._used.get(node, NO_HOST_RESOURCES)
 
     def changed_since(self, moment: int) -> tuple[str, ...]:
         """Name nodes whose sums changed after *moment*, a former value of ``now``; latest last."""
@@ -57,13 +57,13 @@ class Roster:
         self.now += 1
         self._changed.pop(pod.node, None)
         self._changed[pod.node] = self.now  # the latest stands last
-        now = self._used.get(pod.node, NO_HOST)
-        after = Host(
+        now = self._used.get(pod.node, NO_HOST_RESOURCES)
+        after = HostResources(
             cpu_milli=now.cpu_milli + sign * pod.host.cpu_milli,
             memory_mib=now.memory_mib + sign * pod.host.memory_mib,
             pods=now.pods + sign * pod.host.pods,
         )
-        if after == NO_HOST:
+        if after == NO_HOST_RESOURCES:
             self._used.pop(pod.node, None)
         else:
             self._used[pod.node] = after

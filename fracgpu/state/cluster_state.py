@@ -6,18 +6,18 @@ from datetime import datetime
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.k8s.node_affinity import NodeAffinity, Taint
 from fracgpu.request.need import Strategy
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupant:
+class PlacedPod:
     """A pod on a card, and where else it may go."""
 
-    view: PodView
-    rules: NodeRules
+    view: PodInfo
+    rules: NodeAffinity
 
     @property
     def uid(self) -> str:
@@ -29,7 +29,7 @@ class Occupant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ExplainedPod:
     """The pod in question.
 
     Attributes:
@@ -37,13 +37,13 @@ class Subject:
         gates: names of its scheduling gates; kube-scheduler ignores it while there is one.
     """
 
-    view: PodView
-    rules: NodeRules
+    view: PodInfo
+    rules: NodeAffinity
     gates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class NodeConstraints:
     """What a node's object says beyond its cards.
 
     Attributes:
@@ -57,7 +57,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class ClusterState:
     """The cluster at one moment.
 
     Attributes:
@@ -75,7 +75,7 @@ class World:
     chosen: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
     preferred_node: str = ""
     notes: tuple[str, ...] = ()
-    pods: Mapping[str, PodView]
-    sites: Mapping[str, Site] = field(default_factory=dict)
+    pods: Mapping[str, PodInfo]
+    sites: Mapping[str, NodeConstraints] = field(default_factory=dict)
     schedulers: frozenset[str] = frozenset({names.SCHEDULER_NAME})
     now: datetime

@@ -6,8 +6,8 @@ from datetime import datetime
 from types import MappingProxyType
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, holds_by_card
-from fracgpu.state.snapshot import NodeLoads, PodHolds, Snapshot, holds_of, node_loads
+from fracgpu.state.allocation import Allocation, Assignment, Phase, PodRecord, allocations_by_card
+from fracgpu.state.snapshot import NodeInfo, PodAllocation, Snapshot, allocation_of, build_node_info
 from fracgpu.units import Mib
 
 
@@ -23,7 +23,7 @@ class Assumption:
 class _Pictured:
     """One node's loads, and from when until when they are true if no fact changes."""
 
-    loads: NodeLoads
+    loads: NodeInfo
     since: datetime
     until: datetime | None
 
@@ -38,7 +38,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeCards] = {}
-        self._observed: dict[str, PodHolds] = {}
+        self._observed: dict[str, PodAllocation] = {}
         self._assumed: dict[str, Assumption] = {}
         self._on_node: dict[str, set[str]] = {}
         self._assumed_on: dict[str, set[str]] = {}
@@ -59,9 +59,9 @@ class Ledger:
 
     def set_pod(self, pod: PodRecord) -> None:
         """Observe a pod as the API server shows it now."""
-        self.observe(holds_of(pod))
+        self.observe(allocation_of(pod))
 
-    def observe(self, pod: PodHolds) -> None:
+    def observe(self, pod: PodAllocation) -> None:
         """Observe what a pod holds now; nothing where it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
         if pod.node:
@@ -86,7 +86,7 @@ class Ledger:
 
         A pod that was observed bound already is not counted a second time.
         """
-        holds = holds_by_card(assignment, pod.containers)
+        holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
             allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, holds=holds),
             until=until,
@@ -119,7 +119,7 @@ class Ledger:
         return MappingProxyType(self._assumed)
 
     @property
-    def observed(self) -> Mapping[str, PodHolds]:
+    def observed(self) -> Mapping[str, PodAllocation]:
         """What pods were observed to hold, by pod UID, read only."""
         return MappingProxyType(self._observed)
 
@@ -147,7 +147,7 @@ class Ledger:
         self._dirty.clear()
         return changed
 
-    def node(self, name: str, *, now: datetime) -> NodeLoads | None:
+    def node(self, name: str, *, now: datetime) -> NodeInfo | None:
         """Picture one node, without copying the rest of the cluster."""
         found = self._pictured.get(name)
         if found is None or now < found.since or (found.until is not None and now >= found.until):
@@ -161,7 +161,7 @@ class Ledger:
                 self._next_end = min(found.until, self._next_end or found.until)
         return found.loads
 
-    def node_but(self, name: str, uid: str, *, now: datetime) -> NodeLoads | None:
+    def node_but(self, name: str, uid: str, *, now: datetime) -> NodeInfo | None:
         """Picture one node without what is assumed of one pod: that never stands in its own way."""
         loads = self.node(name, now=now)
         assumption = self._assumed.get(uid)
@@ -179,9 +179,9 @@ class Ledger:
             ends.append(assumption.until)
             if assumption.until > now:
                 allocation = assumption.allocation
-                pods.append(PodHolds(pod_uid=uid, node=name, holds=allocation.holds))
+                pods.append(PodAllocation(pod_uid=uid, node=name, holds=allocation.holds))
         heat = node.known_heat(now=now)
-        loads = node_loads(node, pods, cordoned=node.cordoned(now=now), heat=heat)
+        loads = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
         return _Pictured(loads, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:
@@ -195,7 +195,7 @@ class Ledger:
         for uid, it in self._assumed.items():
             if it.until > now:
                 allocation = it.allocation
-                pods[uid] = PodHolds(pod_uid=uid, node=allocation.node, holds=allocation.holds)
+                pods[uid] = PodAllocation(pod_uid=uid, node=allocation.node, holds=allocation.holds)
         return Snapshot(nodes=MappingProxyType(nodes), pods=MappingProxyType(pods))
 
     def free_mib(self, *, now: datetime) -> dict[CardUuid, Mib]:

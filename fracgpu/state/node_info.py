@@ -17,7 +17,7 @@ from fracgpu.cards.annotations import (
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
 from fracgpu.k8s.pod import UNREADABLE
-from fracgpu.k8s.resources import host_of
+from fracgpu.k8s.resources import node_allocatable
 
 _T = TypeVar("_T")
 
@@ -107,5 +107,5 @@ def read_node(body: bytes) -> NodeCards:
         foreign=read(names.NODE_FOREIGN, read_foreign, {}),
         load_time=read(names.NODE_LOAD_TIME, read_load_time, None),
         unreadable=unreadable,
-        host=host_of(node.status.allocatable or {}),
+        host=node_allocatable(node.status.allocatable or {}),
     )

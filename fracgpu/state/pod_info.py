@@ -11,8 +11,8 @@ from fracgpu import names
 from fracgpu.errors import RequestError, WireError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.pod import UNREADABLE, container_specs
-from fracgpu.request.grant import admitted_need
-from fracgpu.request.language import read_request
+from fracgpu.request.grant import need_from_limits
+from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodNeed, Rebalance
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.assignment import read_assignment
@@ -21,7 +21,7 @@ _TERMINAL: Final = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
+class PodInfo:
     """One pod as the roles see it: bookkeeping facts, its need, and what scheduling looks at.
 
     Attributes:
@@ -135,7 +135,7 @@ class _Pod(msgspec.Struct):
 _pod_decoder: Final = msgspec.json.Decoder(_Pod)
 
 
-def read_pod(body: bytes) -> PodView:
+def decode_pod_info(body: bytes) -> PodInfo:
     """Read a pod. What a user or a forger may have spoilt ends in a *problem*, not in an error.
 
     Raises:
@@ -152,7 +152,7 @@ def read_pod(body: bytes) -> PodView:
     need, need_problem, rebalance = _need_of(annotations, containers)
     conditions = {it.type: it.status for it in status.conditions or ()}
     owner = next((it for it in meta.owner_references or () if it.controller), None)
-    return PodView(
+    return PodInfo(
         record=PodRecord(
             uid=meta.uid,
             namespace=meta.namespace,
@@ -220,10 +220,10 @@ def _need_of(
     annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 ) -> tuple[PodNeed | None, str, Rebalance | None]:
     try:
-        request = read_request(annotations, containers)
+        request = parse_request(annotations, containers)
         if request is None:
             return None, "", None
-        return admitted_need(request), "", request.rebalance
+        return need_from_limits(request), "", request.rebalance
     except RequestError as error:
         return None, str(error), None
 

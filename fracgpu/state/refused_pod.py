@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fracgpu import names
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 
 # Sources: kubelet's lifecycle.UnexpectedAdmissionError (a device plugin away, or no device left),
 # and InsufficientResourcePrefix with the resource that the node has no longer.
@@ -22,7 +22,7 @@ REFUSAL_REASONS: Final = (
 _REPLACE_ALWAYS: Final = ("ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
 
 
-def was_refused(pod: PodView) -> bool:
+def was_refused(pod: PodInfo) -> bool:
     """Tell whether kubelet refused a pod that we had bound, and whose end is not asked for yet."""
     return (
         pod.phase == "Failed"
@@ -38,7 +38,7 @@ def was_refused(pod: PodView) -> bool:
     )
 
 
-def is_replaced(pod: PodView, others: Iterable[PodView]) -> bool:
+def is_replaced(pod: PodInfo, others: Iterable[PodInfo]) -> bool:
     """Tell whether a refused pod's owner has put another one in its place; never for a bare pod.
 
     Args:

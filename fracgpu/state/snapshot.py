@@ -6,14 +6,14 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.state.allocation import Hold, PodRecord, holds_by_card, most_by_limits
+from fracgpu.state.allocation import CardAllocation, PodRecord, allocations_by_card, most_by_limits
 from fracgpu.units import Mib
 
 _NO_HEAT: Final[Mapping[CardUuid, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardLoad:
+class CardInfo:
     """One card and what pods hold on it (requested, not measured).
 
     Attributes:
@@ -44,7 +44,7 @@ class CardLoad:
         """How many more containers may hold a slice of the card."""
         return self.card.slots - self.held_slots
 
-    def plus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+    def plus(self, hold: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
             held_mib=Mib(self.held_mib + hold.mib),
@@ -53,7 +53,7 @@ class CardLoad:
             pods=self.pods | {pod_uid},
         )
 
-    def minus(self, hold: Hold, *, pod_uid: str) -> "CardLoad":
+    def minus(self, hold: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
             held_mib=Mib(self.held_mib - hold.mib),
@@ -66,11 +66,11 @@ class CardLoad:
 class _Change(Protocol):
     """The shape of CardLoad.plus and CardLoad.minus."""
 
-    def __call__(self, load: CardLoad, hold: Hold, /, *, pod_uid: str) -> CardLoad: ...
+    def __call__(self, load: CardInfo, hold: CardAllocation, /, *, pod_uid: str) -> CardInfo: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLoads:
+class NodeInfo:
     """One node's cards by UUID, in index order.
 
     Attributes:
@@ -78,14 +78,14 @@ class NodeLoads:
     """
 
     node: NodeCards
-    cards: Mapping[CardUuid, CardLoad]
+    cards: Mapping[CardUuid, CardInfo]
     heat: Mapping[CardUuid, float] = field(default_factory=lambda: _NO_HEAT)
 
     @property
     def free_mib(self) -> Mib:
         return Mib(sum(load.free_mib for load in self.cards.values()))
 
-    def minus(self, holds: Mapping[CardUuid, Hold], *, pod_uid: str) -> "NodeLoads":
+    def minus(self, holds: Mapping[CardUuid, CardAllocation], *, pod_uid: str) -> "NodeInfo":
         """Ask what would be if a pod that holds this were gone."""
         cards = dict(self.cards)
         for uuid, hold in holds.items():
@@ -95,7 +95,7 @@ class NodeLoads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodHolds:
+class PodAllocation:
     """Where one pod holds what.
 
     Attributes:
@@ -104,8 +104,8 @@ class PodHolds:
 
     pod_uid: str
     node: str
-    holds: Mapping[CardUuid, Hold]
-    unplaced: Hold | None = None
+    holds: Mapping[CardUuid, CardAllocation]
+    unplaced: CardAllocation | None = None
 
     @property
     def anything(self) -> bool:
@@ -113,27 +113,27 @@ class PodHolds:
         return bool(self.holds) or self.unplaced is not None
 
 
-def holds_of(pod: PodRecord) -> PodHolds:
+def allocation_of(pod: PodRecord) -> PodAllocation:
     """Give what a pod holds: nothing unless it is bound and live, and unknown is full."""
     if not (pod.live and pod.node):
-        return PodHolds(pod_uid=pod.uid, node=pod.node, holds={})
-    holds = holds_by_card(pod.assignment or {}, pod.containers)
+        return PodAllocation(pod_uid=pod.uid, node=pod.node, holds={})
+    holds = allocations_by_card(pod.assignment or {}, pod.containers)
     unplaced = most_by_limits(pod.containers) if pod.problem else None
-    return PodHolds(pod_uid=pod.uid, node=pod.node, holds=holds, unplaced=unplaced)
+    return PodAllocation(pod_uid=pod.uid, node=pod.node, holds=holds, unplaced=unplaced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """The picture: nodes by name, and each pod's holds by UID."""
 
-    nodes: Mapping[str, NodeLoads] = field(default_factory=dict)
-    pods: Mapping[str, PodHolds] = field(default_factory=dict)
+    nodes: Mapping[str, NodeInfo] = field(default_factory=dict)
+    pods: Mapping[str, PodAllocation] = field(default_factory=dict)
 
-    def with_(self, pod: PodHolds) -> "Snapshot":
+    def with_(self, pod: PodAllocation) -> "Snapshot":
         """Ask what would be if *pod* held this as well."""
         assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the picture already"
         return Snapshot(
-            nodes=self._changed(pod, CardLoad.plus), pods={**self.pods, pod.pod_uid: pod}
+            nodes=self._changed(pod, CardInfo.plus), pods={**self.pods, pod.pod_uid: pod}
         )
 
     def without(self, pod_uid: str) -> "Snapshot":
@@ -142,15 +142,15 @@ class Snapshot:
         if pod is None:
             return self
         rest = {uid: holds for uid, holds in self.pods.items() if uid != pod_uid}
-        return Snapshot(nodes=self._changed(pod, CardLoad.minus), pods=rest)
+        return Snapshot(nodes=self._changed(pod, CardInfo.minus), pods=rest)
 
-    def card(self, uuid: CardUuid) -> CardLoad | None:
+    def card(self, uuid: CardUuid) -> CardInfo | None:
         for loads in self.nodes.values():
             if uuid in loads.cards:
                 return loads.cards[uuid]
         return None
 
-    def _changed(self, pod: PodHolds, change: _Change) -> Mapping[str, NodeLoads]:
+    def _changed(self, pod: PodAllocation, change: _Change) -> Mapping[str, NodeInfo]:
         loads = self.nodes.get(pod.node)
         if loads is None:
             return self.nodes
@@ -161,13 +161,13 @@ class Snapshot:
         return {**self.nodes, pod.node: replace(loads, cards=MappingProxyType(cards))}
 
 
-def node_loads(
+def build_node_info(
     node: NodeCards,
-    pods: Iterable[PodHolds],
+    pods: Iterable[PodAllocation],
     *,
     cordoned: frozenset[CardUuid],
     heat: Mapping[CardUuid, float] = _NO_HEAT,
-) -> NodeLoads:
+) -> NodeInfo:
     """Fold the holds of *pods* on *node* into its cards.
 
     Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
@@ -194,7 +194,7 @@ def node_loads(
     loads = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
         mib, cores, slots = held.get(card.uuid, (0, 0, 0))
-        loads[card.uuid] = CardLoad(
+        loads[card.uuid] = CardInfo(
             card=card,
             held_mib=Mib(mib),
             held_cores=cores + unplaced_cores,
@@ -205,4 +205,4 @@ def node_loads(
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
             heat=heat.get(card.uuid, 1.0),
         )
-    return NodeLoads(node=node, cards=MappingProxyType(loads), heat=heat)
+    return NodeInfo(node=node, cards=MappingProxyType(loads), heat=heat)

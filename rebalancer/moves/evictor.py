@@ -7,7 +7,7 @@ from typing import Final
 
 from fracgpu.disruption.move import Move
 from fracgpu.errors import WireError
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import PODS
@@ -66,7 +66,7 @@ class Evictor:
         """
         try:
             body = await self._client.get(PODS, move.name, namespace=move.namespace)
-            pod = read_pod(body)
+            pod = decode_pod_info(body)
         except NotFound:
             return Verdict(outcome=Outcome.GONE, detail="there is no such pod", code=404)
         except KubeError as error:
@@ -90,7 +90,7 @@ class Evictor:
         return Verdict(outcome=Outcome.ALLOWED, code=201)
 
 
-def _state_of(pod: PodView, move: Move) -> Verdict:
+def _state_of(pod: PodInfo, move: Move) -> Verdict:
     if pod.record.uid != move.pod_uid:
         detail = f"{move.pod} has UID {pod.record.uid}; want {move.pod_uid}"
         return Verdict(outcome=Outcome.OTHER_POD, detail=detail)

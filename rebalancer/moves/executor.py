@@ -19,12 +19,12 @@ from typing import Final, Protocol, assert_never
 import structlog
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.disruption_state import Picture
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import blindness
 from fracgpu.disruption.move import Move
-from fracgpu.disruption.planner import revalidate
-from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.disruption.planner import validate_move
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.cluster_state import PlacedPod
 from rebalancer.moves.evictor import Outcome, Verdict
 from rebalancer.moves.record import UNDER_WAY, Ending, MovePhase, MoveRecord
 
@@ -55,7 +55,12 @@ class MoveReporter(Protocol):
     def evicted(self, record: MoveRecord) -> Awaitable[None]: ...
 
     def completed(
-        self, record: MoveRecord, before: MoveRecord, picture: Picture, *, policy: Policy
+        self,
+        record: MoveRecord,
+        before: MoveRecord,
+        picture: DisruptionState,
+        *,
+        policy: RebalancerPolicy,
     ) -> Awaitable[None]: ...
 
     def verified(self, *, relief_ratio: float) -> None: ...
@@ -74,9 +79,9 @@ class Scene:
         nodes: as the API server shows them, cordons included.
     """
 
-    picture: Picture
+    picture: DisruptionState
     nodes: Mapping[str, NodeCards]
-    policy: Policy
+    policy: RebalancerPolicy
     now: datetime
 
 
@@ -135,7 +140,7 @@ class Conductor:
         if waiting_for:
             await self._note(record, waiting_for)
             return
-        outdated = revalidate(
+        outdated = validate_move(
             without_move(scene.picture, record), record.move, policy=policy, now=now
         )
         if outdated is not None:
@@ -261,7 +266,7 @@ class Conductor:
             await self._persist(replace(record, detail=detail))
 
 
-def without_move(picture: Picture, record: MoveRecord) -> Picture:
+def without_move(picture: DisruptionState, record: MoveRecord) -> DisruptionState:
     """Give the picture as if this move had never been begun."""
     mine = record.past()
     return replace(picture, past=[it for it in picture.past if it != mine])
@@ -272,11 +277,11 @@ def under_way(records: tuple[MoveRecord, ...]) -> list[MoveRecord]:
     return [it for it in records if it.phase in UNDER_WAY]
 
 
-def _of_owner(move: Move, picture: Picture) -> set[str]:
+def _of_owner(move: Move, picture: DisruptionState) -> set[str]:
     return {uid for uid, it in picture.pods.items() if it.owner_uid == move.owner_uid}
 
 
-def _replacement(record: MoveRecord, picture: Picture) -> Occupant | None:
+def _replacement(record: MoveRecord, picture: DisruptionState) -> PlacedPod | None:
     """Give the ready pod that stands in the victim's place, the first by name."""
     known = {record.move.pod_uid, *record.siblings}
     ready = [
@@ -290,6 +295,6 @@ def _replacement(record: MoveRecord, picture: Picture) -> Occupant | None:
     return min(ready, key=lambda it: it.view.record.key, default=None)
 
 
-def _card_of(occupant: Occupant, picture: Picture) -> CardUuid | None:
+def _card_of(occupant: PlacedPod, picture: DisruptionState) -> CardUuid | None:
     holds = picture.snapshot.pods.get(occupant.uid)
     return min(holds.holds, default=None) if holds else None

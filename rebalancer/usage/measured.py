@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.heat import CardUsage, PodUse, Reading, Trust
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, ReadingQuality
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
 from rebalancer.usage.prometheus import NoAnswer, Sample, Trouble, is_sane
@@ -70,14 +70,16 @@ class MeasuredUsage:
         self._prometheus = prometheus
         self._on_trouble = on_trouble
 
-    async def observe(self, cards: Collection[CardUuid], policy: Policy) -> Measured:
+    async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
         """Measure *cards*; never raises for trouble with Prometheus."""
         try:
             answers = await self._ask_all(policy)
         except NoAnswer as error:
             self._on_trouble(error)
             why = f"Prometheus does not answer, {error}"
-            unknown = {uuid: CardUsage(card=uuid, trust=Trust.UNKNOWN, why=why) for uuid in cards}
+            unknown = {
+                uuid: CardUsage(card=uuid, trust=ReadingQuality.UNKNOWN, why=why) for uuid in cards
+            }
             return Measured(usage=unknown, trouble=str(error))
         usage = {uuid: _judge(uuid, answers, policy) for uuid in cards}
         ages = [age for uuid, age in answers.age_s.items() if CardUuid(uuid) in cards]
@@ -87,7 +89,7 @@ class MeasuredUsage:
             strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
         )
 
-    async def _ask_all(self, policy: Policy) -> _Answers:
+    async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
         clock = await self._prometheus.ask(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
             raise NoAnswer(Trouble.GARBLED, "its clock tells no time")
@@ -122,41 +124,41 @@ class MeasuredUsage:
         return by_card
 
 
-def _judge(uuid: CardUuid, answers: _Answers, policy: Policy) -> CardUsage:
+def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardUsage:
     for judge in (_age_fault, _coverage_fault, _value_fault):
         fault = judge(uuid, answers, policy)
         if fault is not None:
             trust, why = fault
             return CardUsage(card=uuid, trust=trust, why=why)
-    return CardUsage(card=uuid, trust=Trust.OK, reading=_reading(uuid, answers))
+    return CardUsage(card=uuid, trust=ReadingQuality.OK, reading=_reading(uuid, answers))
 
 
-_Fault = tuple[Trust, str]
+_Fault = tuple[ReadingQuality, str]
 
 
-def _age_fault(uuid: CardUuid, answers: _Answers, policy: Policy) -> _Fault | None:
+def _age_fault(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> _Fault | None:
     age_s = answers.age_s.get(uuid)
     if age_s is None:
-        return Trust.UNKNOWN, "no sample of a card"
+        return ReadingQuality.UNKNOWN, "no sample of a card"
     if not is_sane(age_s, low=-policy.stale_after_s, high=policy.stale_after_s):
-        return Trust.STALE, "the newest sample of a card is too old"
+        return ReadingQuality.STALE, "the newest sample of a card is too old"
     collect_age_s = answers.collect_age_s.get(uuid)
     # Only our own exporter tells when it last read its cards; others get the benefit of the doubt.
     if collect_age_s is not None and not is_sane(
         collect_age_s, low=-policy.stale_after_s, high=policy.stale_after_s
     ):
-        return Trust.STALE, "an exporter serves old readings, or its clock is wrong"
+        return ReadingQuality.STALE, "an exporter serves old readings, or its clock is wrong"
     return None
 
 
-def _coverage_fault(uuid: CardUuid, answers: _Answers, policy: Policy) -> _Fault | None:
+def _coverage_fault(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> _Fault | None:
     expected = policy.fast_window_s / policy.scrape_interval_s
     if answers.samples.get(uuid, 0.0) < policy.coverage_ratio * expected:
-        return Trust.PARTIAL, "too few samples in the short window"
+        return ReadingQuality.PARTIAL, "too few samples in the short window"
     return None
 
 
-def _value_fault(uuid: CardUuid, answers: _Answers, _: Policy) -> _Fault | None:
+def _value_fault(uuid: CardUuid, answers: _Answers, _: RebalancerPolicy) -> _Fault | None:
     bounds = (
         (answers.peak, _PERCENT),
         (answers.level, _PERCENT),
@@ -169,21 +171,21 @@ def _value_fault(uuid: CardUuid, answers: _Answers, _: Policy) -> _Fault | None:
     )
     values = [(found.get(uuid), most) for found, most in bounds]
     if any(value is None for value, _most in values):
-        return Trust.PARTIAL, "a whole series of a card is missing"
+        return ReadingQuality.PARTIAL, "a whole series of a card is missing"
     if not all(is_sane(value or 0.0, low=-_SLACK, high=most + _SLACK) for value, most in values):
-        return Trust.UNKNOWN, "a value of a card cannot be true"
+        return ReadingQuality.UNKNOWN, "a value of a card cannot be true"
     return None
 
 
-def _reading(uuid: CardUuid, answers: _Answers) -> Reading:
+def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
     pods = {}
     highs = answers.pod_high.get(uuid, {})
     for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
         high = highs.get(pod_uid)
         # A pod whose figures cannot be true has none: it is then neither moved nor accounted for.
         if high is not None and _both_sane(mean, high):
-            pods[pod_uid] = PodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
-    return Reading(
+            pods[pod_uid] = MeasuredPodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
+    return CardReading(
         level_ratio=_ratio(answers.level[uuid]),
         slow_level_ratio=_ratio(answers.slow_level[uuid]),
         fast_hot_ratio=answers.fast_hot[uuid],

@@ -10,7 +10,7 @@ gone; hence the questions about age and coverage, without which no other answer 
 
 from typing import Final
 
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 
 _PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
 _RATIO: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
@@ -39,7 +39,7 @@ SERVER_TIME: Final = "time()"
 _POD_BUSY: Final = "fracgpu_pod_sm_util"
 
 
-def samples(policy: Policy) -> str:
+def samples(policy: RebalancerPolicy) -> str:
     """How many samples each card has in the short window."""
     window = _seconds(policy.fast_window_s)
     return (
@@ -48,7 +48,7 @@ def samples(policy: Policy) -> str:
     )
 
 
-def peak(policy: Policy) -> str:
+def peak(policy: RebalancerPolicy) -> str:
     """The largest single sample of each card in the long window, per cent.
 
     A window's mean may look sane with a sample in it that cannot be true, and the windows of the
@@ -61,43 +61,43 @@ def peak(policy: Policy) -> str:
     )
 
 
-def level(policy: Policy) -> str:
+def level(policy: RebalancerPolicy) -> str:
     """Mean per cent of each card over the short window."""
     return f"avg_over_time(({BUSY})[{_range(policy.fast_window_s, policy)}])"
 
 
-def slow_level(policy: Policy) -> str:
+def slow_level(policy: RebalancerPolicy) -> str:
     """Mean per cent of each card over the long window."""
     return f"avg_over_time(({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
-def fast_hot(policy: Policy) -> str:
+def fast_hot(policy: RebalancerPolicy) -> str:
     """Share of the short window's samples of each card above the hot line, 0..1."""
     return _above(policy.hot_ratio, _range(policy.fast_window_s, policy))
 
 
-def slow_hot(policy: Policy) -> str:
+def slow_hot(policy: RebalancerPolicy) -> str:
     """Share of the long window's samples of each card above the hot line, 0..1."""
     return _above(policy.hot_ratio, _range(policy.slow_window_s, policy))
 
 
-def forecast_mean(policy: Policy) -> str:
+def forecast_mean(policy: RebalancerPolicy) -> str:
     """Mean per cent of each card over the forecast window."""
     return f"avg_over_time(({BUSY})[{_range(policy.forecast_window_s, policy)}])"
 
 
-def forecast_quantile(policy: Policy) -> str:
+def forecast_quantile(policy: RebalancerPolicy) -> str:
     """Upper quartile of the per cent of each card over the long window."""
     return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
-def pod_mean(policy: Policy) -> str:
+def pod_mean(policy: RebalancerPolicy) -> str:
     """Mean per cent of its card that each pod used over the long window."""
     window = _seconds(policy.slow_window_s)
     return f"sum by (UUID, pod_uid) (avg_over_time({_POD_BUSY}[{window}]))"
 
 
-def pod_high(policy: Policy) -> str:
+def pod_high(policy: RebalancerPolicy) -> str:
     """90th percentile of what each pod used of its card over the forecast window.
 
     Summed over its containers, which bounds the pod's own percentile from above well enough.
@@ -110,7 +110,7 @@ def _above(line_ratio: float, window: str) -> str:
     return f"avg_over_time((({BUSY}) > bool {100 * line_ratio:g})[{window}])"
 
 
-def _range(window_s: float, policy: Policy) -> str:
+def _range(window_s: float, policy: RebalancerPolicy) -> str:
     return f"{_seconds(window_s)}:{_seconds(policy.step_s)}"
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from fracgpu.state.allocation import Assignment, PodRecord
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
@@ -49,7 +49,7 @@ class Times:
     lapse_s: float = 60.0
 
 
-async def read_now(api: PodReader, namespace: str, name: str, *, limit_s: float) -> PodView | None:
+async def read_now(api: PodReader, namespace: str, name: str, *, limit_s: float) -> PodInfo | None:
     """Read a pod from the API server itself; None when there is none.
 
     Raises:
@@ -148,7 +148,7 @@ class Assumptions:
                     void = False
             self._settle(it, found, void=void)
 
-    async def void(self, uid: str) -> PodView | None:
+    async def void(self, uid: str) -> PodInfo | None:
         """Make an earlier Binding of this pod impossible, if one may be under way still.
 
         Returns:
@@ -172,7 +172,7 @@ class Assumptions:
         uid = it.record.uid
         return self._watched.get(uid) is it and uid in self._ledger.assumed
 
-    def _settle(self, it: _Watched, found: PodView | None, *, void: bool) -> None:
+    def _settle(self, it: _Watched, found: PodInfo | None, *, void: bool) -> None:
         uid = it.record.uid
         if not self._stands(it):
             return
@@ -200,7 +200,7 @@ class Assumptions:
         self._watched[it.record.uid] = it
 
 
-def _is_open(found: PodView | None, uid: str) -> bool:
+def _is_open(found: PodInfo | None, uid: str) -> bool:
     """Whether this is the pod, and it might be bound yet."""
     if found is None or found.record.uid != uid:
         return False

@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 
 from fracgpu.cards.card import NodeCards
-from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
 
@@ -41,7 +41,7 @@ class Audit:
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
-        board: Board,
+        board: NodeMatrix,
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
@@ -111,7 +111,7 @@ class Audit:
         return row is None or bool(self._board.changed[row] <= moment)
 
     def _agrees(
-        self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodHolds]]
+        self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodAllocation]]
     ) -> bool:
         now = self._clock.now()
         booked = self._ledger.node(name, now=now)
@@ -122,18 +122,18 @@ class Audit:
         here = list(holds.get(name, ()))
         for uid, it in self._ledger.assumed.items():
             if it.allocation.node == name and it.until > now:
-                here.append(PodHolds(pod_uid=uid, node=name, holds=it.allocation.holds))
+                here.append(PodAllocation(pod_uid=uid, node=name, holds=it.allocation.holds))
         heat = node.known_heat(now=now)
-        folded = node_loads(node, here, cordoned=node.cordoned(now=now), heat=heat)
+        folded = build_node_info(node, here, cordoned=node.cordoned(now=now), heat=heat)
         return booked == folded and shown == folded and self._shows(row, folded)
 
-    def _shows(self, row: int | None, folded: NodeLoads) -> bool:
+    def _shows(self, row: int | None, folded: NodeInfo) -> bool:
         free = [load.free_mib for load in folded.cards.values()]
         return row is not None and self._board.free_mib[row, : len(free)].tolist() == free
 
 
-def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodHolds]]:
-    found: dict[str, list[PodHolds]] = {}
+def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodAllocation]]:
+    found: dict[str, list[PodAllocation]] = {}
     for pod in pods:
         if isinstance(pod, BoundPod) and pod.holds.anything:
             found.setdefault(pod.node, []).append(pod.holds)

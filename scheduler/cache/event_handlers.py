@@ -7,18 +7,18 @@ import structlog
 from fracgpu import names
 from fracgpu.cards.card import NodeCards
 from fracgpu.errors import WireError
-from fracgpu.state.bound_pod import BoundPod, read_bound
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.informer import Change, ChangeType
 from scheduler.cache.change_signal import News
 
 log = structlog.get_logger()
 
 # A bound pod is kept in few words; one that waits, with all it asks.
-AnyPod = BoundPod | PodView
+AnyPod = BoundPod | PodInfo
 
 
 def decode_any_pod(body: bytes) -> AnyPod:
@@ -28,19 +28,19 @@ def decode_any_pod(body: bytes) -> AnyPod:
         ValueError: it is no pod.
     """
     try:
-        return read_bound(body) or read_pod(body)
+        return decode_bound_pod(body) or decode_pod_info(body)
     except WireError as error:
         raise ValueError(str(error)) from error
 
 
-def decode_pod(body: bytes) -> PodView:
+def decode_pod(body: bytes) -> PodInfo:
     """Read a pod with all that it asks.
 
     Raises:
         ValueError: it is no pod.
     """
     try:
-        return read_pod(body)
+        return decode_pod_info(body)
     except WireError as error:
         raise ValueError(str(error)) from error
 
@@ -57,12 +57,12 @@ def decode_node(body: bytes) -> NodeCards:
         raise ValueError(str(error)) from error
 
 
-def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodView | None]:
+def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
     """Look up pods that have no node yet, by namespace and name."""
 
-    def found(namespace: str, name: str) -> PodView | None:
+    def found(namespace: str, name: str) -> PodInfo | None:
         pod = find(namespace, name)
-        return pod if isinstance(pod, PodView) else None
+        return pod if isinstance(pod, PodInfo) else None
 
     return found
 
@@ -83,7 +83,7 @@ class Book:
         self,
         ledger: Ledger,
         news: News,
-        roster: Roster,
+        roster: BoundPodIndex,
         *,
         on_new: Callable[[BoundPod], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,

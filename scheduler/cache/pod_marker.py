@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from fracgpu import names
 from fracgpu.state.allocation import PodRecord
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, Invalid, NotFound
 from kube.kinds import PODS, Kind
 from kube.leader_election import micro_time
@@ -69,7 +69,7 @@ class Marker:
         self._limit_s = limit_s
         self._on_mark = on_mark
 
-    async def mark(self, record: PodRecord) -> PodView | None:
+    async def mark(self, record: PodRecord) -> PodInfo | None:
         """Mark a pod and return it as it then stands; None when it is gone or replaced.
 
         Raises:

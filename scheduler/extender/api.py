@@ -18,7 +18,7 @@ from fracgpu.errors import WireError
 from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.placement.placement import MAX_SCORE
 from fracgpu.placement.preemption import Victims
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 
 
 class ProtocolError(Exception):
@@ -35,7 +35,7 @@ class ExtenderArgs:
             (``nodeCacheCapable: false``), else None.
     """
 
-    pod: PodView
+    pod: PodInfo
     node_names: tuple[str, ...]
     nodes: Mapping[str, msgspec.Raw] | None = None
 
@@ -80,7 +80,7 @@ class PreemptionArgs:
         proposed: by node, the UIDs of the pods that kube-scheduler would take.
     """
 
-    pod: PodView
+    pod: PodInfo
     proposed: Mapping[str, frozenset[str]]
 
 
@@ -188,9 +188,9 @@ def read_args(body: bytes) -> ExtenderArgs:
 
 
 @lru_cache(maxsize=_PODS_REMEMBERED)
-def _read_pod(body: bytes) -> PodView:
+def _read_pod(body: bytes) -> PodInfo:
     """Read a pod, or remember it: prioritize, and the next attempt, send the very same bytes."""
-    return read_pod(body)
+    return decode_pod_info(body)
 
 
 def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:

@@ -14,14 +14,14 @@ from typing import Any, Final, Protocol
 import structlog
 
 from fracgpu import names
-from fracgpu.k8s.resources import requested
+from fracgpu.k8s.resources import pod_requests
 from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
 from process.clock import Clock
 from scheduler.cache.assumptions import Assumptions, PodReader, read_now
@@ -84,7 +84,7 @@ class Binder:
         *,
         ledger: Ledger,
         assumptions: Assumptions,
-        find: Callable[[str, str], PodView | None],
+        find: Callable[[str, str], PodInfo | None],
         strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
         term: Callable[[], str],
@@ -150,7 +150,7 @@ class Binder:
                 return None
         return Refusal(reason=f"pod {args.pod} keeps changing", outcome=BindOutcome.CONFLICT)
 
-    def _judge(self, pod: PodView, args: BindingArgs, *, asked: PodNeed | None) -> Refusal | None:
+    def _judge(self, pod: PodInfo, args: BindingArgs, *, asked: PodNeed | None) -> Refusal | None:
         record = pod.record
         reason = ""
         if record.uid != args.uid:
@@ -168,7 +168,7 @@ class Binder:
             reason = f"pod {args.pod} asks for something else than a moment ago"
         return Refusal(reason=reason) if reason else None
 
-    async def _try(self, pod: PodView, args: BindingArgs) -> Refusal | _Conflicted | None:
+    async def _try(self, pod: PodInfo, args: BindingArgs) -> Refusal | _Conflicted | None:
         assignment: Assignment | None = None
         if pod.need is not None:
             choice = self._choose(pod, pod.need, args)
@@ -179,7 +179,7 @@ class Binder:
             self._assumptions.count(pod.record, node=args.node, assignment=assignment)
         return await self._write(pod, args, assignment)
 
-    async def _known(self, args: BindingArgs) -> PodView | Refusal:
+    async def _known(self, args: BindingArgs) -> PodInfo | Refusal:
         """Give the pod as we know it, once no earlier Binding of it can land any more."""
         try:
             # Two Bindings under way could land on two cards, and we count one.
@@ -193,14 +193,14 @@ class Binder:
             return await self._read(args)
         return found
 
-    def _choose(self, pod: PodView, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
+    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
         loads = self._ledger.node(args.node, now=self._clock.now())
         if loads is None:
             return Refusal(reason=f"node {args.node} is not known to the extender")
         answer = choose_cards(
             loads,
             need,
-            requested(pod.record.containers),
+            pod_requests(pod.record.containers),
             strategy=self._strategy(),
             choosers=self._choosers,
         )
@@ -209,7 +209,7 @@ class Binder:
         return answer.assignment
 
     async def _write(
-        self, pod: PodView, args: BindingArgs, assignment: Assignment | None
+        self, pod: PodInfo, args: BindingArgs, assignment: Assignment | None
     ) -> Refusal | _Conflicted | None:
         written = None if assignment is None else write_assignment(assignment)
         binding = _binding(pod, args, written, term=self._term())
@@ -252,7 +252,7 @@ class Binder:
             else:
                 return
 
-    async def _read(self, args: BindingArgs) -> PodView | Refusal:
+    async def _read(self, args: BindingArgs) -> PodInfo | Refusal:
         try:
             pod = await read_now(self._api, args.namespace, args.name, limit_s=self._limit_s)
         except (KubeError, TimeoutError, ValueError) as error:
@@ -260,7 +260,7 @@ class Binder:
             return Refusal(reason=reason, outcome=BindOutcome.FAILED)
         return Refusal(reason=f"pod {args.pod} is gone") if pod is None else pod
 
-    def _is_done(self, pod: PodView, args: BindingArgs) -> bool:
+    def _is_done(self, pod: PodInfo, args: BindingArgs) -> bool:
         """Tell whether an earlier request had already bound the pod so, and its answer was lost."""
         record = pod.record
         if record.uid != args.uid or record.node != args.node:
@@ -283,7 +283,7 @@ def _is_of_another_term(error: KubeError) -> bool:
 
 
 def _binding(
-    pod: PodView, args: BindingArgs, written: str | None, *, term: str
+    pod: PodInfo, args: BindingArgs, written: str | None, *, term: str
 ) -> Mapping[str, Any]:
     """Build the Binding; UID and resourceVersion in it are preconditions on the pod.
 

@@ -8,8 +8,8 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.k8s.resources import Host, requested
-from fracgpu.placement.fit_index import FITS, Obstacle, Survey, refusal
+from fracgpu.k8s.resources import HostResources, pod_requests
+from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal
 from fracgpu.placement.node_matrix import Rows
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
@@ -25,7 +25,9 @@ _RUNNER_UP: Final = 7
 class NodeOrder(Protocol):
     """A policy that knows more of nodes than each card's score."""
 
-    def quality(self, need: PodNeed | None, host: Host, rows: Rows) -> NDArray[np.float64] | None:
+    def quality(
+        self, need: PodNeed | None, host: HostResources, rows: Rows
+    ) -> NDArray[np.float64] | None:
         """Judge nodes on which the pod fits, by their rows: 1.0 for the best, 0.0 for the worst.
 
         None where it has nothing to say; then the cards' own scores decide.
@@ -44,7 +46,7 @@ class Extender:
 
     def __init__(
         self,
-        survey: Survey,
+        survey: FitIndex,
         *,
         strategy: Callable[[], Strategy],
         clock: Clock,
@@ -124,7 +126,7 @@ class Extender:
         quality = None
         order = self._orders.get(pod.need.strategy or strategy)
         if order is not None:
-            quality = order.quality(pod.need, requested(pod.record.containers), fit_rows)
+            quality = order.quality(pod.need, pod_requests(pod.record.containers), fit_rows)
         if quality is None:
             quality = answers.score[fit_rows]
         scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)

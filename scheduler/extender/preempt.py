@@ -5,22 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.disruption_budget import Budget, Subject, read_budget
-from fracgpu.k8s.resources import NO_HOST, Host, requested
-from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
+from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget, read_budget
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.placement.preemption import PotentialVictim, PreemptionTarget, Victims, choose_victims
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.bound_pod import BoundPod
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import NodeInfo
 from process.clock import Clock
 from scheduler.extender.api import PreemptionArgs
 
 log = structlog.get_logger()
 
 
-def decode_budget(body: bytes) -> Budget:
+def decode_budget(body: bytes) -> PodDisruptionBudget:
     """Read a disruption budget for an informer.
 
     Raises:
@@ -46,9 +46,9 @@ class Preemptor:
     def __init__(
         self,
         ledger: Ledger,
-        roster: Roster,
+        roster: BoundPodIndex,
         *,
-        budgets: Callable[[], Sequence[Budget]],
+        budgets: Callable[[], Sequence[PodDisruptionBudget]],
         strategy: Callable[[], Strategy],
         clock: Clock,
     ) -> None:
@@ -72,7 +72,7 @@ class Preemptor:
         return found
 
     def _on_node(
-        self, pod: PodView, need: PodNeed, node: str, proposed: frozenset[str]
+        self, pod: PodInfo, need: PodNeed, node: str, proposed: frozenset[str]
     ) -> Victims | None:
         loads = self._ledger.node_but(node, pod.record.uid, now=self._clock.now())
         if loads is None:
@@ -82,7 +82,7 @@ class Preemptor:
         occupants = [
             _occupant(it) for it in here if it.priority < pod.priority and not it.terminating
         ]
-        room = Room(
+        room = PreemptionTarget(
             loads=_without(loads, going), missing=self._missing(pod, node, loads, going=going)
         )
         victims = choose_victims(
@@ -102,14 +102,14 @@ class Preemptor:
         return [pod for pod in pods if pod is not None and pod.live and pod.node == node]
 
     def _missing(
-        self, pod: PodView, node: str, loads: NodeLoads, *, going: Sequence[BoundPod]
-    ) -> Host:
+        self, pod: PodInfo, node: str, loads: NodeInfo, *, going: Sequence[BoundPod]
+    ) -> HostResources:
         """Say what the host lacks once the pods that are going have gone."""
         there, used = loads.node.host, self._roster.used(node)
-        if there == NO_HOST:
-            return NO_HOST
-        wanted = requested(pod.record.containers)
-        return Host(
+        if there == NO_HOST_RESOURCES:
+            return NO_HOST_RESOURCES
+        wanted = pod_requests(pod.record.containers)
+        return HostResources(
             cpu_milli=used.cpu_milli
             + wanted.cpu_milli
             - there.cpu_milli
@@ -122,10 +122,10 @@ class Preemptor:
         )
 
 
-def _occupant(pod: BoundPod) -> Occupant:
-    return Occupant(
+def _occupant(pod: BoundPod) -> PotentialVictim:
+    return PotentialVictim(
         uid=pod.uid,
-        subject=Subject(namespace=pod.namespace, name=pod.name, labels=pod.labels),
+        subject=BudgetedPod(namespace=pod.namespace, name=pod.name, labels=pod.labels),
         priority=pod.priority,
         started=pod.started,
         host=pod.host,
@@ -133,7 +133,7 @@ def _occupant(pod: BoundPod) -> Occupant:
     )
 
 
-def _without(loads: NodeLoads, going: Sequence[BoundPod]) -> NodeLoads:
+def _without(loads: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
     for it in going:
         loads = loads.minus(it.holds.holds, pod_uid=it.uid)
     return loads

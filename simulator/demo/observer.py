@@ -12,7 +12,7 @@ import msgspec
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
@@ -98,7 +98,7 @@ class Observer:
         self._news: deque[str] = deque(maxlen=_NEWS)
         self._began_s = clock.monotonic()
         self._pods = Informer(
-            client, PODS, decode=read_pod, namespace=namespace, on_change=self._pod_changed
+            client, PODS, decode=decode_pod_info, namespace=namespace, on_change=self._pod_changed
         )
         self._nodes = Informer(client, NODES, decode=read_node, on_change=self._node_changed)
         self._events = Informer(
@@ -125,7 +125,7 @@ class Observer:
         self._news.append(f"{self._clock.monotonic() - self._began_s:5.1f}s  {news}")
 
     @property
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         """The demo's pods as the API server shows them."""
         return tuple(self._pods.items().values())
 
@@ -193,7 +193,7 @@ class Observer:
             news=self.news,
         )
 
-    def _pod_changed(self, change: Change[PodView]) -> None:
+    def _pod_changed(self, change: Change[PodInfo]) -> None:
         view = change.object
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)

@@ -8,15 +8,15 @@ import numpy as np
 
 from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.resources import NO_HOST
-from fracgpu.placement.fit_index import FITS, Answers, Survey
-from fracgpu.placement.node_matrix import Board, Rows
+from fracgpu.k8s.resources import NO_HOST_RESOURCES
+from fracgpu.placement.fit_index import FITS, FitIndex, FitResult
+from fracgpu.placement.node_matrix import NodeMatrix, Rows
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, holds_by_card
+from fracgpu.state.allocation import Assignment, allocations_by_card
 from fracgpu.state.bound_pod import BoundPod
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import NodeLoads, PodHolds
+from fracgpu.state.snapshot import NodeInfo, PodAllocation
 from simulator.replay.workload import ReplayPod
 
 NOW: Final = datetime(2000, 1, 1, tzinfo=UTC)  # nothing here depends on the time
@@ -34,10 +34,10 @@ class FleetState:
         self._ledger = Ledger()
         for node in nodes:
             self._ledger.set_node(node)
-        self.board = Board(self._ledger)
+        self.board = NodeMatrix(self._ledger)
         self.board.refresh(now=NOW)
-        self.roster = Roster()
-        self.survey = Survey(self.board)
+        self.roster = BoundPodIndex()
+        self.survey = FitIndex(self.board)
         # The board numbers nodes by name; we prefer them in the order given.
         self.rows: Rows = self.board.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
@@ -53,7 +53,7 @@ class FleetState:
         fits = (self.cpu_milli >= pod.host.cpu_milli) & (self.memory_mib >= pod.host.memory_mib)
         return np.flatnonzero(fits)
 
-    def ask(self, need: PodNeed, *, strategy: Strategy) -> Answers:
+    def ask(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
         """Let the survey judge every node's cards, as the extender does."""
         return self.survey.ask(need, strategy=strategy, now=NOW)
 
@@ -66,7 +66,7 @@ class FleetState:
         fitting: Rows = places[verdict == FITS]
         return fitting
 
-    def loads(self, place: int) -> NodeLoads:
+    def loads(self, place: int) -> NodeInfo:
         """Picture one node's cards."""
         loads = self._ledger.node(self.names[place], now=NOW)
         if loads is None:
@@ -89,8 +89,8 @@ class FleetState:
         needs = pod.need.containers if pod.need is not None else ()
         specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
         self._placed += 1
-        holds = holds_by_card(assignment, specs)
-        bound = PodHolds(pod_uid=str(self._placed), node=name, holds=holds)
+        holds = allocations_by_card(assignment, specs)
+        bound = PodAllocation(pod_uid=str(self._placed), node=name, holds=holds)
         self._ledger.observe(bound)
         self.roster.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
         self.used_mib += sum(it.mib for it in holds.values())
@@ -100,4 +100,4 @@ class FleetState:
 
 
 def _room(node: NodeCards, amount: int) -> int:
-    return _PLENTY if node.host == NO_HOST else amount
+    return _PLENTY if node.host == NO_HOST_RESOURCES else amount

@@ -9,10 +9,10 @@ import numpy as np
 
 from fracgpu.placement.card_choice import NO_CHOOSERS, Choosers, choose_cards
 from fracgpu.placement.outcome import Placement
-from fracgpu.placement.policies.least_waste.order import WasteOrder
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.snapshot import NodeInfo
 from simulator.replay.fleet import NOW, FleetState
 from simulator.replay.workload import ReplayPod, Workload
 
@@ -87,7 +87,7 @@ class ByWaste:
     def __init__(self, state: FleetState, workload: Workload, cpu_pods: CpuPods) -> None:
         self._state = state
         self._cpu_pods = cpu_pods
-        self._order = WasteOrder(state.board, state.roster, now=lambda: NOW)
+        self._order = LeastWasteOrder(state.board, state.roster, now=lambda: NOW)
         self._order.expect(pod.want for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
@@ -119,7 +119,7 @@ def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
 
 
 def _cards(
-    loads: NodeLoads, pod: ReplayPod, strategy: Strategy, choosers: Choosers = NO_CHOOSERS
+    loads: NodeInfo, pod: ReplayPod, strategy: Strategy, choosers: Choosers = NO_CHOOSERS
 ) -> Assignment:
     if pod.need is None:
         return {}

@@ -14,10 +14,10 @@ from typing import Final
 
 from fracgpu.cards.card import Card, CardUuid, NodeCards
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.k8s.resources import NO_HOST, Host, requested
-from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Want
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.placement.node_matrix import WHOLE_CARD_MILLI, Demand
 from fracgpu.request.need import ContainerNeed, PodNeed
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 
 # A trace counts in thousandths of a card; each stands for so many MiB, so that nothing is rounded.
@@ -40,8 +40,8 @@ class ReplayPod:
 
     name: str
     need: PodNeed | None
-    host: Host
-    want: Want
+    host: HostResources
+    want: Demand
 
     @property
     def mib(self) -> int:
@@ -76,7 +76,7 @@ def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> Workload:
     return _checked(Workload(nodes=tuple(node_rows), pods=tuple(pod_rows)))
 
 
-def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodView]) -> Workload:
+def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> Workload:
     """Take the sharing nodes of a live cluster, emptied, and the pods that ask for cards.
 
     What other pods on these nodes request of CPU and host memory stays taken.
@@ -94,10 +94,10 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodView]) -> Workload:
     for view in pods:
         if not view.record.live:
             continue
-        host = requested(view.record.containers)
+        host = pod_requests(view.record.containers)
         if view.need is not None:
             found.append(_of_view(view, view.need, host, cards))
-        elif view.record.node in fleet and fleet[view.record.node].host != NO_HOST:
+        elif view.record.node in fleet and fleet[view.record.node].host != NO_HOST_RESOURCES:
             node = fleet[view.record.node]
             fleet[view.record.node] = replace(node, host=_less(node.host, host))
     return _checked(Workload(nodes=tuple(fleet.values()), pods=tuple(found)))
@@ -168,7 +168,7 @@ def _node(entry: tuple[str, Mapping[str, str]]) -> NodeCards:
         )
         for index in range(_figure(where, row, "gpu"))
     )
-    host = Host(
+    host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
     )
     return NodeCards(node=name, cards=cards, host=host)
@@ -180,7 +180,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     milli = min(_figure(where, row, "gpu_milli"), WHOLE_CARD_MILLI) if cards else 0
     if cards and not milli:
         raise WorkloadError(f"{where}: gpu_milli is 0 with {cards} cards; want 1 to 1000")
-    host = Host(
+    host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
     )
     models = tuple(it for it in (row.get("gpu_spec") or "").split("|") if it) if cards else ()
@@ -188,7 +188,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     if cards:
         container = ContainerNeed(name="main", cards=cards, mib=Mib(milli * _MIB_PER_MILLI))
         need = PodNeed(containers=(container,), models=models)
-    want = Want(
+    want = Demand(
         cpu_milli=host.cpu_milli,
         memory_mib=host.memory_mib,
         cards=cards,
@@ -198,14 +198,14 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     return ReplayPod(name=row["name"], need=need, host=host, want=want)
 
 
-def _of_view(view: PodView, need: PodNeed, host: Host, cards: Sequence[Card]) -> ReplayPod:
+def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
     # The strategy under test decides, not the one that the pod asks for.
     need = replace(need, strategy=None)
     most = max(need.containers, key=lambda it: it.total_mib)
     largest = max((card.capacity_mib for card in cards), default=most.mib)
     share = most.share if most.share is not None else Fraction(most.mib, largest)
     models = {model_key(it.model) for it in cards if model_allowed(it.model, globs=need.models)}
-    want = Want(
+    want = Demand(
         cpu_milli=host.cpu_milli,
         memory_mib=host.memory_mib,
         cards=most.cards,
@@ -215,7 +215,7 @@ def _of_view(view: PodView, need: PodNeed, host: Host, cards: Sequence[Card]) ->
     return ReplayPod(name=view.record.key, need=need, host=host, want=want)
 
 
-def _less(have: Host, taken: Host) -> Host:
+def _less(have: HostResources, taken: HostResources) -> HostResources:
     return replace(
         have,
         cpu_milli=max(1, have.cpu_milli - taken.cpu_milli),

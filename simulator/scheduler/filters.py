@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.k8s.quantity import parse
 from fracgpu.k8s.selectors import Requirement
 from simulator import objects
@@ -51,7 +51,7 @@ def requests_of(pod: Json) -> Amounts:
         _add(by_resource, container, kind)
     for container in spec.get("containers") or ():
         _add(by_resource, container, ContainerKind.APP)
-    total = {resource: effective(amounts) for resource, amounts in by_resource.items()}
+    total = {resource: pod_resource_sum(amounts) for resource, amounts in by_resource.items()}
     return {**total, _PODS: _MILLI}
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from benchmarks.referee import Policy
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
@@ -115,7 +115,7 @@ class Told:
             self.told(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
 
     def place(self, pod: Pod, name: str) -> tuple[int, tuple[int, ...]] | None:
-        view = read_pod(json.dumps(self.pod(pod, name)).encode())
+        view = decode_pod_info(json.dumps(self.pod(pod, name)).encode())
         node = self.core.best_node(view, self.nodes)
         if node is None:
             return None
@@ -153,7 +153,7 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
     told.learn(history)
 
     asked = WorkloadMix.fold(
-        Want(cpu_milli=it.cpu, cards=it.cards, share_milli=it.milli, models=it.models)
+        Demand(cpu_milli=it.cpu, cards=it.cards, share_milli=it.milli, models=it.models)
         for it in history
     )
 

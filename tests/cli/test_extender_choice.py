@@ -13,11 +13,11 @@ from cli.extender_choice import ClusterStrategy, default_config_map, read_strate
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
 from fracgpu.cards.card import Card, CardUuid, Health
-from fracgpu.explain.answers import Explanation, Verdict
+from fracgpu.explain.answers import Explanation, PodVerdict
 from fracgpu.explain.explanation import explain
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod import read_bound
+from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.node_info import read_node
 from fracgpu.units import Mib
 from kube.client import KubeClient
@@ -138,7 +138,7 @@ def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
     observed = Observed(
         pods=tuple(read_subject(body) for body in bodies),
         nodes=tuple(read_seen_node(json.dumps(node).encode()) for node in cluster.nodes),
-        bound=tuple(it for body in bodies if (it := read_bound(body)) is not None),
+        bound=tuple(it for body in bodies if (it := decode_bound_pod(body)) is not None),
     )
     subject = observed.pods[-1]
     world = world_of(
@@ -162,7 +162,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         view = read_subject(json.dumps(cluster.waits).encode()).view
         node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
 
-        assert (told.verdict is Verdict.FITS) == (node is not None), seed
+        assert (told.verdict is PodVerdict.FITS) == (node is not None), seed
         if node is None:
             continue
         fitted += 1
@@ -196,7 +196,7 @@ def test_a_pod_that_has_its_cards_is_not_offered_to_the_extender_again() -> None
 
     told = explained(replace(cluster, waits=running, pods=cluster.pods[1:]), Strategy.LEAST_WASTE)
 
-    assert told.verdict is Verdict.RUNS
+    assert told.verdict is PodVerdict.RUNS
     assert told.choice.node == ""
 
 

@@ -20,7 +20,7 @@ from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from fracgpu.units import Mib
 from process.clock import Clock
 
@@ -150,8 +150,8 @@ def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> di
     }
 
 
-def a_pod(name: str = "train-0", **fields: Any) -> PodView:
-    return read_pod(pod_json(name, **fields))
+def a_pod(name: str = "train-0", **fields: Any) -> PodInfo:
+    return decode_pod_info(pod_json(name, **fields))
 
 
 def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") -> SlotHolder:

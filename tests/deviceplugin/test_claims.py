@@ -11,8 +11,8 @@ from deviceplugin.claims import Claim, Doubt, NoClaim, NodePicture, SlotHolder, 
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card
 from fracgpu.k8s.quantity import whole_amount
-from fracgpu.state.allocation import Hold
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_pod
 
@@ -20,7 +20,7 @@ from tests.deviceplugin.builders import NODE, a_card, a_container, a_holder, a_p
 def ask(
     ids: str,
     holders: list[SlotHolder],
-    *pods: PodView,
+    *pods: PodInfo,
     cards: tuple[Card, ...] = (a_card("GPU-a"), a_card("GPU-b", index=1)),
     token: str = "",
     owner_uid: str = "",
@@ -153,7 +153,7 @@ def test_init_and_app_container_promised_different_cards_cannot_be_told_apart() 
 ASKED = "fracgpu-ask-1"
 
 
-def an_init_pod(name: str, card: str, **fields: Any) -> PodView:
+def an_init_pod(name: str, card: str, **fields: Any) -> PodInfo:
     """A pod whose init container alone has a slice, which kubelet therefore never lists."""
     return a_pod(
         name,
@@ -362,7 +362,7 @@ def test_a_pod_whose_assignment_cannot_be_read_takes_room_on_every_card_by_its_l
 def test_ended_pods_and_pods_of_other_nodes_take_no_room() -> None:
     pods = [a_pod("live"), a_pod("ended", phase="Succeeded"), a_pod("away", node="gpu-2")]
 
-    assert held_on(pods, node=NODE) == {"GPU-a": Hold(mib=Mib(1000))}
+    assert held_on(pods, node=NODE) == {"GPU-a": CardAllocation(mib=Mib(1000))}
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_what_is_no_whole_number_is_none(text: str) -> None:
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodView]]:
+def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodInfo]]:
     """A handful of pods in any state, and a list of holders that may be stale or confused."""
     pods = [
         a_pod(
@@ -401,7 +401,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodView]]:
 
 @given(nodes())
 def test_a_yes_is_always_the_one_live_holders_own_promise_within_capacity(
-    node: tuple[list[SlotHolder], list[PodView]],
+    node: tuple[list[SlotHolder], list[PodInfo]],
 ) -> None:
     holders, pods = node
 

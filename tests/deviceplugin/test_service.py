@@ -19,7 +19,7 @@ from fracgpu.placement.placement import place
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NODES, PODS
@@ -114,7 +114,7 @@ async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_pres
         ledger = Ledger()
         ledger.set_node(read_node(await kube.get(NODES, node.name)))
         for raw in (await kube.list(PODS)).items:
-            ledger.set_pod(read_pod(raw).record)
+            ledger.set_pod(decode_pod_info(raw).record)
         loads = ledger.node(node.name, now=NOON)
         assert loads is not None
         need = PodNeed(containers=(ContainerNeed(name="train", mib=Mib(80)),))

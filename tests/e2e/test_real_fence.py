@@ -18,7 +18,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.state.assignment import write_assignment
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError
@@ -80,16 +80,16 @@ class World:
         except aiohttp.ClientError:
             return False
 
-    async def create(self, name: str, *, mib: int = 20_000) -> PodView:
+    async def create(self, name: str, *, mib: int = 20_000) -> PodInfo:
         await self.admin.create(PODS, a_gpu_pod(name, mib=mib))
         return await self.seen(name)
 
-    async def seen(self, name: str) -> PodView:
-        return read_pod(await self.admin.get(PODS, name, namespace="default"))
+    async def seen(self, name: str) -> PodInfo:
+        return decode_pod_info(await self.admin.get(PODS, name, namespace="default"))
 
     async def promised_mib(self) -> int:
         """What the pods of the cluster hold of the one card."""
-        pods = [read_pod(bytes(raw)) for raw in (await self.admin.list(PODS)).items]
+        pods = [decode_pod_info(bytes(raw)) for raw in (await self.admin.list(PODS)).items]
         return sum(
             part.mib
             for pod in pods
@@ -103,7 +103,7 @@ class World:
         return f"{lease['metadata']['uid']}/{lease['spec']['leaseTransitions']}"
 
 
-def order(pod: PodView, *, term: str | None, labelled: bool = True) -> Json:
+def order(pod: PodInfo, *, term: str | None, labelled: bool = True) -> Json:
     """A Binding of a pod with an assignment, as the extender writes it."""
     notes = {names.ASSIGNMENT: write_assignment(on("GPU-n-0", 20_000, container="train"))}
     metadata: Json = {
@@ -146,7 +146,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def in_force(world: World) -> bool:
     """Whether the policies refuse already; no Lease is there yet, so every order is refused."""
-    binding = {**order(PodView(record=a_record("u")), term="x")}
+    binding = {**order(PodInfo(record=a_record("u")), term="x")}
     said = await refusal(world.scheduler, binding, "no-such-pod")
     return "fracgpu-lease-term" in said
 

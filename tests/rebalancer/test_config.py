@@ -10,27 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from component.placement_config import DEFAULT, parse_strategy
-from fracgpu.disruption.policy import Mode, Policy, tunables
+from fracgpu.disruption.policy import Mode, RebalancerPolicy, tunables
 from fracgpu.request.need import Strategy
 from rebalancer.config import camel, parse_policy, policy_hash, reference
 
 
 def test_nothing_written_is_the_default() -> None:
-    assert parse_policy("") == Policy()
-    assert parse_policy("# only a comment") == Policy()
+    assert parse_policy("") == RebalancerPolicy()
+    assert parse_policy("# only a comment") == RebalancerPolicy()
 
 
 def test_what_is_written_replaces_the_default() -> None:
     policy = parse_policy("mode: active\nhotRatio: 0.9\nmaxPerHour: 3\ntickS: 2.5\n")
 
-    assert policy == replace(Policy(), mode=Mode.ACTIVE, hot_ratio=0.9, max_per_hour=3, tick_s=2.5)
+    assert policy == replace(
+        RebalancerPolicy(), mode=Mode.ACTIVE, hot_ratio=0.9, max_per_hour=3, tick_s=2.5
+    )
 
 
 def test_every_default_can_be_written_down() -> None:
     written = {camel(it.name): it.default for it in tunables()}
 
-    assert parse_policy(yaml.safe_dump(written)) == Policy()
-    assert len(written) == len(fields(Policy)) - 1  # all but the mode
+    assert parse_policy(yaml.safe_dump(written)) == RebalancerPolicy()
+    assert len(written) == len(fields(RebalancerPolicy)) - 1  # all but the mode
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,9 @@ def test_no_text_brings_it_down(text: str) -> None:
 
 
 def test_a_policy_has_a_short_name_of_its_own() -> None:
-    assert policy_hash(Policy()) == policy_hash(Policy())
-    assert policy_hash(Policy()) != policy_hash(Policy(tick_s=16))
-    assert len(policy_hash(Policy())) == 12
+    assert policy_hash(RebalancerPolicy()) == policy_hash(RebalancerPolicy())
+    assert policy_hash(RebalancerPolicy()) != policy_hash(RebalancerPolicy(tick_s=16))
+    assert len(policy_hash(RebalancerPolicy())) == 12
 
 
 def test_the_reference_lists_every_key_with_default_and_range() -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, NODES, PODS
@@ -31,7 +31,7 @@ from tests.support.moving import (
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_reading
 from tests.support.waiting import until_true
 
-DRY_RUN = Policy(mode=Mode.DRY_RUN, startup_grace_s=0)
+DRY_RUN = RebalancerPolicy(mode=Mode.DRY_RUN, startup_grace_s=0)
 
 
 async def all_are_there(kube: KubeClient) -> bool:
@@ -121,7 +121,7 @@ async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) 
 
 async def test_nothing_moves_during_the_grace_after_start(kube: KubeClient) -> None:
     await make_cluster(kube)
-    policy = Policy(mode=Mode.ACTIVE, startup_grace_s=60, tick_s=15)
+    policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=60, tick_s=15)
     async with a_rig(kube, policy=policy) as rig, asyncio.TaskGroup() as group:
         running = group.create_task(rig.loop.run())
         for _ in range(4):
@@ -220,7 +220,7 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
 
         asked = 0
 
-        async def observe(self, cards: Collection[CardUuid], policy: Policy) -> Measured:
+        async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
             measured = await super().observe(cards, policy)
             self.asked += 1
             if self.asked == 2:

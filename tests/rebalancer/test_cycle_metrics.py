@@ -7,9 +7,9 @@ from datetime import timedelta
 import structlog
 from prometheus_client import CollectorRegistry
 
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.move import HeldBack, Plan, Reason
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.move import HeldBack, HoldReason, Plan
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.cycle_metrics import Tally
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.usage.measured import Measured
@@ -33,7 +33,12 @@ class Counted:
         self.tally = Tally(RebalancerMetrics(self.registry))
 
     def count(
-        self, picture: Picture, plan: Plan | None = None, *, later_s: float = 0, trouble: str = ""
+        self,
+        picture: DisruptionState,
+        plan: Plan | None = None,
+        *,
+        later_s: float = 0,
+        trouble: str = "",
     ) -> None:
         measured = Measured(usage=picture.usage, age_s=None if trouble else 7.0, trouble=trouble)
         now = NOON + timedelta(seconds=later_s)
@@ -99,7 +104,7 @@ def test_what_is_left_of_the_budgets_is_shown() -> None:
 
 def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
     counted = Counted()
-    plan = Plan(held=(HeldBack(subject="ml/a", reason=Reason.TOO_YOUNG),))
+    plan = Plan(held=(HeldBack(subject="ml/a", reason=HoldReason.TOO_YOUNG),))
     with structlog.testing.capture_logs() as logs:
         counted.count(a_picture(), plan)
         counted.count(a_picture(), plan)
@@ -119,7 +124,7 @@ def test_a_policy_is_told_when_it_changes() -> None:
     counted.tally.config(ACTIVE, now=NOON + timedelta(hours=1))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
-    off: Policy = replace(ACTIVE, mode=Mode.OFF)
+    off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
     counted.tally.config(off, now=NOON + timedelta(hours=2))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp() + 7200
 

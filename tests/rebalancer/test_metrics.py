@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
-from fracgpu.disruption.heat import Heat, Trust
-from fracgpu.disruption.move import Reason
+from fracgpu.disruption.heat import Heat, ReadingQuality
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.record import Ending
@@ -16,10 +16,10 @@ def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
 
-    assert all(value("decisions_total", outcome="held", reason=it.label) == 0 for it in Reason)
+    assert all(value("decisions_total", outcome="held", reason=it.label) == 0 for it in HoldReason)
     assert all(value("moves_total", mode="active", result=it.value) == 0 for it in Ending)
     assert all(value("cards", state=it.value) == 0 for it in Heat)
-    assert all(value("card_trust", trust=it.value) == 0 for it in Trust)
+    assert all(value("card_trust", trust=it.value) == 0 for it in ReadingQuality)
     assert value("evictions_total", code="allowed") == 0
     assert value("prometheus_errors_total", trouble="slow") == 0
     assert value("lost_pods_total") == 0

@@ -5,7 +5,7 @@ import json
 from fracgpu.placement.outcome import Placement
 from fracgpu.request.need import Strategy
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.core import Core
@@ -25,8 +25,8 @@ def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> Core:
     return core
 
 
-def pending(mib: int = 1000) -> PodView:
-    return read_pod(json.dumps(a_gpu_pod("p", mib=mib)).encode())
+def pending(mib: int = 1000) -> PodInfo:
+    return decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib)).encode())
 
 
 def test_the_best_node_is_the_one_with_ten_points() -> None:
@@ -48,7 +48,7 @@ def test_where_nothing_fits_there_is_no_best_node() -> None:
 
 def test_a_pod_that_asks_nothing_of_us_has_no_best_node_and_no_cards() -> None:
     core = a_core("a")
-    plain = read_pod(b'{"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}')
+    plain = decode_pod_info(b'{"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}')
 
     assert core.best_node(plain, ("a",)) is None
     assert core.cards_on(plain, "a") is None

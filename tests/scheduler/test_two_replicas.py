@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from fracgpu import names
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import NAMESPACES, PODS
@@ -23,11 +23,11 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
-async def seen(client: KubeClient, name: str) -> PodView:
-    return read_pod(await client.get(PODS, name, namespace="default"))
+async def seen(client: KubeClient, name: str) -> PodInfo:
+    return decode_pod_info(await client.get(PODS, name, namespace="default"))
 
 
-async def created(client: KubeClient, name: str) -> PodView:
+async def created(client: KubeClient, name: str) -> PodInfo:
     pod: dict[str, Any] = a_gpu_pod(name, mib=20_000)
     await client.create(PODS, pod)
     return await seen(client, name)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.placement.node_matrix import Want
-from fracgpu.placement.policies.least_waste.order import WasteOrder
+from fracgpu.placement.node_matrix import Demand
+from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod import read_bound
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from scheduler.cache.event_handlers import Book
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
@@ -22,7 +22,7 @@ from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod, some_cards
 
-HOST = Host(pods=1)  # what the pods in here ask besides cards
+HOST = HostResources(pods=1)  # what the pods in here ask besides cards
 
 
 def bound(world: World, name: str, *, node: str, card: int, mib: int) -> None:
@@ -33,8 +33,8 @@ def bound(world: World, name: str, *, node: str, card: int, mib: int) -> None:
     world.see(name)
 
 
-def pending(**wanted: Any) -> PodView:
-    return read_pod(json.dumps(a_gpu_pod("p", **wanted)).encode())
+def pending(**wanted: Any) -> PodInfo:
+    return decode_pod_info(json.dumps(a_gpu_pod("p", **wanted)).encode())
 
 
 class Wasting:
@@ -45,7 +45,7 @@ class Wasting:
         bound(self.world, "half", node="b", card=1, mib=12_000)
         bound(self.world, "whole", node="c", card=0, mib=24_000)
         self.board = self.world.survey.board
-        self.order = WasteOrder(self.board, self.world.roster, now=self.world.clock.now)
+        self.order = LeastWasteOrder(self.board, self.world.roster, now=self.world.clock.now)
         self.world.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
             self.world.survey,
@@ -55,12 +55,12 @@ class Wasting:
         )
         self.board.refresh(now=self.world.clock.now())
 
-    def scores(self, pod: PodView) -> dict[str, int]:
+    def scores(self, pod: PodInfo) -> dict[str, int]:
         nodes = ("a", "b", "c", "d")
         asked = ExtenderArgs(pod=pod, node_names=nodes)
         return dict(zip(nodes, self.extender.prioritize(asked), strict=True))
 
-    def quality(self, pod: PodView, *nodes: str) -> list[float] | None:
+    def quality(self, pod: PodInfo, *nodes: str) -> list[float] | None:
         assert pod.need is not None
         found = self.order.quality(pod.need, HOST, self.board.rows_of(nodes))
         return None if found is None else found.tolist()
@@ -100,7 +100,7 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
         })  # fmt: skip
         pod["spec"]["nodeName"] = "d"
         pod["metadata"]["uid"] = f"new-{n}"
-        seen = read_bound(json.dumps(pod).encode())
+        seen = decode_bound_pod(json.dumps(pod).encode())
         assert seen is not None
         wasting.order.saw(seen)
     assert await WorkloadLearner(wasting.order).once()
@@ -172,7 +172,7 @@ class TwoModels:
         for name in ("x", "y"):
             cards = tuple(replace(it, model="NVIDIA T4") for it in some_cards(name, count=2))
             self.world.add_node(name, cards)
-        self.order = WasteOrder(
+        self.order = LeastWasteOrder(
             self.world.survey.board, self.world.roster, now=self.world.clock.now
         )
 
@@ -242,8 +242,8 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
     # Three fifths of the demand can go on T4 only, and one of these cards is begun.
     two.order.expect(
         [
-            *[Want(cards=1, share_milli=500, models=frozenset({"*T4*"}))] * 3,
-            *[Want(cards=1, share_milli=500)] * 2,
+            *[Demand(cards=1, share_milli=500, models=frozenset({"*T4*"}))] * 3,
+            *[Demand(cards=1, share_milli=500)] * 2,
         ]
     )
     two.runs("on-t4", model="*T4*", node="y", mib=12_000)

@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid
-from fracgpu.k8s.disruption_budget import Budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.placement.card_choice import CardChooser
-from fracgpu.placement.fit_index import Survey
-from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.fit_index import FitIndex
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.request.need import Strategy
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
@@ -164,7 +164,7 @@ class World:
         self.api = PodServer()
         self.ledger = Ledger()
         self.news = News()
-        self.roster = Roster()
+        self.roster = BoundPodIndex()
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
@@ -204,7 +204,7 @@ class World:
             metrics=self.metrics,
             limit_s=4.0,
         )
-        self.budgets: list[Budget] = []
+        self.budgets: list[PodDisruptionBudget] = []
         self.preemptor = Preemptor(
             self.ledger,
             self.roster,
@@ -212,7 +212,7 @@ class World:
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.survey = Survey(Board(self.ledger))
+        self.survey = FitIndex(NodeMatrix(self.ledger))
         self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = Waker(
             self.ledger,
@@ -252,24 +252,24 @@ class World:
 
     # -- pods ----------------------------------------------------------------------------------
 
-    def create(self, name: str = "p", **wanted: Any) -> PodView:
+    def create(self, name: str = "p", **wanted: Any) -> PodInfo:
         """Create a pod that our informer sees at once."""
         self.api.put(a_gpu_pod(name, **wanted))
         return self.see(name)
 
-    def see(self, name: str, what: ChangeType = ChangeType.MODIFIED) -> PodView:
+    def see(self, name: str, what: ChangeType = ChangeType.MODIFIED) -> PodInfo:
         """Let the informer catch up with one pod."""
         body = json.dumps(self.api.pods[name]).encode()
-        view = read_pod(body)
+        view = decode_pod_info(body)
         self._tell(view, decode_any_pod(body), what)
         return view
 
     def delete(self, name: str = "p", *, seen: bool = True) -> None:
         body = json.dumps(self.api.pods.pop(name)).encode()
         if seen:
-            self._tell(read_pod(body), decode_any_pod(body), ChangeType.DELETED)
+            self._tell(decode_pod_info(body), decode_any_pod(body), ChangeType.DELETED)
 
-    def _tell(self, view: PodView, pod: AnyPod, what: ChangeType) -> None:
+    def _tell(self, view: PodInfo, pod: AnyPod, what: ChangeType) -> None:
         record = view.record
         if what is ChangeType.DELETED:
             self._copy.pop((record.namespace, record.name), None)
@@ -302,7 +302,7 @@ class World:
         return await self.binder.bind(self.args(name, node=node))
 
     def asking(self, name: str = "p", *nodes: str) -> ExtenderArgs:
-        view = read_pod(json.dumps(self.api.pods[name]).encode())
+        view = decode_pod_info(json.dumps(self.api.pods[name]).encode())
         return ExtenderArgs(pod=view, node_names=nodes or ("n",))
 
     def held(self, card: str = "GPU-n-0") -> int:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, Hold, PodRecord, Slice
-from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord, Slice
+from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from fracgpu.units import Mib
 
 GRANULE_MIB = 80  # cards share multiples of this
@@ -27,24 +27,24 @@ def a_card(
     return Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(mib), health=health)
 
 
-def a_hold(mib: int, *, cores: int = 0, slots: int = 1) -> Hold:
-    return Hold(mib=Mib(mib), cores=cores, slots=slots)
+def a_hold(mib: int, *, cores: int = 0, slots: int = 1) -> CardAllocation:
+    return CardAllocation(mib=Mib(mib), cores=cores, slots=slots)
 
 
 def some_loads(
     *cards: Card,
     node: str = "n",
-    held: Mapping[str, Hold] | None = None,
+    held: Mapping[str, CardAllocation] | None = None,
     cordoned: Sequence[str] = (),
     shared: bool = True,
     schedulable: bool = True,
-) -> NodeLoads:
+) -> NodeInfo:
     """One node's cards, each with what one pod holds of it."""
     pods = [
-        PodHolds(pod_uid=f"on-{uuid}", node=node, holds={CardUuid(uuid): hold})
+        PodAllocation(pod_uid=f"on-{uuid}", node=node, holds={CardUuid(uuid): hold})
         for uuid, hold in (held or {}).items()
     ]
-    return node_loads(
+    return build_node_info(
         NodeCards(node=node, cards=cards, shared=shared, schedulable=schedulable),
         pods,
         cordoned=frozenset(CardUuid(uuid) for uuid in cordoned),
@@ -102,7 +102,7 @@ kinds = st.sampled_from(ContainerKind)
 
 
 @st.composite
-def small_nodes(draw: st.DrawFn) -> NodeLoads:
+def small_nodes(draw: st.DrawFn) -> NodeInfo:
     """Up to four cards of a few hundred MiB, some of it held."""
     count = draw(st.integers(1, 4))
     cards = [

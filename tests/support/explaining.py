@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.k8s.node_affinity import NodeAffinity, Taint
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, Hold, PodRecord
-from fracgpu.state.cluster_state import Site, Subject, World
-from fracgpu.state.pod_info import PodView
-from fracgpu.state.snapshot import PodHolds, Snapshot, node_loads
+from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
+from fracgpu.state.pod_info import PodInfo
+from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
 from tests.support.core import a_hold
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -23,16 +23,16 @@ class Cluster:
     """Nodes and holders, put together bit by bit."""
 
     nodes: list[NodeCards] = field(default_factory=list)
-    holds: list[PodHolds] = field(default_factory=list)
-    pods: dict[str, PodView] = field(default_factory=dict)
-    sites: dict[str, Site] = field(default_factory=dict)
+    holds: list[PodAllocation] = field(default_factory=list)
+    pods: dict[str, PodInfo] = field(default_factory=dict)
+    sites: dict[str, NodeConstraints] = field(default_factory=dict)
 
     def node(
         self,
         name: str,
         *cards: Card,
         cordons: Mapping[str, int] | None = None,
-        site: Site | None = None,
+        site: NodeConstraints | None = None,
         labels: Mapping[str, str] | None = None,
         shared: bool = True,
         schedulable: bool = True,
@@ -61,16 +61,16 @@ class Cluster:
         self, name: str, node: str, card: str, mib: int, *, cores: int = 0, leaving: bool = False
     ) -> "Cluster":
         """Add a pod that holds a part of a card."""
-        hold: Hold = a_hold(mib, cores=cores)
-        self.holds.append(PodHolds(pod_uid=name, node=node, holds={CardUuid(card): hold}))
+        hold: CardAllocation = a_hold(mib, cores=cores)
+        self.holds.append(PodAllocation(pod_uid=name, node=node, holds={CardUuid(card): hold}))
         record = PodRecord(uid=name, namespace="default", name=name, node=node, terminating=leaving)
-        self.pods[name] = PodView(record=record)
+        self.pods[name] = PodInfo(record=record)
         return self
 
-    def world(self) -> World:
+    def world(self) -> ClusterState:
         """Look at it at noon."""
         loads = {
-            node.node: node_loads(
+            node.node: build_node_info(
                 node,
                 [it for it in self.holds if it.node == node.node],
                 cordoned=node.cordoned(now=NOON),
@@ -78,7 +78,7 @@ class Cluster:
             )
             for node in self.nodes
         }
-        return World(
+        return ClusterState(
             snapshot=Snapshot(nodes=loads, pods={it.pod_uid: it for it in self.holds}),
             pods=self.pods,
             sites=self.sites,
@@ -93,7 +93,7 @@ def a_waiting_pod(
     annotations: Mapping[str, str] | None = None,
     selector: Mapping[str, str] | None = None,
     tolerates: Sequence[str] = (),
-) -> Subject:
+) -> ExplainedPod:
     """A pod as the webhook leaves it, unbound; *tolerates* are keys of taints."""
     wanted = selector or {}
 
@@ -104,7 +104,7 @@ def a_waiting_pod(
     specs = tuple(
         ContainerSpec(name=it.name, kind=it.kind) for it in (need.containers if need else ())
     )
-    view = PodView(
+    view = PodInfo(
         record=PodRecord(uid="new", namespace="default", name="new", containers=specs),
         need=need,
         phase="Pending",
@@ -112,10 +112,10 @@ def a_waiting_pod(
         annotations={names.GRANTED: "granted", **(annotations or {})},
         node_selector=wanted,
     )
-    return Subject(view=view, rules=NodeRules(allows=allows))
+    return ExplainedPod(view=view, rules=NodeAffinity(allows=allows))
 
 
-def bound(subject: Subject, node: str, assignment: Assignment | None) -> Subject:
+def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:
     """The same pod once it is bound, running since noon."""
     containers = tuple(ContainerSpec(name=name) for name in assignment or {})
     record = replace(subject.view.record, node=node, assignment=assignment, containers=containers)

@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.heat import Reading
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.heat import CardReading
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Slice
 from fracgpu.state.assignment import write_assignment
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from fracgpu.units import Mib
 from kube.client import KubeClient
 from kube.errors import AlreadyExists
@@ -146,10 +146,10 @@ async def events(kube: KubeClient) -> list[str]:
 class Usage:
     """What the rebalancer will measure; None is a card without a trusted reading."""
 
-    readings: dict[CardUuid, Reading | None] = field(default_factory=dict)
+    readings: dict[CardUuid, CardReading | None] = field(default_factory=dict)
     trouble: str = ""
 
-    async def observe(self, cards: Collection[CardUuid], _: Policy) -> Measured:
+    async def observe(self, cards: Collection[CardUuid], _: RebalancerPolicy) -> Measured:
         readings = {} if self.trouble else self.readings
         return Measured(
             usage={uuid: usage_of(uuid, readings.get(uuid)) for uuid in cards},
@@ -159,7 +159,7 @@ class Usage:
 
 @dataclass
 class Config:
-    value: Policy
+    value: RebalancerPolicy
     problem: str = ""
 
 
@@ -241,7 +241,7 @@ class Rig:
         return value
 
     async def _caught_up(self) -> bool:
-        pods = [read_pod(bytes(it)) for it in (await self.kube.list(PODS)).items]
+        pods = [decode_pod_info(bytes(it)) for it in (await self.kube.list(PODS)).items]
         there = {it.record.uid: it.record.resource_version for it in pods if it.record.live}
         here = {uid: it.view.record.resource_version for uid, it in self.world.occupants.items()}
         nodes = [read_node(bytes(it)) for it in (await self.kube.list(NODES)).items]
@@ -253,12 +253,12 @@ async def a_rig(
     kube: KubeClient,
     *,
     usage: Usage | None = None,
-    policy: Policy | None = None,
+    policy: RebalancerPolicy | None = None,
     clock: VirtualClock | None = None,
     evictor: type[Evictor] = Evictor,
 ) -> AsyncIterator[Rig]:
     """Run a rebalancer's informers until the block ends; cycles are the test's to call."""
-    default = Policy(mode=Mode.ACTIVE, startup_grace_s=0)
+    default = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
     rig = Rig(
         kube,
         usage or await hot_usage(kube),
@@ -279,7 +279,7 @@ async def a_rig(
 
 async def hot_usage(kube: KubeClient) -> Usage:
     """Give what Prometheus would say: both pods share the hot card, the other card idles."""
-    pods = [read_pod(bytes(it)) for it in (await kube.list(PODS, namespace=NAMESPACE)).items]
+    pods = [decode_pod_info(bytes(it)) for it in (await kube.list(PODS, namespace=NAMESPACE)).items]
     busy = {it.record.uid: 0.45 for it in pods}
     return Usage({HOT_CARD: a_reading(0.9, pods=busy), COOL_CARD: a_reading(0.05)})
 

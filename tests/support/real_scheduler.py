@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from certs.authority import make_ca, make_client, make_serving
 from fracgpu import names
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
@@ -41,12 +41,12 @@ class World:
     roles: Supervisor
     telemetry_port: int
 
-    async def pods(self) -> dict[str, PodView]:
+    async def pods(self) -> dict[str, PodInfo]:
         listing = await self.client.list(PODS)
-        views = [read_pod(bytes(raw)) for raw in listing.items]
+        views = [decode_pod_info(bytes(raw)) for raw in listing.items]
         return {view.record.name: view for view in views}
 
-    async def bound(self) -> dict[str, PodView]:
+    async def bound(self) -> dict[str, PodInfo]:
         return {name: pod for name, pod in (await self.pods()).items() if pod.record.node}
 
     async def failures_of(self, pod: str) -> list[str]:
@@ -151,7 +151,7 @@ async def is_ready(port: int) -> bool:
 
 
 def assert_cards_hold(
-    pods: dict[str, PodView], wanted: dict[str, tuple[int, int]], *, card_mib: int
+    pods: dict[str, PodInfo], wanted: dict[str, tuple[int, int]], *, card_mib: int
 ) -> None:
     """Every pod has exactly what it asked on cards of its own node, and no card is over-full."""
     held: dict[str, int] = {}

@@ -7,46 +7,56 @@ from typing import Any, Final
 
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, NodeCards
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.heat import CardHeat, CardUsage, Heat, PodUse, Reading, Trust
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import (
+    CardHeat,
+    CardReading,
+    CardUsage,
+    Heat,
+    MeasuredPodUse,
+    ReadingQuality,
+)
 from fracgpu.disruption.move import Move, PastMove
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.k8s.node_affinity import NodeAffinity
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 
 CARD_MIB: Final = 24_000
 LONG_AGO: Final = NOON - timedelta(days=1)
-ACTIVE: Final = Policy(mode=Mode.ACTIVE)
+ACTIVE: Final = RebalancerPolicy(mode=Mode.ACTIVE)
 HOT_CARD: Final = CardUuid("GPU-hot")
 COOL_CARD: Final = CardUuid("GPU-cool")
 
 
-def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) -> Reading:
+def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) -> CardReading:
     """A reading that has been at *level* all along; *pods* are busy shares by UID."""
     hot = 1.0 if level > ACTIVE.hot_ratio else 0.0
-    return Reading(
+    return CardReading(
         level_ratio=level,
         slow_level_ratio=level,
         fast_hot_ratio=hot,
         slow_hot_ratio=hot,
         forecast_ratio=level,
         free_mib=Mib(CARD_MIB),
-        pods={uid: PodUse(busy_ratio=busy, high_ratio=busy) for uid, busy in (pods or {}).items()},
+        pods={
+            uid: MeasuredPodUse(busy_ratio=busy, high_ratio=busy)
+            for uid, busy in (pods or {}).items()
+        },
     )
 
 
-def usage_of(card: CardUuid, reading: Reading | None) -> CardUsage:
+def usage_of(card: CardUuid, reading: CardReading | None) -> CardUsage:
     """A trusted reading, or an unknown card."""
     if reading is None:
-        return CardUsage(card=card, trust=Trust.UNKNOWN, why="no sample of a card")
-    return CardUsage(card=card, trust=Trust.OK, reading=reading)
+        return CardUsage(card=card, trust=ReadingQuality.UNKNOWN, why="no sample of a card")
+    return CardUsage(card=card, trust=ReadingQuality.OK, reading=reading)
 
 
 def anywhere(_: object, __: object) -> bool:
@@ -61,10 +71,10 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     node: str = "n1",
     mib: int = 4000,
     owner: tuple[str, str, str] | None = ("ReplicaSet", "web", "owner-1"),
-    rules: NodeRules | None = None,
+    rules: NodeAffinity | None = None,
     record: Mapping[str, Any] | None = None,
     **view: Any,
-) -> Occupant:
+) -> PlacedPod:
     """A pod that could be moved: old, ready, owned, on one card."""
     assigned = PodRecord(
         uid=uid,
@@ -83,9 +93,9 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
         "scheduler_name": names.SCHEDULER_NAME,
     }
     facts |= view
-    return Occupant(
-        view=PodView(record=replace(assigned, **(record or {})), **facts),
-        rules=rules or NodeRules(allows=anywhere),
+    return PlacedPod(
+        view=PodInfo(record=replace(assigned, **(record or {})), **facts),
+        rules=rules or NodeAffinity(allows=anywhere),
     )
 
 
@@ -111,12 +121,12 @@ def a_node(
 def a_picture(
     *,
     nodes: Sequence[NodeCards] | None = None,
-    occupants: Sequence[Occupant] | None = None,
-    readings: Mapping[str, Reading | None] | None = None,
+    occupants: Sequence[PlacedPod] | None = None,
+    readings: Mapping[str, CardReading | None] | None = None,
     heat: Mapping[str, Heat] | None = None,
     past: Sequence[PastMove] = (),
     leading_since: datetime = LONG_AGO,
-) -> Picture:
+) -> DisruptionState:
     """By default: two pods of one owner make GPU-hot on n1 hot, and GPU-cool on n2 is idle.
 
     Cards without a stated heat are hot or cool as their reading says; *readings* and *heat*
@@ -124,7 +134,7 @@ def a_picture(
     """
     placed = occupants if occupants is not None else two_busy_pods()
     busy = {it.uid: 0.45 for it in placed if HOT_CARD in _cards(it)}
-    read: dict[str, Reading | None] = {
+    read: dict[str, CardReading | None] = {
         HOT_CARD: a_reading(0.9, pods=busy),
         COOL_CARD: a_reading(0.05),
     }
@@ -135,7 +145,7 @@ def a_picture(
     for it in placed:
         ledger.set_pod(it.view.record)
     heats = {uuid: _heat_of(it) for uuid, it in read.items()} | dict(heat or {})
-    return Picture(
+    return DisruptionState(
         snapshot=ledger.snapshot(now=NOON),
         usage={CardUuid(uuid): usage_of(CardUuid(uuid), it) for uuid, it in read.items()},
         heat={CardUuid(uuid): CardHeat(heat=it, since=LONG_AGO) for uuid, it in heats.items()},
@@ -146,7 +156,7 @@ def a_picture(
     )
 
 
-def two_busy_pods() -> tuple[Occupant, Occupant]:
+def two_busy_pods() -> tuple[PlacedPod, PlacedPod]:
     """Two replicas on the hot card."""
     return an_occupant("pod-a"), an_occupant("pod-b")
 
@@ -186,10 +196,10 @@ def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: A
     )
 
 
-def _cards(occupant: Occupant) -> set[CardUuid]:
+def _cards(occupant: PlacedPod) -> set[CardUuid]:
     assignment = occupant.view.record.assignment or {}
     return {part.card for slices in assignment.values() for part in slices}
 
 
-def _heat_of(reading: Reading | None) -> Heat:
+def _heat_of(reading: CardReading | None) -> Heat:
     return Heat.HOT if reading and reading.level_ratio > ACTIVE.hot_ratio else Heat.COOL

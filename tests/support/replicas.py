@@ -9,7 +9,7 @@ from pathlib import Path
 
 import aiohttp
 
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from simulator.envtest.ports import free_ports
 from tests.support.real_scheduler import is_ready
 
@@ -25,7 +25,7 @@ class Replica:
     async def ready(self) -> bool:
         return await is_ready(self.telemetry)
 
-    async def bind(self, http: aiohttp.ClientSession, pod: PodView) -> str:
+    async def bind(self, http: aiohttp.ClientSession, pod: PodInfo) -> str:
         args = {
             "PodName": pod.record.name,
             "PodNamespace": pod.record.namespace,

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.request.grant_note import LASTS, SKEW, Data, Granted, Seal, read_granted
+from fracgpu.request.grant_note import LASTS, SKEW, GrantData, GrantNote, Seal, read_grant_note
 from webhook.seal_keys import SPREADS, SealKeys
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-GRANTED = Granted(words="train: 8000 MiB on 1 card", data=Data(containers={}))
+GRANTED = GrantNote(words="train: 8000 MiB on 1 card", data=GrantData(containers={}))
 
 
 def a_seal(keys: SealKeys, now: datetime) -> Seal:
@@ -74,7 +74,7 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
     writes, reads = (replica(it) for it in lags_s)
     written = NOON + written_s * SECOND
 
-    found = read_granted(at(writes, written).write(GRANTED))
+    found = read_grant_note(at(writes, written).write(GRANTED))
 
     assert found is not None
     assert at(reads, written + after_s * SECOND).holds(found)
@@ -82,7 +82,7 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
 
 def test_a_key_that_was_never_the_webhooks_opens_nothing() -> None:
     seal = a_seal(keys_learnt((b"a", NOON), (b"b", NOON)), NOON)
-    forged = read_granted(replace(seal, key=b"guess").write(GRANTED))
+    forged = read_grant_note(replace(seal, key=b"guess").write(GRANTED))
 
     assert forged is not None
     assert not seal.holds(forged)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fracgpu import names
-from fracgpu.request.grant_note import Seal, read_granted, words_of
-from fracgpu.state.pod_info import read_pod
+from fracgpu.request.grant_note import Seal, read_grant_note, words_of
+from fracgpu.state.pod_info import decode_pod_info
 from kube.access import connect
 from kube.errors import Invalid, KubeError
 from kube.kinds import (
@@ -89,7 +89,7 @@ async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_rene
         await world.register()
         granted = await world.create(a_pod(fraction="0.5"))
         written = granted["metadata"]["annotations"][names.GRANTED]
-        said = read_granted(written)
+        said = read_grant_note(written)
         assert said is not None
         assert said.data.schedulers[1:] == ("fracgpu-scheduler",)
 
@@ -110,7 +110,7 @@ async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_rene
 
 
 def asserts_granted(pod: Json) -> None:
-    view = read_pod(json.dumps(pod).encode())
+    view = decode_pod_info(json.dumps(pod).encode())
     assert view.need_problem == ""
     assert view.need is not None
     assert [(it.name, it.cards, it.mib) for it in view.need.containers] == [("train", 1, 12_000)]

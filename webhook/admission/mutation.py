@@ -9,19 +9,19 @@ from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError, shorten
 from fracgpu.request.dialects import (
-    PodPieces,
-    Understood,
+    PodForDialects,
+    Translation,
     enabled_dialects,
     in_authors_words,
-    understand,
+    translate_request,
 )
 from fracgpu.request.grant import ClassRule, Grant, grant
 from fracgpu.request.grant_note import (
     NO_SEAL,
-    Granted,
+    GrantNote,
     Seal,
     describe_grant,
-    read_granted,
+    read_grant_note,
     with_changes,
     words_of,
 )
@@ -134,11 +134,11 @@ def refuse_written_keys(pod: Pod) -> Refusal | None:
 
 def _grant_in_words(
     pod: Pod,
-    understood: Understood,
+    understood: Translation,
     classes: Sequence[CardClass],
     rules: Rules,
     *,
-    sealed: Granted | None,
+    sealed: GrantNote | None,
 ) -> Grant:
     """Grant what a pod asks; a reason not to names the keys that its author wrote."""
     assert understood.request is not None  # noqa: S101 - only pods that ask come here
@@ -153,7 +153,7 @@ def _grant(
     classes: Sequence[CardClass],
     *,
     rule: ClassRule,
-    sealed: Granted | None,
+    sealed: GrantNote | None,
 ) -> Grant:
     """Grant as before where we wrote a grant a moment ago, else by the administrator's rule.
 
@@ -175,16 +175,16 @@ def _grant(
     return grant(request, classes, rule=rule)
 
 
-def _understood(pod: Pod, rules: Rules, namespace_labels: Mapping[str, str]) -> Understood:
+def _understood(pod: Pod, rules: Rules, namespace_labels: Mapping[str, str]) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=rules.dialects.dialects)
-    pieces = PodPieces(
+    pieces = PodForDialects(
         containers=specs(pod),
         annotations=pod.annotations,
         labels=pod.metadata.labels or {},
         namespace_labels=namespace_labels,
         scheduler_name=pod.spec.scheduler_name,
     )
-    found = understand(pieces, enabled=enabled.dialects, options=rules.dialects.options)
+    found = translate_request(pieces, enabled=enabled.dialects, options=rules.dialects.options)
     if not enabled.warnings:
         return found
     return replace(found, warnings=(*enabled.warnings, *found.warnings))
@@ -206,13 +206,13 @@ def _refuse_reserved_keys(pod: Pod) -> None:
             )
 
 
-def _said(pod: Pod) -> Granted | None:
+def _said(pod: Pod) -> GrantNote | None:
     """Read a grant that is written already, if there are data in it."""
     text = pod.annotations.get(names.GRANTED)
-    return None if text is None else read_granted(text)
+    return None if text is None else read_grant_note(text)
 
 
-def _refuse_forged(pod: Pod, granted: Granted | None) -> None:
+def _refuse_forged(pod: Pod, granted: GrantNote | None) -> None:
     """Refuse a grant that stands on the pod already and is not the one it gets.
 
     Raises:
@@ -221,7 +221,7 @@ def _refuse_forged(pod: Pod, granted: Granted | None) -> None:
     text = pod.annotations.get(names.GRANTED)
     if text is None:
         return
-    said = read_granted(text)
+    said = read_grant_note(text)
     if said is None or granted is None or not granted.repeats(said):
         raise RequestError(
             field=names.GRANTED,

@@ -11,21 +11,21 @@ from typing import Final
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Requirement
+from fracgpu.request.grant_note import AddedRequirement
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import Affinity, Container, NodeSelector, Pod, Term, amounts
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
-def requirements(granted: Grant) -> tuple[Requirement, ...]:
+def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
     """Give what the labels of a node must say for the grant to have any chance there.
 
     Labels say what a node has, not what is free, nor which of its cards has which model: the
     scheduler's extender decides that. So these may be too weak, and are never too strong.
     """
     needs = granted.need.containers
-    wanted = [Requirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
+    wanted = [AddedRequirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
     shares = [it.cards for it in needs if it.share is not None]
     if shares:
         assert granted.card_class is not None, "a share is a share of some class"  # noqa: S101
@@ -37,7 +37,7 @@ def requirements(granted: Grant) -> tuple[Requirement, ...]:
     return tuple(wanted)
 
 
-def node_edits(affinity: Affinity | None, wanted: Sequence[Requirement]) -> list[Edit]:
+def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) -> list[Edit]:
     """Require *wanted* of every node that the pod's affinity allowed so far.
 
     Terms are alternatives, so each one gets all of *wanted*. A term without conditions matches no
@@ -57,7 +57,9 @@ def node_edits(affinity: Affinity | None, wanted: Sequence[Requirement]) -> list
     return _selector_edits(f"{path}/nodeSelectorTerms", selector, wanted)
 
 
-def _selector_edits(path: str, selector: NodeSelector, wanted: Sequence[Requirement]) -> list[Edit]:
+def _selector_edits(
+    path: str, selector: NodeSelector, wanted: Sequence[AddedRequirement]
+) -> list[Edit]:
     edits = []
     for index, term in enumerate(selector.node_selector_terms or ()):
         if term.match_expressions or term.match_fields:
@@ -65,7 +67,7 @@ def _selector_edits(path: str, selector: NodeSelector, wanted: Sequence[Requirem
     return edits
 
 
-def _term_edits(path: str, term: Term, wanted: Sequence[Requirement]) -> list[Edit]:
+def _term_edits(path: str, term: Term, wanted: Sequence[AddedRequirement]) -> list[Edit]:
     if term.match_expressions is None:
         return [Edit(path=path, value=[_json(it) for it in wanted])]
     present = [(it.key, it.operator, tuple(it.values or ())) for it in term.match_expressions]
@@ -73,13 +75,13 @@ def _term_edits(path: str, term: Term, wanted: Sequence[Requirement]) -> list[Ed
     return [Edit(path=f"{path}/-", value=it) for it in missing]
 
 
-def _more_than(key: str, number: int) -> Requirement:
+def _more_than(key: str, number: int) -> AddedRequirement:
     if number == 0:
-        return Requirement(key=key, operator="Exists")
-    return Requirement(key=key, operator="Gt", values=(str(number),))
+        return AddedRequirement(key=key, operator="Exists")
+    return AddedRequirement(key=key, operator="Gt", values=(str(number),))
 
 
-def _json(requirement: Requirement) -> dict[str, object]:
+def _json(requirement: AddedRequirement) -> dict[str, object]:
     plain: dict[str, object] = {"key": requirement.key, "operator": requirement.operator}
     return plain | ({"values": list(requirement.values)} if requirement.values else {})
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.errors import RequestError
-from fracgpu.request.grant_note import Granted, read_granted
-from fracgpu.request.language import read_request
+from fracgpu.request.grant_note import GrantNote, read_grant_note
+from fracgpu.request.language import parse_request
 from webhook.admission.bounds import judge_bounds
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import Pod, amounts, specs
@@ -38,10 +38,10 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
             beyond = judge_bounds(new)
             if beyond is not None:
                 return beyond
-            read_request(new.annotations, specs(new))
+            parse_request(new.annotations, specs(new))
     except RequestError as error:
         return Refusal(message=str(error))
-    granted = read_granted(old.annotations.get(names.GRANTED, ""))
+    granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
         return Untouched()
@@ -49,7 +49,7 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
     return Patch(edits=edits, granted=granted.words, dialect=dialect)
 
 
-def _put_back(new: Pod, granted: Granted) -> tuple[Edit, ...]:
+def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
     """Change again what was changed when the pod was created; of the stored one no spec is read."""
     data = granted.data
     edits = node_edits(new.spec.affinity, data.requires)

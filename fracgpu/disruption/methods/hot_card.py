@@ -8,19 +8,19 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.evictability import pod_refusal
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
     Heat,
-    PodUse,
+    MeasuredPodUse,
     unrelievable,
 )
-from fracgpu.disruption.move import HeldBack, Move, PastMove, Reason
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.state.cluster_state import PlacedPod
 
 # Costs of a move, in points (per cent of one card), and how a point of overshoot counts.
 _BASE_COST: Final = 5.0
@@ -38,8 +38,13 @@ _OVERSHOOT: Final = 0.25
 _FORECAST_WEIGHT: Final = 0.1
 
 
-def relief_of(
-    picture: Picture, card: CardUuid, held: list[HeldBack], *, policy: Policy, now: datetime
+def plan_for_card(
+    picture: DisruptionState,
+    card: CardUuid,
+    held: list[HeldBack],
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
 ) -> Move | None:
     """Find the best move off one hot card; every refusal on the way goes to *held*."""
     refusal = _card_refusal(picture, card, policy=policy, now=now)
@@ -51,7 +56,7 @@ def relief_of(
     for uid in sorted(load.pods if load else ()):
         occupant = picture.pods.get(uid)
         if occupant is None:
-            held.append(HeldBack(subject=uid, reason=Reason.NOT_KNOWN))
+            held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN))
             continue
         answer = best_move(picture, card, occupant, policy=policy, now=now)
         if isinstance(answer, Move):
@@ -62,19 +67,19 @@ def relief_of(
 
 
 def _card_refusal(
-    picture: Picture, card: CardUuid, *, policy: Policy, now: datetime
+    picture: DisruptionState, card: CardUuid, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
     reading = picture.reading(card)
     if reading is None:
-        return HeldBack(subject=card, reason=Reason.NOT_MEASURED)
+        return HeldBack(subject=card, reason=HoldReason.NOT_MEASURED)
     why = unrelievable(reading, policy)
     if why is not None:
-        return HeldBack(subject=card, reason=Reason[why.name])
+        return HeldBack(subject=card, reason=HoldReason[why.name])
     if _recently(picture.past, policy.card_cooldown_s, now=now, source=card):
-        return HeldBack(subject=card, reason=Reason.CARD_COOLDOWN)
+        return HeldBack(subject=card, reason=HoldReason.CARD_COOLDOWN)
     node = picture.node_of(card)
     if any(it.under_way and it.move.source_node == node for it in picture.past):
-        return HeldBack(subject=card, reason=Reason.NODE_BUSY)
+        return HeldBack(subject=card, reason=HoldReason.NODE_BUSY)
     return None
 
 
@@ -97,24 +102,29 @@ def _recently(
 
 
 def best_move(
-    picture: Picture, card: CardUuid, occupant: Occupant, *, policy: Policy, now: datetime
+    picture: DisruptionState,
+    card: CardUuid,
+    occupant: PlacedPod,
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
 ) -> Move | HeldBack:
     """Find the best card for one pod of a hot card, or say why it stays."""
     key = occupant.view.record.key
-    refusal = pod_refusal(picture, occupant, policy=policy, now=now)
+    refusal = why_not_evictable(picture, occupant, policy=policy, now=now)
     if refusal is not None:
         return HeldBack(subject=key, reason=refusal)
     reading = picture.reading(card)
     use = reading.pods.get(occupant.uid) if reading else None
     if reading is None or use is None:
-        return HeldBack(subject=key, reason=Reason.NOT_MEASURED_POD)
+        return HeldBack(subject=key, reason=HoldReason.NOT_MEASURED_POD)
     if use.busy_ratio < policy.min_pod_busy_ratio:
-        return HeldBack(subject=key, reason=Reason.TOO_SMALL)
+        return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use.busy_ratio > policy.ceiling_ratio:
-        return HeldBack(subject=key, reason=Reason.TOO_LARGE)
+        return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
     targets = list(_targets(picture, card, occupant, use, policy=policy, now=now))
     if not targets:
-        return HeldBack(subject=key, reason=Reason.NO_TARGET)
+        return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     source_node = occupant.view.record.node
     cost = _cost(picture, card, occupant)
     moves = [_move(picture, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
@@ -124,17 +134,19 @@ def best_move(
         key=lambda it: (-it.gain_points, it.target_node != source_node, it.target_node, it.target),
     )
     if best.gain_points <= 0:
-        return HeldBack(subject=key, reason=Reason.NO_GAIN, detail=f"{best.gain_points:.1f} points")
+        return HeldBack(
+            subject=key, reason=HoldReason.NO_GAIN, detail=f"{best.gain_points:.1f} points"
+        )
     return best
 
 
 def _targets(
-    picture: Picture,
+    picture: DisruptionState,
     card: CardUuid,
-    occupant: Occupant,
-    use: PodUse,
+    occupant: PlacedPod,
+    use: MeasuredPodUse,
     *,
-    policy: Policy,
+    policy: RebalancerPolicy,
     now: datetime,
 ) -> Iterator[tuple[str, CardUuid]]:
     """Give for each node the card that a replacement would get there, if it may and fits."""
@@ -154,12 +166,12 @@ def _targets(
 
 
 def _unfit(
-    picture: Picture,
+    picture: DisruptionState,
     source: CardUuid,
-    occupant: Occupant,
-    use: PodUse,
+    occupant: PlacedPod,
+    use: MeasuredPodUse,
     *,
-    policy: Policy,
+    policy: RebalancerPolicy,
     now: datetime,
 ) -> frozenset[CardUuid]:
     """Give every card that must not be the target, the source itself among them."""
@@ -185,7 +197,12 @@ def _unfit(
 
 
 def _cool_enough(
-    picture: Picture, card: CardUuid, occupant: Occupant, use: PodUse, *, policy: Policy
+    picture: DisruptionState,
+    card: CardUuid,
+    occupant: PlacedPod,
+    use: MeasuredPodUse,
+    *,
+    policy: RebalancerPolicy,
 ) -> bool:
     heat, reading = picture.heat.get(card), picture.reading(card)
     if heat is None or heat.heat is not Heat.COOL or reading is None:
@@ -208,14 +225,14 @@ def _most_mib(need: PodNeed) -> int:
 
 
 def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
-    picture: Picture,
+    picture: DisruptionState,
     card: CardUuid,
-    occupant: Occupant,
-    use: PodUse,
+    occupant: PlacedPod,
+    use: MeasuredPodUse,
     target: tuple[str, CardUuid],
     *,
     cost: float,
-    policy: Policy,
+    policy: RebalancerPolicy,
 ) -> Move:
     view = occupant.view
     reading, there = picture.reading(card), picture.reading(target[1])
@@ -247,7 +264,7 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     )
 
 
-def _cost(picture: Picture, card: CardUuid, occupant: Occupant) -> float:
+def _cost(picture: DisruptionState, card: CardUuid, occupant: PlacedPod) -> float:
     hold = picture.snapshot.pods[occupant.uid].holds[card]
     alone = not any(
         it.owner_uid == occupant.owner_uid and it is not occupant for it in picture.pods.values()

@@ -5,26 +5,26 @@ Start with `dialect.py`, then `translate.py`.
 """
 
 from fracgpu.request.dialects.authors import in_authors_words
-from fracgpu.request.dialects.dialect import MemoryUnit, Options, PodPieces
+from fracgpu.request.dialects.dialect import MemoryUnit, Options, PodForDialects
 from fracgpu.request.dialects.enablement import (
     DialectSettings,
-    Enabled,
+    EnabledDialects,
     enabled_dialects,
     read_dialect_settings,
 )
 from fracgpu.request.dialects.registry import NAMES
-from fracgpu.request.dialects.translate import Understood, understand
+from fracgpu.request.dialects.translate import Translation, translate_request
 
 __all__ = [
     "NAMES",
     "DialectSettings",
-    "Enabled",
+    "EnabledDialects",
     "MemoryUnit",
     "Options",
-    "PodPieces",
-    "Understood",
+    "PodForDialects",
+    "Translation",
     "enabled_dialects",
     "in_authors_words",
     "read_dialect_settings",
-    "understand",
+    "translate_request",
 ]

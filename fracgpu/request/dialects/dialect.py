@@ -47,7 +47,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodPieces:
+class PodForDialects:
     """The parts of a pod, and of its namespace, that can carry a request."""
 
     containers: tuple[ContainerSpec, ...] = ()
@@ -58,7 +58,7 @@ class PodPieces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ForeignRequest:
     """What one container asks, in our own terms: a share or MiB on each of *cards* cards.
 
     Attributes:
@@ -84,7 +84,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DialectReading:
     """What one dialect asks of one pod; without *asks* it asks for nothing.
 
     Attributes:
@@ -93,7 +93,7 @@ class Reading:
         warnings: what was understood and cannot be had here.
     """
 
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[ForeignRequest, ...] = ()
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     warnings: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ def keys(*exact: str, patterns: tuple[str, ...] = ()) -> Keys:
     return Keys(frozenset(exact), tuple(re.compile(it, re.ASCII) for it in patterns))
 
 
-def _leaves_nothing(_pod: PodPieces, _options: Options) -> bool:
+def _leaves_nothing(_pod: PodForDialects, _options: Options) -> bool:
     return False
 
 
@@ -144,8 +144,8 @@ class Dialect:
     title: str
     limits: Keys = Keys()
     annotations: Keys = Keys()
-    read: Callable[[PodPieces, Options], Reading]
-    leaves: Callable[[PodPieces, Options], bool] = _leaves_nothing
+    read: Callable[[PodForDialects, Options], DialectReading]
+    leaves: Callable[[PodForDialects, Options], bool] = _leaves_nothing
     rivals: frozenset[str] = frozenset()
     quiet: frozenset[str] = frozenset()
     family: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ SEPARATOR: Final = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Enabled:
+class EnabledDialects:
     """The dialects that are on, and what was wrong with how they were turned on."""
 
     dialects: frozenset[str]
@@ -112,7 +112,7 @@ class Enabled:
 
 def enabled_dialects(
     namespace_labels: Mapping[str, str], *, cluster: frozenset[str] = frozenset()
-) -> Enabled:
+) -> EnabledDialects:
     """Say which dialects are on in a namespace.
 
     The label ``fracgpu.io/dialects`` holds names joined by dots, ``all`` or ``none``, and replaces
@@ -121,14 +121,14 @@ def enabled_dialects(
     """
     text = namespace_labels.get(names.DIALECTS_LABEL)
     if text is None:
-        return Enabled(dialects=cluster)
+        return EnabledDialects(dialects=cluster)
     if text == NONE:
-        return Enabled(dialects=frozenset())
+        return EnabledDialects(dialects=frozenset())
     if text == ALL:
-        return Enabled(dialects=frozenset(NAMES))
+        return EnabledDialects(dialects=frozenset(NAMES))
     parts = [part for part in text.split(SEPARATOR) if part]
     unknown = [part for part in parts if part not in NAMES]
-    return Enabled(
+    return EnabledDialects(
         dialects=frozenset(parts) & frozenset(NAMES),
         warnings=tuple(_unknown_part(part) for part in unknown),
     )

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.dialects.dialect import Dialect, PodPieces
+from fracgpu.request.dialects.dialect import Dialect, PodForDialects
 from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, is_foreign, limit_owners
 
 
 @dataclass(slots=True, kw_only=True)
-class Mention:
+class OwnedKeys:
     """What one dialect finds of its own in a pod.
 
     Attributes:
@@ -38,7 +38,7 @@ class Mention:
             or self.stray_limits
         )
 
-    def pieces(self, pod: PodPieces) -> PodPieces:
+    def pieces(self, pod: PodForDialects) -> PodForDialects:
         """Give the pod as its dialect sees it: with its own keys in their place, and no others."""
         return replace(
             pod,
@@ -46,7 +46,7 @@ class Mention:
             containers=_with(pod.containers, limits=self.limits),
         )
 
-    def mended(self, pod: PodPieces) -> PodPieces:
+    def mended(self, pod: PodForDialects) -> PodForDialects:
         """Give the pod as its dialect would see it, were its stray keys in their place.
 
         A limit that is another dialect's while this one is off, such as ``nvidia.com/gpu``, is seen
@@ -64,14 +64,14 @@ class Mention:
         return replace(pod, annotations=annotations, containers=containers)
 
 
-def _home(pod: PodPieces, limits: Mapping[str, Mapping[str, str]]) -> str:
+def _home(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:
     """Name the container that a stray resource belongs to: one that asks already, else the app."""
     asking = [name for name, amounts in limits.items() if amounts]
     apps = [it.name for it in pod.containers if it.kind is ContainerKind.APP]
     return next(iter([*asking, *apps]), "")
 
 
-def keys_of(pieces: PodPieces) -> tuple[str, ...]:
+def keys_of(pieces: PodForDialects) -> tuple[str, ...]:
     """Give the keys of a pod as one dialect sees it: limits, then annotations, each once."""
     keys = [key for spec in pieces.containers for key in sorted(spec.limits)]
     return tuple(dict.fromkeys([*keys, *sorted(pieces.annotations)]))
@@ -86,17 +86,17 @@ def _with(
     )
 
 
-def _any_foreign(pod: PodPieces) -> bool:
+def _any_foreign(pod: PodForDialects) -> bool:
     return any(map(is_foreign, pod.annotations)) or any(
         is_foreign(key) for spec in pod.containers for key in (*spec.limits, *spec.requests)
     )
 
 
-def mentions(pod: PodPieces, *, enabled: Set[str]) -> tuple[Mention, ...]:
+def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKeys, ...]:
     """Sort a pod's foreign keys by the dialect they belong to, in the table's order."""
     if not _any_foreign(pod):
         return ()  # nearly every pod, so it is worth knowing at once
-    found: dict[str, Mention] = {}
+    found: dict[str, OwnedKeys] = {}
     for spec in pod.containers:
         for key, text in spec.limits.items():
             _sort_limit(found, key, text, spec, enabled)
@@ -112,23 +112,25 @@ def mentions(pod: PodPieces, *, enabled: Set[str]) -> tuple[Mention, ...]:
     )
 
 
-def asks_none(amount: str) -> bool:
+def is_zero_amount(amount: str) -> bool:
     """Tell whether an amount in limits asks for nothing, as templates with a switch write it."""
     return amount == "0"
 
 
-def _drop_none(mention: Mention) -> None:
+def _drop_none(mention: OwnedKeys) -> None:
     """Forget containers whose every resource of this dialect is 0: they ask for nothing.
 
     One that is 0 beside another that is not is left to its dialect, which refuses it.
     """
     for amounts in (mention.limits, mention.requests):
-        for name in [it for it, found in amounts.items() if all(map(asks_none, found.values()))]:
+        for name in [
+            it for it, found in amounts.items() if all(map(is_zero_amount, found.values()))
+        ]:
             del amounts[name]
 
 
 def _sort_limit(
-    found: dict[str, Mention], key: str, text: str, spec: ContainerSpec, enabled: Set[str]
+    found: dict[str, OwnedKeys], key: str, text: str, spec: ContainerSpec, enabled: Set[str]
 ) -> None:
     if owner := _owner(limit_owners(key), spec, enabled):
         _of(found, owner).limits.setdefault(spec.name, {})[key] = text
@@ -136,15 +138,15 @@ def _sort_limit(
         _of(found, owners[0]).stray_limits.setdefault(spec.name, {})[key] = text
 
 
-def _sort_annotation(found: dict[str, Mention], key: str, text: str, enabled: Set[str]) -> None:
+def _sort_annotation(found: dict[str, OwnedKeys], key: str, text: str, enabled: Set[str]) -> None:
     if owners := annotation_owners(key):
         _of(found, owners[0]).annotations[key] = text
     elif owner := _stray_owner(limit_owners(key), found, enabled):
         _of(found, owner).stray_annotations[key] = text
 
 
-def _of(found: dict[str, Mention], dialect: Dialect) -> Mention:
-    return found.setdefault(dialect.name, Mention(dialect=dialect))
+def _of(found: dict[str, OwnedKeys], dialect: Dialect) -> OwnedKeys:
+    return found.setdefault(dialect.name, OwnedKeys(dialect=dialect))
 
 
 def _owner(owners: tuple[Dialect, ...], spec: ContainerSpec, enabled: Set[str]) -> Dialect | None:
@@ -164,7 +166,7 @@ def _owner(owners: tuple[Dialect, ...], spec: ContainerSpec, enabled: Set[str]) 
 
 
 def _stray_owner(
-    owners: tuple[Dialect, ...], found: Mapping[str, Mention], enabled: Set[str]
+    owners: tuple[Dialect, ...], found: Mapping[str, OwnedKeys], enabled: Set[str]
 ) -> Dialect | None:
     for owner in owners:
         if owner.name in enabled or owner.name in found:

@@ -6,7 +6,7 @@ from typing import Final
 
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects.dialect import Ask, Reading
+from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest
 
 # The keys whose value is one item for each container.
 ITEM_KEYS: Final = (names.FRACTION, names.MEMORY, names.CORES, names.CARDS)
@@ -14,7 +14,7 @@ ITEM_KEYS: Final = (names.FRACTION, names.MEMORY, names.CORES, names.CARDS)
 _GRAIN: Final = 10**9
 
 
-def items_of(ask: Ask) -> dict[str, str]:
+def items_of(ask: ForeignRequest) -> dict[str, str]:
     """Write what one container asks, key by key."""
     items = {}
     if ask.share is not None:
@@ -38,7 +38,7 @@ def decimal(share: Fraction) -> str:
     return f"0.{int(grains):09d}".rstrip("0")
 
 
-def pod_keys(reading: Reading) -> dict[str, str]:
+def pod_keys(reading: DialectReading) -> dict[str, str]:
     """Write what a dialect says of the whole pod."""
     said = {}
     if reading.models:
@@ -63,7 +63,7 @@ def annotations_of(
     return joined
 
 
-def spelled(reading: Reading, containers: Sequence[ContainerSpec]) -> str:
+def spelled(reading: DialectReading, containers: Sequence[ContainerSpec]) -> str:
     """Write a whole reading as a user would type it: ``fracgpu.io/memory: "3000Mi"``."""
     items = {ask.container: items_of(ask) for ask in reading.asks}
     said = {**annotations_of(items, containers), **pod_keys(reading)}

@@ -9,8 +9,8 @@ from fracgpu.errors import RequestError, listed, shorten
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.bounds import MAX_VALUE_CHARS, refuse_beyond
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
-from fracgpu.request.dialects.dialect import Ask, Options, PodPieces, Reading
-from fracgpu.request.dialects.key_owners import Mention, asks_none, keys_of, mentions
+from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
+from fracgpu.request.dialects.key_owners import OwnedKeys, find_owned_keys, is_zero_amount, keys_of
 from fracgpu.request.dialects.native import spelled
 from fracgpu.request.dialects.registry import is_foreign
 from fracgpu.request.dialects.systems import kai
@@ -22,7 +22,7 @@ _MOST_WORDS: Final = 160  # characters of our own language in a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Intake:
+class Resolution:
     """What the enabled dialects ask of a pod, and what its author should be told.
 
     Attributes:
@@ -30,23 +30,23 @@ class Intake:
         model_texts: the annotations that *models* were read from.
     """
 
-    asks: tuple[Ask, ...] = ()
+    asks: tuple[ForeignRequest, ...] = ()
     models: tuple[str, ...] = ()
     model_texts: Mapping[str, str] = field(default_factory=dict)
     strategy: Strategy | None = None
     warnings: tuple[str, ...] = ()
 
 
-NOTHING: Final = Intake()
+NOTHING: Final = Resolution()
 
 
-def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
+def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Resolution:
     """Read a pod in every enabled dialect; without any foreign key the answer is `NOTHING`.
 
     Raises:
         RequestError: something cannot be read or contradicts something else.
     """
-    present = mentions(pod, enabled=enabled)
+    present = find_owned_keys(pod, enabled=enabled)
     if not present:
         return NOTHING
     if pod.scheduler_name == kai.SCHEDULER and (options.kai_runs or kai.KAI.name not in enabled):
@@ -58,11 +58,11 @@ def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
     if any(it.dialect.name in enabled for it in found):
         refuse_beyond(pod.annotations, pod.containers)
     _refuse_two_dialects(found, pod.containers, enabled)
-    readings: list[Reading] = []
+    readings: list[DialectReading] = []
     warnings = list(left)
     for mention in found:
         on = mention.dialect.name in enabled
-        reading = _read_one(mention, pod, options) if on else Reading()
+        reading = _read_one(mention, pod, options) if on else DialectReading()
         readings.append(reading)
         if reading.asks:
             warnings += [*reading.warnings, *_unread_warnings(mention, pod)]
@@ -80,7 +80,7 @@ def read(pod: PodPieces, *, enabled: Set[str], options: Options) -> Intake:
     return replace(intake, model_texts=texts, warnings=tuple(warnings))
 
 
-def _left_to_kai(present: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+def _left_to_kai(present: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
     keys = _loud_keys(present, pod)
     if not keys:
         return ()
@@ -91,7 +91,7 @@ def _left_to_kai(present: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
     )
 
 
-def _left_warnings(left: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+def _left_warnings(left: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
     return tuple(
         f"{', '.join(keys)} of {mention.dialect.title} was left unread, as a label of the pod or "
         "of its namespace wants"
@@ -100,7 +100,7 @@ def _left_warnings(left: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
     )
 
 
-def _loud_keys(found: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
+def _loud_keys(found: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
     """Give the keys of some dialects that are worth a word by themselves."""
     keys = [
         key
@@ -111,7 +111,7 @@ def _loud_keys(found: Sequence[Mention], pod: PodPieces) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def _unread_warnings(mention: Mention, pod: PodPieces) -> tuple[str, ...]:
+def _unread_warnings(mention: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
     """Warn of keys of a system whose pod is taken over that nothing here has a word for."""
     dialect = mention.dialect
     places = (
@@ -131,7 +131,7 @@ def _unread_warnings(mention: Mention, pod: PodPieces) -> tuple[str, ...]:
     return (f"{listed}{more} of {dialect.title} says nothing to FracGPU",)
 
 
-def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
+def _read_one(mention: OwnedKeys, pod: PodForDialects, options: Options) -> DialectReading:
     dialect = mention.dialect
     _refuse_long_values(mention)
     _refuse_other_requests(mention, pod)
@@ -141,7 +141,7 @@ def _read_one(mention: Mention, pod: PodPieces, options: Options) -> Reading:
     return replace(reading, asks=tuple(_filled(ask, mention) for ask in reading.asks))
 
 
-def _filled(ask: Ask, mention: Mention) -> Ask:
+def _filled(ask: ForeignRequest, mention: OwnedKeys) -> ForeignRequest:
     limits = mention.limits.get(ask.container, {})
     raw = [(key, limits[key]) for key in sorted(limits)]
     raw += [(key, mention.annotations[key]) for key in ask.sources]
@@ -158,7 +158,7 @@ def _short(text: str) -> str:
     return shorten(text, limit=_ORIGIN_CHARS)
 
 
-def _refuse_long_values(mention: Mention) -> None:
+def _refuse_long_values(mention: OwnedKeys) -> None:
     for key, text in mention.annotations.items():
         if len(text) > MAX_VALUE_CHARS:
             raise RequestError(
@@ -168,7 +168,7 @@ def _refuse_long_values(mention: Mention) -> None:
             )
 
 
-def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
+def _refuse_other_requests(mention: OwnedKeys, pod: PodForDialects) -> None:
     """Refuse a request that is not its limit: extended resources know no other kind."""
     for spec in pod.containers:
         limits = mention.limits.get(spec.name, {})
@@ -183,10 +183,10 @@ def _refuse_other_requests(mention: Mention, pod: PodPieces) -> None:
                 )
 
 
-def _refuse_rivals(mention: Mention, reading: Reading, pod: PodPieces) -> None:
+def _refuse_rivals(mention: OwnedKeys, reading: DialectReading, pod: PodForDialects) -> None:
     for spec in pod.containers:
         for key in sorted(mention.dialect.rivals):
-            if not asks_none(spec.limits.get(key, "0")):
+            if not is_zero_amount(spec.limits.get(key, "0")):
                 source = reading.asks[0].sources[0]
                 raise RequestError(
                     field=annotation_field(source),
@@ -197,7 +197,7 @@ def _refuse_rivals(mention: Mention, reading: Reading, pod: PodPieces) -> None:
 
 
 def _refuse_two_dialects(
-    found: Sequence[Mention], containers: Sequence[ContainerSpec], enabled: Set[str]
+    found: Sequence[OwnedKeys], containers: Sequence[ContainerSpec], enabled: Set[str]
 ) -> None:
     """Refuse a container with resources of two dialects, once at least one of them is on."""
     for spec in containers:
@@ -212,8 +212,8 @@ def _refuse_two_dialects(
             )
 
 
-def _joined(readings: Sequence[Reading], pod: PodPieces) -> Intake:
-    by_container: dict[str, Ask] = {}
+def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resolution:
+    by_container: dict[str, ForeignRequest] = {}
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     for reading in readings:
@@ -229,14 +229,14 @@ def _joined(readings: Sequence[Reading], pod: PodPieces) -> Intake:
         if reading.asks:
             models += reading.models
             strategy = strategy or reading.strategy
-    return Intake(
+    return Resolution(
         asks=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
         models=models,
         strategy=strategy,
     )
 
 
-def _stray_warnings(mention: Mention, pod: PodPieces, options: Options) -> list[str]:
+def _stray_warnings(mention: OwnedKeys, pod: PodForDialects, options: Options) -> list[str]:
     """Warn of keys out of their place; what is written there is read by nobody."""
     if not mention.stray_annotations and not mention.stray_limits:
         return []
@@ -259,7 +259,9 @@ def _stray_warnings(mention: Mention, pod: PodPieces, options: Options) -> list[
     return warnings
 
 
-def _idle_warnings(mention: Mention, pod: PodPieces, options: Options, *, on: bool) -> list[str]:
+def _idle_warnings(
+    mention: OwnedKeys, pod: PodForDialects, options: Options, *, on: bool
+) -> list[str]:
     """Warn of keys in their place that gave nothing: the dialect is off, or nothing is asked."""
     pieces = mention.pieces(pod)
     keys = keys_of(pieces)
@@ -277,7 +279,7 @@ def _idle_warnings(mention: Mention, pod: PodPieces, options: Options, *, on: bo
     ]
 
 
-def _instead(mention: Mention, pieces: PodPieces, options: Options) -> str:
+def _instead(mention: OwnedKeys, pieces: PodForDialects, options: Options) -> str:
     """Say what to write in our language, in place of all that the dialect reads."""
     words = ""
     try:

@@ -16,7 +16,7 @@ from fracgpu.request.dialects.amounts import (
     refuse_orphan,
     whole,
 )
-from fracgpu.request.dialects.dialect import WHOLE, Ask
+from fracgpu.request.dialects.dialect import WHOLE, ForeignRequest
 from fracgpu.request.language import MAX_CARDS
 
 WHOLE_HINT = f'write {names.FRACTION}: "1" for a whole card'
@@ -36,7 +36,7 @@ class CoreAndMemory:
     unit_mib: int
     step: int = 1
 
-    def read(self, spec: ContainerSpec) -> tuple[Ask | None, tuple[str, ...]]:
+    def read(self, spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
         """Give what a container asks, if anything, and warnings."""
         core, memory = spec.limits.get(self.core), spec.limits.get(self.memory)
         if core is None and memory is None:
@@ -48,12 +48,14 @@ class CoreAndMemory:
         amount = 0 if core is None else self._core(core, spec)
         if amount >= FULL_CORES:
             warnings = () if memory is None else (self._useless_memory(spec),)
-            return Ask(container=spec.name, cards=amount // FULL_CORES, share=WHOLE), warnings
+            return ForeignRequest(
+                container=spec.name, cards=amount // FULL_CORES, share=WHOLE
+            ), warnings
         if mib is None:
             hint = f'write {names.FRACTION}: "{core}%" for a share of a card'
             field = limit_field(self.core, spec)
             refuse_orphan(field, found=core or "", needs=self.memory, hint=hint)
-        return Ask(container=spec.name, mib=mib, cores=amount), ()
+        return ForeignRequest(container=spec.name, mib=mib, cores=amount), ()
 
     def _core(self, text: str, spec: ContainerSpec) -> int:
         field = limit_field(self.core, spec)
@@ -87,7 +89,7 @@ class CountMemoryCores:
     cores: str
     memory_percent: str = ""
 
-    def read(self, spec: ContainerSpec, *, unit_mib: int = 1) -> Ask | None:
+    def read(self, spec: ContainerSpec, *, unit_mib: int = 1) -> ForeignRequest | None:
         """Give what a container asks, if anything."""
         number = spec.limits.get(self.number)
         memory, cores = spec.limits.get(self.memory), spec.limits.get(self.cores)
@@ -109,7 +111,7 @@ class CountMemoryCores:
         mib = None
         if memory is not None:
             mib = memory_units(memory, field=limit_field(self.memory, spec), unit_mib=unit_mib)
-        return Ask(
+        return ForeignRequest(
             container=spec.name,
             cards=cards,
             share=self._share(part, spec) if mib is None else None,

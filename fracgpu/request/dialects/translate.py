@@ -10,12 +10,12 @@ from fracgpu.errors import RequestError, shorten
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field
 from fracgpu.request.dialects.authors import Authors, in_authors_words
-from fracgpu.request.dialects.dialect import Ask, Options, PodPieces, Reading
-from fracgpu.request.dialects.key_owners import asks_none
+from fracgpu.request.dialects.dialect import DialectReading, ForeignRequest, Options, PodForDialects
+from fracgpu.request.dialects.key_owners import is_zero_amount
 from fracgpu.request.dialects.native import ITEM_KEYS, annotations_of, items_of, pod_keys
 from fracgpu.request.dialects.registry import SCHEDULERS, is_of_family, limit_owners
-from fracgpu.request.dialects.resolve import Intake, read
-from fracgpu.request.language import read_request
+from fracgpu.request.dialects.resolve import Resolution, resolve
+from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
 # Whole cards of device plugins; a node is shared or whole-card, so no pod can have both.
@@ -28,7 +28,7 @@ _ORDERS: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Understood:
+class Translation:
     """What a pod asks for, and the edits that make it say so in our own language.
 
     Attributes:
@@ -51,7 +51,7 @@ class Understood:
     warnings: tuple[str, ...] = ()
 
 
-def understand(pod: PodPieces, *, enabled: Set[str], options: Options) -> Understood:
+def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Translation:
     """Read a pod in our language and in the enabled dialects.
 
     A pod that already says in our language what its dialect says, word by word, is agreed with: so
@@ -60,10 +60,10 @@ def understand(pod: PodPieces, *, enabled: Set[str], options: Options) -> Unders
     Raises:
         RequestError: something cannot be read or contradicts something else.
     """
-    intake = read(pod, enabled=enabled, options=options)
+    intake = resolve(pod, enabled=enabled, options=options)
     if not intake.asks:
-        understood = Understood(
-            request=read_request(pod.annotations, pod.containers), warnings=intake.warnings
+        understood = Translation(
+            request=parse_request(pod.annotations, pod.containers), warnings=intake.warnings
         )
     else:
         understood = _taken_over(pod, intake)
@@ -75,7 +75,7 @@ def understand(pod: PodPieces, *, enabled: Set[str], options: Options) -> Unders
     return replace(understood, warnings=(*understood.warnings, *warnings))
 
 
-def _taken_over(pod: PodPieces, intake: Intake) -> Understood:
+def _taken_over(pod: PodForDialects, intake: Resolution) -> Translation:
     own = _own_items(pod)
     asked = {ask.container: items_of(ask) for ask in intake.asks}
     new = {}
@@ -91,11 +91,11 @@ def _taken_over(pod: PodPieces, intake: Intake) -> Understood:
         models=tuple(intake.model_texts.items()),
     )
     try:
-        request = read_request({**pod.annotations, **written}, pod.containers)
+        request = parse_request({**pod.annotations, **written}, pod.containers)
     except RequestError as error:
         raise in_authors_words(error, authors, own=pod.annotations) from error
     assert request is not None, "every ask is a slice"
-    return Understood(
+    return Translation(
         request=request,
         annotations=written,
         removals=removals,
@@ -106,7 +106,9 @@ def _taken_over(pod: PodPieces, intake: Intake) -> Understood:
     )
 
 
-def _agreed(pod: PodPieces, ask: Ask, *, own: Mapping[str, str], said: Mapping[str, str]) -> bool:
+def _agreed(
+    pod: PodForDialects, ask: ForeignRequest, *, own: Mapping[str, str], said: Mapping[str, str]
+) -> bool:
     """Tell whether our own keys say just what the dialect says; False when they say nothing.
 
     Raises:
@@ -134,7 +136,7 @@ def _agreed(pod: PodPieces, ask: Ask, *, own: Mapping[str, str], said: Mapping[s
     return False
 
 
-def _own_items(pod: PodPieces) -> dict[str, dict[str, str]]:
+def _own_items(pod: PodForDialects) -> dict[str, dict[str, str]]:
     """Split our own annotations by container, ahead of the strict reading of the whole.
 
     Raises:
@@ -170,13 +172,13 @@ def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tup
     return pairs
 
 
-def _pod_annotations(pod: PodPieces, intake: Intake) -> dict[str, str]:
+def _pod_annotations(pod: PodForDialects, intake: Resolution) -> dict[str, str]:
     """Write what the dialects say of the whole pod; our own key may only say the same.
 
     Raises:
         RequestError: our own key says something else.
     """
-    said = pod_keys(Reading(models=intake.models, strategy=intake.strategy))
+    said = pod_keys(DialectReading(models=intake.models, strategy=intake.strategy))
     for key, text in said.items():
         own = pod.annotations.get(key)
         if own is not None and own != text:
@@ -190,7 +192,7 @@ def _pod_annotations(pod: PodPieces, intake: Intake) -> dict[str, str]:
     return said
 
 
-def _refuse_foreign_beside(pod: PodPieces, understood: Understood) -> None:
+def _refuse_foreign_beside(pod: PodForDialects, understood: Translation) -> None:
     """Refuse what no node with shared cards offers in a pod that asks for a share of one.
 
     Raises:
@@ -201,7 +203,7 @@ def _refuse_foreign_beside(pod: PodPieces, understood: Understood) -> None:
     first = understood.request.slices[0]
     for spec in pod.containers:
         for key in sorted(spec.limits.keys() - set(understood.removals.get(spec.name, ()))):
-            if not asks_none(spec.limits[key]) and _is_elsewhere(key):
+            if not is_zero_amount(spec.limits[key]) and _is_elsewhere(key):
                 said = _said_in(parts.get(spec.name, first), pod, understood.authors)
                 raise RequestError(
                     field=limit_field(key, spec),
@@ -218,7 +220,7 @@ def _is_elsewhere(key: str) -> bool:
     return bool(_WHOLE_CARDS.fullmatch(key) or limit_owners(key)) or is_of_family(key)
 
 
-def _said_in(part: SliceRequest, pod: PodPieces, authors: Authors) -> str:
+def _said_in(part: SliceRequest, pod: PodForDialects, authors: Authors) -> str:
     """Name the key that its author wrote a container's request in."""
     written = authors.containers.get(part.container, ())
     if written:
@@ -228,7 +230,7 @@ def _said_in(part: SliceRequest, pod: PodPieces, authors: Authors) -> str:
     return names.MEMORY if names.MEMORY in pod.annotations else names.GPU_MEM
 
 
-def _judge_orders(pod: PodPieces, *, asks: bool) -> tuple[str, ...]:
+def _judge_orders(pod: PodForDialects, *, asks: bool) -> tuple[str, ...]:
     orders = sorted(key for key in pod.annotations if _ORDERS.fullmatch(key))
     if orders and asks:
         raise RequestError(

@@ -5,8 +5,8 @@ from dataclasses import replace
 from cli.fleet import fleet_of
 from cli.printers.text import Tone, explanation_lines, fleet_lines, outcome_lines
 from fracgpu.explain.explanation import explain
-from fracgpu.explain.suggestions import remedies
-from fracgpu.state.cluster_state import Site, Subject, World
+from fracgpu.explain.suggestions import suggest
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from simulator.replay.replay import Outcome
 from tests.support.core import a_card, a_need, a_pod_need, on
 from tests.support.explaining import Cluster, a_waiting_pod, bound
@@ -14,9 +14,9 @@ from tests.support.explaining import Cluster, a_waiting_pod, bound
 ASKS = a_pod_need(a_need(20_000))
 
 
-def said(subject: Subject, world: World) -> list[str]:
+def said(subject: ExplainedPod, world: ClusterState) -> list[str]:
     found = explain(subject, world)
-    return [it.text for it in explanation_lines(found, remedies(subject, world, found))]
+    return [it.text for it in explanation_lines(found, suggest(subject, world, found))]
 
 
 def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof() -> None:
@@ -51,7 +51,7 @@ def test_room_is_not_enough_where_something_else_stands_in_the_way() -> None:
 
 
 def test_a_closed_node_is_told_with_its_cards() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a"), site=Site(cordoned=True)).world()
+    world = Cluster().node("gpu-1", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
 
     assert "gpu-1: the node is cordoned; its cards would do" in said(a_waiting_pod(ASKS), world)
 

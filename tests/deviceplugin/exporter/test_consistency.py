@@ -14,7 +14,7 @@ from deviceplugin.exporter.consistency import Audit, Disagreement, Evidence, Fin
 from deviceplugin.exporter.visible_devices import SeenDevices
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from fracgpu.cards.card import CardUuid
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from tests.deviceplugin.builders import a_container, a_holder, a_pod
 from tests.fakes.clock import VirtualClock
 
@@ -22,12 +22,12 @@ Specs = dict[str, dict[str, str]]
 GOOD: Specs = {device_name({"s1"}): {"NVIDIA_VISIBLE_DEVICES": "GPU-a", "FRACGPU_MEM_MIB": "1000"}}
 
 
-def running(**fields: object) -> PodView:
+def running(**fields: object) -> PodInfo:
     return a_pod(**{"phase": "Running", **fields})  # type: ignore[arg-type]
 
 
 def evidence(
-    *pods: PodView,
+    *pods: PodInfo,
     holders: tuple[SlotHolder, ...] = (a_holder(),),
     specs: Specs | None = None,
     processes: dict[str, int] | None = None,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from deviceplugin.exporter.families import Dialect
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
 from rebalancer.usage import promql
@@ -41,7 +41,7 @@ OURS = (
     promql.AGE,
     promql.COLLECT_AGE,
     promql.FREE_MIB,
-    promql.pod_mean(Policy()),
+    promql.pod_mean(RebalancerPolicy()),
     "fracgpu_pod_sm_util",
     "fracgpu_pod_gpu_memory_used_mib / fracgpu_pod_gpu_memory_limit_mib",
     "fracgpu_card_memory_allocated_mib / fracgpu_card_memory_shareable_mib",

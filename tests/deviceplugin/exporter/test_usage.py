@@ -8,7 +8,7 @@ from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingR
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.usage import CardUse, PodUse, picture_usage
 from fracgpu.cards.card import CardUuid
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
 
@@ -21,7 +21,7 @@ def a_process(pid: int, *, mib: int | None = 100, sm: float = 0.0) -> CardProces
 
 def use_of(
     *processes: CardProcess,
-    pods: list[PodView],
+    pods: list[PodInfo],
     owners: dict[int, str],
     gpu_percent: float | None = 50.0,
     known: bool = True,

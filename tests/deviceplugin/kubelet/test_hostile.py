@@ -23,7 +23,7 @@ from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.proto import podresources_pb2 as listed
 from fracgpu import names
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.kinds import PODS
@@ -98,7 +98,7 @@ class World:
     kubelet_server: grpc.aio.Server
     wiring: Wiring
     stub: services.DevicePluginStub
-    pods: dict[PodKey, PodView] = field(default_factory=dict)
+    pods: dict[PodKey, PodInfo] = field(default_factory=dict)
 
     @property
     def cdi(self) -> Path:
@@ -119,7 +119,7 @@ class World:
             name=name,
         )
         body = await self.client.get(PODS, name, namespace="default")
-        self.pods["default", name] = read_pod(body)
+        self.pods["default", name] = decode_pod_info(body)
         return pod
 
     async def start(self) -> str:
@@ -151,7 +151,7 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
             server.add_generic_rpc_handlers((kubelet,))
             server.add_insecure_port(f"unix:{root / 'pr.sock'}")
             await server.start()
-            pods: dict[PodKey, PodView] = {}
+            pods: dict[PodKey, PodInfo] = {}
             board = a_board(FakeCards(a_card(CARD), a_card("GPU-b", index=1)), SystemClock())
             await board.survey()
             wiring = Wiring(

@@ -17,7 +17,7 @@ from deviceplugin.container.spec_builder import Outfitter
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.kubelet.pre_start import NotWiredError, Wiring
 from deviceplugin.metrics import DevicePluginMetrics
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound, Unavailable
 from kube.kinds import Kind
 from tests.deviceplugin.builders import (
@@ -90,7 +90,7 @@ class Rig:
     folder: CdiFolder
     clock: VirtualClock
     registry: CollectorRegistry
-    known: dict[PodKey, PodView] | None
+    known: dict[PodKey, PodInfo] | None
     noted: list[Claim] = field(default_factory=list)
 
     def starts(self, outcome: str) -> float:
@@ -104,14 +104,14 @@ def specs(folder: Path) -> list[str]:
     return [file.read_text() for file in folder.iterdir()]
 
 
-def views(**pods: bytes) -> dict[PodKey, PodView]:
-    return {("ml", name): read_pod(body) for name, body in pods.items()}
+def views(**pods: bytes) -> dict[PodKey, PodInfo]:
+    return {("ml", name): decode_pod_info(body) for name, body in pods.items()}
 
 
 async def a_rig(
     folder: Path,
     *,
-    known: Mapping[PodKey, PodView] | None = None,
+    known: Mapping[PodKey, PodInfo] | None = None,
     listed: bool = True,
     slow: "SlowFolder | None" = None,
 ) -> Rig:

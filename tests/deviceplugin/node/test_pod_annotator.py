@@ -10,7 +10,7 @@ from deviceplugin.node.pod_annotator import WiredNotes, wired_text
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 from kube.errors import Conflict
 from kube.kinds import Kind
@@ -18,7 +18,7 @@ from tests.deviceplugin.builders import a_card, a_pod
 from tests.support.waiting import until_true
 
 
-def a_claim(pod: PodView, *, container: str = "train", card: str = "GPU-a") -> Claim:
+def a_claim(pod: PodInfo, *, container: str = "train", card: str = "GPU-a") -> Claim:
     part = Slice(card=CardUuid(card), mib=Mib(1000))
     return Claim(pod=pod, container=container, slices=(part,), cards=(a_card(card),))
 

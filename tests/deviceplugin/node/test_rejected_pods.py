@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from deviceplugin.node.rejected_pods import RefusedPods
 from fracgpu import names
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from kube.errors import NotFound, Unavailable
 from kube.events import EventLevel, Regarding
 from kube.kinds import Kind
@@ -44,7 +44,7 @@ class FakeCluster:
         self.events: list[tuple[str, str, str]] = []
 
     def here(self) -> list[Any]:
-        return [read_pod(json.dumps(it).encode()) for it in self.pods.values()]
+        return [decode_pod_info(json.dumps(it).encode()) for it in self.pods.values()]
 
     async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList:
         every: Sequence[Json] = [*self.pods.values(), *self.elsewhere]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.cards.node_labels import labelled_cards
+from fracgpu.cards.node_labels import cards_from_labels
 from fracgpu.units import MAX_MIB, Mib
 
 OURS = {
@@ -23,7 +23,7 @@ AMD = {
 
 
 def found(labels: dict[str, str], *, reserved_mib: int = 0) -> list[tuple[str, int]]:
-    cards = labelled_cards("n", labels, reserved_mib=Mib(reserved_mib))
+    cards = cards_from_labels("n", labels, reserved_mib=Mib(reserved_mib))
     return [(it.model, it.capacity_mib) for it in cards]
 
 
@@ -62,7 +62,7 @@ def test_what_is_reserved_comes_off_totals_and_not_off_what_our_labels_share() -
 
 
 def test_supposed_cards_are_told_apart_by_node_and_number() -> None:
-    uuids = [it.uuid for it in labelled_cards("n", NVIDIA)]
+    uuids = [it.uuid for it in cards_from_labels("n", NVIDIA)]
 
     assert uuids == ["label:n:0", "label:n:1"]
 
@@ -74,5 +74,5 @@ def test_supposed_cards_are_told_apart_by_node_and_number() -> None:
     )
 )
 def test_whatever_labels_say_is_read_as_sane_cards_or_as_none(labels: dict[str, str]) -> None:
-    for card in labelled_cards("n", labels):
+    for card in cards_from_labels("n", labels):
         assert 0 <= card.capacity_mib <= MAX_MIB

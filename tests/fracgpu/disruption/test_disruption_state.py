@@ -1,7 +1,7 @@
 """The values a plan is made from."""
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import Reason, begun_within
+from fracgpu.disruption.move import HoldReason, begun_within
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     COOL_CARD,
@@ -37,8 +37,8 @@ def test_moves_are_counted_by_when_they_began() -> None:
 
 
 def test_reasons_have_distinct_texts_and_labels_fit_for_a_metric() -> None:
-    assert len({it.value for it in Reason}) == len(Reason.__members__)
-    assert all(it.label == it.label.lower() and " " not in it.label for it in Reason)
+    assert len({it.value for it in HoldReason}) == len(HoldReason.__members__)
+    assert all(it.label == it.label.lower() and " " not in it.label for it in HoldReason)
 
 
 def test_a_bare_pod_has_no_owner() -> None:

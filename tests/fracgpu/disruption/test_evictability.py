@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.evictability import SYSTEM_PRIORITY, pod_refusal
-from fracgpu.disruption.move import PastMove, Reason
-from fracgpu.disruption.policy import Policy
-from fracgpu.k8s.node_affinity import NodeRules
+from fracgpu.disruption.evictability import SYSTEM_PRIORITY, why_not_evictable
+from fracgpu.disruption.move import HoldReason, PastMove
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.k8s.node_affinity import NodeAffinity
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
@@ -22,7 +22,7 @@ from tests.support.rebalancing import (
     anywhere,
 )
 
-POLICY = Policy()
+POLICY = RebalancerPolicy()
 TWO_CARDS = PodNeed(containers=(ContainerNeed(name="main", cards=2, mib=Mib(1000)),))
 OPTED_IN: dict[str, Any] = {"rebalance": Rebalance.EVICT}
 
@@ -33,12 +33,12 @@ def refusal(
     past: list[PastMove] | None = None,
     sibling: dict[str, Any] | None = None,
     **facts: Any,
-) -> Reason | None:
+) -> HoldReason | None:
     """Ask about pod-a, which has one ready sibling by default."""
     pod = an_occupant("pod-a", **facts)
     others = [an_occupant("pod-b", **(sibling or {}))] if with_sibling else []
     picture = a_picture(occupants=[pod, *others], past=past or [])
-    return pod_refusal(picture, pod, policy=POLICY, now=NOON)
+    return why_not_evictable(picture, pod, policy=POLICY, now=NOON)
 
 
 def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
@@ -48,31 +48,31 @@ def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
-        ({"record": {"terminating": True}}, Reason.TERMINATING),
-        ({"ready": False}, Reason.NOT_READY),
-        ({"phase": "Pending"}, Reason.NOT_READY),
-        ({"started_at": NOON - timedelta(minutes=14)}, Reason.TOO_YOUNG),
-        ({"started_at": None}, Reason.TOO_YOUNG),
-        ({"priority": SYSTEM_PRIORITY}, Reason.SYSTEM_CRITICAL),
-        ({"rebalance": Rebalance.NEVER}, Reason.NEVER),
-        ({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}, Reason.PROTECTED),
+        ({"record": {"terminating": True}}, HoldReason.TERMINATING),
+        ({"ready": False}, HoldReason.NOT_READY),
+        ({"phase": "Pending"}, HoldReason.NOT_READY),
+        ({"started_at": NOON - timedelta(minutes=14)}, HoldReason.TOO_YOUNG),
+        ({"started_at": None}, HoldReason.TOO_YOUNG),
+        ({"priority": SYSTEM_PRIORITY}, HoldReason.SYSTEM_CRITICAL),
+        ({"rebalance": Rebalance.NEVER}, HoldReason.NEVER),
+        ({"annotations": {"karpenter.sh/do-not-disrupt": "true"}}, HoldReason.PROTECTED),
         (
             {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
-            Reason.PROTECTED,
+            HoldReason.PROTECTED,
         ),
         (
             {"annotations": {"descheduler.alpha.kubernetes.io/prefer-no-eviction": "true"}},
-            Reason.PROTECTED,
+            HoldReason.PROTECTED,
         ),
-        ({"owner": None}, Reason.NO_OWNER),
-        ({"owner": ("DaemonSet", "agent", "owner-1")}, Reason.OWNER_KIND),
-        ({"owner": ("Node", "n1", "owner-1")}, Reason.OWNER_KIND),
-        ({"owner": ("RayCluster", "ray", "owner-1")}, Reason.OWNER_KIND),
-        ({"owner": ("StatefulSet", "db", "owner-1")}, Reason.OPT_IN),
-        ({"owner": ("Job", "train", "owner-1")}, Reason.OPT_IN),
-        ({"need": None}, Reason.NEED_UNREADABLE),
-        ({"record": {"assignment": None, "problem": "no JSON"}}, Reason.ASSIGNMENT_UNREADABLE),
-        ({"need": TWO_CARDS}, Reason.SEVERAL_CARDS),
+        ({"owner": None}, HoldReason.NO_OWNER),
+        ({"owner": ("DaemonSet", "agent", "owner-1")}, HoldReason.OWNER_KIND),
+        ({"owner": ("Node", "n1", "owner-1")}, HoldReason.OWNER_KIND),
+        ({"owner": ("RayCluster", "ray", "owner-1")}, HoldReason.OWNER_KIND),
+        ({"owner": ("StatefulSet", "db", "owner-1")}, HoldReason.OPT_IN),
+        ({"owner": ("Job", "train", "owner-1")}, HoldReason.OPT_IN),
+        ({"need": None}, HoldReason.NEED_UNREADABLE),
+        ({"record": {"assignment": None, "problem": "no JSON"}}, HoldReason.ASSIGNMENT_UNREADABLE),
+        ({"need": TWO_CARDS}, HoldReason.SEVERAL_CARDS),
         (
             {
                 "record": {
@@ -84,18 +84,18 @@ def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
                     }
                 }
             },
-            Reason.SEVERAL_CARDS,
+            HoldReason.SEVERAL_CARDS,
         ),
-        ({"scheduler_name": "default-scheduler"}, Reason.OTHER_SCHEDULER),
-        ({"constraints": ("podAntiAffinity",)}, Reason.UNJUDGED),
-        ({"rules": NodeRules(allows=anywhere, unjudged=("hostPath",))}, Reason.UNJUDGED),
-        ({"rules": NodeRules(allows=anywhere, keeps_local_data=True)}, Reason.LOCAL_DATA),
-        ({"with_sibling": False}, Reason.SINGLE_REPLICA),
-        ({"sibling": {"ready": False}}, Reason.REPLICAS_NOT_READY),
-        ({"sibling": {"record": {"terminating": True}}}, Reason.REPLICAS_NOT_READY),
+        ({"scheduler_name": "default-scheduler"}, HoldReason.OTHER_SCHEDULER),
+        ({"constraints": ("podAntiAffinity",)}, HoldReason.UNJUDGED),
+        ({"rules": NodeAffinity(allows=anywhere, unjudged=("hostPath",))}, HoldReason.UNJUDGED),
+        ({"rules": NodeAffinity(allows=anywhere, keeps_local_data=True)}, HoldReason.LOCAL_DATA),
+        ({"with_sibling": False}, HoldReason.SINGLE_REPLICA),
+        ({"sibling": {"ready": False}}, HoldReason.REPLICAS_NOT_READY),
+        ({"sibling": {"record": {"terminating": True}}}, HoldReason.REPLICAS_NOT_READY),
     ],
 )
-def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: Reason) -> None:
+def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: HoldReason) -> None:
     assert refusal(**facts) is reason
 
 
@@ -108,7 +108,7 @@ def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: Reaso
         },
         {"owner": ("Job", "train", "owner-1"), "with_sibling": False},
         {"with_sibling": False},
-        {"rules": NodeRules(allows=anywhere, keeps_local_data=True)},
+        {"rules": NodeAffinity(allows=anywhere, keeps_local_data=True)},
     ],
 )
 def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
@@ -119,20 +119,20 @@ def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("past", "reason"),
     [
-        ([a_past_move(minutes_ago=59, owner_uid="owner-1")], Reason.OWNER_COOLDOWN),
+        ([a_past_move(minutes_ago=59, owner_uid="owner-1")], HoldReason.OWNER_COOLDOWN),
         ([a_past_move(minutes_ago=61, owner_uid="owner-1")], None),
         ([a_past_move(minutes_ago=1, owner_uid="another")], None),
         (
             [a_past_move(minutes_ago=300, under_way=True, owner_uid="owner-1")],
-            Reason.OWNER_COOLDOWN,
+            HoldReason.OWNER_COOLDOWN,
         ),
         (
             [a_past_move(minutes_ago=m, owner_uid="owner-1") for m in (200, 300, 400)],
-            Reason.OWNER_BUDGET,
+            HoldReason.OWNER_BUDGET,
         ),
         (
             [a_past_move(minutes_ago=m, owner_uid=f"owner-{m}") for m in (10, 20)],
-            Reason.NAMESPACE_BUDGET,
+            HoldReason.NAMESPACE_BUDGET,
         ),
         (
             [a_past_move(minutes_ago=m, namespace="other") for m in (10, 20, 30)],
@@ -141,7 +141,7 @@ def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:
     ],
 )
 def test_budgets_of_owner_and_namespace_hold_a_pod_back(
-    past: list[PastMove], reason: Reason | None
+    past: list[PastMove], reason: HoldReason | None
 ) -> None:
     assert refusal(past=past) is reason
 
@@ -156,10 +156,10 @@ def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
         PastMove(move=it.move, started_at=it.started_at, under_way=False, useless=True)
         for it in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
     ]
-    roomy = Policy(max_per_owner_per_day=100)
+    roomy = RebalancerPolicy(max_per_owner_per_day=100)
     pod = an_occupant("pod-a")
     picture = a_picture(occupants=[pod, an_occupant("pod-b")], past=past)
 
-    found = pod_refusal(picture, pod, policy=roomy, now=NOON)
+    found = why_not_evictable(picture, pod, policy=roomy, now=NOON)
 
-    assert (found is Reason.OWNER_COOLDOWN) is held
+    assert (found is HoldReason.OWNER_COOLDOWN) is held

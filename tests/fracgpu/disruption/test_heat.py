@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import (
     CardHeat,
+    CardReading,
     CardUsage,
     Heat,
-    Reading,
-    Trust,
+    ReadingQuality,
     Unrelievable,
     advance,
     blindness,
@@ -21,17 +21,17 @@ from fracgpu.disruption.heat import (
     is_hot_now,
     unrelievable,
 )
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import a_reading, usage_of
 
 CARD = CardUuid("GPU-a")
-POLICY = Policy(hold_cycles=1, settle_s=600)
+POLICY = RebalancerPolicy(hold_cycles=1, settle_s=600)
 TICK = timedelta(seconds=15)
 
 
 def after(
-    *readings: Reading | None,
+    *readings: CardReading | None,
     begin: Heat = Heat.COOL,
     relieving: bool = False,
     tick: timedelta = TICK,
@@ -72,7 +72,7 @@ FAST_ONLY = replace(HOT, slow_hot_ratio=0.1)
     ],
 )
 def test_heat_follows_its_table(
-    name: str, readings: list[Reading | None], begin: Heat, heat: Heat
+    name: str, readings: list[CardReading | None], begin: Heat, heat: Heat
 ) -> None:
     assert after(*readings, begin=begin).heat is heat, name
 
@@ -96,14 +96,14 @@ def test_an_illegal_change_is_our_own_mistake() -> None:
 
 def test_a_reading_and_trust_come_together() -> None:
     with pytest.raises(AssertionError):
-        CardUsage(card=CARD, trust=Trust.OK)
+        CardUsage(card=CARD, trust=ReadingQuality.OK)
     with pytest.raises(AssertionError):
-        CardUsage(card=CARD, trust=Trust.STALE, reading=CALM)
+        CardUsage(card=CARD, trust=ReadingQuality.STALE, reading=CALM)
 
 
 @given(st.lists(st.sampled_from([HOT, CALM, LUKEWARM, FAST_ONLY, None]), max_size=30))
 def test_no_card_becomes_hot_without_two_hot_cycles_in_a_row(
-    readings: list[Reading | None],
+    readings: list[CardReading | None],
 ) -> None:
     heat, now = CardHeat(heat=Heat.COOL, since=NOON), NOON
     for before, reading in zip([None, *readings], readings, strict=False):
@@ -121,7 +121,7 @@ def test_no_card_becomes_hot_without_two_hot_cycles_in_a_row(
     st.lists(st.sampled_from([HOT, CALM, LUKEWARM, FAST_ONLY]), max_size=30),
     st.integers(1, 20),
 )
-def test_doubt_never_cools_a_card(readings: list[Reading], gap: int) -> None:
+def test_doubt_never_cools_a_card(readings: list[CardReading], gap: int) -> None:
     before = after(*readings)
 
     heat, now = before, NOON + TICK * len(readings)

@@ -9,13 +9,13 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.disruption.cordons import cards_to_repel
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.heat import CardHeat, Heat, Trust
-from fracgpu.disruption.move import PastMove, Plan, Reason
-from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, revalidate
-from fracgpu.disruption.policy import Mode, Policy
-from fracgpu.state.cluster_state import Occupant
+from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
+from fracgpu.disruption.move import HoldReason, PastMove, Plan
+from fracgpu.disruption.planner import advance_all, first_heat, plan_moves, validate_move
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -33,44 +33,44 @@ from tests.support.rebalancing import (
 )
 
 
-def plan(picture: Picture, policy: Policy = ACTIVE) -> Plan:
+def plan(picture: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
     return plan_moves(picture, policy=policy, now=NOON)
 
 
-def reasons(found: Plan) -> set[Reason]:
+def reasons(found: Plan) -> set[HoldReason]:
     return {it.reason for it in found.held}
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.85})}}, Reason.ONE_POD_ALONE),
+        ({"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.85})}}, HoldReason.ONE_POD_ALONE),
         (
             {"readings": {HOT_CARD: a_reading(0.9, pods={"pod-a": 0.2, "pod-b": 0.2})}},
-            Reason.NOT_ATTRIBUTED,
+            HoldReason.NOT_ATTRIBUTED,
         ),
         (
             {"readings": {HOT_CARD: a_reading(0.99, pods={"pod-a": 0.9, "pod-b": 0.05})}},
-            Reason.NO_USEFUL_POD,
+            HoldReason.NO_USEFUL_POD,
         ),
-        ({"readings": {COOL_CARD: None}}, Reason.BLIND),
-        ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, Reason.BLIND),
-        ({"leading_since": NOON - timedelta(minutes=9)}, Reason.STARTING),
-        ({"past": [a_past_move(under_way=True)]}, Reason.MOVE_IN_FLIGHT),
+        ({"readings": {COOL_CARD: None}}, HoldReason.BLIND),
+        ({"readings": {HOT_CARD: None}, "heat": {HOT_CARD: Heat.HOT}}, HoldReason.BLIND),
+        ({"leading_since": NOON - timedelta(minutes=9)}, HoldReason.STARTING),
+        ({"past": [a_past_move(under_way=True)]}, HoldReason.MOVE_IN_FLIGHT),
         (
             {"past": [a_past_move(minutes_ago=m, namespace=f"ns{m}") for m in range(1, 7)]},
-            Reason.HOURLY_BUDGET,
+            HoldReason.HOURLY_BUDGET,
         ),
-        ({"past": [a_past_move(minutes_ago=9, source=HOT_CARD)]}, Reason.CARD_COOLDOWN),
-        ({"heat": {COOL_CARD: Heat.WARMING}}, Reason.NO_TARGET),
-        ({"heat": {COOL_CARD: Heat.SETTLING}}, Reason.NO_TARGET),
-        ({"heat": {COOL_CARD: Heat.RELIEVING}}, Reason.NO_TARGET),
-        ({"readings": {COOL_CARD: a_reading(0.2)}}, Reason.NO_TARGET),
+        ({"past": [a_past_move(minutes_ago=9, source=HOT_CARD)]}, HoldReason.CARD_COOLDOWN),
+        ({"heat": {COOL_CARD: Heat.WARMING}}, HoldReason.NO_TARGET),
+        ({"heat": {COOL_CARD: Heat.SETTLING}}, HoldReason.NO_TARGET),
+        ({"heat": {COOL_CARD: Heat.RELIEVING}}, HoldReason.NO_TARGET),
+        ({"readings": {COOL_CARD: a_reading(0.2)}}, HoldReason.NO_TARGET),
         (
             {"readings": {COOL_CARD: replace(a_reading(0.05), free_mib=Mib(4255))}},
-            Reason.NO_TARGET,
+            HoldReason.NO_TARGET,
         ),
-        ({"past": [a_past_move(minutes_ago=9, target=COOL_CARD)]}, Reason.NO_TARGET),
+        ({"past": [a_past_move(minutes_ago=9, target=COOL_CARD)]}, HoldReason.NO_TARGET),
         (
             {
                 "past": [
@@ -79,16 +79,16 @@ def reasons(found: Plan) -> set[Reason]:
                     )
                 ]
             },
-            Reason.OWNER_COOLDOWN,
+            HoldReason.OWNER_COOLDOWN,
         ),
-        ({"nodes": [a_node("n1", HOT_CARD)], "readings": {}}, Reason.NO_TARGET),
+        ({"nodes": [a_node("n1", HOT_CARD)], "readings": {}}, HoldReason.NO_TARGET),
         (
             {"nodes": [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, model="A100")]},
-            Reason.NO_TARGET,
+            HoldReason.NO_TARGET,
         ),
     ],
 )
-def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Reason) -> None:
+def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: HoldReason) -> None:
     found = plan(a_picture(**changes))
 
     assert found.moves == ()
@@ -117,7 +117,7 @@ def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
     policy = replace(ACTIVE, owner_cooldown_s=60)
     left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
 
-    assert reasons(plan(a_picture(past=[left]), policy)) == {Reason.NO_TARGET}
+    assert reasons(plan(a_picture(past=[left]), policy)) == {HoldReason.NO_TARGET}
     assert len(plan(a_picture(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves)
 
 
@@ -125,14 +125,14 @@ def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -
     policy = replace(ACTIVE, max_in_flight=2)
     leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
 
-    assert reasons(plan(a_picture(past=[leaving]), policy)) == {Reason.NO_TARGET}
+    assert reasons(plan(a_picture(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
 
 
 def test_switched_off_it_plans_and_repels_nothing() -> None:
     found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
 
     assert (found.moves, found.repel) == ((), frozenset())
-    assert reasons(found) == {Reason.OFF}
+    assert reasons(found) == {HoldReason.OFF}
 
 
 def test_a_dry_run_decides_like_a_real_one() -> None:
@@ -146,7 +146,7 @@ def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
         nodes=[a_node("n1", *uuids)], occupants=[], readings={**readings, HOT_CARD: None}
     )
 
-    assert cards_to_repel(picture, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
+    assert cards_to_cordon(picture, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
 
 
 @pytest.mark.parametrize(
@@ -166,15 +166,15 @@ def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
     since = NOON - timedelta(minutes=since_minutes)
     picture = replace(a_picture(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
 
-    assert (HOT_CARD in cards_to_repel(picture, policy=ACTIVE, now=NOON)) is repelled
+    assert (HOT_CARD in cards_to_cordon(picture, policy=ACTIVE, now=NOON)) is repelled
 
 
 def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:
     picture = a_picture(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
     moving = replace(picture, past=[a_past_move(source=HOT_CARD, under_way=True)])
 
-    assert cards_to_repel(picture, policy=ACTIVE, now=NOON) == frozenset()
-    assert cards_to_repel(moving, policy=ACTIVE, now=NOON) == {HOT_CARD}
+    assert cards_to_cordon(picture, policy=ACTIVE, now=NOON) == frozenset()
+    assert cards_to_cordon(moving, policy=ACTIVE, now=NOON) == {HOT_CARD}
 
 
 def test_a_restarted_rebalancer_knows_from_its_record_which_cards_it_was_working_on() -> None:
@@ -201,22 +201,24 @@ def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
     ("changes", "reason"),
     [
         ({}, None),
-        ({"readings": {HOT_CARD: None}}, Reason.NOT_MEASURED),
-        ({"readings": {HOT_CARD: a_reading(0.6)}}, Reason.NO_GAIN),
-        ({"occupants": [an_occupant("pod-b")]}, Reason.NOT_KNOWN),
-        ({"heat": {COOL_CARD: Heat.HOT}}, Reason.NO_TARGET),
+        ({"readings": {HOT_CARD: None}}, HoldReason.NOT_MEASURED),
+        ({"readings": {HOT_CARD: a_reading(0.6)}}, HoldReason.NO_GAIN),
+        ({"occupants": [an_occupant("pod-b")]}, HoldReason.NOT_KNOWN),
+        ({"heat": {COOL_CARD: Heat.HOT}}, HoldReason.NO_TARGET),
         (
             {"occupants": [an_occupant("pod-a"), an_occupant("pod-b", ready=False)]},
-            Reason.REPLICAS_NOT_READY,
+            HoldReason.REPLICAS_NOT_READY,
         ),
-        ({"occupants": [an_occupant("pod-a", COOL_CARD, node="n2")]}, Reason.NOT_KNOWN),
+        ({"occupants": [an_occupant("pod-a", COOL_CARD, node="n2")]}, HoldReason.NOT_KNOWN),
     ],
 )
-def test_a_planned_move_is_looked_at_again(changes: dict[str, Any], reason: Reason | None) -> None:
+def test_a_planned_move_is_looked_at_again(
+    changes: dict[str, Any], reason: HoldReason | None
+) -> None:
     move = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
     changes = {"heat": {HOT_CARD: Heat.RELIEVING}, **changes}
 
-    held = revalidate(a_picture(**changes), move, policy=ACTIVE, now=NOON)
+    held = validate_move(a_picture(**changes), move, policy=ACTIVE, now=NOON)
 
     assert (held.reason if held else None) is reason
 
@@ -225,12 +227,12 @@ def test_a_planned_move_is_looked_at_again(changes: dict[str, Any], reason: Reas
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> Picture:
+def pictures(draw: st.DrawFn) -> DisruptionState:
     """Small clusters in any state of heat, trust, occupation and history."""
     nodes: list[NodeCards] = []
     readings: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
     heat: dict[str, Heat] = {HOT_CARD: Heat.COOL, COOL_CARD: Heat.COOL}
-    occupants: list[Occupant] = []
+    occupants: list[PlacedPod] = []
     for n in range(draw(st.integers(1, 3))):
         cards = [f"GPU-{n}-{c}" for c in range(draw(st.integers(1, 3)))]
         nodes.append(a_node(f"n{n}", *cards))
@@ -260,9 +262,9 @@ def pictures(draw: st.DrawFn) -> Picture:
     return a_picture(nodes=nodes, occupants=occupants, readings=readings, heat=heat, past=past)
 
 
-def policies() -> st.SearchStrategy[Policy]:
+def policies() -> st.SearchStrategy[RebalancerPolicy]:
     return st.builds(
-        Policy,
+        RebalancerPolicy,
         mode=st.sampled_from([Mode.ACTIVE, Mode.DRY_RUN]),
         max_in_flight=st.integers(1, 4),
         max_per_hour=st.integers(1, 6),
@@ -275,7 +277,9 @@ def policies() -> st.SearchStrategy[Policy]:
 
 @settings(max_examples=100, deadline=None)
 @given(pictures(), policies())
-def test_a_plan_never_exceeds_its_budgets(picture: Picture, policy: Policy) -> None:
+def test_a_plan_never_exceeds_its_budgets(
+    picture: DisruptionState, policy: RebalancerPolicy
+) -> None:
     moves = plan(picture, policy).moves
     hour = [it for it in picture.past if NOON - it.started_at < timedelta(hours=1)]
     under_way = [it for it in picture.past if it.under_way]
@@ -293,12 +297,12 @@ def test_a_plan_never_exceeds_its_budgets(picture: Picture, policy: Policy) -> N
 @settings(max_examples=100, deadline=None)
 @given(pictures(), policies())
 def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
-    picture: Picture, policy: Policy
+    picture: DisruptionState, policy: RebalancerPolicy
 ) -> None:
     for move in plan(picture, policy).moves:
-        assert picture.usage[move.target].trust is Trust.OK
+        assert picture.usage[move.target].trust is ReadingQuality.OK
         assert picture.heat[move.target].heat is Heat.COOL
-        assert picture.usage[move.source].trust is Trust.OK
+        assert picture.usage[move.source].trust is ReadingQuality.OK
         assert picture.heat[move.source].heat is Heat.HOT
         assert move.gain_points > 0
         reading = picture.usage[move.target].reading
@@ -308,7 +312,9 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
 
 @settings(max_examples=100, deadline=None)
 @given(pictures(), policies())
-def test_a_plan_never_overcommits_a_card(picture: Picture, policy: Policy) -> None:
+def test_a_plan_never_overcommits_a_card(
+    picture: DisruptionState, policy: RebalancerPolicy
+) -> None:
     taken: dict[CardUuid, int] = {}
     for move in plan(picture, policy).moves:
         taken[move.target] = taken.get(move.target, 0) + move.mib
@@ -322,7 +328,7 @@ def test_a_plan_never_overcommits_a_card(picture: Picture, policy: Policy) -> No
 @settings(max_examples=50, deadline=None)
 @given(pictures(), policies(), st.randoms())
 def test_the_same_picture_gives_the_same_plan_in_any_order(
-    picture: Picture, policy: Policy, order: Any
+    picture: DisruptionState, policy: RebalancerPolicy, order: Any
 ) -> None:
     pods = list(picture.pods.items())
     heat = list(picture.heat.items())
@@ -335,7 +341,7 @@ def test_the_same_picture_gives_the_same_plan_in_any_order(
 
 @settings(max_examples=100, deadline=None)
 @given(pictures(), policies())
-def test_what_is_unknown_never_moves(picture: Picture, policy: Policy) -> None:
+def test_what_is_unknown_never_moves(picture: DisruptionState, policy: RebalancerPolicy) -> None:
     unknown = {uuid: usage_of(uuid, None) for uuid in picture.usage}
 
     assert plan(replace(picture, usage=unknown), policy).moves == ()
@@ -343,7 +349,7 @@ def test_what_is_unknown_never_moves(picture: Picture, policy: Policy) -> None:
 
 def test_the_properties_see_plans_that_move_several_pods() -> None:
     """Guards the properties above: a generator of hopeless pictures would prove nothing."""
-    bold = Policy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
+    bold = RebalancerPolicy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
 
     seen = find(
         pictures(),
@@ -370,4 +376,4 @@ def test_two_cards_of_one_node_are_not_relieved_at_once() -> None:
     found = plan(a_picture(nodes=nodes, occupants=pods, readings={**hot, **cool, **gone}), bold)
 
     assert len(found.moves) == 1
-    assert Reason.NODE_BUSY in reasons(found)
+    assert HoldReason.NODE_BUSY in reasons(found)

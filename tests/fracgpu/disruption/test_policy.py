@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from fracgpu.disruption.policy import Mode, Policy, Tunable, tunables
+from fracgpu.disruption.policy import Mode, RebalancerPolicy, Tunable, tunables
 
 
 def test_the_defaults_are_right_and_change_nothing_in_the_cluster() -> None:
-    policy = Policy()
+    policy = RebalancerPolicy()
 
     assert policy.mistakes() == ()
     assert policy.mode is Mode.DRY_RUN
@@ -27,7 +27,7 @@ def test_every_figure_has_a_meaning_and_a_default_inside_its_range(
 @pytest.mark.parametrize("found", tunables(), ids=lambda it: it.name)
 def test_a_figure_outside_its_range_is_named(found: Tunable) -> None:
     change: dict[str, Any] = {found.name: found.high * 2 + 1}
-    above = replace(Policy(), **change)
+    above = replace(RebalancerPolicy(), **change)
 
     assert any(text.startswith(f"{found.name} is ") for text in above.mistakes())
 
@@ -48,6 +48,6 @@ def test_a_figure_outside_its_range_is_named(found: Tunable) -> None:
     ],
 )
 def test_figures_that_contradict_each_other_are_named(changes: dict[str, Any], named: str) -> None:
-    found = replace(Policy(), **changes).mistakes()
+    found = replace(RebalancerPolicy(), **changes).mistakes()
 
     assert any(text.startswith(named) for text in found), found

@@ -2,11 +2,11 @@
 
 import pytest
 
-from fracgpu.explain.answers import Home, Verdict
+from fracgpu.explain.answers import Home, PodVerdict
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-def test_only_a_pod_with_cards_or_a_place_for_it_is_well(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", PodVerdict)
+def test_only_a_pod_with_cards_or_a_place_for_it_is_well(verdict: PodVerdict) -> None:
     assert verdict.good == (verdict.value in ("runs", "fits"))
 
 

@@ -9,16 +9,16 @@ from hypothesis import given
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, Verdict
+from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
 from fracgpu.explain.explanation import describe_need, explain, shortages
 from fracgpu.k8s.node_affinity import Taint
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import holds_by_card
-from fracgpu.state.cluster_state import Site
-from fracgpu.state.snapshot import NodeLoads, Snapshot
+from fracgpu.state.allocation import allocations_by_card
+from fracgpu.state.cluster_state import NodeConstraints
+from fracgpu.state.snapshot import NodeInfo, Snapshot
 from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
@@ -48,7 +48,7 @@ def test_a_pod_that_fits_is_told_which_card_it_would_get() -> None:
 
     found = explain(a_waiting_pod(ONE_GIB), world)
 
-    assert found.verdict is Verdict.FITS
+    assert found.verdict is PodVerdict.FITS
     assert [card.chosen for card in only_node(found).cards] == [True, False]
 
 
@@ -127,29 +127,29 @@ def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
 @pytest.mark.parametrize(
     ("site", "text"),
     [
-        (Site(cordoned=True), "the node is cordoned"),
+        (NodeConstraints(cordoned=True), "the node is cordoned"),
         (
-            Site(taints=(Taint(key="team", value="a"),)),
+            NodeConstraints(taints=(Taint(key="team", value="a"),)),
             "taint team=a:NoSchedule that the pod does not tolerate",
         ),
-        (Site(short=("Insufficient cpu",)), "Insufficient cpu"),
+        (NodeConstraints(short=("Insufficient cpu",)), "Insufficient cpu"),
     ],
 )
-def test_a_closed_node_says_why_though_its_cards_would_do(site: Site, text: str) -> None:
+def test_a_closed_node_says_why_though_its_cards_would_do(site: NodeConstraints, text: str) -> None:
     world = Cluster().node("n", a_card("GPU-a"), site=site, schedulable=not site.cordoned).world()
 
     found = explain(a_waiting_pod(ONE_GIB), world)
 
-    assert found.verdict is Verdict.STUCK
+    assert found.verdict is PodVerdict.STUCK
     assert [it.text for it in only_node(found).objections] == [text]
     assert only_node(found).cards_fit
 
 
 def test_a_tolerated_taint_is_no_objection() -> None:
-    site = Site(taints=(Taint(key="team"),))
+    site = NodeConstraints(taints=(Taint(key="team"),))
     world = Cluster().node("n", a_card("GPU-a"), site=site).world()
 
-    assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), world).verdict is Verdict.FITS
+    assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), world).verdict is PodVerdict.FITS
 
 
 def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
@@ -186,7 +186,7 @@ def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
 
     found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
 
-    assert found.verdict is Verdict.STUCK
+    assert found.verdict is PodVerdict.STUCK
     assert "no gpu-mem" in found.blockers[0]
 
 
@@ -196,7 +196,7 @@ def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
 
     found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
 
-    assert found.verdict is Verdict.STUCK
+    assert found.verdict is PodVerdict.STUCK
     assert names.GRANTED in found.blockers[0]
     assert only_node(found).fits
 
@@ -207,7 +207,7 @@ def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> N
 
     found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
 
-    assert found.verdict is Verdict.STUCK
+    assert found.verdict is PodVerdict.STUCK
     assert "'default-scheduler'" in found.blockers[0]
     assert "team/quota" in found.blockers[1]
 
@@ -219,7 +219,7 @@ def test_a_pod_that_is_going_is_not_said_to_fit() -> None:
 
     found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
 
-    assert (found.verdict, found.blockers) == (Verdict.STUCK, ("it is being deleted",))
+    assert (found.verdict, found.blockers) == (PodVerdict.STUCK, ("it is being deleted",))
 
 
 def test_a_running_pod_says_which_cards_and_since_when() -> None:
@@ -227,7 +227,7 @@ def test_a_running_pod_says_which_cards_and_since_when() -> None:
 
     found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), world)
 
-    assert (found.verdict, found.on_node, found.since) == (Verdict.RUNS, "n", NOON)
+    assert (found.verdict, found.on_node, found.since) == (PodVerdict.RUNS, "n", NOON)
     assert [(it.uuid, it.index, it.mib) for it in found.held] == [("GPU-a", 3, 1024)]
 
 
@@ -244,7 +244,7 @@ def test_a_pod_bound_without_cards_is_stuck_for_good() -> None:
 
     found = explain(bound(a_waiting_pod(ONE_GIB), "n", None), world)
 
-    assert found.verdict is Verdict.STUCK
+    assert found.verdict is PodVerdict.STUCK
     assert names.ASSIGNMENT in found.blockers[0]
 
 
@@ -254,11 +254,11 @@ def test_an_ended_pod_neither_fits_nor_runs() -> None:
 
     found = explain(replace(subject, view=ended), Cluster().world())
 
-    assert found.verdict is Verdict.ENDED
+    assert found.verdict is PodVerdict.ENDED
 
 
 def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
-    assert explain(a_waiting_pod(None), Cluster().world()).verdict is Verdict.ASKS_NOTHING
+    assert explain(a_waiting_pod(None), Cluster().world()).verdict is PodVerdict.ASKS_NOTHING
 
 
 def test_what_was_not_judged_is_said() -> None:
@@ -279,7 +279,7 @@ def test_a_need_is_described_with_its_numbers() -> None:
 
 
 @given(small_nodes(), small_needs())
-def test_an_explanation_never_disagrees_with_the_placement(loads: NodeLoads, need: PodNeed) -> None:
+def test_an_explanation_never_disagrees_with_the_placement(loads: NodeInfo, need: PodNeed) -> None:
     pods = {}
     for uuid, load in loads.cards.items():
         for uid in load.pods:
@@ -297,7 +297,7 @@ def test_an_explanation_never_disagrees_with_the_placement(loads: NodeLoads, nee
     if isinstance(real, Placement):
         taken = {CardUuid(part.card) for it in real.assignment.values() for part in it}
         assert {card.uuid for card in node.cards if card.chosen} == taken
-        assert holds_by_card(real.assignment, ()).keys() == taken
+        assert allocations_by_card(real.assignment, ()).keys() == taken
     else:
         assert node.reason == real.text
         blamed = {card.uuid for card in node.cards if card.reason.startswith("too ")}
@@ -305,11 +305,13 @@ def test_an_explanation_never_disagrees_with_the_placement(loads: NodeLoads, nee
 
 
 def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
-    node = NodeCards(node="n", host=Host(cpu_milli=8000, memory_mib=1000, pods=3))
-    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+    node = NodeCards(node="n", host=HostResources(cpu_milli=8000, memory_mib=1000, pods=3))
+    asked = HostResources(cpu_milli=3000, memory_mib=10, pods=1)
 
-    roomy = shortages(node, asked=asked, taken=Host(cpu_milli=5000, memory_mib=990, pods=2))
-    full = shortages(node, asked=asked, taken=Host(cpu_milli=5001, memory_mib=991, pods=3))
+    roomy = shortages(
+        node, asked=asked, taken=HostResources(cpu_milli=5000, memory_mib=990, pods=2)
+    )
+    full = shortages(node, asked=asked, taken=HostResources(cpu_milli=5001, memory_mib=991, pods=3))
 
     assert roomy == ()
     assert full == (
@@ -320,7 +322,7 @@ def test_what_a_node_lacks_besides_cards_is_told_in_numbers() -> None:
 
 
 def test_a_node_that_does_not_say_what_it_has_is_not_blamed() -> None:
-    asked = Host(cpu_milli=3000, memory_mib=10, pods=1)
+    asked = HostResources(cpu_milli=3000, memory_mib=10, pods=1)
 
     assert shortages(NodeCards(node="n"), asked=asked, taken=asked) == ()
 

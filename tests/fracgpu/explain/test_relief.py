@@ -2,18 +2,18 @@
 
 from datetime import timedelta
 
-from fracgpu.explain.answers import RemedyKind
+from fracgpu.explain.answers import SuggestionKind
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import lapsing_cordons, leaving_pods, opened_nodes
 from fracgpu.request.need import PodNeed
-from fracgpu.state.cluster_state import Site, Subject, World
+from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from tests.support.core import a_card, a_need, a_pod_need
 from tests.support.explaining import NOON, Cluster, a_waiting_pod
 
 LARGE = a_pod_need(a_need(20_000))
 
 
-def sites(world: World) -> tuple:  # type: ignore[type-arg]
+def sites(world: ClusterState) -> tuple:  # type: ignore[type-arg]
     return tuple(world.snapshot.nodes.values())
 
 
@@ -26,7 +26,7 @@ def test_the_first_cordon_that_is_enough_is_told_with_its_time() -> None:
 
     (remedy,) = lapsing_cordons(LARGE, sites(world))
 
-    assert (remedy.kind, remedy.home.node) == (RemedyKind.CORDON_ENDS, "n")
+    assert (remedy.kind, remedy.home.node) == (SuggestionKind.CORDON_ENDS, "n")
     assert remedy.at == NOON + timedelta(seconds=60)
     assert "when the cordon lapses at 12:01:00 UTC" in remedy.text
 
@@ -100,8 +100,8 @@ def test_nobody_is_asked_to_go_from_a_card_that_would_not_do_anyway() -> None:
 
 
 def test_a_closed_node_with_the_cards_is_named_with_the_command() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), site=Site(cordoned=True)).world()
-    subject: Subject = a_waiting_pod(LARGE)
+    world = Cluster().node("n", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
+    subject: ExplainedPod = a_waiting_pod(LARGE)
 
     (remedy,) = opened_nodes(explain(subject, world))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.k8s.container import ContainerKind, ContainerSpec, effective
+from fracgpu.k8s.container import ContainerKind, ContainerSpec, pod_resource_sum
 
 APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECAR
 
@@ -50,7 +50,7 @@ pods = st.lists(st.tuples(kinds, st.integers(0, 100)), max_size=8)
 def test_what_a_pod_needs_at_its_peak(
     containers: list[tuple[ContainerKind, int]], wanted: int
 ) -> None:
-    assert effective(containers) == wanted
+    assert pod_resource_sum(containers) == wanted
 
 
 @given(pods)
@@ -59,7 +59,7 @@ def test_the_rule_equals_running_the_pod_through_time(
 ) -> None:
     in_spec_order = sorted(containers, key=lambda it: it[0] is APP)
 
-    assert effective(in_spec_order) == peak_over_time(in_spec_order)
+    assert pod_resource_sum(in_spec_order) == peak_over_time(in_spec_order)
 
 
 @given(pods, st.permutations(range(8)))
@@ -71,16 +71,18 @@ def test_the_place_of_app_containers_among_the_others_does_not_matter(
     for place, it in zip(order, (it for it in containers if it[0] is APP), strict=False):
         mixed.insert(place, it)
 
-    assert effective(mixed) == effective([*others, *(it for it in containers if it[0] is APP)])
+    assert pod_resource_sum(mixed) == pod_resource_sum(
+        [*others, *(it for it in containers if it[0] is APP)]
+    )
 
 
 @given(pods, kinds, st.integers(0, 100))
 def test_one_more_container_never_needs_less(
     containers: list[tuple[ContainerKind, int]], kind: ContainerKind, amount: int
 ) -> None:
-    more = effective([*containers, (kind, amount)])
+    more = pod_resource_sum([*containers, (kind, amount)])
 
-    assert effective(containers) <= more <= effective(containers) + amount
+    assert pod_resource_sum(containers) <= more <= pod_resource_sum(containers) + amount
 
 
 def test_a_container_without_limits_has_none() -> None:

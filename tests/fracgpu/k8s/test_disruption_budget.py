@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.disruption_budget import Subject, read_budget, violations
+from fracgpu.k8s.disruption_budget import BudgetedPod, read_budget, violations
 
 
 def a_budget(allowed: int = 1, **selector: Any) -> bytes:
@@ -19,8 +19,8 @@ def a_budget(allowed: int = 1, **selector: Any) -> bytes:
     ).encode()
 
 
-def a_subject(name: str = "p", namespace: str = "default", **labels: str) -> Subject:
-    return Subject(namespace=namespace, name=name, labels=labels)
+def a_subject(name: str = "p", namespace: str = "default", **labels: str) -> BudgetedPod:
+    return BudgetedPod(namespace=namespace, name=name, labels=labels)
 
 
 def test_more_victims_than_a_budget_allows_break_it() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.node_affinity import Taint, read_rules, read_taints
+from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
 
 A100 = {"zone": "a", "gpu": "A100", "count": "8"}
 
 
 def rules_of(**spec: Any) -> Any:
-    return read_rules(json.dumps({"spec": spec}).encode())
+    return node_affinity_of(json.dumps({"spec": spec}).encode())
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -129,13 +129,13 @@ def test_taints_that_only_advise_are_not_read() -> None:
         }
     }
 
-    assert read_taints(json.dumps(node).encode()) == (
+    assert taints_of(json.dumps(node).encode()) == (
         Taint(key="a"),
         Taint(key="c", value="x", effect="NoExecute"),
     )
 
 
-@pytest.mark.parametrize("read", [read_rules, read_taints])
+@pytest.mark.parametrize("read", [node_affinity_of, taints_of])
 def test_what_is_no_object_is_refused(read: Any) -> None:
     with pytest.raises(WireError):
         read(b"[]")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.quantity import cpu_milli, memory_mib
-from fracgpu.k8s.resources import NO_HOST, Host, host_of, requested
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, node_allocatable, pod_requests
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_any_text_is_an_amount_or_nothing(text: str) -> None:
 
 
 def test_a_nodes_allocatable_is_read() -> None:
-    assert host_of({"cpu": "64", "memory": "256Gi", "pods": "110"}) == Host(
+    assert node_allocatable({"cpu": "64", "memory": "256Gi", "pods": "110"}) == HostResources(
         cpu_milli=64_000, memory_mib=262_144, pods=110
     )
-    assert host_of({}) == NO_HOST
+    assert node_allocatable({}) == NO_HOST_RESOURCES
 
 
 def test_a_limit_stands_in_for_a_request() -> None:
     app = ContainerSpec(name="a", limits={"cpu": "2", "memory": "1Gi"}, requests={"cpu": "1"})
     init = ContainerSpec(name="i", kind=ContainerKind.INIT, requests={"memory": "3Gi"})
 
-    assert requested((init, app)) == Host(cpu_milli=1000, memory_mib=3072, pods=1)
+    assert pod_requests((init, app)) == HostResources(cpu_milli=1000, memory_mib=3072, pods=1)

@@ -1,11 +1,11 @@
 """A policy prefers cards, and the ledger has the last word."""
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.card_choice import CardChooser, choose_cards
 from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
 from tests.scheduler.world import World
 
@@ -16,7 +16,7 @@ class Prefers:
     def __init__(self, *cards: str) -> None:
         self.cards = frozenset(CardUuid(it) for it in cards)
 
-    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid] | None:
+    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
         return self.cards or None
 
 
@@ -24,7 +24,7 @@ def need(mib: int, *, strategy: Strategy | None = None) -> PodNeed:
     return PodNeed(containers=(ContainerNeed(name="c", mib=Mib(mib)),), strategy=strategy)
 
 
-def loads(world: World) -> NodeLoads:
+def loads(world: World) -> NodeInfo:
     found = world.ledger.node("n", now=world.clock.now())
     assert found is not None
     return found
@@ -43,7 +43,7 @@ def chosen(asked: PodNeed, chooser: CardChooser, *, held_on_second: int = 0) -> 
     answer = choose_cards(
         loads(world),
         asked,
-        Host(),
+        HostResources(),
         strategy=Strategy.PACK,
         choosers={Strategy.PACK: chooser},
     )
@@ -73,7 +73,7 @@ def test_where_nothing_fits_each_card_says_why() -> None:
     answer = choose_cards(
         loads(World(cards=2)),
         need(30_000),
-        Host(),
+        HostResources(),
         strategy=Strategy.PACK,
         choosers={Strategy.PACK: Prefers("GPU-n-1")},
     )

@@ -13,19 +13,19 @@ from fracgpu.cards.card import Card, CardUuid, Cordon, Health, NodeCards
 from fracgpu.placement.fit_index import (
     FITS,
     OBSTACLES,
+    FitIndex,
     Obstacle,
-    Survey,
     may_preempt,
     obstacle,
     refusal,
 )
-from fracgpu.placement.node_matrix import Board
-from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy, Topology
-from fracgpu.state.allocation import Hold, PodRecord, Slice
+from fracgpu.state.allocation import CardAllocation, PodRecord, Slice
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import PodHolds
+from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import GRANULE_MIB, a_need, a_pod_need, a_record, kinds, on, small_mib
@@ -98,12 +98,12 @@ def needs(draw: st.DrawFn) -> PodNeed:
 
 
 @st.composite
-def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, Hold]:
+def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, CardAllocation]:
     if not node.cards:
         return {}
     uuids = st.sampled_from([it.uuid for it in node.cards])
     hold = st.builds(
-        Hold,
+        CardAllocation,
         mib=small_mib.map(Mib),
         cores=st.sampled_from([0, 30, 60]),
         slots=st.sampled_from([1, 1, 2]),
@@ -111,7 +111,7 @@ def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, Hold]:
     return draw(st.dictionaries(uuids, hold, max_size=2))
 
 
-def assert_agrees(survey: Survey, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
+def assert_agrees(survey: FitIndex, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
     answers = survey.ask(need, strategy=strategy, now=NOON)
     for name in ledger.nodes:
         loads = ledger.node(name, now=NOON)
@@ -136,28 +136,28 @@ def test_the_sweep_equals_the_search_whatever_happens_in_between(
     data: st.DataObject, strategy: Strategy
 ) -> None:
     ledger = Ledger()
-    survey = Survey(Board(ledger))
+    survey = FitIndex(NodeMatrix(ledger))
     asked = data.draw(st.lists(needs(), min_size=1, max_size=2))
     for step in range(data.draw(st.integers(1, 3))):
         node = data.draw(nodes(data.draw(st.sampled_from(NAMES))))
         ledger.set_node(node)
         held = data.draw(holds(node))
-        ledger.observe(PodHolds(pod_uid=f"p{step}", node=node.node, holds=held))
+        ledger.observe(PodAllocation(pod_uid=f"p{step}", node=node.node, holds=held))
         if data.draw(st.booleans()):
             ledger.remove_node(data.draw(st.sampled_from(NAMES)))
         for need in asked:
             assert_agrees(survey, ledger, need, strategy)
 
 
-def a_world(count: int = 1, mib: int = 800) -> tuple[Ledger, Survey]:
+def a_world(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
     ledger = Ledger()
     for n in range(count):
         card = Card(uuid=CardUuid(f"GPU-{n}"), index=0, model="A", total_mib=Mib(mib))
         ledger.set_node(NodeCards(node=f"n{n}", cards=(card,)))
-    return ledger, Survey(Board(ledger))
+    return ledger, FitIndex(NodeMatrix(ledger))
 
 
-def verdict(survey: Survey, mib: int, node: str = "n0", *, late: bool = False) -> int:
+def verdict(survey: FitIndex, mib: int, node: str = "n0", *, late: bool = False) -> int:
     answers = survey.ask(
         a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
     )
@@ -218,7 +218,9 @@ def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> 
     survey.ask(need, strategy=strategy, now=NOON)
     moment = survey.board.now
 
-    ledger.observe(PodHolds(pod_uid="p", node="n3", holds={CardUuid("GPU-3"): Hold(mib=Mib(1))}))
+    ledger.observe(
+        PodAllocation(pod_uid="p", node="n3", holds={CardUuid("GPU-3"): CardAllocation(mib=Mib(1))})
+    )
     survey.ask(need, strategy=strategy, now=NOON)
 
     assert survey.board.changed_since(moment).tolist() == survey.board.rows_of(["n3"]).tolist()
@@ -238,16 +240,16 @@ def test_one_more_container_is_searched_node_by_node() -> None:
     assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_one_of_six_obstacles(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", FitReason)
+def test_every_reason_is_one_of_six_obstacles(reason: FitReason) -> None:
     assert len(Obstacle) == 6
     assert reason in OBSTACLES
     assert obstacle([None, reason]) is OBSTACLES[reason]
 
 
 def test_of_several_reasons_the_one_nearest_to_a_yes_is_said() -> None:
-    assert obstacle([Reason.UNHEALTHY, Reason.TOO_LITTLE_FREE, None]) is Obstacle.MEMORY
-    assert obstacle([Reason.TOO_FEW_CARDS, Reason.WRONG_MODEL]) is Obstacle.TOGETHER
+    assert obstacle([FitReason.UNHEALTHY, FitReason.TOO_LITTLE_FREE, None]) is Obstacle.MEMORY
+    assert obstacle([FitReason.TOO_FEW_CARDS, FitReason.WRONG_MODEL]) is Obstacle.TOGETHER
 
 
 def test_the_commonest_obstacle_is_said_first() -> None:

@@ -3,20 +3,28 @@
 from dataclasses import replace
 
 from fracgpu.cards.card import CardUuid, Health, NodeCards
-from fracgpu.placement.node_matrix import ABSENT, CORDONED, EMPTY, UNHEALTHY, UNSEEN, USABLE, Board
-from fracgpu.state.allocation import Hold
+from fracgpu.placement.node_matrix import (
+    ABSENT,
+    CORDONED,
+    EMPTY,
+    UNHEALTHY,
+    UNSEEN,
+    USABLE,
+    NodeMatrix,
+)
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import PodHolds
+from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.core import a_card
 
 
-def a_board(*nodes: NodeCards) -> tuple[Ledger, Board]:
+def a_board(*nodes: NodeCards) -> tuple[Ledger, NodeMatrix]:
     ledger = Ledger()
     for node in nodes:
         ledger.set_node(node)
-    board = Board(ledger)
+    board = NodeMatrix(ledger)
     board.refresh(now=NOON)
     return ledger, board
 
@@ -25,7 +33,9 @@ def test_what_is_free_of_each_card_stands_in_its_column() -> None:
     cards = (a_card("GPU-b", index=1, mib=800), a_card("GPU-a", index=0, mib=400))
     ledger, board = a_board(NodeCards(node="n", cards=cards))
     ledger.observe(
-        PodHolds(pod_uid="p", node="n", holds={CardUuid("GPU-b"): Hold(mib=Mib(300), cores=20)})
+        PodAllocation(
+            pod_uid="p", node="n", holds={CardUuid("GPU-b"): CardAllocation(mib=Mib(300), cores=20)}
+        )
     )
     board.refresh(now=NOON)
     (row,) = board.rows_of(["n"]).tolist()

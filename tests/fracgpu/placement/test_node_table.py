@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.placement.node_matrix import NodeFree, NodeTable, Want
+from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
 from tests.fracgpu.placement.policies.least_waste.wants import (
     HALF,
     MODELS,
@@ -13,8 +13,8 @@ from tests.fracgpu.placement.policies.least_waste.wants import (
 )
 
 
-def table(*nodes: NodeFree) -> NodeTable:
-    made = NodeTable(MODELS)
+def table(*nodes: FreeResources) -> FreeResourceTable:
+    made = FreeResourceTable(MODELS)
     for it in nodes:
         made.put(made.add(), it)
     return made
@@ -25,18 +25,18 @@ def test_a_pod_has_room_where_cpu_memory_and_model_suit_it() -> None:
 
     assert nodes.roomy(WHOLE).tolist() == [0, 2]
     assert nodes.roomy(PICKY).tolist() == [0]
-    assert nodes.roomy(Want(memory_mib=2_000_000)).tolist() == []
+    assert nodes.roomy(Demand(memory_mib=2_000_000)).tolist() == []
 
 
 def test_a_pod_without_cards_goes_to_every_model() -> None:
-    assert table(node(1000), node(1000, model="T4")).roomy(Want(cpu_milli=1)).tolist() == [0, 1]
+    assert table(node(1000), node(1000, model="T4")).roomy(Demand(cpu_milli=1)).tolist() == [0, 1]
 
 
 def test_a_dropped_node_takes_no_pod_and_its_row_is_used_again() -> None:
     nodes = table(node(1000), node(1000))
     nodes.drop(0)
 
-    assert nodes.roomy(Want()).tolist() == [1]
+    assert nodes.roomy(Demand()).tolist() == [1]
     assert nodes.add() == 0
 
 
@@ -55,7 +55,7 @@ def test_a_model_learnt_later_leaves_the_others_as_they_were() -> None:
     nodes.put(nodes.add(), node(1000, model="L40"))
 
     assert nodes.roomy(PICKY).tolist() == [0]
-    assert nodes.roomy(Want(cards=1, share_milli=1, models=frozenset({"L40"}))).tolist() == [1]
+    assert nodes.roomy(Demand(cards=1, share_milli=1, models=frozenset({"L40"}))).tolist() == [1]
 
 
 def test_the_tightest_cards_are_taken_lower_numbers_first() -> None:
@@ -78,9 +78,9 @@ def test_cards_that_cannot_be_are_refused(cards: tuple[int, ...]) -> None:
 
 
 def test_a_node_has_its_cards_also_while_they_are_full() -> None:
-    table = NodeTable(["A"])
+    table = FreeResourceTable(["A"])
     row = table.add()
-    table.put(row, NodeFree(model="A", cpu_milli=0, memory_mib=0, card_milli=(0, 500, 1000)))
+    table.put(row, FreeResources(model="A", cpu_milli=0, memory_mib=0, card_milli=(0, 500, 1000)))
     assert table.cards_there[row] == 3
 
     table.drop(row)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Health
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.placement.outcome import NoPlacement, Placement, Reason
+from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import place, score_0_to_10
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Assignment, Hold, Slice, holds_by_card
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.allocation import Assignment, CardAllocation, Slice, allocations_by_card
+from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
@@ -30,7 +30,7 @@ from tests.support.core import (
 
 
 def answer(
-    loads: NodeLoads,
+    loads: NodeInfo,
     need: PodNeed,
     *,
     strategy: Strategy = Strategy.PACK,
@@ -39,14 +39,14 @@ def answer(
     return place(loads, need, strategy=strategy, exclude=exclude)
 
 
-def placed(loads: NodeLoads, need: PodNeed, *, strategy: Strategy = Strategy.PACK) -> Assignment:
+def placed(loads: NodeInfo, need: PodNeed, *, strategy: Strategy = Strategy.PACK) -> Assignment:
     found = answer(loads, need, strategy=strategy)
     assert isinstance(found, Placement)
     return found.assignment
 
 
 def refused(
-    loads: NodeLoads, need: PodNeed, *, exclude: frozenset[CardUuid] = frozenset()
+    loads: NodeInfo, need: PodNeed, *, exclude: frozenset[CardUuid] = frozenset()
 ) -> NoPlacement:
     found = answer(loads, need, exclude=exclude)
     assert isinstance(found, NoPlacement)
@@ -87,7 +87,7 @@ def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
 
     no = refused(loads, a_pod_need(a_need(16_000)))
 
-    assert set(no.refusals.values()) == {Reason.TOO_LITTLE_FREE}
+    assert set(no.refusals.values()) == {FitReason.TOO_LITTLE_FREE}
     assert no.text == "2 of 2 cards: too little free memory"
 
 
@@ -102,7 +102,7 @@ def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
 
     no = refused(loads, a_pod_need(a_need(100, cards=2)))
 
-    assert no.whole is Reason.TOO_FEW_CARDS
+    assert no.whole is FitReason.TOO_FEW_CARDS
     assert no.text == "too few cards (1 of 2 cards: too little free memory)"
 
 
@@ -112,12 +112,12 @@ def test_compute_is_a_dimension_of_its_own() -> None:
     assert placed(loads, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
     no = refused(some_loads(*TWO_CARDS[:1], held={"GPU-a": a_hold(1, cores=80)}),
                  a_pod_need(a_need(1, cores=30)))  # fmt: skip
-    assert no.refusals == {"GPU-a": Reason.TOO_FEW_CORES}
+    assert no.refusals == {"GPU-a": FitReason.TOO_FEW_CORES}
 
 
 def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
     few = replace(TWO_CARDS[0], slots=2)
-    loads = some_loads(few, held={"GPU-a": Hold(mib=Mib(80), slots=2)})
+    loads = some_loads(few, held={"GPU-a": CardAllocation(mib=Mib(80), slots=2)})
 
     assert refused(loads, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
     assert placed(some_loads(few, held={"GPU-a": a_hold(80)}), a_pod_need(a_need(80)))
@@ -131,7 +131,7 @@ def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
         **on("GPU-a", 80, container="a"),
         **on("GPU-b", 80, container="b"),
     }
-    assert refused(some_loads(one), apart).whole is Reason.CONTAINERS_CLASH
+    assert refused(some_loads(one), apart).whole is FitReason.CONTAINERS_CLASH
 
 
 def test_each_card_has_its_own_reason() -> None:
@@ -148,11 +148,11 @@ def test_each_card_has_its_own_reason() -> None:
     no = refused(loads, need, exclude=frozenset({CardUuid("GPU-excluded")}))
 
     assert no.refusals == {
-        "GPU-sick": Reason.UNHEALTHY,
-        "GPU-cordoned": Reason.CORDONED,
-        "GPU-excluded": Reason.CORDONED,
-        "GPU-other": Reason.WRONG_MODEL,
-        "GPU-full": Reason.TOO_LITTLE_FREE,
+        "GPU-sick": FitReason.UNHEALTHY,
+        "GPU-cordoned": FitReason.CORDONED,
+        "GPU-excluded": FitReason.CORDONED,
+        "GPU-other": FitReason.WRONG_MODEL,
+        "GPU-full": FitReason.TOO_LITTLE_FREE,
     }
     assert no.text == (
         "2 of 5 cards: set aside by the rebalancer; 1 of 5: another model than asked for; "
@@ -163,13 +163,13 @@ def test_each_card_has_its_own_reason() -> None:
 @pytest.mark.parametrize(
     ("loads", "reason"),
     [
-        (some_loads(a_card("GPU-a"), shared=False), Reason.NOT_SHARED),
-        (some_loads(a_card("GPU-a"), schedulable=False), Reason.UNSCHEDULABLE),
-        (some_loads(), Reason.NO_INVENTORY),
+        (some_loads(a_card("GPU-a"), shared=False), FitReason.NOT_SHARED),
+        (some_loads(a_card("GPU-a"), schedulable=False), FitReason.UNSCHEDULABLE),
+        (some_loads(), FitReason.NO_INVENTORY),
     ],
-    ids=lambda it: it.name if isinstance(it, Reason) else "",
+    ids=lambda it: it.name if isinstance(it, FitReason) else "",
 )
-def test_a_node_may_refuse_as_a_whole(loads: NodeLoads, reason: Reason) -> None:
+def test_a_node_may_refuse_as_a_whole(loads: NodeInfo, reason: FitReason) -> None:
     no = refused(loads, a_pod_need(a_need(8)))
 
     assert (no.whole, no.text) == (reason, reason.value)
@@ -182,7 +182,7 @@ def test_a_share_goes_only_on_a_card_of_the_size_it_was_granted_for(kind: Contai
     need = a_pod_need(half)
 
     assert placed(some_loads(large, granted), need) == on("GPU-granted", 12_000)
-    assert refused(some_loads(large), need).refusals == {"GPU-large": Reason.WRONG_CLASS}
+    assert refused(some_loads(large), need).refusals == {"GPU-large": FitReason.WRONG_CLASS}
 
 
 def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
@@ -196,7 +196,7 @@ def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
 def test_containers_that_fit_only_one_by_one_clash() -> None:
     need = a_pod_need(a_need(20_000, name="one"), a_need(20_000, name="two"))
 
-    assert refused(some_loads(a_card("GPU-a")), need).whole is Reason.CONTAINERS_CLASH
+    assert refused(some_loads(a_card("GPU-a")), need).whole is FitReason.CONTAINERS_CLASH
     assert set(placed(some_loads(*TWO_CARDS), need)) == {"one", "two"}
 
 
@@ -209,8 +209,8 @@ def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
     need = a_pod_need(*(a_need(mib, name=f"c{n}") for n, mib in enumerate(sizes)))
 
     assert refused(some_loads(*cards), need).whole in (
-        Reason.TOO_MANY_TRIES,
-        Reason.CONTAINERS_CLASH,
+        FitReason.TOO_MANY_TRIES,
+        FitReason.CONTAINERS_CLASH,
     )
 
 
@@ -228,7 +228,7 @@ def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
 # -- promises --------------------------------------------------------------------------------------
 
 
-def fits(loads: NodeLoads, need: PodNeed, assignment: Assignment) -> bool:
+def fits(loads: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
     """The plain definition: each container has what it asked, and no card is over-full."""
     specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
     for container in need.containers:
@@ -242,12 +242,12 @@ def fits(loads: NodeLoads, need: PodNeed, assignment: Assignment) -> bool:
         load.held_mib + hold.mib <= load.card.capacity_mib
         and load.held_slots + hold.slots <= load.card.slots
         and load.held_cores + hold.cores <= FULL_CORES
-        for uuid, hold in holds_by_card(assignment, specs).items()
+        for uuid, hold in allocations_by_card(assignment, specs).items()
         for load in [loads.cards[uuid]]
     )
 
 
-def any_assignment(loads: NodeLoads, need: PodNeed) -> bool:
+def any_assignment(loads: NodeInfo, need: PodNeed) -> bool:
     """Try everything."""
     choices = [
         [
@@ -265,7 +265,7 @@ def any_assignment(loads: NodeLoads, need: PodNeed) -> bool:
 @settings(max_examples=300)
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_an_assignment_is_found_whenever_there_is_one(
-    loads: NodeLoads, need: PodNeed, strategy: Strategy
+    loads: NodeInfo, need: PodNeed, strategy: Strategy
 ) -> None:
     found = answer(loads, need, strategy=strategy)
 
@@ -293,7 +293,7 @@ def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None
 
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_the_same_input_gives_the_same_answer(
-    loads: NodeLoads, need: PodNeed, strategy: Strategy
+    loads: NodeInfo, need: PodNeed, strategy: Strategy
 ) -> None:
     backwards = replace(loads, cards=dict(reversed(list(loads.cards.items()))))
 
@@ -306,7 +306,7 @@ def test_the_same_input_gives_the_same_answer(
 
 
 @given(small_nodes(), small_needs())
-def test_every_no_has_a_reason(loads: NodeLoads, need: PodNeed) -> None:
+def test_every_no_has_a_reason(loads: NodeInfo, need: PodNeed) -> None:
     found = answer(loads, need)
 
     if isinstance(found, NoPlacement):
@@ -315,7 +315,7 @@ def test_every_no_has_a_reason(loads: NodeLoads, need: PodNeed) -> None:
 
 
 @given(small_nodes(), small_mib)
-def test_an_excluded_card_is_never_chosen(loads: NodeLoads, mib: int) -> None:
+def test_an_excluded_card_is_never_chosen(loads: NodeInfo, mib: int) -> None:
     out = next(iter(loads.cards))
     found = answer(loads, a_pod_need(a_need(mib)), exclude=frozenset({out}))
 

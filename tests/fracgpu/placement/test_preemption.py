@@ -8,48 +8,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import Card, CardUuid, Health, NodeCards
-from fracgpu.k8s.disruption_budget import Budget, Subject
-from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.k8s.disruption_budget import BudgetedPod, PodDisruptionBudget
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
-from fracgpu.placement.preemption import Occupant, Room, Victims, choose_victims
+from fracgpu.placement.preemption import PotentialVictim, PreemptionTarget, Victims, choose_victims
 from fracgpu.request.need import PodNeed, Strategy
-from fracgpu.state.allocation import Hold
-from fracgpu.state.snapshot import NodeLoads, PodHolds, node_loads
+from fracgpu.state.allocation import CardAllocation
+from fracgpu.state.snapshot import NodeInfo, PodAllocation, build_node_info
 from fracgpu.units import Mib
 from tests.support.core import a_card, a_need, a_pod_need
 
-ONE_EACH = Host(cpu_milli=1000, memory_mib=1, pods=1)
+ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
 
 
-def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> Occupant:
-    return Occupant(
+def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> PotentialVictim:
+    return PotentialVictim(
         uid=uid,
-        subject=Subject(namespace="default", name=uid, labels={"app": app}),
+        subject=BudgetedPod(namespace="default", name=uid, labels={"app": app}),
         priority=priority,
         host=ONE_EACH,
-        holds={CardUuid(card): Hold(mib=Mib(mib)) for card, mib in mib_on.items()},
+        holds={CardUuid(card): CardAllocation(mib=Mib(mib)) for card, mib in mib_on.items()},
     )
 
 
-def loads_of(cards: Sequence[Card], pods: Sequence[Occupant]) -> NodeLoads:
-    held = [PodHolds(pod_uid=it.uid, node="n", holds=it.holds) for it in pods]
-    return node_loads(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
+def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo:
+    held = [PodAllocation(pod_uid=it.uid, node="n", holds=it.holds) for it in pods]
+    return build_node_info(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
 
 
 def chosen(  # noqa: PLR0913 - what a test says of the world
     need: PodNeed,
-    pods: Sequence[Occupant],
+    pods: Sequence[PotentialVictim],
     *,
     cards: Sequence[Card] = (),
-    budgets: Sequence[Budget] = (),
-    missing: Host = NO_HOST,
+    budgets: Sequence[PodDisruptionBudget] = (),
+    missing: HostResources = NO_HOST_RESOURCES,
     proposed: frozenset[str] = frozenset(),
     below: int = 100,
 ) -> Victims | None:
     here = cards or [a_card(name, mib=800, index=n) for n, name in enumerate("ab")]
     return choose_victims(
-        Room(loads=loads_of(here, pods), missing=missing),
+        PreemptionTarget(loads=loads_of(here, pods), missing=missing),
         need,
         [it for it in pods if it.priority < below],
         strategy=Strategy.PACK,
@@ -102,7 +102,9 @@ def test_two_unimportant_ones_go_before_an_important_one() -> None:
 
 
 def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() -> None:
-    budget = Budget(namespace="default", name="b", allowed=0, labels={"app": "guarded"})
+    budget = PodDisruptionBudget(
+        namespace="default", name="b", allowed=0, labels={"app": "guarded"}
+    )
     guarded = an_occupant("guarded", app="guarded", a=800)
     other = an_occupant("other", priority=5, b=800)
     need = a_pod_need(a_need(800))
@@ -139,26 +141,29 @@ def test_several_containers_get_what_they_need_and_no_victim_is_in_vain() -> Non
 
 def test_where_a_card_is_free_but_the_host_is_full_kube_schedulers_choice_goes_first() -> None:
     pods = [an_occupant("p", a=10), an_occupant("q", a=10)]
-    missing = Host(cpu_milli=500)
+    missing = HostResources(cpu_milli=500)
 
     found = chosen(a_pod_need(a_need(100)), pods, missing=missing, proposed=frozenset({"q"}))
     assert uids(found) == {"q"}
-    assert chosen(a_pod_need(a_need(100)), pods, missing=Host(cpu_milli=9000)) is None
+    assert chosen(a_pod_need(a_need(100)), pods, missing=HostResources(cpu_milli=9000)) is None
 
 
 def test_host_and_card_are_freed_together() -> None:
     pods = [an_occupant("p", a=800), an_occupant("q"), an_occupant("boss", priority=100, b=800)]
 
     found = chosen(
-        a_pod_need(a_need(800)), pods, missing=Host(cpu_milli=1500), proposed=frozenset({"q"})
+        a_pod_need(a_need(800)),
+        pods,
+        missing=HostResources(cpu_milli=1500),
+        proposed=frozenset({"q"}),
     )
     assert uids(found) == {"p", "q"}
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Card], list[Occupant]]:
+def worlds(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
     cards = [a_card(name, mib=400, index=n) for n, name in enumerate("abc")]
-    pods: list[Occupant] = []
+    pods: list[PotentialVictim] = []
     for n, card in enumerate(cards):
         left = 400
         for k in range(draw(st.integers(0, 4))):
@@ -178,13 +183,13 @@ def worlds(draw: st.DrawFn) -> tuple[list[Card], list[Occupant]]:
     st.sampled_from([1, 1, 2]),
 )
 def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
-    world: tuple[list[Card], list[Occupant]], mib: int, count: int
+    world: tuple[list[Card], list[PotentialVictim]], mib: int, count: int
 ) -> None:
     cards, pods = world
     need = a_pod_need(a_need(mib, cards=count))
     lesser = [it for it in pods if it.priority < 100]
 
-    def fits_without(gone: Sequence[Occupant]) -> bool:
+    def fits_without(gone: Sequence[PotentialVictim]) -> bool:
         rest = [it for it in pods if it not in gone]
         return isinstance(place(loads_of(cards, rest), need, strategy=Strategy.PACK), Placement)
 

@@ -10,8 +10,8 @@ from fracgpu.errors import RequestError
 from fracgpu.globs import MAX_GLOB_CHARS
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.bounds import MAX_CONTAINERS, MAX_GLOBS, MAX_VALUE_CHARS, refuse_beyond
-from fracgpu.request.language import read_request
-from fracgpu.state.pod_info import read_pod
+from fracgpu.request.language import parse_request
+from fracgpu.state.pod_info import decode_pod_info
 
 TRAIN = ContainerSpec(name="train")
 
@@ -59,7 +59,7 @@ def test_what_is_too_much_is_refused_in_these_words(
     annotations: dict[str, str], containers: list[ContainerSpec], said: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        read_request(annotations, containers)
+        parse_request(annotations, containers)
 
     assert str(refused.value) == said
 
@@ -67,7 +67,7 @@ def test_what_is_too_much_is_refused_in_these_words(
 def test_a_pod_that_asks_for_nothing_may_have_as_much_as_it_likes() -> None:
     containers = [ContainerSpec(name="x" * 300)] * 1000
 
-    assert read_request({"other.example/key": "x" * 300_000}, containers) is None
+    assert parse_request({"other.example/key": "x" * 300_000}, containers) is None
 
 
 def test_as_much_as_is_read_is_no_fault() -> None:
@@ -84,7 +84,7 @@ def test_a_hostile_pod_that_went_past_the_webhook_holds_up_no_reader(key: str, t
     body = json.dumps({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}).encode()
     began_s = time.thread_time()
 
-    pod = read_pod(body)
+    pod = decode_pod_info(body)
 
     assert time.thread_time() - began_s < 0.1
     assert pod.need is None

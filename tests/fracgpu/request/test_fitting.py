@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card_class import CardClass
-from fracgpu.k8s.container import ContainerKind, effective
+from fracgpu.k8s.container import ContainerKind, pod_resource_sum
 from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib, share_of
@@ -65,7 +65,7 @@ def test_a_class_holds_a_request_when_each_container_and_all_together_fit_on_one
     )
     for it in classes:
         shares = [part for part in slices if part.share is not None]
-        peak_mib = effective([(part.kind, mib_in(part, it) * part.cards) for part in shares])
+        peak_mib = pod_resource_sum([(part.kind, mib_in(part, it) * part.cards) for part in shares])
 
         assert fitting.holds(it) is (
             mibs_fit

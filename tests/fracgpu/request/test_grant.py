@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import RequestError
-from fracgpu.k8s.container import ContainerKind, effective
-from fracgpu.request.grant import ClassRule, Grant, admitted_need, describe, grant
+from fracgpu.k8s.container import ContainerKind, pod_resource_sum
+from fracgpu.request.grant import ClassRule, Grant, describe, grant, need_from_limits
 from fracgpu.request.need import ContainerNeed, PodNeed, PodRequest, SliceRequest, Strategy
 from fracgpu.units import Mib, share_of
 
@@ -322,7 +322,7 @@ def test_an_admitted_pod_needs_what_its_limits_say() -> None:
         )
     )
 
-    assert admitted_need(request).containers == (
+    assert need_from_limits(request).containers == (
         ContainerNeed(name="train", cards=2, mib=Mib(12_000), cores=30, share=Fraction(1, 2)),
     )
 
@@ -336,7 +336,7 @@ def test_an_admitted_pod_needs_what_its_limits_say() -> None:
 )
 def test_a_pod_that_admission_never_saw_is_refused(part: SliceRequest, words: str) -> None:
     with pytest.raises(RequestError) as refused:
-        admitted_need(asks(part))
+        need_from_limits(asks(part))
 
     assert str(refused.value) == (
         f"{words}; want the limits that the FracGPU webhook writes; "
@@ -428,7 +428,7 @@ def test_a_grant_fits_its_class_and_never_gives_less_than_was_asked(
         shares.append((need.kind, int(need.total_mib)))
     if granted.card_class is not None:
         on_a_node = granted.card_class.capacity_mib * granted.card_class.most_per_node
-        assert effective(shares) <= on_a_node
+        assert pod_resource_sum(shares) <= on_a_node
 
 
 @given(REQUESTS, SOME_CLASSES)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import (
-    Amounts,
-    Requirement,
+    AddedRequirement,
+    GrantedAmounts,
     Seal,
     describe_grant,
-    read_granted,
+    read_grant_note,
     with_changes,
     words_of,
 )
@@ -34,7 +34,7 @@ GRANTED = describe_grant(a_grant(), origin="train from hami: nvidia.com/gpumem-p
 
 
 def test_a_grant_carries_data_beside_the_prose() -> None:
-    requires = (Requirement(key="fracgpu.io/share", operator="In", values=("true",)),)
+    requires = (AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",)),)
     removed = {"train": ("nvidia.com/gpumem",)}
     changed = with_changes(
         GRANTED,
@@ -64,7 +64,7 @@ def test_a_grant_carries_data_beside_the_prose() -> None:
 
 def test_what_was_written_is_read_again_and_known_by_its_seal() -> None:
     text = SEAL.write(GRANTED)
-    found = read_granted(text)
+    found = read_grant_note(text)
 
     assert found is not None
     assert found.repeats(GRANTED)
@@ -83,17 +83,17 @@ def test_what_was_written_is_read_again_and_known_by_its_seal() -> None:
     ids=["another key", "another namespace", "too late", "before its time"],
 )
 def test_a_seal_holds_for_its_key_its_namespace_and_one_request(other: Seal) -> None:
-    found = read_granted(SEAL.write(GRANTED))
+    found = read_grant_note(SEAL.write(GRANTED))
 
     assert found is not None
     assert not other.holds(found)
 
 
 def test_no_part_of_a_sealed_grant_can_be_changed() -> None:
-    found = read_granted(SEAL.write(GRANTED))
+    found = read_grant_note(SEAL.write(GRANTED))
     assert found is not None
     data = found.data
-    amounts = {"train": Amounts(cards=1, mib=81920)}
+    amounts = {"train": GrantedAmounts(cards=1, mib=81920)}
 
     for spoilt in (
         replace(found, words="more"),
@@ -115,11 +115,11 @@ def test_grants_are_compared_by_what_they_grant() -> None:
 
 @given(st.text() | st.text().map(lambda it: f"words\n{it}"))
 def test_no_text_brings_the_reader_down(text: str) -> None:
-    found = read_granted(text)
+    found = read_grant_note(text)
 
     assert found is None or not SEAL.holds(found)
 
 
 @pytest.mark.parametrize("text", ["everything", "train: 1 MiB on 1 card", "a\n{}", "a\n[]", "\n"])
 def test_words_alone_are_no_grant(text: str) -> None:
-    assert read_granted(text) is None
+    assert read_grant_note(text) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.language import CHOICES, read_request
+from fracgpu.request.language import CHOICES, parse_request
 from fracgpu.request.need import (
     ContainerNeed,
     PodRequest,
@@ -36,7 +36,7 @@ def a_spec(
 
 def read(*specs: ContainerSpec, **asks: str) -> PodRequest | None:
     annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
-    return read_request(annotations, specs or (a_spec(),))
+    return parse_request(annotations, specs or (a_spec(),))
 
 
 def refusal(*specs: ContainerSpec, **asks: str) -> str:
@@ -55,8 +55,8 @@ def slices(request: PodRequest | None) -> tuple[SliceRequest, ...]:
 
 def test_a_pod_that_says_nothing_asks_for_nothing() -> None:
     assert read() is None
-    assert read_request({"team": "x", "simulator.fracgpu.io/busy": "1"}, [a_spec()]) is None
-    assert read_request({}, []) is None
+    assert parse_request({"team": "x", "simulator.fracgpu.io/busy": "1"}, [a_spec()]) is None
+    assert parse_request({}, []) is None
 
 
 def test_one_fraction_is_for_the_first_app_container() -> None:
@@ -318,7 +318,7 @@ def test_nonsense_is_refused_in_these_words(
     annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
 
     with pytest.raises(RequestError) as refused:
-        read_request(annotations, specs)
+        parse_request(annotations, specs)
 
     assert str(refused.value) == words
 
@@ -359,7 +359,7 @@ def test_whatever_stands_there_the_answer_is_a_sound_request_or_a_request_error(
     annotations: dict[str, str], specs: list[ContainerSpec]
 ) -> None:
     with contextlib.suppress(RequestError):
-        request = read_request(annotations, specs)
+        request = parse_request(annotations, specs)
         if request is None:
             return
         assert request.slices
@@ -380,5 +380,5 @@ def test_a_container_that_names_our_resources_never_passes_as_asking_for_nothing
         if any(key.startswith("fracgpu.io/") for key in (*spec.limits, *spec.requests))
     }
     with contextlib.suppress(RequestError):
-        request = read_request(annotations, specs)
+        request = parse_request(annotations, specs)
         assert named <= {part.container for part in (request.slices if request else ())}

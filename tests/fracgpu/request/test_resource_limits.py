@@ -3,7 +3,7 @@ import pytest
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.resource_limits import limit_of, per_card_mib, stated_amounts
+from fracgpu.request.resource_limits import limit_of, parse_resource_limits, split_over_cards
 from fracgpu.units import Mib
 
 MEM, SLOT = names.GPU_MEM, names.GPU_SLOT
@@ -26,7 +26,7 @@ def a_spec(limits: dict[str, str], requests: dict[str, str] | None = None) -> Co
 def test_what_limits_say_of_ours_is_read_and_requests_may_repeat_it(
     limits: dict[str, str], requests: dict[str, str], stated: tuple[int | None, int | None]
 ) -> None:
-    assert stated_amounts(a_spec(limits, requests)) == stated
+    assert parse_resource_limits(a_spec(limits, requests)) == stated
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_amounts_that_make_no_sense_are_refused_in_these_words(
     limits: dict[str, str], requests: dict[str, str], words: str
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        stated_amounts(a_spec(limits, requests))
+        parse_resource_limits(a_spec(limits, requests))
 
     assert str(refused.value) == words
 
 
 def test_a_total_is_split_evenly_or_not_at_all() -> None:
-    assert per_card_mib(Mib(8000), 2, "a") == 4000
+    assert split_over_cards(Mib(8000), 2, "a") == 4000
     with pytest.raises(RequestError) as refused:
-        per_card_mib(Mib(2), 3, "a")
+        split_over_cards(Mib(2), 3, "a")
 
     assert str(refused.value) == (
         "limits['fracgpu.io/gpu-mem'] of container 'a' is '2'; want a number of MiB that divides "

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.state.allocation import Allocation, Hold, Phase, Slice, holds_by_card, most_by_limits
+from fracgpu.state.allocation import (
+    Allocation,
+    CardAllocation,
+    Phase,
+    Slice,
+    allocations_by_card,
+    most_by_limits,
+)
 from fracgpu.units import MAX_MIB, Mib
 from tests.support.core import a_hold, a_record, kinds, on
 
@@ -42,7 +49,7 @@ def test_app_containers_add_up_on_a_card() -> None:
     specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
     assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
 
-    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30, slots=2)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30, slots=2)}
 
 
 def test_init_containers_count_only_at_their_peak() -> None:
@@ -52,7 +59,7 @@ def test_init_containers_count_only_at_their_peak() -> None:
     ]
     assignment = {"load": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
 
-    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(30)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(30)}
 
 
 def test_a_sidecar_stays_beside_the_apps() -> None:
@@ -62,13 +69,13 @@ def test_a_sidecar_stays_beside_the_apps() -> None:
     ]
     assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
 
-    assert holds_by_card(assignment, specs) == {"GPU-1": a_hold(40, slots=2)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(40, slots=2)}
 
 
 def test_each_card_has_its_own_sum() -> None:
     assignment = {"a": (a_slice("GPU-1", 10), a_slice("GPU-2", 10))}
 
-    holds = holds_by_card(assignment, [ContainerSpec(name="a")])
+    holds = allocations_by_card(assignment, [ContainerSpec(name="a")])
 
     assert holds == {"GPU-1": a_hold(10), "GPU-2": a_hold(10)}
 
@@ -77,8 +84,8 @@ def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
     specs = [ContainerSpec(name="load", kind=ContainerKind.INIT)]
     assignment = {"load": (a_slice("GPU-1", 30),), "ghost": (a_slice("GPU-1", 10),)}
 
-    assert holds_by_card(assignment, specs)[CardUuid("GPU-1")].mib >= 30
-    assert holds_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {"GPU-1": a_hold(10)}
+    assert allocations_by_card(assignment, specs)[CardUuid("GPU-1")].mib >= 30
+    assert allocations_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {"GPU-1": a_hold(10)}
 
 
 @given(st.lists(st.tuples(kinds, st.integers(1, 100)), min_size=1, max_size=5))
@@ -88,7 +95,7 @@ def test_the_hold_is_at_least_every_slice_and_at_most_their_sum(
     specs = [ContainerSpec(name=f"c{n}", kind=kind) for n, (kind, _) in enumerate(parts)]
     assignment = {f"c{n}": (a_slice("GPU-1", mib),) for n, (_, mib) in enumerate(parts)}
 
-    hold = holds_by_card(assignment, specs)[CardUuid("GPU-1")]
+    hold = allocations_by_card(assignment, specs)[CardUuid("GPU-1")]
 
     assert max(mib for _, mib in parts) <= hold.mib <= sum(mib for _, mib in parts)
 
@@ -98,11 +105,11 @@ def test_a_record_is_named_by_namespace_and_name() -> None:
 
 
 def test_an_empty_assignment_holds_nothing() -> None:
-    assert holds_by_card({}, [ContainerSpec(name="a")]) == {}
+    assert allocations_by_card({}, [ContainerSpec(name="a")]) == {}
 
 
 def test_a_hold_shares_compute_freely_unless_told() -> None:
-    assert holds_by_card(on("GPU-1", 7), []) == {"GPU-1": Hold(mib=Mib(7), cores=0)}
+    assert allocations_by_card(on("GPU-1", 7), []) == {"GPU-1": CardAllocation(mib=Mib(7), cores=0)}
 
 
 def test_the_most_a_pod_can_hold_of_one_card_is_what_its_limits_say_at_its_peak() -> None:
@@ -113,8 +120,8 @@ def test_the_most_a_pod_can_hold_of_one_card_is_what_its_limits_say_at_its_peak(
         for name, kind, text in limits
     ]
 
-    assert most_by_limits(containers) == Hold(mib=Mib(5000), cores=100, slots=2)
-    assert most_by_limits(containers[1:]) == Hold(mib=Mib(3000), cores=100, slots=2)
+    assert most_by_limits(containers) == CardAllocation(mib=Mib(5000), cores=100, slots=2)
+    assert most_by_limits(containers[1:]) == CardAllocation(mib=Mib(3000), cores=100, slots=2)
 
 
 @pytest.mark.parametrize("limits", [{}, {names.GPU_MEM: "lots"}, {names.GPU_MEM: "4Gi"}])
@@ -143,4 +150,4 @@ def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObjec
 
     most = most_by_limits(containers).mib
 
-    assert all(hold.mib <= most for hold in holds_by_card(assignment, containers).values())
+    assert all(hold.mib <= most for hold in allocations_by_card(assignment, containers).values())

@@ -7,12 +7,12 @@ import pytest
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.errors import WireError
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.names import ASSIGNMENT, MODEL
-from fracgpu.state.allocation import Hold, holds_by_card
-from fracgpu.state.bound_pod import read_bound
-from fracgpu.state.pod_info import read_pod
-from fracgpu.state.snapshot import holds_of
+from fracgpu.state.allocation import CardAllocation, allocations_by_card
+from fracgpu.state.bound_pod import decode_bound_pod
+from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
 from tests.support.gpu import a_gpu_pod
 
@@ -29,47 +29,52 @@ def bound(**changes: Any) -> dict[str, Any]:
 
 def test_it_holds_what_the_whole_pod_holds() -> None:
     body = json.dumps(bound()).encode()
-    found, whole = read_bound(body), read_pod(body)
+    found, whole = decode_bound_pod(body), decode_pod_info(body)
 
     assert found is not None
     assert whole.record.assignment is not None
-    assert found.holds.holds == holds_by_card(whole.record.assignment, whole.record.containers)
+    assert found.holds.holds == allocations_by_card(
+        whole.record.assignment, whole.record.containers
+    )
     assert (found.uid, found.node, found.name) == ("u", "n", "p")
     assert (found.priority, found.labels, found.started) == (
         7,
         {"app": "train"},
         "2026-01-01T00:00:00Z",
     )
-    assert found.host == Host(cpu_milli=1500, memory_mib=1024, pods=1)
+    assert found.host == HostResources(cpu_milli=1500, memory_mib=1024, pods=1)
 
 
 def test_a_pod_without_a_node_is_not_bound() -> None:
-    assert read_bound(json.dumps(a_gpu_pod("p")).encode()) is None
+    assert decode_bound_pod(json.dumps(a_gpu_pod("p")).encode()) is None
 
 
 def test_an_ended_pod_holds_nothing_and_a_terminating_one_everything() -> None:
     ended, going = bound(), bound()
     ended["status"]["phase"] = "Failed"
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    gone, still = (read_bound(json.dumps(it).encode()) for it in (ended, going))
+    gone, still = (decode_bound_pod(json.dumps(it).encode()) for it in (ended, going))
 
     assert gone is not None
     assert (gone.live, gone.holds.holds, gone.host.cpu_milli) == (False, {}, 0)
     assert still is not None
     assert (still.terminating, still.holds.holds[CardUuid("GPU-a")]) == (
         True,
-        Hold(mib=Mib(1000), cores=3),
+        CardAllocation(mib=Mib(1000), cores=3),
     )
 
 
 def test_an_assignment_that_cannot_be_read_counts_by_the_limits_and_says_why() -> None:
     pod = bound()
     pod["metadata"]["annotations"][ASSIGNMENT] = "[]"
-    found = read_bound(json.dumps(pod).encode())
+    found = decode_bound_pod(json.dumps(pod).encode())
 
     assert found is not None
-    assert found.holds == holds_of(read_pod(json.dumps(pod).encode()).record)
-    assert (found.holds.holds, found.holds.unplaced) == ({}, Hold(mib=Mib(1000), cores=100))
+    assert found.holds == allocation_of(decode_pod_info(json.dumps(pod).encode()).record)
+    assert (found.holds.holds, found.holds.unplaced) == (
+        {},
+        CardAllocation(mib=Mib(1000), cores=100),
+    )
     assert ASSIGNMENT in found.problem
 
 
@@ -79,14 +84,14 @@ def test_an_init_container_and_a_sidecar_count_by_kubernetes_rule() -> None:
         {"name": "side", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
         {"name": "init", "resources": {"requests": {"cpu": "4"}}},
     ]
-    found = read_bound(json.dumps(pod).encode())
+    found = decode_bound_pod(json.dumps(pod).encode())
 
     assert found is not None
     assert found.host.cpu_milli == 5000
 
 
 def test_pods_share_what_they_have_in_common() -> None:
-    one, other = (read_bound(json.dumps(bound()).encode()) for _ in range(2))
+    one, other = (decode_bound_pod(json.dumps(bound()).encode()) for _ in range(2))
 
     assert one is not None
     assert other is not None
@@ -97,7 +102,7 @@ def test_pods_share_what_they_have_in_common() -> None:
 
 def test_what_is_no_pod_is_refused() -> None:
     with pytest.raises(WireError, match="pod"):
-        read_bound(b"[]")
+        decode_bound_pod(b"[]")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +113,7 @@ def test_the_models_that_it_accepts_are_known(written: str, read: tuple[str, ...
     pod = bound()
     pod["metadata"]["annotations"][MODEL] = written
 
-    found = read_bound(json.dumps(pod).encode())
+    found = decode_bound_pod(json.dumps(pod).encode())
 
     assert found is not None
     assert found.models == read

@@ -3,30 +3,30 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.bound_pod import BoundPod
-from fracgpu.state.bound_pod_index import Roster
-from fracgpu.state.snapshot import PodHolds
+from fracgpu.state.bound_pod_index import BoundPodIndex
+from fracgpu.state.snapshot import PodAllocation
 
 
 def a_pod(uid: str, *, node: str = "n", cpu: int = 100) -> BoundPod:
     return BoundPod(
         namespace="default",
         name=uid,
-        host=Host(cpu_milli=cpu, memory_mib=10, pods=1),
-        holds=PodHolds(pod_uid=uid, node=node, holds={}),
+        host=HostResources(cpu_milli=cpu, memory_mib=10, pods=1),
+        holds=PodAllocation(pod_uid=uid, node=node, holds={}),
     )
 
 
 def test_the_same_news_twice_counts_once() -> None:
-    roster = Roster()
+    roster = BoundPodIndex()
     roster.put(a_pod("p"))
     roster.put(a_pod("p"))
 
-    assert roster.used("n") == Host(cpu_milli=100, memory_mib=10, pods=1)
+    assert roster.used("n") == HostResources(cpu_milli=100, memory_mib=10, pods=1)
     roster.remove("p")
     roster.remove("p")
-    assert roster.used("n") == NO_HOST
+    assert roster.used("n") == NO_HOST_RESOURCES
 
 
 changes = st.tuples(st.sampled_from("abc"), st.sampled_from(["n", "m", None]), st.integers(0, 300))
@@ -34,7 +34,7 @@ changes = st.tuples(st.sampled_from("abc"), st.sampled_from(["n", "m", None]), s
 
 @given(st.lists(changes))
 def test_the_sums_equal_those_from_scratch(steps: list[tuple[str, str | None, int]]) -> None:
-    roster, pods = Roster(), dict[str, BoundPod]()
+    roster, pods = BoundPodIndex(), dict[str, BoundPod]()
     for uid, node, cpu in steps:
         if node is None:
             roster.remove(uid)
@@ -44,7 +44,7 @@ def test_the_sums_equal_those_from_scratch(steps: list[tuple[str, str | None, in
             roster.put(pods[uid])
     for node in ("n", "m"):
         here = [it.host for it in pods.values() if it.node == node]
-        assert roster.used(node) == Host(
+        assert roster.used(node) == HostResources(
             cpu_milli=sum(it.cpu_milli for it in here),
             memory_mib=sum(it.memory_mib for it in here),
             pods=len(here),

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
-from fracgpu.placement.node_matrix import Board
+from fracgpu.placement.node_matrix import NodeMatrix
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed, Strategy
@@ -204,7 +204,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOON
         self.count = 0
         self.ledger = Ledger()
-        self.board = Board(self.ledger)
+        self.board = NodeMatrix(self.ledger)
         self.told: dict[str, PodRecord] = {}
         self.truth: dict[str, Bound] = {}
         for node in NODES:
@@ -273,7 +273,7 @@ class AnyOrder(RuleBasedStateMachine):
     def the_process_starts_again(self) -> None:
         """Everything in memory is lost; the lists of a new leader hold all that was ever bound."""
         self.ledger = Ledger()
-        self.board = Board(self.ledger)
+        self.board = NodeMatrix(self.ledger)
         for node in NODES:
             self.ledger.set_node(node)
         for uid, bound in self.truth.items():

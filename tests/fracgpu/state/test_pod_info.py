@@ -17,15 +17,15 @@ from fracgpu.k8s.container import ContainerKind, ContainerSpec
 from fracgpu.k8s.pod import container_specs
 from fracgpu.request.need import Rebalance, Strategy
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from tests.support.core import a_need, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
 RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
 
-def read(pod: Json) -> PodView:
-    return read_pod(json.dumps(pod).encode())
+def read(pod: Json) -> PodInfo:
+    return decode_pod_info(json.dumps(pod).encode())
 
 
 def test_an_admitted_pod_says_what_it_needs() -> None:
@@ -218,7 +218,7 @@ def test_a_node_is_shared_only_when_its_label_says_exactly_true() -> None:
     ],
 )
 def test_what_is_no_object_is_refused(body: bytes) -> None:
-    for reader in (read_pod, read_node):
+    for reader in (decode_pod_info, read_node):
         with pytest.raises(WireError):
             reader(body)
 
@@ -246,7 +246,7 @@ annotated: st.SearchStrategy[Any] = st.builds(
 
 @given(st.binary() | (values | annotated).map(lambda it: json.dumps(it).encode()))
 def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> None:
-    for reader in (read_pod, read_node):
+    for reader in (decode_pod_info, read_node):
         with contextlib.suppress(WireError):
             reader(body)
 
@@ -265,7 +265,7 @@ def test_a_pods_containers_are_known_by_the_runtimes_ids_without_its_name() -> N
         },
     }
 
-    assert read_pod(json.dumps(body).encode()).container_ids == {
+    assert decode_pod_info(json.dumps(body).encode()).container_ids == {
         "prepare": "0123",
         "train": "c" * 64,
     }

@@ -7,18 +7,18 @@ import pytest
 
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.refused_pod import is_replaced, was_refused
 from tests.fakes.clock import NOON
 from tests.support.core import a_record, on
 
 
-def a_refused_pod(kind: str = "ReplicaSet", **changes: object) -> PodView:
+def a_refused_pod(kind: str = "ReplicaSet", **changes: object) -> PodInfo:
     container = ContainerSpec(name="main", limits={names.GPU_SLOT: "1"})
     record = replace(
         a_record("u1"), containers=(container,), assignment=on("GPU-1", 80), live=False
     )
-    pod = PodView(
+    pod = PodInfo(
         record=record,
         phase="Failed",
         reason="UnexpectedAdmissionError",
@@ -57,7 +57,7 @@ def test_a_pod_that_kubelet_refused_before_it_ran_is_found() -> None:
         "asks nothing",
     ],
 )
-def test_every_other_pod_is_left_alone(pod: PodView) -> None:
+def test_every_other_pod_is_left_alone(pod: PodInfo) -> None:
     assert not was_refused(pod)
 
 

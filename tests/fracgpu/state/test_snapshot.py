@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.state.snapshot import PodHolds, Snapshot, node_loads
+from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
 from tests.support.core import a_card, a_hold, some_loads
 
 
-def a_picture(*pods: PodHolds) -> Snapshot:
+def a_picture(*pods: PodAllocation) -> Snapshot:
     cards = (a_card("GPU-b", index=1), a_card("GPU-a", index=0))
-    loads = node_loads(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
+    loads = build_node_info(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
     return Snapshot(nodes={"n": loads}, pods={pod.pod_uid: pod for pod in pods})
 
 
-def holding(uid: str, *, node: str = "n", **mib: int) -> PodHolds:
+def holding(uid: str, *, node: str = "n", **mib: int) -> PodAllocation:
     holds = {CardUuid(f"GPU-{card}"): a_hold(amount) for card, amount in mib.items()}
-    return PodHolds(pod_uid=uid, node=node, holds=holds)
+    return PodAllocation(pod_uid=uid, node=node, holds=holds)
 
 
 def free(picture: Snapshot, card: str) -> int:
@@ -89,7 +89,7 @@ def test_a_card_that_shrank_under_its_pods_has_less_than_nothing_free() -> None:
 @given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 100))
 def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: int) -> None:
     picture = a_picture(holding("other", a=17))
-    pod = PodHolds(
+    pod = PodAllocation(
         pod_uid="p",
         node="n",
         holds={
@@ -102,10 +102,10 @@ def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: in
 
 
 def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> None:
-    somewhere = PodHolds(pod_uid="p", node="n", holds={}, unplaced=a_hold(30_000, cores=100))
+    somewhere = PodAllocation(pod_uid="p", node="n", holds={}, unplaced=a_hold(30_000, cores=100))
     cards = (a_card("GPU-a"), a_card("GPU-b", mib=48_000, index=1))
 
-    loads = node_loads(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
+    loads = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
 
     assert [it.free_mib for it in loads.cards.values()] == [0, 18_000]
     assert [it.held_mib for it in loads.cards.values()] == [0, 0]

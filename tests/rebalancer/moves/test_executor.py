@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from fracgpu.disruption.move import Move
-from fracgpu.disruption.policy import Mode, Policy
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
 from rebalancer.moves.evictor import Evictor, Verdict
@@ -187,7 +187,7 @@ async def test_switching_off_does_not_forget_a_pod_that_is_evicted(kube: KubeCli
 
 async def test_a_pod_without_a_replacement_is_counted_as_lost(kube: KubeClient) -> None:
     await make_cluster(kube)
-    policy = Policy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
+    policy = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0, replacement_ttl_s=30)
     async with a_rig(kube, policy=policy) as rig:
         await rig.tick_until_planned()
         await rig.tick()

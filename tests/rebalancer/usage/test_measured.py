@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.heat import Trust
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.heat import ReadingQuality
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
 from rebalancer.usage.measured import Measured, MeasuredUsage
 from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble
@@ -19,7 +19,7 @@ from tests.fakes.exporter import Exporter
 from tests.support.backfill import Past, steady, write_blocks
 from tests.support.waiting import until
 
-POLICY: Final = Policy()
+POLICY: Final = RebalancerPolicy()
 UTIL, RATIO = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"
 FREE, FREE_BYTES = "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_FREE_BYTES"
 POD = "fracgpu_pod_sm_util"
@@ -115,22 +115,22 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
     trust = {uuid.removeprefix("GPU-"): it.trust for uuid, it in measured.usage.items()}
 
     assert trust == {
-        "hot": Trust.OK,
-        "cool": Trust.OK,
-        "spiky": Trust.OK,
-        "heating": Trust.OK,
-        "ratio": Trust.OK,
-        "relabelled": Trust.OK,
+        "hot": ReadingQuality.OK,
+        "cool": ReadingQuality.OK,
+        "spiky": ReadingQuality.OK,
+        "heating": ReadingQuality.OK,
+        "ratio": ReadingQuality.OK,
+        "relabelled": ReadingQuality.OK,
         # A window over it still answers, which is exactly the trap.
-        "gone": Trust.UNKNOWN,
-        "late": Trust.STALE,
-        "frozen": Trust.STALE,
-        "young": Trust.PARTIAL,
-        "gappy": Trust.PARTIAL,
-        "no-memory": Trust.PARTIAL,
-        "nan": Trust.UNKNOWN,
-        "wild": Trust.UNKNOWN,
-        "never-seen": Trust.UNKNOWN,
+        "gone": ReadingQuality.UNKNOWN,
+        "late": ReadingQuality.STALE,
+        "frozen": ReadingQuality.STALE,
+        "young": ReadingQuality.PARTIAL,
+        "gappy": ReadingQuality.PARTIAL,
+        "no-memory": ReadingQuality.PARTIAL,
+        "nan": ReadingQuality.UNKNOWN,
+        "wild": ReadingQuality.UNKNOWN,
+        "never-seen": ReadingQuality.UNKNOWN,
     }
     assert measured.trouble == ""
     assert measured.age_s is not None
@@ -166,7 +166,7 @@ def _check_readings(measured: Measured) -> None:
     assert hot.pods["uid-b"].high_ratio == pytest.approx(0.45, abs=0.01)
 
 
-SHORT: Final = Policy(
+SHORT: Final = RebalancerPolicy(
     tick_s=1, fast_window_s=5, slow_window_s=10, forecast_window_s=10, step_s=1,
     scrape_interval_s=1, stale_after_s=3,
 )  # fmt: skip
@@ -192,9 +192,9 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
             Prometheus(real.url, limit_s=5, limit_bytes=1 << 20) as prometheus,
         ):
             source = MeasuredUsage(prometheus)
-            seen: list[Trust] = []
+            seen: list[ReadingQuality] = []
 
-            async def trust_is(*wanted: Trust) -> bool:
+            async def trust_is(*wanted: ReadingQuality) -> bool:
                 measured = await source.observe(cards, SHORT)
                 if not seen or seen[-1] is not measured.usage[cards[0]].trust:
                     seen.append(measured.usage[cards[0]].trust)
@@ -202,17 +202,19 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
 
             async def trusted() -> bool:
                 exporter.text = page(time.time())  # noqa: TID251 - as an exporter would
-                return await trust_is(Trust.OK)
+                return await trust_is(ReadingQuality.OK)
 
             await until(trusted, what="the card is trusted")
             # The page stays as it is: scraped well, and old.
-            await until(lambda: trust_is(Trust.STALE), what="frozen")
+            await until(lambda: trust_is(ReadingQuality.STALE), what="frozen")
             await until(trusted, what="the card is trusted again")
             exporter.status = 500
-            await until(lambda: trust_is(Trust.UNKNOWN, Trust.PARTIAL), what="refusing")
+            await until(
+                lambda: trust_is(ReadingQuality.UNKNOWN, ReadingQuality.PARTIAL), what="refusing"
+            )
 
-    assert seen[0] is Trust.UNKNOWN
-    assert seen.count(Trust.OK) == 2
+    assert seen[0] is ReadingQuality.UNKNOWN
+    assert seen.count(ReadingQuality.OK) == 2
 
 
 class Scripted:
@@ -248,7 +250,7 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
 
     measured = await source.observe(ALL, POLICY)
 
-    assert {it.trust for it in measured.usage.values()} == {Trust.UNKNOWN}
+    assert {it.trust for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert set(measured.usage) == set(ALL)
     assert measured.trouble == "refused: HTTP 503"
     assert troubles == [Trouble.REFUSED]
@@ -266,5 +268,5 @@ async def test_a_server_without_a_clock_is_not_believed(clock: tuple[Sample, ...
 async def test_an_empty_prometheus_makes_every_card_unknown_without_trouble() -> None:
     measured = await MeasuredUsage(Scripted()).observe(ALL, POLICY)
 
-    assert {it.trust for it in measured.usage.values()} == {Trust.UNKNOWN}
+    assert {it.trust for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert (measured.trouble, measured.age_s) == ("", None)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import yaml
 
-from fracgpu.disruption.policy import Policy
+from fracgpu.disruption.policy import RebalancerPolicy
 from rebalancer.usage import promql
 
-SHORT = Policy(
+SHORT = RebalancerPolicy(
     fast_window_s=10, slow_window_s=20, forecast_window_s=30, step_s=2, scrape_interval_s=1
 )
 
 
-def questions(policy: Policy) -> dict[str, str]:
+def questions(policy: RebalancerPolicy) -> dict[str, str]:
     made = (
         *(promql.samples, promql.peak, promql.level, promql.slow_level, promql.fast_hot),
         *(promql.slow_hot, promql.forecast_mean, promql.forecast_quantile),
@@ -30,7 +30,10 @@ def questions(policy: Policy) -> dict[str, str]:
 
 
 def test_promtool_understands_every_question(tmp_path: Path) -> None:
-    rules = [{"record": f"q:{name}", "expr": text} for name, text in questions(Policy()).items()]
+    rules = [
+        {"record": f"q:{name}", "expr": text}
+        for name, text in questions(RebalancerPolicy()).items()
+    ]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "questions", "rules": rules}]}))
     promtool = shutil.which("promtool")
@@ -52,7 +55,7 @@ def test_windows_and_steps_follow_the_policy() -> None:
     assert found["forecast_mean"].endswith("[30000ms:2000ms])")
     assert "[20000ms]" in found["pod_mean"]
     assert "[30000ms]" in found["pod_high"]
-    assert "> bool 92.5)" in promql.fast_hot(Policy(hot_ratio=0.925))
+    assert "> bool 92.5)" in promql.fast_hot(RebalancerPolicy(hot_ratio=0.925))
 
 
 def test_every_question_about_a_card_speaks_both_dialects() -> None:

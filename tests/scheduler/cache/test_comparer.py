@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.placement.node_matrix import Board
-from fracgpu.state.allocation import Hold
+from fracgpu.placement.node_matrix import NodeMatrix
+from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
-from fracgpu.state.snapshot import PodHolds
+from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
 from scheduler.cache.comparer import Audit
 from scheduler.cache.event_handlers import AnyPod
@@ -25,7 +25,7 @@ class Books:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.ledger = Ledger()
-        self.board = Board(self.ledger)
+        self.board = NodeMatrix(self.ledger)
         self.nodes = [NodeCards(node=f"n{n}", cards=some_cards(f"n{n}")) for n in range(100)]
         self.pods = [self.a_pod(n, 1000) for n in range(100)]
         for node in self.nodes:
@@ -37,11 +37,11 @@ class Books:
 
     @staticmethod
     def a_pod(number: int, mib: int) -> BoundPod:
-        holds = {CardUuid(f"GPU-n{number}-0"): Hold(mib=Mib(mib))}
+        holds = {CardUuid(f"GPU-n{number}-0"): CardAllocation(mib=Mib(mib))}
         return BoundPod(
             namespace="default",
             name=f"p{number}",
-            holds=PodHolds(pod_uid=f"u{number}", node=f"n{number}", holds=holds),
+            holds=PodAllocation(pod_uid=f"u{number}", node=f"n{number}", holds=holds),
         )
 
     def _listed(self) -> Iterable[AnyPod]:
@@ -114,7 +114,7 @@ async def test_assumptions_are_part_of_the_fold() -> None:
     world = World()
     world.create(mib=1000)
     assert await world.bind() == ""
-    board = Board(world.ledger)
+    board = NodeMatrix(world.ledger)
     drifts: list[int] = []
     audit = Audit(
         world.ledger,

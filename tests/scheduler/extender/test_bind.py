@@ -7,7 +7,7 @@ import pytest
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import Host
+from fracgpu.k8s.resources import HostResources
 from fracgpu.request.need import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from scheduler.extender.api import BindingArgs
@@ -446,7 +446,7 @@ async def test_the_clusters_strategy_chooses_the_card() -> None:
 class Stubborn:
     """A policy that always wants the same card, full or not."""
 
-    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid]:
+    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid]:
         return frozenset({CardUuid(f"GPU-{node}-0")})
 
 

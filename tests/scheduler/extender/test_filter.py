@@ -11,7 +11,7 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.placement.fit_index import Obstacle, may_preempt, refusal
-from fracgpu.placement.outcome import NoPlacement, Reason
+from fracgpu.placement.outcome import FitReason, NoPlacement
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 from scheduler.extender.api import FilterResult
@@ -183,9 +183,10 @@ def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
     assert list(too_few_cards.unresolvable) == ["n"]
 
     full = NoPlacement(
-        node="n", refusals={CardUuid("a"): Reason.TOO_LITTLE_FREE, CardUuid("b"): Reason.UNHEALTHY}
+        node="n",
+        refusals={CardUuid("a"): FitReason.TOO_LITTLE_FREE, CardUuid("b"): FitReason.UNHEALTHY},
     )
-    sick = NoPlacement(node="n", refusals={CardUuid("b"): Reason.UNHEALTHY})
+    sick = NoPlacement(node="n", refusals={CardUuid("b"): FitReason.UNHEALTHY})
     assert (may_preempt(full), may_preempt(sick)) == (True, False)
 
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from fracgpu.k8s.disruption_budget import Budget
+from fracgpu.k8s.disruption_budget import PodDisruptionBudget
 from fracgpu.names import ASSIGNMENT
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from kube.informer import ChangeType
 from scheduler.extender.api import PreemptionArgs
 from tests.scheduler.world import World
@@ -22,7 +22,7 @@ def bound(world: World, name: str, *, card: int, mib: int, priority: int = 0, **
 
 
 def asked(*proposed: str, mib: int = 20_000, priority: int = 10) -> PreemptionArgs:
-    pod = read_pod(json.dumps(a_gpu_pod("p", mib=mib, priority=priority)).encode())
+    pod = decode_pod_info(json.dumps(a_gpu_pod("p", mib=mib, priority=priority)).encode())
     return PreemptionArgs(pod=pod, proposed={"n": frozenset(proposed)})
 
 
@@ -66,7 +66,9 @@ def test_a_binding_under_way_is_not_taken_back() -> None:
 def test_broken_budgets_are_reported() -> None:
     world = World(cards=1)
     uid = bound(world, "guarded", card=0, mib=20_000, labels={"app": "a"})
-    world.budgets.append(Budget(namespace="default", name="b", allowed=0, labels={"app": "a"}))
+    world.budgets.append(
+        PodDisruptionBudget(namespace="default", name="b", allowed=0, labels={"app": "a"})
+    )
 
     (victims,) = world.preemptor.preempt(asked(uid)).values()
 
@@ -76,7 +78,7 @@ def test_broken_budgets_are_reported() -> None:
 def test_unknown_nodes_and_pods_without_a_need_are_left_out() -> None:
     world = World(cards=1)
     args = asked("x")
-    plain = read_pod(b'{"metadata":{"name":"p","namespace":"d"},"spec":{"priority":5}}')
+    plain = decode_pod_info(b'{"metadata":{"name":"p","namespace":"d"},"spec":{"priority":5}}')
 
     assert world.preemptor.preempt(PreemptionArgs(pod=args.pod, proposed={"m": frozenset()})) == {}
     assert world.preemptor.preempt(PreemptionArgs(pod=plain, proposed=args.proposed)) == {}

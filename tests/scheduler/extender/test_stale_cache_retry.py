@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from fracgpu.state.allocation import PodRecord
-from fracgpu.state.pod_info import PodView
+from fracgpu.state.pod_info import PodInfo
 from scheduler.cache.change_signal import News
 from scheduler.extender.api import ExtenderArgs, FilterResult
 from scheduler.extender.stale_cache_retry import PatientFilter
@@ -36,7 +36,7 @@ class World:
 
     async def ask(self, uid: str = "p") -> FilterResult:
         record = PodRecord(uid=uid, namespace="default", name=uid)
-        args = ExtenderArgs(pod=PodView(record=record), node_names=("n",))
+        args = ExtenderArgs(pod=PodInfo(record=record), node_names=("n",))
         return await self.patient.filter(args)
 
     async def ask_and_wait(self, uid: str = "p") -> FilterResult:

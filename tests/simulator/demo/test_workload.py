@@ -7,7 +7,7 @@ from fracgpu.cards.card_class import card_classes
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.grant import grant
-from fracgpu.request.language import read_request
+from fracgpu.request.language import parse_request
 from simulator.cards.models import plan_nodes
 from simulator.demo.workload import (
     BadRequest,
@@ -42,14 +42,14 @@ def annotations_and_specs(body: object) -> tuple[dict[str, str], list[ContainerS
     "workload", [*steady_workloads(), heating_workload()], ids=lambda w: w.name
 )
 def test_every_workload_can_be_granted_on_the_default_park(workload: Workload) -> None:
-    request = read_request(*annotations_and_specs(workload.body))
+    request = parse_request(*annotations_and_specs(workload.body))
 
     assert request is not None
     assert grant(request, CLASSES).need.containers
 
 
 def read_and_grant(bad: BadRequest) -> None:
-    request = read_request(*annotations_and_specs(bad.body))
+    request = parse_request(*annotations_and_specs(bad.body))
     assert request is not None
     grant(request, CLASSES)
 

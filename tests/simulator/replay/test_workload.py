@@ -10,7 +10,7 @@ import pytest
 from fracgpu import names
 from fracgpu.cards.card import Cordon
 from fracgpu.state.node_info import read_node
-from fracgpu.state.pod_info import PodView, read_pod
+from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from simulator.replay.workload import (
     Workload,
     WorkloadError,
@@ -100,12 +100,12 @@ def test_nodes_come_in_an_order_of_their_own_and_none_is_lost() -> None:
     assert {tuple(sorted(it)) for it in orders} == {("cpu-0", "large-0", "small-0", "small-1")}
 
 
-def live_pod(name: str, **options: object) -> PodView:
+def live_pod(name: str, **options: object) -> PodInfo:
     cpu = options.pop("cpu", None)
     pod = a_gpu_pod(name, **options)  # type: ignore[arg-type]
     if cpu:
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = cpu
-    return read_pod(json.dumps(pod).encode())
+    return decode_pod_info(json.dumps(pod).encode())
 
 
 def test_a_live_cluster_is_taken_empty_with_what_its_pods_ask() -> None:
@@ -144,7 +144,7 @@ def test_pods_without_cards_keep_what_they_take_of_their_node() -> None:
             "containers": [{"name": "c", "resources": {"requests": {"cpu": "4"}}}],
         },
     }
-    agent = read_pod(json.dumps(body).encode())
+    agent = decode_pod_info(json.dumps(body).encode())
 
     workload = of_cluster([node], [agent, live_pod("p")])
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from fracgpu import names
-from fracgpu.state.pod_info import read_pod
+from fracgpu.state.pod_info import decode_pod_info
 from kube.access import connect
 from kube.client import KubeClient
 from kube.kinds import EVENTS, NAMESPACES, NODES, PODS
@@ -342,7 +342,7 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
 
     held: dict[str, int] = {}
     for raw in (await client.list(PODS)).items:
-        pod = read_pod(bytes(raw)).record
+        pod = decode_pod_info(bytes(raw)).record
         mib, cards = wanted[pod.name]
         assert pod.assignment is not None
         (slices,) = pod.assignment.values()

@@ -1,7 +1,7 @@
 from fractions import Fraction
 
 from fracgpu.request.grant import Grant
-from fracgpu.request.grant_note import Requirement
+from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
@@ -9,7 +9,7 @@ from webhook.admission.pod import Affinity, NodeAffinity, NodeSelector, Term
 from webhook.admission.pod import Requirement as Present
 from webhook.admission.pod_edits import node_edits, requirements
 
-SHARED = Requirement(key="fracgpu.io/share", operator="In", values=("true",))
+SHARED = AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",))
 REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -28,7 +28,7 @@ def test_a_share_requires_a_card_of_its_class() -> None:
 
     assert requirements(a_grant(need)) == (
         SHARED,
-        Requirement(key="fracgpu.io/card-class-81920", operator="Exists"),
+        AddedRequirement(key="fracgpu.io/card-class-81920", operator="Exists"),
     )
 
 
@@ -36,7 +36,7 @@ def test_the_container_with_the_most_cards_decides_how_many_a_node_must_have() -
     one = ContainerNeed(name="a", mib=Mib(40960), share=Fraction(1, 2))
     four = ContainerNeed(name="b", mib=Mib(40960), share=Fraction(1, 2), cards=4)
 
-    assert requirements(a_grant(one, four))[1] == Requirement(
+    assert requirements(a_grant(one, four))[1] == AddedRequirement(
         key="fracgpu.io/card-class-81920", operator="Gt", values=("3",)
     )
 
@@ -46,14 +46,14 @@ def test_the_largest_memory_decides_how_large_a_card_must_be() -> None:
 
     assert requirements(a_grant(small, large)) == (
         SHARED,
-        Requirement(key="fracgpu.io/card-memory", operator="Gt", values=("8999",)),
+        AddedRequirement(key="fracgpu.io/card-memory", operator="Gt", values=("8999",)),
     )
 
 
 def test_one_mib_only_requires_that_the_node_says_its_card_memory() -> None:
     need = ContainerNeed(name="a", mib=Mib(1))
 
-    assert requirements(a_grant(need))[1] == Requirement(
+    assert requirements(a_grant(need))[1] == AddedRequirement(
         key="fracgpu.io/card-memory", operator="Exists"
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fracgpu.cards.card_class import CardClass
 from fracgpu.request.grant import ClassRule
 from fracgpu.request.grant_note import Seal
-from fracgpu.request.language import read_request
+from fracgpu.request.language import parse_request
 from fracgpu.units import Mib
 from tests.webhook.builders import (
     A30S,
@@ -782,9 +782,9 @@ def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod
     outcome = judged(pod)
     if isinstance(outcome, Refusal):
         return
-    asked = read_request(parsed(pod).annotations, specs(parsed(pod)))
+    asked = parse_request(parsed(pod).annotations, specs(parsed(pod)))
     result = parsed(stored(pod, outcome))
-    request = read_request(result.annotations, specs(result))
+    request = parse_request(result.annotations, specs(result))
     if asked is None:
         assert request is None
         return

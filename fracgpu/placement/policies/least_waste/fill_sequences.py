@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index, Levels, Want
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, Index, Levels
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 SEQUENCES: Final = 32
@@ -69,7 +69,7 @@ class FillSequences:
         self._share = np.full(shape, _NO_ROOM, np.uint16)
         several = np.zeros((self._length, len(models), SEQUENCES), np.int16)
         cpu = np.zeros_like(several, np.int32)
-        self._drawn: list[list[list[tuple[Want, Want]]]] = [[[]] * SEQUENCES for _ in models]
+        self._drawn: list[list[list[tuple[Demand, Demand]]]] = [[[]] * SEQUENCES for _ in models]
         self.lost_milli = np.zeros(len(models), np.int16)
         for index, model in enumerate(models):
             welcome = sorted(
@@ -114,7 +114,7 @@ class FillSequences:
         need = np.where(first > 0, self._cpu[:, index, 0], self._cpu[:, index, 1])
         return np.where(first > 0, first, other), need
 
-    def drawn(self, *, model: int, sequence: int) -> tuple[tuple[Want, Want], ...]:
+    def drawn(self, *, model: int, sequence: int) -> tuple[tuple[Demand, Demand], ...]:
         """Give the pairs of pods of one sequence, in the order in which they come to a node."""
         return tuple(self._drawn[model][sequence])
 

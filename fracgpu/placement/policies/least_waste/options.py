@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import Index, Levels, NodeTable, Want
+from fracgpu.placement.node_matrix import Demand, FreeResourceTable, Index, Levels
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 
 
-class Outcomes:
+class PlacementOptions:
     """The states that nodes would be in after one kind of request; CPU plays no part here.
 
     A request for one card has an option for each different free level with room; any other request
@@ -18,14 +18,14 @@ class Outcomes:
         card: the card to take, for a request of one card; else -1.
     """
 
-    def __init__(self, want: Want) -> None:
+    def __init__(self, want: Demand) -> None:
         self._cards, self._share = want.cards, want.share_milli
         self._seen = 0
         self.state = np.zeros((0, 1), np.int64)
         self.lost_milli = np.zeros((0, 1), np.float32)
         self.card = np.zeros((0, 1), np.int64)
 
-    def keep_up(self, nodes: NodeTable, states: CardStates) -> None:
+    def keep_up(self, nodes: FreeResourceTable, states: CardStates) -> None:
         """Work out anew the nodes that have changed."""
         options = nodes.width if self._cards == 1 else 1
         if self.state.shape != (nodes.size, options):

@@ -18,22 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.resources import NO_HOST, Host
+from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.placement.node_matrix import (
     MAX_CARDS,
     SHARES,
     USABLE,
     WHOLE_CARD_MILLI,
-    Board,
-    NodeFree,
+    Demand,
+    FreeResources,
+    NodeMatrix,
     Rows,
-    Want,
 )
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
 from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
-from fracgpu.state.bound_pod_index import Roster
+from fracgpu.state.bound_pod_index import BoundPodIndex
 
 # Nodes that fit are never judged worse than this, so that nodes unknown to the policy come last.
 _WORST_JUDGED: Final = 0.1
@@ -47,7 +47,7 @@ _UNBOUNDED_MILLI: Final = 10**9
 Models = frozenset[str] | None
 
 
-class WasteOrder:
+class LeastWasteOrder:
     """Judges nodes, and chooses cards, by what the cluster would lose.
 
     Args:
@@ -56,7 +56,9 @@ class WasteOrder:
         now: tells which cordons and assumptions still hold.
     """
 
-    def __init__(self, board: Board, roster: Roster, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, board: NodeMatrix, roster: BoundPodIndex, *, now: Callable[[], datetime]
+    ) -> None:
         self._board = board
         self._roster = roster
         self._now = now
@@ -91,12 +93,12 @@ class WasteOrder:
             if want is not None:
                 self._mix.observe(want)
 
-    def expect(self, wants: Iterable[Want]) -> None:
+    def expect(self, wants: Iterable[Demand]) -> None:
         """Count pods that are known beforehand, of a workload that is yet to come."""
         for want in wants:
             self._mix.include(want)
 
-    def _want_of_bound(self, pod: BoundPod) -> Want | None:
+    def _want_of_bound(self, pod: BoundPod) -> Demand | None:
         """Tell what a pod asked for; None where it can leave no card idle."""
         row = self._board.rows.get(pod.node)
         loads = None if row is None else self._board.loads[row]
@@ -109,7 +111,7 @@ class WasteOrder:
         if held:
             (load, hold), *_ = held
             share = _milli(hold.mib, load.card.capacity_mib)
-        return Want(
+        return Demand(
             cpu_milli=pod.host.cpu_milli,
             cards=len(held),
             share_milli=share,
@@ -156,7 +158,7 @@ class WasteOrder:
 
     def _resolved(self) -> Generator[None, None, tuple[PodClass, ...]]:
         """Give the mix with each pod's globs as the models of this fleet that they allow."""
-        found: dict[Want, float] = {}
+        found: dict[Demand, float] = {}
         for at, it in enumerate(self._mix.classes()):
             want = it.want
             if want.models is not None:
@@ -178,7 +180,9 @@ class WasteOrder:
             self._accepted[globs] = None if len(found) == len(models) else found
         return self._accepted[globs]
 
-    def quality(self, need: PodNeed | None, host: Host, rows: Rows) -> NDArray[np.float64] | None:
+    def quality(
+        self, need: PodNeed | None, host: HostResources, rows: Rows
+    ) -> NDArray[np.float64] | None:
         """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeOrder`.
 
         A pod without a need takes CPU and memory of a node, and no card.
@@ -203,7 +207,7 @@ class WasteOrder:
             quality[judged] = 1.0 - dear * (1.0 - _WORST_JUDGED)
         return quality
 
-    def prefer(self, need: PodNeed, host: Host, node: str) -> frozenset[CardUuid] | None:
+    def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
         """Name the cards to take on one node; None where it has nothing to say.
 
         Thousandths of a card are not MiB, and other binds may be under way: whether the pod fits
@@ -227,11 +231,11 @@ class WasteOrder:
         uuids = tuple(loads.cards)
         return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, want))
 
-    def _want(self, need: PodNeed | None, host: Host, size_mib: int) -> Want:
+    def _want(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
         if need is None:
-            return Want(cpu_milli=host.cpu_milli, memory_mib=host.memory_mib)
+            return Demand(cpu_milli=host.cpu_milli, memory_mib=host.memory_mib)
         (container,) = need.containers
-        return Want(
+        return Demand(
             cpu_milli=host.cpu_milli,
             memory_mib=host.memory_mib,
             cards=container.cards,
@@ -243,7 +247,7 @@ class WasteOrder:
 class _Feed:
     """One policy, and what it has been told of the board."""
 
-    def __init__(self, policy: LeastWaste, board: Board, roster: Roster) -> None:
+    def __init__(self, policy: LeastWaste, board: NodeMatrix, roster: BoundPodIndex) -> None:
         self.policy = policy
         self._board = board
         self._roster = roster
@@ -252,9 +256,9 @@ class _Feed:
         self._names: dict[int, str] = {}
         self.row = np.full(1, -1, np.int64)
         self.size_mib = np.zeros(1, np.int64)
-        self._costs: dict[Want, NDArray[np.float64]] = {}
+        self._costs: dict[Demand, NDArray[np.float64]] = {}
 
-    def costs(self, want: Want) -> NDArray[np.float64]:
+    def costs(self, want: Demand) -> NDArray[np.float64]:
         """Give what a pod would cost on each row of the board; NaN where it does not fit."""
         found = self._costs.get(want)
         if found is None:
@@ -294,7 +298,7 @@ class _Feed:
             self._names[row] = name
             self.row[row] = self.policy.rows[name]
 
-    def _free(self, row: int) -> NodeFree | None:
+    def _free(self, row: int) -> FreeResources | None:
         board = self._board
         loads = board.loads[row]
         if loads is None or board.node_state[row] != SHARES:
@@ -302,8 +306,8 @@ class _Feed:
         cards = tuple(loads.cards.values())[:MAX_CARDS]
         state: Sequence[int] = board.state[row].tolist()
         there, used = loads.node.host, self._roster.used(loads.node.node)
-        bounded = there != NO_HOST
-        return NodeFree(
+        bounded = there != NO_HOST_RESOURCES
+        return FreeResources(
             model=cards[0].card.model,
             cpu_milli=there.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
             memory_mib=there.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Index, NodeFree, NodeTable, Want
+from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable, Index
 from fracgpu.placement.policies.least_waste.card_states import MAX_STATES, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
-from fracgpu.placement.policies.least_waste.options import Outcomes
+from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
@@ -63,7 +63,7 @@ class LeastWaste:
     """
 
     def __init__(self, classes: Sequence[PodClass] = (), models: Sequence[str] = ()) -> None:
-        self._nodes = NodeTable(models)
+        self._nodes = FreeResourceTable(models)
         self._rows: dict[str, int] = {}
         self._classes: tuple[PodClass, ...] = tuple(classes)
         self._learnt()
@@ -92,7 +92,7 @@ class LeastWaste:
         self._classes = tuple(classes)
         self._learnt()
 
-    def put(self, name: str, free: NodeFree) -> None:
+    def put(self, name: str, free: FreeResources) -> None:
         """Take note of what a node has left."""
         if free.model not in self._nodes.models:
             self._nodes.know(free.model)
@@ -113,7 +113,7 @@ class LeastWaste:
         self._priced = -_REFRESH_EVERY
         self._costed = -1
 
-    def rank(self, want: Want, *, among: Index | None = None) -> Ranking:
+    def rank(self, want: Demand, *, among: Index | None = None) -> Ranking:
         """Judge the nodes on which a pod fits.
 
         Args:
@@ -151,7 +151,7 @@ class LeastWaste:
             card=outcome.card[node[chosen], option[chosen]],
         )
 
-    def cards(self, ranking: Ranking, position: int, want: Want) -> tuple[int, ...]:
+    def cards(self, ranking: Ranking, position: int, want: Demand) -> tuple[int, ...]:
         """Name the cards to take on the node at *position* of a ranking."""
         if want.cards == 0:
             return ()
@@ -159,7 +159,7 @@ class LeastWaste:
             return (int(ranking.card[position]),)
         return self._nodes.cards(int(ranking.rows[position]), want)
 
-    def warming(self, wants: Sequence[Want]) -> Iterator[int]:
+    def warming(self, wants: Sequence[Demand]) -> Iterator[int]:
         """Work out beforehand what rankings of *wants* will need, in steps of some milliseconds.
 
         Nodes may change between two steps, and rankings may be asked for; what is not worked out by
@@ -192,7 +192,7 @@ class LeastWaste:
 
     def _forget(self) -> None:
         self._states = CardStates(self._sequences)
-        self._outcomes: dict[tuple[int, int], Outcomes] = {}
+        self._outcomes: dict[tuple[int, int], PlacementOptions] = {}
         self._state = np.zeros(0, np.int64)
         self._lost = np.zeros(0, np.float32)
         self._idle_milli = np.zeros(0, np.int64)
@@ -253,9 +253,9 @@ class LeastWaste:
             idle_cards=self._states.idle_cards[state],
         )
 
-    def _outcome(self, want: Want) -> Outcomes:
+    def _outcome(self, want: Demand) -> PlacementOptions:
         key = (want.cards, want.share_milli)
-        outcome = self._outcomes.pop(key, None) or Outcomes(want)
+        outcome = self._outcomes.pop(key, None) or PlacementOptions(want)
         self._outcomes[key] = outcome  # the most recent one stands last
         if len(self._outcomes) > _MAX_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.node_matrix import Demand
 
 _LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios stay
 
@@ -13,7 +13,7 @@ _LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios st
 class PodClass:
     """Pods that ask the same, and the share of all pods that they are (0..1)."""
 
-    want: Want
+    want: Demand
     frequency_ratio: float
 
 
@@ -32,21 +32,21 @@ class WorkloadMix:
         self._capacity = capacity
         self._growth = 2.0 ** (1.0 / half_life_pods)
         self._unit = 1.0
-        self._weight: dict[Want, float] = {}
+        self._weight: dict[Demand, float] = {}
 
     @classmethod
-    def fold(cls, wants: Iterable[Want]) -> "WorkloadMix":
+    def fold(cls, wants: Iterable[Demand]) -> "WorkloadMix":
         """Learn from pods that are there already, all of the same age."""
         mix = cls()
         for want in wants:
             mix.include(want)
         return mix
 
-    def include(self, want: Want) -> None:
+    def include(self, want: Demand) -> None:
         """Count a pod that is no newer than those counted before."""
         self._add(want)
 
-    def observe(self, want: Want) -> None:
+    def observe(self, want: Demand) -> None:
         """See one more pod."""
         self._unit *= self._growth
         self._add(want)
@@ -59,9 +59,9 @@ class WorkloadMix:
             for want, weight in sorted(self._weight.items(), key=lambda it: (-it[1], _order(it[0])))
         )
 
-    def _add(self, want: Want) -> None:
+    def _add(self, want: Demand) -> None:
         # Host memory is not what leaves cards idle, and would split every class into many.
-        key = Want(
+        key = Demand(
             cpu_milli=want.cpu_milli,
             cards=want.cards,
             share_milli=want.share_milli,
@@ -84,10 +84,10 @@ def drift_ratio(old: Iterable[PodClass], new: Iterable[PodClass]) -> float:
     )
 
 
-def _by_want(classes: Iterable[PodClass]) -> Mapping[Want, float]:
+def _by_want(classes: Iterable[PodClass]) -> Mapping[Demand, float]:
     return {it.want: it.frequency_ratio for it in classes}
 
 
-def _order(want: Want) -> tuple[int, int, int, tuple[str, ...]]:
+def _order(want: Demand) -> tuple[int, int, int, tuple[str, ...]]:
     models = tuple(sorted(want.models)) if want.models is not None else ()
     return (want.cards, want.share_milli, want.cpu_milli, models)

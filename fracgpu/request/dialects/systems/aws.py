@@ -5,23 +5,30 @@ from typing import Final
 
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import decimal_share, limit_field, whole
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 
 VGPU: Final = "k8s.amazonaws.com/vgpu"
 
 
-def _read(pod: PodPieces, options: Options) -> Reading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, options.aws_vgpus_per_card) for spec in pod.containers]
-    return Reading(asks=tuple(ask for ask in asks if ask))
+    return DialectReading(asks=tuple(ask for ask in asks if ask))
 
 
-def _ask(spec: ContainerSpec, per_card: int) -> Ask | None:
+def _ask(spec: ContainerSpec, per_card: int) -> ForeignRequest | None:
     text = spec.limits.get(VGPU)
     if text is None:
         return None
     wanted = f"parts of one card, a whole number from 1 to {per_card}"
     parts = whole(text, field=limit_field(VGPU, spec), wanted=wanted, low=1, high=per_card)
-    return Ask(container=spec.name, share=decimal_share(Fraction(parts, per_card)))
+    return ForeignRequest(container=spec.name, share=decimal_share(Fraction(parts, per_card)))
 
 
 AWS: Final = Dialect(

@@ -7,7 +7,14 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import annotation_field, limit_field, refuse_both
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.shapes import CoreAndMemory
 
 _SPELLINGS: Final = ("elasticgpu.io", "elasticgpu.com")
@@ -18,7 +25,7 @@ _SHAPES: Final = tuple(
 _CLAIMS: Final = (r"elasticgpu\.io/egpuc-[a-z0-9-]+", r"egpuc\.elasticgpu\.io/[a-z0-9-]+")
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     for key in sorted(pod.annotations):
         if any(re.fullmatch(claim, key, re.ASCII) for claim in _CLAIMS):
             raise RequestError(
@@ -28,13 +35,13 @@ def _read(pod: PodPieces, _options: Options) -> Reading:
                 hint=f"write {names.FRACTION} or {names.MEMORY} instead",
             )
     pairs = [_ask(spec) for spec in pod.containers]
-    return Reading(
+    return DialectReading(
         asks=tuple(ask for ask, _ in pairs if ask),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 
 
-def _ask(spec: ContainerSpec) -> tuple[Ask | None, tuple[str, ...]]:
+def _ask(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
     one, other = ([key for key in sorted(spec.limits) if key.startswith(it)] for it in _SPELLINGS)
     if one and other:
         first, second = limit_field(one[0], spec), limit_field(other[0], spec)

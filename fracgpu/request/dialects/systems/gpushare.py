@@ -15,12 +15,12 @@ from fracgpu.request.dialects.amounts import (
 )
 from fracgpu.request.dialects.dialect import (
     WHOLE,
-    Ask,
     Dialect,
+    DialectReading,
+    ForeignRequest,
     MemoryUnit,
     Options,
-    PodPieces,
-    Reading,
+    PodForDialects,
     keys,
 )
 from fracgpu.units import Mib
@@ -33,12 +33,12 @@ CORES: Final = "aliyun.com/gpu-core.percentage"
 _UNIT_MIB: Final = {MemoryUnit.MIB: 1, MemoryUnit.GIB: 1024}
 
 
-def _read(pod: PodPieces, options: Options) -> Reading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, pod.labels.get(COUNT), options) for spec in pod.containers]
-    return Reading(asks=tuple(ask for ask in asks if ask))
+    return DialectReading(asks=tuple(ask for ask in asks if ask))
 
 
-def _ask(spec: ContainerSpec, label: str | None, options: Options) -> Ask | None:
+def _ask(spec: ContainerSpec, label: str | None, options: Options) -> ForeignRequest | None:
     """Read one container; beside a count, gpu-mem is the total over that many cards.
 
     Source: Alibaba Cloud ACK, "multi-GPU sharing": N units over M cards give N/M on each, and N/M
@@ -55,13 +55,13 @@ def _ask(spec: ContainerSpec, label: str | None, options: Options) -> Ask | None
     cards = 1 if count is None else card_count(count, field=field)
     cores = _cores(spec, cards)
     if memory is None:
-        return Ask(container=spec.name, cards=cards, share=WHOLE, cores=cores)
+        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE, cores=cores)
     unit_mib = _UNIT_MIB[options.gpushare_unit]
     field = limit_field(MEMORY, spec)
     total_mib = memory_units(memory, field=field, unit_mib=unit_mib)
     unit = f"a number of {options.gpushare_unit.value}"
     units = evenly(total_mib // unit_mib, cards=cards, field=field, found=memory, unit=unit)
-    return Ask(container=spec.name, cards=cards, mib=Mib(units * unit_mib), cores=cores)
+    return ForeignRequest(container=spec.name, cards=cards, mib=Mib(units * unit_mib), cores=cores)
 
 
 def _cores(spec: ContainerSpec, cards: int) -> int:

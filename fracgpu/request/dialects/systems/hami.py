@@ -16,7 +16,15 @@ from fracgpu.request.dialects.amounts import (
     refuse_both,
     whole,
 )
-from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    WHOLE,
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.preferences import (
     model_globs,
     not_offered,
@@ -43,7 +51,7 @@ OPT_OUT: Final = "hami.io/webhook"
 _MODES: Final = ("hami-core", "mps")
 
 
-def _read(pod: PodPieces, options: Options) -> Reading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = tuple(ask for ask in (_ask(it, options) for it in pod.containers) if ask)
     models = model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE)
     preferred, warnings = strategy(
@@ -55,10 +63,10 @@ def _read(pod: PodPieces, options: Options) -> Reading:
     if asks:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
         warnings = (*_priorities(pod), *_mode(pod), *_numa(pod), *warnings)
-    return Reading(asks=asks, models=models, strategy=preferred, warnings=warnings)
+    return DialectReading(asks=asks, models=models, strategy=preferred, warnings=warnings)
 
 
-def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
+def _ask(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
     """Read one container; what HAMi leaves open is what HAMi would give.
 
     No count: the configured default. No memory: all of it. A count alone: all cores as well.
@@ -81,7 +89,7 @@ def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
     else:
         part = WHOLE
     alone = memory is None and share is None and cores is None
-    return Ask(
+    return ForeignRequest(
         container=spec.name,
         cards=cards,
         mib=mib,
@@ -94,7 +102,7 @@ def _cores(text: str | None, spec: ContainerSpec) -> int:
     return 0 if text is None else percent(text, field=limit_field(CORES, spec), low=0)
 
 
-def _priorities(pod: PodPieces) -> tuple[str, ...]:
+def _priorities(pod: PodForDialects) -> tuple[str, ...]:
     warnings = []
     for spec in pod.containers:
         if PRIORITY in spec.limits:
@@ -107,7 +115,7 @@ def _priorities(pod: PodPieces) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _mode(pod: PodPieces) -> tuple[str, ...]:
+def _mode(pod: PodForDialects) -> tuple[str, ...]:
     mode = pod.annotations.get(MODE)
     if mode is not None and mode not in _MODES:
         raise RequestError(
@@ -120,7 +128,7 @@ def _mode(pod: PodPieces) -> tuple[str, ...]:
     return not_offered(pod.annotations, {MODE: why})
 
 
-def _numa(pod: PodPieces) -> tuple[str, ...]:
+def _numa(pod: PodForDialects) -> tuple[str, ...]:
     bind = pod.annotations.get(NUMA_BIND)
     if bind in (None, "false"):
         return ()
@@ -131,7 +139,7 @@ def _numa(pod: PodPieces) -> tuple[str, ...]:
     return not_offered(pod.annotations, {NUMA_BIND: "FracGPU binds no pod to a NUMA node"})
 
 
-def _leaves(pod: PodPieces, _options: Options) -> bool:
+def _leaves(pod: PodForDialects, _options: Options) -> bool:
     return "ignore" in (pod.labels.get(OPT_OUT), pod.namespace_labels.get(OPT_OUT))
 
 

@@ -14,7 +14,14 @@ from fracgpu.request.dialects.amounts import (
     refuse_both,
     refuse_orphan,
 )
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.preferences import not_offered
 from fracgpu.spelling import did_you_mean, room_for_list
 from fracgpu.units import parse_memory_mib
@@ -36,7 +43,7 @@ _PORTION_KEY: Final = re.compile(_PORTION, re.ASCII)
 _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     one = _one_container(pod)
     named, warnings = _by_name(pod)
     for ask in named:
@@ -45,15 +52,15 @@ def _read(pod: PodPieces, _options: Options) -> Reading:
             refuse_both(annotation_field(key), annotation_field(ask.sources[0]), found=text)
     asks = (*([one] if one else []), *named)
     if not asks:
-        return Reading()
+        return DialectReading()
     portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
     why = f"what enforces a share is said by {names.ISOLATION} alone"
     mps = {} if pod.annotations.get(MPS) == "false" else {MPS: why}
     more = not_offered(pod.annotations, {**mps, **portions})
-    return Reading(asks=asks, warnings=(*warnings, *more))
+    return DialectReading(asks=asks, warnings=(*warnings, *more))
 
 
-def _one_container(pod: PodPieces) -> Ask | None:
+def _one_container(pod: PodForDialects) -> ForeignRequest | None:
     fraction, memory = pod.annotations.get(FRACTION), pod.annotations.get(MEMORY)
     if fraction is None and memory is None:
         for key in (DEVICES, CONTAINER):
@@ -75,7 +82,7 @@ def _one_container(pod: PodPieces) -> Ask | None:
     elif memory is not None:
         mib = memory_units(memory, field=annotation_field(MEMORY), unit_mib=1)
     present = (FRACTION, MEMORY, DEVICES, CONTAINER)
-    return Ask(
+    return ForeignRequest(
         container=_chosen(pod),
         cards=cards,
         share=share,
@@ -84,7 +91,7 @@ def _one_container(pod: PodPieces) -> Ask | None:
     )
 
 
-def _chosen(pod: PodPieces) -> str:
+def _chosen(pod: PodForDialects) -> str:
     name = pod.annotations.get(CONTAINER)
     if name is not None:
         return _known(pod, name, field=annotation_field(CONTAINER), found=name)
@@ -98,7 +105,7 @@ def _chosen(pod: PodPieces) -> str:
     )
 
 
-def _by_name(pod: PodPieces) -> tuple[tuple[Ask, ...], tuple[str, ...]]:
+def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str, ...]]:
     texts: dict[str, dict[str, str]] = {}
     for key, text in pod.annotations.items():
         match = _BY_NAME_KEY.fullmatch(key)
@@ -115,14 +122,14 @@ def _by_name(pod: PodPieces) -> tuple[tuple[Ask, ...], tuple[str, ...]]:
     return tuple(asks), tuple(warnings)
 
 
-def _named_ask(container: str, texts: dict[str, str]) -> tuple[Ask, tuple[str, ...]]:
+def _named_ask(container: str, texts: dict[str, str]) -> tuple[ForeignRequest, tuple[str, ...]]:
     stem = f"nvidia.cdi.k8s.io/{container}.gpu-memory"
     request, limit = f"{stem}.request", f"{stem}.limit"
     if "request" not in texts:
         refuse_orphan(annotation_field(limit), found=texts["limit"], needs=request)
     mib = parse_memory_mib(texts["request"], field=annotation_field(request))
     if "limit" not in texts:
-        return Ask(container=container, mib=mib, sources=(request,)), ()
+        return ForeignRequest(container=container, mib=mib, sources=(request,)), ()
     limit_mib = parse_memory_mib(texts["limit"], field=annotation_field(limit))
     if limit_mib < mib:
         raise RequestError(
@@ -131,10 +138,10 @@ def _named_ask(container: str, texts: dict[str, str]) -> tuple[Ask, tuple[str, .
             wanted=f"at least the request, {texts['request']}",
         )
     burst = not_offered({limit: texts["limit"]}, {limit: _NO_BURST}) if limit_mib > mib else ()
-    return Ask(container=container, mib=mib, sources=(request, limit)), burst
+    return ForeignRequest(container=container, mib=mib, sources=(request, limit)), burst
 
 
-def _known(pod: PodPieces, name: str, *, field: str, found: str) -> str:
+def _known(pod: PodForDialects, name: str, *, field: str, found: str) -> str:
     known = [spec.name for spec in pod.containers]
     if name in known:
         return name

@@ -15,7 +15,14 @@ from fracgpu.request.dialects.amounts import (
     refuse_orphan,
     whole,
 )
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.language import MAX_CARDS
 from fracgpu.units import Mib
 
@@ -26,11 +33,11 @@ MEMORY: Final = "koordinator.sh/gpu-memory"
 SHARED: Final = "koordinator.sh/gpu.shared"
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
-    return Reading(asks=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
+    return DialectReading(asks=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
 
 
-def _ask(spec: ContainerSpec) -> Ask | None:
+def _ask(spec: ContainerSpec) -> ForeignRequest | None:
     present = [key for key in (GPU, CORE, RATIO, MEMORY, SHARED) if key in spec.limits]
     if not present:
         return None
@@ -45,10 +52,12 @@ def _ask(spec: ContainerSpec) -> Ask | None:
         total_mib = memory_bytes(text, field=field)
         unit = "memory in whole MiB"
         mib = evenly(total_mib, cards=cards, field=field, found=text, unit=unit)
-        return Ask(container=spec.name, cards=cards, mib=Mib(mib), cores=cores)
+        return ForeignRequest(container=spec.name, cards=cards, mib=Mib(mib), cores=cores)
     percents = _per_card(ratio, totals, cards, spec)
     assert percents is not None, "either memory or a ratio is there"
-    return Ask(container=spec.name, cards=cards, share=Fraction(percents, 100), cores=cores)
+    return ForeignRequest(
+        container=spec.name, cards=cards, share=Fraction(percents, 100), cores=cores
+    )
 
 
 def _refuse_contradictions(spec: ContainerSpec) -> None:

@@ -7,17 +7,24 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import limit_field, memory_units, refuse_both
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 
 _SLICE: Final = r"nvidia\.com/gpu-(\d{1,6})gb"
 _SLICE_KEY: Final = re.compile(_SLICE, re.ASCII)
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
-    return Reading(asks=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
+    return DialectReading(asks=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
 
 
-def _ask(spec: ContainerSpec) -> Ask | None:
+def _ask(spec: ContainerSpec) -> ForeignRequest | None:
     present = sorted(key for key in spec.limits if _SLICE_KEY.fullmatch(key))
     if not present:
         return None
@@ -37,7 +44,7 @@ def _ask(spec: ContainerSpec) -> Ask | None:
     match = _SLICE_KEY.fullmatch(key)
     assert match, "only slices are in the list"
     mib = memory_units(match[1], field=f"the size in {field}", unit_mib=1024)
-    return Ask(container=spec.name, mib=mib)
+    return ForeignRequest(container=spec.name, mib=mib)
 
 
 NOS: Final = Dialect(

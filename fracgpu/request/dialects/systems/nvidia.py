@@ -7,25 +7,33 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import card_count, decimal_share, limit_field, refuse_both
-from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    WHOLE,
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 
 GPU: Final = "nvidia.com/gpu"
 SHARED: Final = "nvidia.com/gpu.shared"
 
 
-def _read(pod: PodPieces, options: Options) -> Reading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, options.nvidia_replicas) for spec in pod.containers]
-    return Reading(asks=tuple(ask for ask in asks if ask))
+    return DialectReading(asks=tuple(ask for ask in asks if ask))
 
 
-def _ask(spec: ContainerSpec, replicas: int | None) -> Ask | None:
+def _ask(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None:
     gpu, shared = spec.limits.get(GPU), spec.limits.get(SHARED)
     if gpu is not None and shared is not None:
         why = "a card is whole or shared"
         refuse_both(limit_field(GPU, spec), limit_field(SHARED, spec), found=gpu, why=why)
     if gpu is not None:
         cards = card_count(gpu, field=limit_field(GPU, spec))
-        return Ask(container=spec.name, cards=cards, share=WHOLE)
+        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE)
     if shared is None:
         return None
     field = limit_field(SHARED, spec)
@@ -44,7 +52,7 @@ def _ask(spec: ContainerSpec, replicas: int | None) -> Ask | None:
             wanted="'1', one copy for a container",
             hint=f"write {names.FRACTION} and {names.CARDS} for several cards",
         )
-    return Ask(container=spec.name, share=decimal_share(Fraction(1, replicas)))
+    return ForeignRequest(container=spec.name, share=decimal_share(Fraction(1, replicas)))
 
 
 NVIDIA: Final = Dialect(

@@ -5,7 +5,14 @@ from typing import Final
 
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.dialects.amounts import limit_field, percent, refuse_both, refuse_orphan
-from fracgpu.request.dialects.dialect import Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.preferences import not_offered
 from fracgpu.request.dialects.shapes import CoreAndMemory
 
@@ -20,25 +27,25 @@ _VCUDA: Final = CoreAndMemory(core=VCUDA_CORE, memory=VCUDA_MEMORY, unit_mib=256
 _QGPU: Final = CoreAndMemory(core=QGPU_CORE, memory=QGPU_MEMORY, unit_mib=1024, step=5)
 
 
-def _read_vcuda(pod: PodPieces, _options: Options) -> Reading:
+def _read_vcuda(pod: PodForDialects, _options: Options) -> DialectReading:
     pairs = [_VCUDA.read(spec) for spec in pod.containers]
     asks = tuple(ask for ask, _ in pairs if ask)
     if not asks:
-        return Reading()
+        return DialectReading()
     why = {VCUDA_BURST: "FracGPU grants the request and no burst above it"}
     warnings = [text for _, texts in pairs for text in texts]
-    return Reading(asks=asks, warnings=(*warnings, *not_offered(pod.annotations, why)))
+    return DialectReading(asks=asks, warnings=(*warnings, *not_offered(pod.annotations, why)))
 
 
-def _read_qgpu(pod: PodPieces, _options: Options) -> Reading:
+def _read_qgpu(pod: PodForDialects, _options: Options) -> DialectReading:
     pairs = [_qgpu(spec) for spec in pod.containers]
-    return Reading(
+    return DialectReading(
         asks=tuple(ask for ask, _ in pairs if ask),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 
 
-def _qgpu(spec: ContainerSpec) -> tuple[Ask | None, tuple[str, ...]]:
+def _qgpu(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
     """Read one container; greedy core is best effort, which is what no core means here."""
     greedy = spec.limits.get(QGPU_GREEDY)
     if greedy is None:

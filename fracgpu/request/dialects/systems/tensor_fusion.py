@@ -10,7 +10,15 @@ from fracgpu.cards.card import FULL_CORES
 from fracgpu.errors import RequestError, listed
 from fracgpu.k8s.container import ContainerKind
 from fracgpu.request.dialects.amounts import annotation_field, card_count, percent, refuse_orphan
-from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    WHOLE,
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.preferences import model_globs, not_offered, refuse_single_cards
 from fracgpu.units import Mib, parse_memory_mib
 
@@ -49,16 +57,16 @@ _ASIDE: Final = {
 }
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     dedicated = _dedicated(pod)
     if not dedicated and MEMORY not in pod.annotations:
         _refuse_orphans(pod)
-        return Reading()
+        return DialectReading()
     _refuse_others(pod)
     return _whole(pod) if dedicated else _share(pod)
 
 
-def _refuse_orphans(pod: PodPieces) -> None:
+def _refuse_orphans(pod: PodForDialects) -> None:
     if PROFILE in pod.annotations:
         raise RequestError(
             field=annotation_field(PROFILE),
@@ -72,7 +80,7 @@ def _refuse_orphans(pod: PodPieces) -> None:
             refuse_orphan(annotation_field(key), found=found, needs=MEMORY)
 
 
-def _refuse_others(pod: PodPieces) -> None:
+def _refuse_others(pod: PodForDialects) -> None:
     """Refuse what would be another card, another vendor's or another division of them."""
     texts = pod.annotations
     refuse_single_cards(texts, (INDICES, *CHOSEN))
@@ -86,7 +94,7 @@ def _refuse_others(pod: PodPieces) -> None:
             raise RequestError(field=annotation_field(key), found=texts[key], wanted=want)
 
 
-def _dedicated(pod: PodPieces) -> bool:
+def _dedicated(pod: PodForDialects) -> bool:
     text = pod.annotations.get(DEDICATED, "false")
     if text not in ("true", "false"):
         raise RequestError(
@@ -95,11 +103,11 @@ def _dedicated(pod: PodPieces) -> bool:
     return text == "true"
 
 
-def _whole(pod: PodPieces) -> Reading:
+def _whole(pod: PodForDialects) -> DialectReading:
     """Read whole cards; sizes beside them say nothing there either."""
     why = f"a card of {DEDICATED} is whole"
     useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
-    ask = Ask(
+    ask = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         share=WHOLE,
@@ -108,37 +116,37 @@ def _whole(pod: PodPieces) -> Reading:
             key for key in (DEDICATED, COUNT, VENDOR, CONTAINER) if key in pod.annotations
         ),
     )
-    return Reading(
+    return DialectReading(
         asks=(ask,),
         models=model_globs(pod.annotations, use=MODEL, avoid=""),
         warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
     )
 
 
-def _count(pod: PodPieces) -> int:
+def _count(pod: PodForDialects) -> int:
     text = pod.annotations.get(COUNT)
     return 1 if text is None else card_count(text, field=annotation_field(COUNT))
 
 
-def _share(pod: PodPieces) -> Reading:
+def _share(pod: PodForDialects) -> DialectReading:
     texts = pod.annotations
     mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
     bursts = (*_memory_burst(pod, mib), *_compute_burst(pod))
-    ask = Ask(
+    ask = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         mib=mib,
         cores=_compute(pod, COMPUTE) or 0,
         sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
     )
-    return Reading(
+    return DialectReading(
         asks=(ask,),
         models=model_globs(texts, use=MODEL, avoid=""),
         warnings=(*bursts, *not_offered(texts, _ASIDE)),
     )
 
 
-def _memory_burst(pod: PodPieces, mib: Mib) -> tuple[str, ...]:
+def _memory_burst(pod: PodForDialects, mib: Mib) -> tuple[str, ...]:
     text = pod.annotations.get(MEMORY_LIMIT)
     if text is None:
         return ()
@@ -150,7 +158,7 @@ def _memory_burst(pod: PodPieces, mib: Mib) -> tuple[str, ...]:
     return not_offered(pod.annotations, {MEMORY_LIMIT: _NO_BURST}) if more else ()
 
 
-def _compute_burst(pod: PodPieces) -> tuple[str, ...]:
+def _compute_burst(pod: PodForDialects) -> tuple[str, ...]:
     asked, limit = _compute(pod, COMPUTE), _compute(pod, COMPUTE_LIMIT)
     if limit is None or limit == asked:
         return ()
@@ -163,12 +171,12 @@ def _compute_burst(pod: PodPieces) -> tuple[str, ...]:
     return not_offered(pod.annotations, {COMPUTE_LIMIT: _NO_BURST})
 
 
-def _compute(pod: PodPieces, key: str) -> int | None:
+def _compute(pod: PodForDialects, key: str) -> int | None:
     text = pod.annotations.get(key)
     return None if text is None else percent(text, field=annotation_field(key))
 
 
-def _container(pod: PodPieces) -> str:
+def _container(pod: PodForDialects) -> str:
     """Choose the one container; several would have to share one slice, which nobody can count."""
     apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
     named = pod.annotations.get(CONTAINER)
@@ -184,7 +192,7 @@ def _container(pod: PodPieces) -> str:
     )
 
 
-def _leaves(pod: PodPieces, options: Options) -> bool:
+def _leaves(pod: PodForDialects, options: Options) -> bool:
     return options.tensor_fusion_runs and pod.labels.get(ENABLED) == "true"
 
 

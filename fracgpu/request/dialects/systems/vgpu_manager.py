@@ -3,7 +3,7 @@
 from typing import Final
 
 from fracgpu import names
-from fracgpu.request.dialects.dialect import Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import Dialect, DialectReading, Options, PodForDialects, keys
 from fracgpu.request.dialects.preferences import (
     model_globs,
     not_offered,
@@ -32,14 +32,14 @@ _ASIDE: Final = {
 }
 
 
-def _read(pod: PodPieces, _options: Options) -> Reading:
+def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     asks = tuple(ask for ask in (VGPU.read(it) for it in pod.containers) if ask)
     if asks:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
     preferred, warnings = strategy(
         pod.annotations, card=CARD_POLICY, node=NODE_POLICY, others=("none",)
     )
-    return Reading(
+    return DialectReading(
         asks=asks,
         models=model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE),
         strategy=preferred,

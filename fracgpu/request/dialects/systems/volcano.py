@@ -14,7 +14,15 @@ from fracgpu.request.dialects.amounts import (
     refuse_both,
     refuse_orphan,
 )
-from fracgpu.request.dialects.dialect import WHOLE, Ask, Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import (
+    WHOLE,
+    Dialect,
+    DialectReading,
+    ForeignRequest,
+    Options,
+    PodForDialects,
+    keys,
+)
 from fracgpu.request.dialects.preferences import not_offered
 from fracgpu.request.dialects.shapes import CountMemoryCores
 
@@ -35,12 +43,12 @@ CCE_MEMORY: Final = "volcano.sh/gpu-mem.128Mi"
 CCE_CORES: Final = "volcano.sh/gpu-core.percentage"
 
 
-def _read(pod: PodPieces, options: Options) -> Reading:
+def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = tuple(ask for ask in (_ask(spec, options) for spec in pod.containers) if ask)
-    return Reading(asks=asks, warnings=_mode(pod) if asks else ())
+    return DialectReading(asks=asks, warnings=_mode(pod) if asks else ())
 
 
-def _mode(pod: PodPieces) -> tuple[str, ...]:
+def _mode(pod: PodForDialects) -> tuple[str, ...]:
     mode = pod.annotations.get(MODE)
     if mode is not None and mode != _HAMI_CORE:
         raise RequestError(
@@ -54,7 +62,7 @@ def _mode(pod: PodPieces) -> tuple[str, ...]:
     )
 
 
-def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
+def _ask(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
     whole = [key for key in (MEMORY, NUMBER, VGPU.number) if key in spec.limits]
     if len(whole) > 1:
         first, second = limit_field(whole[0], spec), limit_field(whole[1], spec)
@@ -64,11 +72,11 @@ def _ask(spec: ContainerSpec, options: Options) -> Ask | None:
         field = limit_field(MEMORY, spec)
         mib = memory_units(spec.limits[MEMORY], field=field, unit_mib=1)
         _refuse_loose(spec)
-        return Ask(container=spec.name, mib=mib)
+        return ForeignRequest(container=spec.name, mib=mib)
     if NUMBER in spec.limits:
         cards = card_count(spec.limits[NUMBER], field=limit_field(NUMBER, spec))
         _refuse_loose(spec)
-        return Ask(container=spec.name, cards=cards, share=WHOLE)
+        return ForeignRequest(container=spec.name, cards=cards, share=WHOLE)
     return VGPU.read(spec, unit_mib=options.volcano_memory_factor)
 
 
@@ -78,11 +86,11 @@ def _refuse_loose(spec: ContainerSpec) -> None:
             refuse_orphan(limit_field(key, spec), found=spec.limits[key], needs=VGPU.number)
 
 
-def _read_cce(pod: PodPieces, _options: Options) -> Reading:
-    return Reading(asks=tuple(ask for ask in (_cce(it) for it in pod.containers) if ask))
+def _read_cce(pod: PodForDialects, _options: Options) -> DialectReading:
+    return DialectReading(asks=tuple(ask for ask in (_cce(it) for it in pod.containers) if ask))
 
 
-def _cce(spec: ContainerSpec) -> Ask | None:
+def _cce(spec: ContainerSpec) -> ForeignRequest | None:
     memory, cores = spec.limits.get(CCE_MEMORY), spec.limits.get(CCE_CORES)
     if memory is None:
         if cores is not None:
@@ -91,7 +99,7 @@ def _cce(spec: ContainerSpec) -> Ask | None:
         return None
     mib = memory_units(memory, field=limit_field(CCE_MEMORY, spec), unit_mib=128)
     percents = 0 if cores is None else percent(cores, field=limit_field(CCE_CORES, spec))
-    return Ask(container=spec.name, mib=mib, cores=percents)
+    return ForeignRequest(container=spec.name, mib=mib, cores=percents)
 
 
 VOLCANO: Final = Dialect(

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import Picture
-from fracgpu.disruption.heat import PodUse
-from fracgpu.disruption.move import Plan, Reason
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import MeasuredPodUse
+from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
-from fracgpu.disruption.policy import Policy
-from fracgpu.k8s.node_affinity import NodeRules, Taint
+from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.k8s.node_affinity import NodeAffinity, Taint
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -27,11 +27,11 @@ from tests.support.rebalancing import (
 )
 
 
-def plan(picture: Picture, policy: Policy = ACTIVE) -> Plan:
+def plan(picture: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
     return plan_moves(picture, policy=policy, now=NOON)
 
 
-def reasons(found: Plan) -> set[Reason]:
+def reasons(found: Plan) -> set[HoldReason]:
     return {it.reason for it in found.held}
 
 
@@ -86,9 +86,9 @@ def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays()
     assert [it.pod_uid for it in found.moves] == ["fine"]
     held = {it.subject: it.reason for it in found.held}
     assert held == {
-        "ml/small": Reason.TOO_SMALL,
-        "ml/large": Reason.TOO_LARGE,
-        "ml/unmeasured": Reason.NOT_MEASURED_POD,
+        "ml/small": HoldReason.TOO_SMALL,
+        "ml/large": HoldReason.TOO_LARGE,
+        "ml/unmeasured": HoldReason.NOT_MEASURED_POD,
     }
 
 
@@ -98,7 +98,7 @@ def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
 
     found = plan(picture, replace(ACTIVE, hold_cycles=0))
 
-    assert ("pod-a", Reason.NOT_KNOWN) in {(it.subject, it.reason) for it in found.held}
+    assert ("pod-a", HoldReason.NOT_KNOWN) in {(it.subject, it.reason) for it in found.held}
 
 
 def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
@@ -111,14 +111,14 @@ def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
     found = plan(a_picture(occupants=pods, readings={HOT_CARD: warm, COOL_CARD: a_reading(0.1)}))
 
     assert found.moves == ()
-    assert reasons(found) == {Reason.NO_GAIN}
+    assert reasons(found) == {HoldReason.NO_GAIN}
 
 
 def test_selectors_and_taints_of_nodes_are_respected() -> None:
     def only_zone_a(labels: Any, taints: Any) -> bool:
         return labels.get("zone") == "a" and not taints
 
-    pods = [an_occupant(uid, rules=NodeRules(allows=only_zone_a)) for uid in ("pod-a", "pod-b")]
+    pods = [an_occupant(uid, rules=NodeAffinity(allows=only_zone_a)) for uid in ("pod-a", "pod-b")]
     in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
 
     assert plan(a_picture(occupants=pods)).moves == ()
@@ -144,16 +144,16 @@ def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
     found = plan(picture)
 
     assert found.moves == ()
-    assert Reason.NO_TARGET in reasons(found)
+    assert HoldReason.NO_TARGET in reasons(found)
 
 
 def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
     bursty = a_reading(0.9, pods={"pod-a": 0.45, "pod-b": 0.45})
     bursty = replace(
-        bursty, pods={uid: PodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
+        bursty, pods={uid: MeasuredPodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
     )
 
     found = plan(a_picture(readings={HOT_CARD: bursty}))
 
     assert found.moves == ()
-    assert reasons(found) == {Reason.NO_TARGET}
+    assert reasons(found) == {HoldReason.NO_TARGET}

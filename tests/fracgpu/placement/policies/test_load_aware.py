@@ -7,18 +7,18 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.policies.load_aware import score
 from fracgpu.request.need import Strategy
-from fracgpu.state.snapshot import NodeLoads
+from fracgpu.state.snapshot import NodeInfo
 from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
 
 
-def warmed(loads: NodeLoads, **heat: float) -> NodeLoads:
+def warmed(loads: NodeInfo, **heat: float) -> NodeInfo:
     cards = {
         uuid: replace(load, heat=heat.get(str(uuid), 0.0)) for uuid, load in loads.cards.items()
     }
     return replace(loads, cards=cards)
 
 
-def card_of(loads: NodeLoads) -> CardUuid:
+def card_of(loads: NodeInfo) -> CardUuid:
     found = place(loads, a_pod_need(a_need(1000)), strategy=Strategy.LOAD_AWARE)
     assert isinstance(found, Placement)
     return found.assignment["main"][0].card

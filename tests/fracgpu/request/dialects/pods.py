@@ -7,7 +7,7 @@ import pytest
 
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects import Options, PodPieces, Understood, understand
+from fracgpu.request.dialects import Options, PodForDialects, Translation, translate_request
 from fracgpu.request.need import PodRequest, SliceRequest, Strategy
 
 NAME = "train"
@@ -39,17 +39,17 @@ def a_pod(
     *more: ContainerSpec,
     annotations: Mapping[str, str] | None = None,
     labels: Mapping[str, str] | None = None,
-) -> PodPieces:
-    return PodPieces(
+) -> PodForDialects:
+    return PodForDialects(
         containers=(a_spec(limits), *more), annotations=annotations or {}, labels=labels or {}
     )
 
 
-def read(pod: PodPieces, *enabled: str, options: Options | None = None) -> Understood:
-    return understand(pod, enabled=frozenset(enabled), options=options or Options())
+def read(pod: PodForDialects, *enabled: str, options: Options | None = None) -> Translation:
+    return translate_request(pod, enabled=frozenset(enabled), options=options or Options())
 
 
-def refusal(pod: PodPieces, *enabled: str, options: Options | None = None) -> str:
+def refusal(pod: PodForDialects, *enabled: str, options: Options | None = None) -> str:
     with pytest.raises(RequestError) as refused:
         read(pod, *enabled, options=options)
     return str(refused.value)
@@ -59,7 +59,7 @@ def check(dialect: str, row: Row) -> None:
     """Hold the whole outcome against the row."""
     pod = a_pod(row.limits, annotations=row.annotations, labels=row.labels)
 
-    assert read(pod, dialect, options=row.options) == Understood(
+    assert read(pod, dialect, options=row.options) == Translation(
         request=PodRequest(slices=(row.part,), models=row.models, strategy=row.strategy),
         annotations={f"fracgpu.io/{key}": text for key, text in row.written.items()},
         removals={NAME: tuple(sorted(row.limits))} if row.limits else {},

@@ -1,4 +1,4 @@
-from fracgpu.request.dialects.dialect import Dialect, Options, PodPieces, Reading, keys
+from fracgpu.request.dialects.dialect import Dialect, DialectReading, Options, PodForDialects, keys
 
 
 def test_keys_are_known_by_name_or_by_a_pattern_of_the_whole_key() -> None:
@@ -12,6 +12,6 @@ def test_keys_are_known_by_name_or_by_a_pattern_of_the_whole_key() -> None:
 
 
 def test_a_dialect_leaves_no_pod_alone_unless_it_says_so() -> None:
-    row = Dialect(name="x", title="X", read=lambda _pod, _options: Reading())
+    row = Dialect(name="x", title="X", read=lambda _pod, _options: DialectReading())
 
-    assert not row.leaves(PodPieces(scheduler_name="kai-scheduler"), Options())
+    assert not row.leaves(PodForDialects(scheduler_name="kai-scheduler"), Options())

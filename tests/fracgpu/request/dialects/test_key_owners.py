@@ -1,18 +1,18 @@
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects.key_owners import keys_of, mentions
+from fracgpu.request.dialects.key_owners import find_owned_keys, keys_of
 from tests.fracgpu.request.dialects.pods import a_pod, a_spec
 
 HAMI_POD = a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"})
 
 
 def names_of(*enabled: str, limits: dict[str, str]) -> list[str]:
-    return [it.dialect.name for it in mentions(a_pod(limits), enabled=frozenset(enabled))]
+    return [it.dialect.name for it in find_owned_keys(a_pod(limits), enabled=frozenset(enabled))]
 
 
 def test_a_pod_without_foreign_keys_mentions_nobody() -> None:
     pod = a_pod({"cpu": "1", "fracgpu.io/gpu-mem": "10"}, annotations={"team": "x"})
 
-    assert mentions(pod, enabled=frozenset({"hami"})) == ()
+    assert find_owned_keys(pod, enabled=frozenset({"hami"})) == ()
 
 
 def test_a_shared_key_is_its_first_owners_that_is_on() -> None:
@@ -34,7 +34,7 @@ def test_a_dialect_sees_its_own_keys_and_no_others() -> None:
         annotations={"nvidia.com/use-gputype": "A100", "team": "x"},
     )
 
-    (mention,) = mentions(pod, enabled=frozenset())
+    (mention,) = find_owned_keys(pod, enabled=frozenset())
     pieces = mention.pieces(pod)
 
     assert pieces.containers == (
@@ -52,7 +52,9 @@ def test_stray_keys_are_mended_into_their_place() -> None:
         annotations={"nvidia.com/gpumem": "10"},
     )
 
-    (mention,) = (it for it in mentions(pod, enabled=frozenset()) if it.dialect.name == "hami")
+    (mention,) = (
+        it for it in find_owned_keys(pod, enabled=frozenset()) if it.dialect.name == "hami"
+    )
 
     assert mention.stray_annotations == {"nvidia.com/gpumem": "10"}
     assert mention.mended(pod).containers[1].limits == {

@@ -1,16 +1,16 @@
 import pytest
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.dialects import PodPieces, Understood
+from fracgpu.request.dialects import PodForDialects, Translation
 from tests.fracgpu.request.dialects.pods import a_pod, a_spec, places, read, refusal
 
 TURN_ON = "or have the dialect turned on (namespace label fracgpu.io/dialects={})"
 
 
-def warnings(pod: PodPieces, *enabled: str) -> list[str]:
+def warnings(pod: PodForDialects, *enabled: str) -> list[str]:
     """Give the warnings of a pod that nevertheless asks for nothing."""
     result = read(pod, *enabled)
-    assert result == Understood(warnings=result.warnings)
+    assert result == Translation(warnings=result.warnings)
     return list(result.warnings)
 
 
@@ -141,7 +141,7 @@ def test_a_stray_key_that_cannot_be_read_is_answered_all_the_same() -> None:
 
 
 def test_a_stray_key_in_a_pod_without_containers_is_answered_all_the_same() -> None:
-    pod = PodPieces(annotations={"aliyun.com/gpu-mem": "3"})
+    pod = PodForDialects(annotations={"aliyun.com/gpu-mem": "3"})
 
     assert len(warnings(pod)) == 1
 
@@ -221,13 +221,13 @@ def test_a_request_that_is_not_its_limit_is_refused(
 ) -> None:
     spec = ContainerSpec(name="train", limits={"aliyun.com/gpu-mem": "3"}, requests=requests)
 
-    assert refusal(PodPieces(containers=(spec,)), "gpushare") == sentence
+    assert refusal(PodForDialects(containers=(spec,)), "gpushare") == sentence
 
 
 def test_resources_without_requests_are_taken_out_of_the_limits_alone() -> None:
     spec = ContainerSpec(name="train", limits={"aliyun.com/gpu-mem": "3"})
 
-    result = read(PodPieces(containers=(spec,)), "gpushare")
+    result = read(PodForDialects(containers=(spec,)), "gpushare")
 
     assert result.removals == {"train": ("aliyun.com/gpu-mem",)}
 
@@ -238,7 +238,7 @@ def test_containers_of_every_kind_are_read() -> None:
         for kind in (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
     )
 
-    result = read(PodPieces(containers=specs), "gpushare")
+    result = read(PodForDialects(containers=specs), "gpushare")
 
     assert result.request is not None
     assert [(it.container, it.kind) for it in result.request.slices] == [

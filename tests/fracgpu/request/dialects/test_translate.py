@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.dialects import NAMES, Options, PodPieces, Understood, understand
+from fracgpu.request.dialects import NAMES, Options, PodForDialects, Translation, translate_request
 from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, limit_owners
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib
@@ -48,7 +48,7 @@ ROWS = {
 }
 
 
-def edited(pod: PodPieces, result: Understood) -> PodPieces:
+def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
     """Give the pod after the edits, with the limits that the webhook writes for a grant."""
     containers = []
     for spec in pod.containers:
@@ -65,9 +65,9 @@ def edited(pod: PodPieces, result: Understood) -> PodPieces:
 def test_a_pod_without_foreign_keys_is_read_in_our_language_without_a_word() -> None:
     asking = a_pod(annotations={"fracgpu.io/memory": "8Gi", "team": "x"})
 
-    assert read(a_pod({"cpu": "1"}), *NAMES) == Understood()
-    assert read(PodPieces(), *NAMES) == Understood()
-    assert read(asking, *NAMES) == Understood(
+    assert read(a_pod({"cpu": "1"}), *NAMES) == Translation()
+    assert read(PodForDialects(), *NAMES) == Translation()
+    assert read(asking, *NAMES) == Translation(
         request=PodRequest(slices=(SliceRequest(container="train", mib=Mib(8192)),))
     )
 
@@ -248,7 +248,7 @@ def test_an_order_to_the_runtime_beside_a_request_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("key", ORDERS)
 def test_an_order_to_the_runtime_alone_is_warned_of(key: str) -> None:
-    assert read(a_pod(annotations={key: "nvidia.com/gpu=0"})) == Understood(
+    assert read(a_pod(annotations={key: "nvidia.com/gpu=0"})) == Translation(
         warnings=(
             f"annotation {key} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
             "fracgpu.io/memory instead",
@@ -274,7 +274,7 @@ def _few(keys: Sequence[str]) -> st.SearchStrategy[dict[str, str]]:
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> PodPieces:
+def pods(draw: st.DrawFn) -> PodForDialects:
     """Draw pods that mostly speak one dialect, in its places, and sometimes sense."""
     rows = draw(st.sampled_from([*([it] for it in DIALECTS), [*DIALECTS[1:3]], [*DIALECTS[:2]]]))
     limits = [key for it in rows for key in LIMITS[it.name]]
@@ -287,17 +287,17 @@ def pods(draw: st.DrawFn) -> PodPieces:
         specs.append(ContainerSpec(name=name, kind=draw(KINDS), limits=mine, requests=requests))
     drawn = draw(_few([*annotations, *stray]) if limits == [] or stray else st.just({}))
     labels = draw(st.sampled_from([{}, {"aliyun.com/gpu-count": "2"}]))
-    return PodPieces(containers=tuple(specs), annotations=drawn, labels=labels)
+    return PodForDialects(containers=tuple(specs), annotations=drawn, labels=labels)
 
 
 @settings(max_examples=300)
 @given(pods(), st.sampled_from([ALL, ALL, ALL, frozenset[str](), frozenset({"kai"})]))
 def test_no_pod_gets_anything_but_an_understanding_or_a_refusal(
-    pod: PodPieces, enabled: frozenset[str]
+    pod: PodForDialects, enabled: frozenset[str]
 ) -> None:
     with contextlib.suppress(RequestError):
-        first = understand(pod, enabled=enabled, options=Options())
-        second = understand(edited(pod, first), enabled=enabled, options=Options())
+        first = translate_request(pod, enabled=enabled, options=Options())
+        second = translate_request(edited(pod, first), enabled=enabled, options=Options())
         assert (second.request, second.annotations) == (first.request, {})
 
 
@@ -325,7 +325,7 @@ UNKNOWN = st.dictionaries(st.text().filter(nobodys), st.text())
 def test_keys_that_nobody_knows_ask_for_nothing(
     limits: dict[str, str], annotations: dict[str, str]
 ) -> None:
-    assert read(a_pod(limits, annotations=annotations), *NAMES) == Understood()
+    assert read(a_pod(limits, annotations=annotations), *NAMES) == Translation()
 
 
 def test_every_table_of_rows_is_held_to_the_round_trip() -> None:

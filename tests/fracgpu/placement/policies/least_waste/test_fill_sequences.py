@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import MAX_CARDS, Want
+from fracgpu.placement.node_matrix import MAX_CARDS, Demand
 from fracgpu.placement.policies.least_waste.fill_sequences import SEQUENCES, FillSequences
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import (
@@ -23,7 +23,7 @@ LEVEL = st.sampled_from([0, 40, 190, 310, 500, 690, 810, 1000])
 NODE = st.tuples(st.lists(LEVEL, max_size=8), st.integers(0, 130_000), st.integers(0, 1))
 
 
-def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Want, Want], ...]) -> int:
+def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Demand, Demand], ...]) -> int:
     cards = list(levels)
     for pair in pairs:
         several = [it for it in pair if it.cards > 1][:1]
@@ -36,12 +36,12 @@ def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Want, Want], ...]
     return sum(cards)
 
 
-def rooms(cards: list[int], pod: Want) -> list[int] | None:
+def rooms(cards: list[int], pod: Demand) -> list[int] | None:
     fitting = sorted(it for it in cards if it >= pod.share_milli)
     return fitting[: pod.cards] if len(fitting) >= pod.cards else None
 
 
-def tightest(cards: list[int], cpu: int, pods: list[Want]) -> list[Want]:
+def tightest(cards: list[int], cpu: int, pods: list[Demand]) -> list[Demand]:
     able = [it for it in pods if it.cpu_milli <= cpu and rooms(cards, it) is not None]
     return sorted(able, key=lambda it: sum(rooms(cards, it) or [0]) - it.gpu_milli)[:1]
 
@@ -121,7 +121,7 @@ def test_the_same_mix_gives_the_same_sequences() -> None:
 
 
 def test_a_remainder_is_lost_where_hardly_any_pod_is_so_small() -> None:
-    rare = Want(cards=1, share_milli=160)
+    rare = Demand(cards=1, share_milli=160)
     fill = FillSequences(WorkloadMix.fold([rare, *[HALF] * 200, *[ODD] * 200]).classes(), MODELS)
 
     assert fill.lost_milli.tolist() == [499, 499]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
@@ -12,7 +12,7 @@ NODES = np.array([0, 1, 2])
 
 
 def a_class(ratio: float, *models: str, share: int = 500) -> PodClass:
-    want = Want(cards=1, share_milli=share, models=frozenset(models) or None)
+    want = Demand(cards=1, share_milli=share, models=frozenset(models) or None)
     return PodClass(want=want, frequency_ratio=ratio)
 
 

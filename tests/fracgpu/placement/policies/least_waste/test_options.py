@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import NodeTable, Want
+from fracgpu.placement.node_matrix import Demand, FreeResourceTable
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
-from fracgpu.placement.policies.least_waste.options import Outcomes
+from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from tests.fracgpu.placement.policies.least_waste.wants import (
     HALF,
     MODELS,
@@ -18,14 +18,14 @@ from tests.fracgpu.placement.policies.least_waste.wants import (
 FILL = FillSequences(mix(), MODELS)
 
 
-def one_node(want: Want, *cards: int) -> tuple[Outcomes, CardStates]:
-    nodes, states, outcomes = NodeTable(MODELS), CardStates(FILL), Outcomes(want)
+def one_node(want: Demand, *cards: int) -> tuple[PlacementOptions, CardStates]:
+    nodes, states, outcomes = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(want)
     nodes.put(nodes.add(), node(*cards))
     outcomes.keep_up(nodes, states)
     return outcomes, states
 
 
-def options(want: Want, *cards: int) -> list[int]:
+def options(want: Demand, *cards: int) -> list[int]:
     outcomes, _ = one_node(want, *cards)
     return [int(it) for it in outcomes.card[outcomes.state >= 0]]
 
@@ -47,7 +47,7 @@ def test_two_cards_are_one_option() -> None:
 
 
 def test_equal_shares_of_several_cards_take_the_tightest() -> None:
-    want = Want(cards=2, share_milli=500)
+    want = Demand(cards=2, share_milli=500)
     outcomes, states = one_node(want, 1000, 600, 500)
     left, _ = states.rows(np.zeros(1, np.int64), np.array([[1000, 100, 0]], np.int16))
 
@@ -62,7 +62,7 @@ def test_a_pod_without_cards_leaves_the_cards_as_they_are() -> None:
 
 
 def test_a_change_of_one_node_reaches_that_node_alone() -> None:
-    nodes, states, outcomes = NodeTable(MODELS), CardStates(FILL), Outcomes(HALF)
+    nodes, states, outcomes = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(HALF)
     for _ in range(2):
         nodes.put(nodes.add(), node(1000))
     outcomes.keep_up(nodes, states)
@@ -73,7 +73,7 @@ def test_a_change_of_one_node_reaches_that_node_alone() -> None:
 
 
 def test_a_wider_node_makes_room_for_its_options() -> None:
-    nodes, states, outcomes = NodeTable(MODELS), CardStates(FILL), Outcomes(HALF)
+    nodes, states, outcomes = FreeResourceTable(MODELS), CardStates(FILL), PlacementOptions(HALF)
     nodes.put(nodes.add(), node(1000))
     outcomes.keep_up(nodes, states)
     nodes.put(nodes.add(), node(1000, 900, 800))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fracgpu.placement.node_matrix import NodeFree, Want
+from fracgpu.placement.node_matrix import Demand, FreeResources
 from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import (
@@ -24,7 +24,7 @@ from tests.fracgpu.placement.policies.least_waste.wants import (
 )
 
 FREE = st.builds(
-    NodeFree,
+    FreeResources,
     model=st.sampled_from(MODELS),
     cpu_milli=st.integers(0, 128_000),
     memory_mib=st.just(1_000_000),
@@ -33,14 +33,14 @@ FREE = st.builds(
 WANT = st.sampled_from(EVERY)
 
 
-def told(*nodes: NodeFree) -> LeastWaste:
+def told(*nodes: FreeResources) -> LeastWaste:
     policy = LeastWaste(mix(), MODELS)
     for number, free in enumerate(nodes):
         policy.put(f"node-{number}", free)
     return policy
 
 
-def simple(*nodes: NodeFree) -> LeastWaste:
+def simple(*nodes: FreeResources) -> LeastWaste:
     """Make a policy for a workload of halves and wholes."""
     policy = LeastWaste(WorkloadMix.fold([HALF, WHOLE]).classes(), MODELS)
     for number, free in enumerate(nodes):
@@ -48,7 +48,7 @@ def simple(*nodes: NodeFree) -> LeastWaste:
     return policy
 
 
-def chosen(policy: LeastWaste, want: Want) -> tuple[int, tuple[int, ...]] | None:
+def chosen(policy: LeastWaste, want: Demand) -> tuple[int, tuple[int, ...]] | None:
     ranking = policy.rank(want)
     best = ranking.best
     return None if best is None else (int(ranking.rows[best]), policy.cards(ranking, best, want))
@@ -141,7 +141,7 @@ def test_another_mix_changes_the_answer() -> None:
     nodes = [node(1000), node(690)]
     before = told(*nodes)
     after = told(*nodes)
-    after.learn(WorkloadMix.fold([HALF, WHOLE, Want(cards=1, share_milli=190)]).classes())
+    after.learn(WorkloadMix.fold([HALF, WHOLE, Demand(cards=1, share_milli=190)]).classes())
 
     assert after.classes != before.classes
     assert as_lists(after.rank(HALF)) != as_lists(before.rank(HALF))
@@ -170,7 +170,7 @@ def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FREE, max_size=6), WANT)
-def test_no_card_is_taken_that_has_no_room(nodes: list[NodeFree], want: Want) -> None:
+def test_no_card_is_taken_that_has_no_room(nodes: list[FreeResources], want: Demand) -> None:
     policy = told(*nodes)
     ranking = policy.rank(want)
 
@@ -184,7 +184,9 @@ def test_no_card_is_taken_that_has_no_room(nodes: list[NodeFree], want: Want) ->
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(FREE, max_size=6), WANT)
-def test_no_node_is_left_out_on_which_the_pod_fits(nodes: list[NodeFree], want: Want) -> None:
+def test_no_node_is_left_out_on_which_the_pod_fits(
+    nodes: list[FreeResources], want: Demand
+) -> None:
     fits = [
         row
         for row, free in enumerate(nodes)
@@ -198,7 +200,7 @@ def test_no_node_is_left_out_on_which_the_pod_fits(nodes: list[NodeFree], want: 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(FREE, max_size=6), WANT)
-def test_the_same_question_gets_the_same_answer(nodes: list[NodeFree], want: Want) -> None:
+def test_the_same_question_gets_the_same_answer(nodes: list[FreeResources], want: Demand) -> None:
     policy = told(*nodes)
     first = as_lists(policy.rank(want))
 
@@ -212,10 +214,10 @@ class Changes(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.policy = LeastWaste(mix(), MODELS)
-        self.now: dict[str, NodeFree] = {}
+        self.now: dict[str, FreeResources] = {}
 
     @rule(name=st.sampled_from("abcdef"), free=FREE)
-    def put(self, name: str, free: NodeFree) -> None:
+    def put(self, name: str, free: FreeResources) -> None:
         self.policy.put(name, free)
         self.now[name] = free
 
@@ -225,7 +227,7 @@ class Changes(RuleBasedStateMachine):
         self.now.pop(name, None)
 
     @rule(want=WANT)
-    def ask(self, want: Want) -> None:
+    def ask(self, want: Demand) -> None:
         self.policy.rank(want)
 
     @invariant()
@@ -242,7 +244,7 @@ class Changes(RuleBasedStateMachine):
             assert self.costs(self.policy, want) == pytest.approx(self.costs(fresh, want))
 
     @staticmethod
-    def costs(policy: LeastWaste, want: Want) -> dict[str, float]:
+    def costs(policy: LeastWaste, want: Demand) -> dict[str, float]:
         ranking = policy.rank(want)
         cost = dict(zip(ranking.rows.tolist(), ranking.cost_milli.tolist(), strict=True))
         return {name: cost[row] for name, row in policy.rows.items() if row in cost}

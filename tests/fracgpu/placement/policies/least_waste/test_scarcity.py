@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
 from tests.fracgpu.placement.policies.least_waste.wants import EIGHT, HALF, MODELS, PICKY, WHOLE
 
 
 def worth(
-    wants: list[Want], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
+    wants: list[Demand], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
 ) -> float:
     """Price *nodes* (model, free CPU, idle cards) and say what *asked*, another node, is worth."""
     scarcity = Scarcity(WorkloadMix.fold(wants).classes(), MODELS)
@@ -62,5 +62,5 @@ def test_a_class_that_is_shut_out_pays_a_price_that_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("wants", [[], [HALF]])
-def test_without_pods_for_whole_cards_nothing_has_a_price(wants: list[Want]) -> None:
+def test_without_pods_for_whole_cards_nothing_has_a_price(wants: list[Demand]) -> None:
     assert worth(wants, [(0, 96_000, 8)], (0, 96_000, 8)) == 0

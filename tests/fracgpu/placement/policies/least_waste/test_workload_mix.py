@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.placement.node_matrix import Want
+from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix, drift_ratio
 from tests.fracgpu.placement.policies.least_waste.wants import HALF, PROCESSOR, WHOLE
 
@@ -16,7 +16,7 @@ def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
 
 
 def test_host_memory_does_not_split_a_class() -> None:
-    greedy = Want(cpu_milli=4000, memory_mib=70_000, cards=1, share_milli=500)
+    greedy = Demand(cpu_milli=4000, memory_mib=70_000, cards=1, share_milli=500)
 
     assert len(WorkloadMix.fold([HALF, greedy]).classes()) == 1
 
@@ -53,7 +53,7 @@ def test_weights_stay_ratios_when_they_are_scaled_back() -> None:
 def test_no_more_than_twice_the_capacity_is_ever_kept(shares: list[int]) -> None:
     mix = WorkloadMix(capacity=8)
     for share in shares:
-        mix.observe(Want(cards=1, share_milli=share))
+        mix.observe(Demand(cards=1, share_milli=share))
 
     assert len(mix.classes()) <= 16
 
@@ -62,7 +62,7 @@ def test_the_frequent_classes_survive_a_flood_of_rare_ones() -> None:
     mix = WorkloadMix(capacity=4)
     for share in range(1, 400):
         mix.observe(HALF)
-        mix.observe(Want(cards=1, share_milli=share))
+        mix.observe(Demand(cards=1, share_milli=share))
 
     assert mix.classes()[0].want == HALF
 
@@ -79,4 +79,4 @@ def test_drift_is_nothing_for_the_same_and_all_for_disjoint_mixes() -> None:
 @pytest.mark.parametrize(("cards", "share"), [(0, 500), (1, 0), (1, 1001), (2, -1), (-1, 0)])
 def test_a_request_that_no_card_can_hold_is_refused(cards: int, share: int) -> None:
     with pytest.raises(ValueError, match="want"):
-        Want(cards=cards, share_milli=share)
+        Demand(cards=cards, share_milli=share)

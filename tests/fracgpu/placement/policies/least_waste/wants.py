@@ -1,17 +1,17 @@
 """Small workloads and nodes for the tests of policies."""
 
-from fracgpu.placement.node_matrix import NodeFree, Want
+from fracgpu.placement.node_matrix import Demand, FreeResources
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix
 
 MODELS = ("A100", "T4")
 
-HALF = Want(cpu_milli=4000, cards=1, share_milli=500)
-ODD = Want(cpu_milli=2000, cards=1, share_milli=810)
-WHOLE = Want(cpu_milli=8000, cards=1, share_milli=1000)
-PICKY = Want(cpu_milli=8000, cards=1, share_milli=1000, models=frozenset({"A100"}))
-PAIR = Want(cpu_milli=16_000, cards=2, share_milli=1000)
-EIGHT = Want(cpu_milli=64_000, cards=8, share_milli=1000)
-PROCESSOR = Want(cpu_milli=12_000)
+HALF = Demand(cpu_milli=4000, cards=1, share_milli=500)
+ODD = Demand(cpu_milli=2000, cards=1, share_milli=810)
+WHOLE = Demand(cpu_milli=8000, cards=1, share_milli=1000)
+PICKY = Demand(cpu_milli=8000, cards=1, share_milli=1000, models=frozenset({"A100"}))
+PAIR = Demand(cpu_milli=16_000, cards=2, share_milli=1000)
+EIGHT = Demand(cpu_milli=64_000, cards=8, share_milli=1000)
+PROCESSOR = Demand(cpu_milli=12_000)
 
 EVERY = (HALF, ODD, WHOLE, PICKY, PAIR, EIGHT, PROCESSOR)
 
@@ -21,7 +21,7 @@ def mix() -> tuple[PodClass, ...]:
     return WorkloadMix.fold(want for want, count in counts.items() for _ in range(count)).classes()
 
 
-def node(*card_milli: int, model: str = "A100", cores: int = 96) -> NodeFree:
-    return NodeFree(
+def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResources:
+    return FreeResources(
         model=model, cpu_milli=cores * 1000, memory_mib=1_000_000, card_milli=card_milli
     )

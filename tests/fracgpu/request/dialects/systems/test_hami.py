@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects import PodPieces, Understood
+from fracgpu.request.dialects import PodForDialects, Translation
 from fracgpu.request.dialects.dialect import WHOLE, Options
 from fracgpu.request.dialects.systems.hami import (
     AVOID_TYPE,
@@ -238,12 +238,12 @@ def test_a_pod_or_namespace_that_opted_out_of_hami_is_left_alone(place: str) -> 
     spec = ContainerSpec(name="train", limits=ASKS, requests=ASKS)
     ignored = {OPT_OUT: "ignore"}
     pod = (
-        PodPieces(containers=(spec,), labels=ignored)
+        PodForDialects(containers=(spec,), labels=ignored)
         if place == "labels"
-        else PodPieces(containers=(spec,), namespace_labels=ignored)
+        else PodForDialects(containers=(spec,), namespace_labels=ignored)
     )
 
-    left = Understood(
+    left = Translation(
         warnings=(
             "nvidia.com/gpumem of HAMi was left unread, as a label of the pod or of its namespace "
             "wants",
@@ -256,7 +256,7 @@ def test_a_pod_or_namespace_that_opted_out_of_hami_is_left_alone(place: str) -> 
 def test_a_constraint_without_a_request_is_answered_in_our_words() -> None:
     pod = a_pod(annotations={USE_TYPE: "A100", USE_UUID: "GPU-1"})
 
-    assert read(pod, "hami") == Understood(
+    assert read(pod, "hami") == Translation(
         warnings=(
             "nvidia.com/use-gputype, nvidia.com/use-gpuuuid say nothing without a request of HAMi "
             'beside; write fracgpu.io/model: "*A100*" in place of nvidia.com/use-gputype, '

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
-from fracgpu.request.dialects import Options, PodPieces, Understood
+from fracgpu.request.dialects import Options, PodForDialects, Translation
 from fracgpu.request.dialects.systems.kai import CONTAINER, DEVICES, FRACTION, MEMORY, MPS
 from fracgpu.request.need import SliceRequest
 from fracgpu.units import Mib
@@ -172,12 +172,12 @@ ORDER = "nvidia.cdi.k8s.io/container.train"
 
 def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_says() -> None:
     spec = ContainerSpec(name="train", limits={"nvidia.com/gpumem": "oops"})
-    pod = PodPieces(
+    pod = PodForDialects(
         containers=(spec,),
         annotations={FRACTION: "NaN", ORDER: "gpu=0"},
         scheduler_name="kai-scheduler",
     )
-    left = Understood(
+    left = Translation(
         warnings=(
             "spec.schedulerName is 'kai-scheduler', so the pod is left to KAI: FracGPU reads no "
             "nvidia.com/gpumem, gpu-fraction here and does not know of the card it gets; have the "
@@ -193,7 +193,7 @@ def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_say
 
 
 def test_a_pod_of_the_kai_scheduler_is_taken_over_where_a_setting_says_so() -> None:
-    pod = PodPieces(
+    pod = PodForDialects(
         containers=(ContainerSpec(name="train"),),
         annotations={FRACTION: "0.5"},
         labels={"kai.scheduler/queue": "research"},
@@ -209,20 +209,20 @@ def test_a_pod_of_the_kai_scheduler_is_taken_over_where_a_setting_says_so() -> N
 
 def test_a_fraction_is_the_first_app_containers_and_an_init_container_can_be_named() -> None:
     specs = (ContainerSpec(name="load", kind=ContainerKind.INIT), *a_pod().containers)
-    unnamed = PodPieces(containers=specs, annotations={FRACTION: "0.5"})
-    named = PodPieces(containers=specs, annotations={FRACTION: "0.5", CONTAINER: "load"})
+    unnamed = PodForDialects(containers=specs, annotations={FRACTION: "0.5"})
+    named = PodForDialects(containers=specs, annotations={FRACTION: "0.5", CONTAINER: "load"})
 
     assert read(unnamed, "kai").annotations == {"fracgpu.io/fraction": "train=0.5"}
     assert read(named, "kai").annotations == {"fracgpu.io/fraction": "load=0.5"}
 
 
 def test_mps_alone_is_no_word_of_kai() -> None:
-    assert read(a_pod(annotations={MPS: "true"})) == Understood()
-    assert read(a_pod(annotations={MPS: "true"}), "kai") == Understood()
+    assert read(a_pod(annotations={MPS: "true"})) == Translation()
+    assert read(a_pod(annotations={MPS: "true"}), "kai") == Translation()
 
 
 def test_a_pod_without_containers_gets_a_reason() -> None:
-    assert refusal(PodPieces(annotations={FRACTION: "0.5"}), "kai") == (
+    assert refusal(PodForDialects(annotations={FRACTION: "0.5"}), "kai") == (
         "annotation gpu-fraction is 'a pod without containers'; want a pod with at least one "
         "container"
     )

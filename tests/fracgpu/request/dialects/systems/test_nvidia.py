@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from fracgpu.request.dialects import Understood
+from fracgpu.request.dialects import Translation
 from fracgpu.request.dialects.dialect import WHOLE, Options
 from fracgpu.request.dialects.systems.nvidia import GPU, SHARED
 from fracgpu.request.need import SliceRequest
@@ -40,8 +40,8 @@ def test_a_copy_of_a_card_is_its_part_and_never_more() -> None:
     "key", [GPU, SHARED, "amd.com/gpu", "nvidia.com/mig-1g.5gb", "gpu.intel.com/xe"]
 )
 def test_resources_of_device_plugins_are_left_alone_without_a_word(key: str) -> None:
-    assert read(a_pod({key: "1"})) == Understood()
-    assert read(a_pod({key: "1"}), "kai", "gpushare") == Understood()
+    assert read(a_pod({key: "1"})) == Translation()
+    assert read(a_pod({key: "1"}), "kai", "gpushare") == Translation()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.request.dialects import Understood
+from fracgpu.request.dialects import Translation
 from fracgpu.request.dialects.dialect import Options
 from fracgpu.request.dialects.systems.tensor_fusion import (
     COMPUTE,
@@ -141,7 +141,7 @@ def test_pods_of_a_running_operator_are_left_alone() -> None:
     pod = a_pod(annotations={MEMORY: "4Gi"}, labels={ENABLED: "true"})
     runs = Options(tensor_fusion_runs=True)
 
-    left = Understood(
+    left = Translation(
         warnings=(
             "tensor-fusion.ai/vram-request of TensorFusion was left unread, as a label of the pod "
             "or of its namespace wants",
