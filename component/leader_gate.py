@@ -10,7 +10,7 @@ from process.lifecycle import EndProcess
 
 
 class Candidate(Protocol):
-    """What we need of :class:`kube.leader_election.Election`."""
+    """What we need of :class:`kube.leader_election.LeaderElector`."""
 
     @property
     def another_leads(self) -> bool: ...

@@ -39,7 +39,7 @@ class LeaseLost(Exception):  # noqa: N818 - says what happened
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseTimes:
+class LeaseDurations:
     """The three times of leader election, in seconds; each well below the one before.
 
     Attributes:
@@ -66,7 +66,7 @@ class _Seen:
     lasts_s: float
 
 
-class Election:
+class LeaderElector:
     """One candidate for one lease.
 
     Args:
@@ -76,7 +76,7 @@ class Election:
         namespace: of the Lease.
         identity: unique among candidates and kept over a restart (a pod's name): a restarted
             holder takes its own lease back at once.
-        times: see :class:`LeaseTimes`.
+        times: see :class:`LeaseDurations`.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Election:
         name: str,
         namespace: str,
         identity: str,
-        times: LeaseTimes | None = None,
+        times: LeaseDurations | None = None,
     ) -> None:
         self._client = client
         self._clock = clock
         self._name = name
         self._namespace = namespace
         self.identity = identity
-        self.times = times or LeaseTimes()
+        self.times = times or LeaseDurations()
         self._acquired = asyncio.Event()
         self._lease: dict[str, Any] = {}
         self._seen = _Seen("", -math.inf, 0.0)

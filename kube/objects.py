@@ -59,7 +59,7 @@ class RawList(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class RawEvent(msgspec.Struct, frozen=True):
+class WatchFrame(msgspec.Struct, frozen=True):
     """One line of a watch: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
 
     type: str

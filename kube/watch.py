@@ -10,7 +10,7 @@ from enum import Enum
 from kube.client import KubeClient, selection
 from kube.errors import KubeDecodeError, KubeError, error_from_status
 from kube.kinds import Kind
-from kube.objects import ObjectMeta, Raw, RawEvent, Status, decode, identity, version_of
+from kube.objects import ObjectMeta, Raw, Status, WatchFrame, decode, identity, version_of
 
 
 class EventType(Enum):
@@ -97,7 +97,7 @@ def read_event(line: bytes, *, path: str) -> WatchEvent:
         KubeDecodeError: not a watch event.
     """
     try:
-        raw = decode(line, RawEvent)
+        raw = decode(line, WatchFrame)
         if raw.type == "ERROR":
             raise _reported(decode(raw.object, Status), path=path)
         kind = EventType(raw.type)

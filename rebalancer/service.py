@@ -15,7 +15,7 @@ from fracgpu.request.need import Strategy
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from kube.leader_election import Election, LeaseLost
+from kube.leader_election import LeaderElector, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
@@ -79,7 +79,7 @@ def running(
 ) -> Running:
     """Wire the loop to its parts and name the tasks that run it."""
     identity = settings.identity or socket.gethostname()
-    election = Election(
+    election = LeaderElector(
         client, clock, name=COMPONENT, namespace=settings.namespace, identity=identity
     )
 

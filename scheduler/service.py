@@ -15,7 +15,7 @@ from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.informer import Informer
 from kube.kinds import NODES, PDBS, PODS
-from kube.leader_election import Election
+from kube.leader_election import LeaderElector
 from process.clock import Clock, SystemClock
 from process.lifecycle import Running, Service
 from process.memory import settle_memory
@@ -107,7 +107,7 @@ def _wire(
         on_change=core.book.pod_changed,
     )
     budgets = Informer(client, PDBS, decode=decode_budget)
-    election = Election(
+    election = LeaderElector(
         client,
         clock,
         name=settings.lease,

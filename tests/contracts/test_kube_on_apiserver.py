@@ -9,19 +9,19 @@ from structlog.testing import capture_logs
 from kube.client import KubeClient
 from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import EVENTS, LEASES, NODES, PODS
-from kube.leader_election import Election, LeaseTimes
+from kube.leader_election import LeaderElector, LeaseDurations
 from kube.objects import decode_object
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from tests.support.objects import a_node, a_pod
 from tests.support.waiting import until_true
 
-BRIEF = LeaseTimes(duration_s=2, renew_deadline_s=1.5, retry_s=0.1)
+BRIEF = LeaseDurations(duration_s=2, renew_deadline_s=1.5, retry_s=0.1)
 QUICK = RetryPolicy(attempts=2, first_pause_s=0.05)
 
 
-def a_candidate(client: KubeClient, namespace: str, identity: str) -> Election:
-    return Election(
+def a_candidate(client: KubeClient, namespace: str, identity: str) -> LeaderElector:
+    return LeaderElector(
         client.with_retry(QUICK),
         SystemClock(),
         name="leader",

@@ -7,7 +7,7 @@ import pytest
 
 from kube.client import KubeClient
 from kube.kinds import LEASES
-from kube.leader_election import Election, LeaseLost, LeaseTimes, micro_time
+from kube.leader_election import LeaderElector, LeaseDurations, LeaseLost, micro_time
 from kube.retry import RetryPolicy
 from tests.fakes.clock import VirtualClock
 from tests.fakes.leases import Fault, Leases, LeaseTransport
@@ -24,7 +24,7 @@ class Candidate:
         self.clock = clock
         self.transport = LeaseTransport(leases)
         self.client = KubeClient(self.transport, retry=ONCE)
-        self.election = Election(
+        self.election = LeaderElector(
             self.client, clock, name="leader", namespace="ml", identity=identity
         )
 
@@ -132,7 +132,7 @@ async def test_losing_the_lease_raises_and_says_why(leases: Leases, clock: Virtu
     assert not one.election.still_leader()
 
 
-async def _error_of(election: Election) -> str:
+async def _error_of(election: LeaderElector) -> str:
     with pytest.raises(LeaseLost) as caught:
         await election.renew_until_lost()
     return str(caught.value)
@@ -345,9 +345,9 @@ async def test_an_outage_while_acquiring_is_waited_out(leases: Leases, clock: Vi
 
 async def test_a_hung_connection_does_not_hold_up_the_renewal_for_ever(leases: Leases) -> None:
     clock = VirtualClock()
-    times = LeaseTimes(duration_s=2, renew_deadline_s=0.2, retry_s=0.1)
+    times = LeaseDurations(duration_s=2, renew_deadline_s=0.2, retry_s=0.1)
     transport = LeaseTransport(leases)
-    election = Election(
+    election = LeaderElector(
         KubeClient(transport, retry=ONCE),
         clock,
         name="leader",
@@ -428,7 +428,7 @@ def test_times_that_let_two_lead_are_refused(
     duration_s: int, renew_deadline_s: float, retry_s: float
 ) -> None:
     with pytest.raises(ValueError, match="want 0 < retry_s"):
-        LeaseTimes(duration_s=duration_s, renew_deadline_s=renew_deadline_s, retry_s=retry_s)
+        LeaseDurations(duration_s=duration_s, renew_deadline_s=renew_deadline_s, retry_s=retry_s)
 
 
 def test_a_micro_time_is_utc_with_six_digits() -> None:

@@ -2,8 +2,8 @@ import pytest
 
 from kube.objects import (
     ObjectKey,
-    RawEvent,
     RawList,
+    WatchFrame,
     decode,
     decode_object,
     encode,
@@ -26,7 +26,7 @@ def test_an_empty_list_of_go_is_null() -> None:
 
 
 def test_an_event_keeps_its_object_as_it_came() -> None:
-    event = decode(b'{"type":"ADDED","object":{"kind":"Pod"}}', RawEvent)
+    event = decode(b'{"type":"ADDED","object":{"kind":"Pod"}}', WatchFrame)
 
     assert (event.type, bytes(event.object)) == ("ADDED", b'{"kind":"Pod"}')
 
