@@ -19,7 +19,7 @@ log = structlog.get_logger()
 _LOOK_AGAIN_S: Final = 60.0  # kubelet takes about as long to renew a mounted file
 
 
-class SecretCertificate:
+class CertificateWatcher:
     """Keeps a server's TLS at what one Secret holds.
 
     A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log says

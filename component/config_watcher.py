@@ -18,7 +18,7 @@ T = TypeVar("T")
 _log = structlog.get_logger()
 
 
-class ConfigFollower(Generic[T]):
+class ConfigWatcher(Generic[T]):
     """The current value of one key, as its administrator last wrote it *correctly*.
 
     A ConfigMap or key that does not exist means *default*. An edit that *parse* refuses changes

@@ -9,7 +9,7 @@ from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
 
 
-class Candidate(Protocol):
+class Elector(Protocol):
     """What we need of :class:`kube.leader_election.LeaderElector`."""
 
     @property
@@ -22,7 +22,7 @@ class Candidate(Protocol):
     async def run(self) -> None: ...
 
 
-class List(Protocol):
+class ListWatcher(Protocol):
     """What we need of an informer: whether its list has been read, and the loop itself."""
 
     @property
@@ -39,7 +39,7 @@ class List(Protocol):
 class _Followed:
     """A list, and whether it was begun anew once the lease was ours."""
 
-    list: List
+    list: ListWatcher
     ours: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -51,19 +51,19 @@ class _Followed:
         await self.list.wait_synced()
 
 
-class Standing:
+class LeaderGate:
     """Leadership and fresh lists, as one reason not to act.
 
     A replica that waits its turn follows the cluster too, so that it is known to be able to. Once
     the lease is ours everything is listed again: whatever the previous leader bound is then in it.
     """
 
-    def __init__(self, election: Candidate) -> None:
+    def __init__(self, election: Elector) -> None:
         self._election = election
         self._followed: dict[str, _Followed] = {}
         self._also: list[Callable[[], str | None]] = []
 
-    def follow(self, name: str, informer: List) -> Callable[[], Awaitable[None]]:
+    def follow(self, name: str, informer: ListWatcher) -> Callable[[], Awaitable[None]]:
         """Count *informer* in, and give the task that runs it, and anew from leadership on."""
         followed = self._followed[name] = _Followed(informer)
 
@@ -126,7 +126,7 @@ class Standing:
         unread = [name for name, it in self._followed.items() if not is_read(it)]
         return f"not listed yet: {', '.join(unread)}" if unread else None
 
-    async def _until_leading(self, informer: List) -> None:
+    async def _until_leading(self, informer: ListWatcher) -> None:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(informer.run(), name="follow in the meantime")
             await self._election.wait_leading()

@@ -8,7 +8,7 @@ from kube.kinds import CONFIGMAPS
 REASON = "ConfigRefused"
 
 
-class RefusedEdits:
+class RefusedConfigReporter:
     """Takes reasons at any time, and tells each of them in an Event of its own.
 
     Args:

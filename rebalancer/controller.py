@@ -40,7 +40,7 @@ class UsageSource(Protocol):
 
 
 class PolicySource(Protocol):
-    """What the loop needs of :class:`component.config_watcher.ConfigFollower`."""
+    """What the loop needs of :class:`component.config_watcher.ConfigWatcher`."""
 
     @property
     def value(self) -> RebalancerPolicy: ...

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from component.config_watcher import ConfigFollower
+from component.config_watcher import ConfigWatcher
 from component.placement_config import DEFAULT, parse_strategy
 from component.placement_config import KEY as PLACEMENT_KEY
 from fracgpu import names
@@ -90,7 +90,7 @@ def running(
     tally = Tally(metrics)
     world = World(client)
     changed = asyncio.Event()
-    config: ConfigFollower[RebalancerPolicy] = ConfigFollower(
+    config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,
         name=names.CONFIG_MAP,
         namespace=settings.namespace,
@@ -100,7 +100,7 @@ def running(
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
     )
-    placement: ConfigFollower[Strategy] = ConfigFollower(
+    placement: ConfigWatcher[Strategy] = ConfigWatcher(
         client,
         name=names.CONFIG_MAP,
         namespace=settings.namespace,

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from component import placement_config
-from component.certificate_watcher import SecretCertificate
-from component.config_watcher import ConfigFollower
-from component.leader_gate import Standing
-from component.refused_edits import RefusedEdits
+from component.certificate_watcher import CertificateWatcher
+from component.config_watcher import ConfigWatcher
+from component.leader_gate import LeaderGate
+from component.refused_edits import RefusedConfigReporter
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -77,7 +77,7 @@ def _wire(
 ) -> Running:
     metrics = SchedulerMetrics(registry)
     identity = settings.identity or socket.gethostname()
-    refused = RefusedEdits(
+    refused = RefusedConfigReporter(
         EventRecorder(client, _COMPONENT, clock, instance=identity),
         name=settings.config_map,
         namespace=settings.namespace,
@@ -87,7 +87,7 @@ def _wire(
         metrics.config_refused()
         refused.key(placement_config.KEY, reason)
 
-    config = ConfigFollower(
+    config = ConfigWatcher(
         client,
         name=settings.config_map,
         namespace=settings.namespace,
@@ -114,7 +114,7 @@ def _wire(
         namespace=settings.namespace,
         identity=identity,
     )
-    standing = Standing(election)
+    standing = LeaderGate(election)
     tasks = {
         "nodes": standing.follow("nodes", nodes),
         "pods": standing.follow("pods", pods),
@@ -127,7 +127,7 @@ def _wire(
     tls = None
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True)
-        certificate = SecretCertificate(
+        certificate = CertificateWatcher(
             client, tls, namespace=settings.namespace, secret=settings.tls_secret
         )
         tasks |= certificate.tasks
@@ -241,7 +241,7 @@ def _beside_kube_scheduler(
     client: KubeClient,
     clock: Clock,
     gate: ReadyGate,
-    standing: Standing,
+    standing: LeaderGate,
     metrics: SchedulerMetrics,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Give the tasks that only a replica in a pod has: being found, and fitting the cluster."""

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from component.config_keys import refuse_unknown_keys
-from component.config_watcher import ConfigFollower
-from component.refused_edits import RefusedEdits
+from component.config_watcher import ConfigWatcher
+from component.refused_edits import RefusedConfigReporter
 from fracgpu import names
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -39,8 +39,8 @@ class AdministratorsRules:
         on_change: Callable[[], None],
     ) -> None:
         self._metrics = metrics
-        self._refused = RefusedEdits(events, name=names.CONFIG_MAP, namespace=namespace)
-        self._config: ConfigFollower[Rules] = ConfigFollower(
+        self._refused = RefusedConfigReporter(events, name=names.CONFIG_MAP, namespace=namespace)
+        self._config: ConfigWatcher[Rules] = ConfigWatcher(
             client,
             name=names.CONFIG_MAP,
             namespace=namespace,
@@ -50,7 +50,7 @@ class AdministratorsRules:
             on_change=lambda _: on_change(),
             on_refused=self._take_refusal,
         )
-        self._keys: ConfigFollower[None] = ConfigFollower(
+        self._keys: ConfigWatcher[None] = ConfigWatcher(
             client,
             name=names.CONFIG_MAP,
             namespace=namespace,

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from component.certificate_watcher import SecretCertificate
+from component.certificate_watcher import CertificateWatcher
 from fracgpu.request.grant_note import Seal
 from kube.access import connect
 from kube.events import EventRecorder
@@ -65,7 +65,7 @@ def build(settings: WebhookSettings) -> Service:
                 on_change=inventory.refresh,
             )
             seal_keys = SealKeys()
-            certificate = SecretCertificate(
+            certificate = CertificateWatcher(
                 client,
                 tls,
                 namespace=settings.namespace,

@@ -7,7 +7,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from component.leader_gate import Standing
+from component.leader_gate import LeaderGate
 from process.clock import Clock
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from scheduler.extender import api
@@ -42,7 +42,7 @@ class ExtenderServer(HttpServer):
         patient: PatientFilter,
         preemptor: Preemptor,
         binder: Binder,
-        standing: Standing,
+        standing: LeaderGate,
         metrics: SchedulerMetrics,
         clock: Clock,
         registry: Registry,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from certs.authority import Pair, make_serving
 from component.certificate_expiry import not_after
-from component.certificate_watcher import SecretCertificate
+from component.certificate_watcher import CertificateWatcher
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.tls import ServingTls, read_secret
@@ -37,7 +37,7 @@ class Following:
         self.tls = ServingTls()
         metrics = WebhookMetrics(self.registry)
         self.ends: list[datetime] = []
-        self.certificate = SecretCertificate(
+        self.certificate = CertificateWatcher(
             client,
             self.tls,
             namespace="default",

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from certs.authority import Pair, make_ca, make_client, make_serving
-from component.certificate_watcher import SecretCertificate
+from component.certificate_watcher import CertificateWatcher
 from fracgpu.names import SYSTEM_NAMESPACE
 from kube.access import connect_to
 from kube.client import KubeClient
@@ -43,8 +43,8 @@ def a_change(
     )
 
 
-def a_certificate(client: KubeClient, tls: ServingTls) -> SecretCertificate:
-    return SecretCertificate(client, tls, namespace=SYSTEM_NAMESPACE, secret="s")
+def a_certificate(client: KubeClient, tls: ServingTls) -> CertificateWatcher:
+    return CertificateWatcher(client, tls, namespace=SYSTEM_NAMESPACE, secret="s")
 
 
 def a_caller(tmp_path: Path, ca: Pair | None) -> ssl.SSLContext:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from component.config_watcher import ConfigFollower, strict_mapping
+from component.config_watcher import ConfigWatcher, strict_mapping
 from kube.client import KubeClient
 
 
@@ -83,9 +83,9 @@ class Seen:
 @asynccontextmanager
 async def following(
     api: OneConfigMap, seen: Seen | None = None
-) -> AsyncIterator[ConfigFollower[int]]:
+) -> AsyncIterator[ConfigWatcher[int]]:
     told = seen or Seen()
-    follower = ConfigFollower(
+    follower = ConfigWatcher(
         KubeClient(api),
         name="settings",
         namespace="here",
@@ -114,7 +114,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
     told: list[str] = []
     api = OneConfigMap({"limit": "9"})
-    follower: ConfigFollower[list[str]] = ConfigFollower(
+    follower: ConfigWatcher[list[str]] = ConfigWatcher(
         KubeClient(api),
         name="settings",
         namespace="here",

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from component.leader_gate import Standing
+from component.leader_gate import LeaderGate
 from kube.leader_election import LeaseLost
 from process.lifecycle import EndProcess
 
@@ -62,7 +62,7 @@ async def turns() -> None:
 
 
 @asynccontextmanager
-async def following(standing: Standing, **lists: AList) -> AsyncIterator[None]:
+async def following(standing: LeaderGate, **lists: AList) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(as_coroutine(standing.follow(name, it)), name=name)
@@ -79,7 +79,7 @@ async def as_coroutine(task: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_who_does_not_lead_does_not_answer() -> None:
-    standing = Standing(AnElection())
+    standing = LeaderGate(AnElection())
 
     assert standing.why_not() == "another replica leads"
     assert not standing.leads
@@ -87,7 +87,7 @@ def test_who_does_not_lead_does_not_answer() -> None:
 
 async def test_a_new_leader_answers_once_all_is_listed_anew() -> None:
     election, pods, nodes = AnElection(), AList(), AList()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     async with following(standing, pods=pods, nodes=nodes):
         pods.read()
         nodes.read()
@@ -109,7 +109,7 @@ async def test_a_new_leader_answers_once_all_is_listed_anew() -> None:
 
 async def test_a_further_reason_counts_once_all_is_listed() -> None:
     election, pods = AnElection(), AList()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     reasons = ["pods that wait are not marked yet"]
     standing.also(lambda: reasons[0] if reasons else None)
     async with following(standing, pods=pods):
@@ -124,7 +124,7 @@ async def test_a_further_reason_counts_once_all_is_listed() -> None:
 
 async def test_a_standby_that_has_listed_is_ready_while_another_leads() -> None:
     election, pods = AnElection(), AList()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     async with following(standing, pods=pods):
         assert standing.why_not_ready() == "no replica leads yet"
         election.another_leads = True
@@ -138,7 +138,7 @@ async def test_a_standby_that_has_listed_is_ready_while_another_leads() -> None:
 
 async def test_a_leader_is_ready_once_it_answers() -> None:
     election, pods = AnElection(), AList()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     election.leading.set()
     async with following(standing, pods=pods):
         assert standing.why_not_ready() == standing.why_not() == "not listed yet: pods"
@@ -152,14 +152,14 @@ async def test_a_list_that_fails_while_another_leads_ends_the_task() -> None:
             raise OSError("cannot be followed")
 
     with pytest.raises(ExceptionGroup) as caught:
-        await Standing(AnElection()).follow("pods", Failing())()
+        await LeaderGate(AnElection()).follow("pods", Failing())()
 
     assert caught.group_contains(OSError, match="cannot be followed")
 
 
 async def test_a_task_that_needs_the_lists_waits_for_leadership_and_for_fresh_ones() -> None:
     election, pods, nodes = AnElection(), AList(), AList()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     began = asyncio.Event()
 
     async def task() -> None:
@@ -184,4 +184,4 @@ async def test_a_lost_lease_ends_the_process() -> None:
     election.lost.set()
 
     with pytest.raises(EndProcess, match="another holds it"):
-        await Standing(election).run()
+        await LeaderGate(election).run()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from component.refused_edits import RefusedEdits
+from component.refused_edits import RefusedConfigReporter
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES
@@ -16,7 +16,7 @@ SPACE = "fracgpu-system"
 async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient) -> None:
     await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
     events = EventRecorder(kube, "fracgpu-scheduler", SystemClock())
-    refused = RefusedEdits(events, name="fracgpu-config", namespace=SPACE)
+    refused = RefusedConfigReporter(events, name="fracgpu-config", namespace=SPACE)
     refused.key("placement", "strategy is 3")
     async with asyncio.TaskGroup() as group:
         telling = group.create_task(refused.run())

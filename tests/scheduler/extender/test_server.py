@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from component.leader_gate import Standing
+from component.leader_gate import LeaderGate
 from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
 from scheduler.extender.server import ExtenderServer
@@ -51,7 +51,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
     election = AnElection()
     if leads:
         election.leading.set()
-    standing = Standing(election)
+    standing = LeaderGate(election)
     server = ExtenderServer(
         extender=world.extender,
         patient=PatientFilter(world.extender, world.news, world.clock, limit_s=0.0),
