@@ -1,6 +1,6 @@
 """What the administrator decides about admission: the key ``admission`` of the ConfigMap.
 
-The key is a YAML mapping in camelCase, read strictly; `Rules` is what it says.
+The key is a YAML mapping in camelCase, read strictly; `AdmissionConfig` is what it says.
 """
 
 import re
@@ -45,7 +45,7 @@ class WorkloadKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class AdmissionConfig:
     """What the administrator decided about admission.
 
     Attributes:
@@ -69,7 +69,7 @@ class Rules:
     workloads: tuple[WorkloadKind, ...] = ()
 
 
-def parse_admission(text: str, *, base: Rules) -> Rules:
+def parse_admission(text: str, *, base: AdmissionConfig) -> AdmissionConfig:
     """Read the rules of admission; what is left out stays as in *base*.
 
     Raises:
@@ -94,41 +94,41 @@ def parse_admission(text: str, *, base: Rules) -> Rules:
     return rules
 
 
-def _default_model(rules: Rules, value: object) -> Rules:
+def _default_model(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     globs = _texts(value, wanted="a card model or glob, or a list of them, e.g. 'NVIDIA-A100*'")
     models = tuple(model_key(glob) for glob in globs)
     return _with_classes(rules, default_models=models)
 
 
-def _default_class_mib(rules: Rules, value: object) -> Rules:
+def _default_class_mib(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     mib = _number(value, low=1, high=MAX_MIB, wanted="the shareable MiB of one card, e.g. 40960")
     return _with_classes(rules, default_mib=Mib(mib))
 
 
-def _when_no_capacity(rules: Rules, value: object) -> Rules:
+def _when_no_capacity(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     if value not in ("refuse", "wait"):
         raise ValueError("refuse or wait")
     return _with_classes(rules, wait=value == "wait")
 
 
-def _scheduler_name(rules: Rules, value: object) -> Rules:
+def _scheduler_name(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     if value != "" and not (isinstance(value, str) and _DNS_LABEL.fullmatch(value)):
         raise ValueError("the name of a scheduler, or '' to leave each pod its own")
     return replace(rules, scheduler_name=value)
 
 
-def _void_others(rules: Rules, value: object) -> Rules:
+def _void_others(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     if not isinstance(value, bool):
         raise ValueError("true or false")  # noqa: TRY004 - one error type for every mistake
     return replace(rules, void_others=value)
 
 
-def _label_reserved_mib(rules: Rules, value: object) -> Rules:
+def _label_reserved_mib(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     mib = _number(value, low=0, high=MAX_MIB, wanted="MiB of each card, e.g. 600")
     return replace(rules, label_reserved_mib=Mib(mib))
 
 
-def _excluded_namespaces(rules: Rules, value: object) -> Rules:
+def _excluded_namespaces(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     wanted = "a list of namespaces"
     found = _texts(value, wanted=wanted) if value != [] else ()
     if not all(_DNS_LABEL.fullmatch(it) for it in found):
@@ -136,7 +136,7 @@ def _excluded_namespaces(rules: Rules, value: object) -> Rules:
     return replace(rules, excluded_namespaces=frozenset(found))
 
 
-def _workloads(rules: Rules, value: object) -> Rules:
+def _workloads(rules: AdmissionConfig, value: object) -> AdmissionConfig:
     wanted = (
         "a list of {group, kind, templates}, e.g. "
         "{group: kubeflow.org, kind: PyTorchJob, templates: [spec.pytorchReplicaSpecs.*.template]}"
@@ -162,7 +162,7 @@ def _workload(value: object, *, wanted: str) -> WorkloadKind:
     return WorkloadKind(group=group, kind=kind, templates=templates)
 
 
-_READERS: Final[Mapping[str, Callable[[Rules, Any], Rules]]] = {
+_READERS: Final[Mapping[str, Callable[[AdmissionConfig, Any], AdmissionConfig]]] = {
     "defaultModel": _default_model,
     "defaultClassMib": _default_class_mib,
     "whenNoCapacity": _when_no_capacity,
@@ -174,7 +174,7 @@ _READERS: Final[Mapping[str, Callable[[Rules, Any], Rules]]] = {
 }
 
 
-def _with_classes(rules: Rules, **changes: Any) -> Rules:
+def _with_classes(rules: AdmissionConfig, **changes: Any) -> AdmissionConfig:
     classes: ClassRule = replace(rules.card_classes, **changes)
     return replace(rules, card_classes=classes)
 

@@ -22,7 +22,7 @@ from process.clock import Clock
 _FREE_AGE_S: Final = 1.0
 
 
-class Inventory:
+class CardClassIndex:
     """Follows nodes and pods, and says which card classes there are and how free they are.
 
     Free is capacity less what live pods hold. The webhook assumes nothing itself: between an

@@ -10,11 +10,11 @@ from component.refused_edits import RefusedConfigReporter
 from fracgpu import names
 from kube.client import KubeClient
 from kube.events import EventRecorder
-from webhook.admission_config import KEY, Rules, parse_admission
+from webhook.admission_config import KEY, AdmissionConfig, parse_admission
 from webhook.metrics import WebhookMetrics
 
 
-class AdministratorsRules:
+class AdmissionConfigWatcher:
     """The rules as the ConfigMap's key ``admission`` has them, over those of the command line.
 
     Keys that no role reads are told here as well: nobody else would.
@@ -35,12 +35,12 @@ class AdministratorsRules:
         events: EventRecorder,
         metrics: WebhookMetrics,
         namespace: str,
-        base: Rules,
+        base: AdmissionConfig,
         on_change: Callable[[], None],
     ) -> None:
         self._metrics = metrics
         self._refused = RefusedConfigReporter(events, name=names.CONFIG_MAP, namespace=namespace)
-        self._config: ConfigWatcher[Rules] = ConfigWatcher(
+        self._config: ConfigWatcher[AdmissionConfig] = ConfigWatcher(
             client,
             name=names.CONFIG_MAP,
             namespace=namespace,
@@ -71,7 +71,7 @@ class AdministratorsRules:
         }
 
     @property
-    def current(self) -> Rules:
+    def current(self) -> AdmissionConfig:
         """The last good rules."""
         return self._config.value
 

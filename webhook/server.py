@@ -17,14 +17,14 @@ from process.clock import Clock
 from process.connections import Connections, Stage
 from process.telemetry import HttpServer, Readiness, Registry, add_telemetry_routes
 from process.tls import ServingTls
-from webhook.admission.bounds import judge_size
-from webhook.admission.mutation import judge_new, refuse_written_keys
+from webhook.admission.bounds import check_size
+from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
-from webhook.admission.update import judge_change
-from webhook.admission.verdict import NO_DIALECT, Outcome, Patch, Refusal, Untouched
-from webhook.admission.workload import judge_workload
-from webhook.admission_config import Rules
+from webhook.admission.update import admit_update
+from webhook.admission.verdict import NO_DIALECT, Admission, Allowed, Denied, Patched
+from webhook.admission.workload import admit_workload
+from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
 from webhook.settings import WebhookSettings
 
@@ -41,7 +41,7 @@ _MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
+class AdmissionContext:
     """What a judgement looks at besides the review; each is asked anew every time.
 
     Attributes:
@@ -53,13 +53,13 @@ class Knowledge:
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
-    rules: Callable[[], Rules]
+    rules: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
     seal: Callable[[str], Seal]
 
 
-class Intake:
+class RequestGate:
     """Lets requests in: from whom they may come, and how much of them waits in memory at once.
 
     A body that is read holds its connection's place, and one that is judged cannot lose it. Large
@@ -133,15 +133,15 @@ def _client_name(request: web.Request) -> str:
     return next((str(value) for key, value in fields if key == "commonName"), "")
 
 
-class Reviewer:
+class AdmissionHandler:
     """Answers AdmissionReviews over what the cluster looks like now."""
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        knowledge: AdmissionContext,
         metrics: WebhookMetrics,
         clock: Clock,
-        intake: Intake,
+        intake: RequestGate,
     ) -> None:
         self._intake = intake
         self._known = knowledge
@@ -159,7 +159,7 @@ class Reviewer:
         return await self._handle(request, self._judge_workload)
 
     async def _handle(
-        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], Outcome]
+        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], Admission]
     ) -> web.Response:
         try:
             async with self._intake.body_of(request) as body:
@@ -174,7 +174,7 @@ class Reviewer:
             raise
 
     async def _answer(
-        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], Outcome]
+        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], Admission]
     ) -> web.Response:
         began_s = self._clock.monotonic()
         try:
@@ -194,19 +194,19 @@ class Reviewer:
         asyncio.get_running_loop().call_soon(self._log_access, review, outcome, took_s)
         return web.Response(body=answer, content_type="application/json")
 
-    def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> Outcome:
+    def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> Admission:
         rules = self._known.rules()
         excluded = review.old is None and review.namespace in rules.excluded_namespaces
-        beyond = judge_size(review.object, review.old, what="the pod")
+        beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
             forged = names.GRANTED.encode() in bytes(review.object)
             return _excluded(review) if excluded and not forged else beyond
         pod, old = read_pods(review)
         if old is not None:
-            return judge_change(old, pod, user=review.user, rules=rules)
+            return admit_update(old, pod, user=review.user, rules=rules)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
-        return judge_new(
+        return admit_create(
             pod,
             self._known.classes(),
             rules=rules,
@@ -214,18 +214,18 @@ class Reviewer:
             seal=self._known.seal(review.namespace),
         )
 
-    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> Outcome:
+    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> Admission:
         rules = self._known.rules()
         if review.namespace in rules.excluded_namespaces:
             return _excluded(review)
-        return judge_workload(
+        return admit_workload(
             review,
             self._known.classes(),
             rules=rules,
             namespace_labels=labels,
         )
 
-    def _log_access(self, review: Review, outcome: Outcome, took_s: float) -> None:
+    def _log_access(self, review: Review, outcome: Admission, took_s: float) -> None:
         """Write one line per review: the access log, and the reason of what was decided."""
         event, said = _told(review, outcome)
         self._log.info(
@@ -242,8 +242,8 @@ class Reviewer:
         )
 
 
-def _excluded(review: Review) -> Untouched:
-    return Untouched(
+def _excluded(review: Review) -> Allowed:
+    return Allowed(
         warnings=(
             f"namespace {review.namespace} is excluded from FracGPU by its administrator, so what "
             f"{names.PREFIX} keys ask is left unread",
@@ -251,29 +251,29 @@ def _excluded(review: Review) -> Untouched:
     )
 
 
-def _answered(review: Review, outcome: Outcome) -> tuple[Decision, bytes]:
+def _answered(review: Review, outcome: Admission) -> tuple[Decision, bytes]:
     match outcome:
-        case Patch():
+        case Patched():
             answer = write_allowed(review.uid, edits=outcome.edits, warnings=outcome.warnings)
             return Decision.GRANTED, answer
-        case Untouched():
+        case Allowed():
             answer = write_allowed(review.uid, warnings=outcome.warnings)
             passed = outcome.dialect == NO_DIALECT
             return Decision.UNTOUCHED if passed else Decision.UNCHANGED, answer
-        case Refusal():
+        case Denied():
             answer = write_refused(
                 review.uid, message=outcome.message, code=outcome.code, reason=outcome.reason
             )
             return Decision.REFUSED, answer
 
 
-def _told(review: Review, outcome: Outcome) -> tuple[str, Mapping[str, str]]:
+def _told(review: Review, outcome: Admission) -> tuple[str, Mapping[str, str]]:
     match outcome:
-        case Patch():
+        case Patched():
             return "pod_granted", {"granted": outcome.granted}
-        case Untouched():
+        case Allowed():
             return "review_passed", {}
-        case Refusal():
+        case Denied():
             event = "pod_refused" if review.kind == "Pod" else "workload_refused"
             return event, {"reason": outcome.message}
 
@@ -284,12 +284,12 @@ class WebhookServer(HttpServer):
     def __init__(
         self,
         settings: WebhookSettings,
-        reviewer: Reviewer,
+        reviewer: AdmissionHandler,
         tls: ServingTls,
         *,
         registry: Registry,
         readiness: Callable[[], Readiness],
-        intake: Intake,
+        intake: RequestGate,
     ) -> None:
         app = web.Application(
             client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,

@@ -18,13 +18,13 @@ from process.lifecycle import Running, Service
 from process.memory import give_back_large_blocks
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from process.tls import PRIVATE_KEY_KEY, ServingTls
-from webhook.admission_config import Rules
-from webhook.card_classes import Inventory
-from webhook.config_watcher import AdministratorsRules
+from webhook.admission_config import AdmissionConfig
+from webhook.card_classes import CardClassIndex
+from webhook.config_watcher import AdmissionConfigWatcher
 from webhook.metrics import WebhookMetrics
 from webhook.namespaces import NamespaceLabels
 from webhook.seal_keys import SealKeys, seal_key
-from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
+from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, WebhookServer
 from webhook.settings import WebhookSettings
 
 _COMPONENT: Final = "fracgpu-webhook"
@@ -38,7 +38,7 @@ def build(settings: WebhookSettings) -> Service:
     metrics = WebhookMetrics(registry)
     gate = ReadyGate()
     clock = SystemClock()
-    base = Rules(
+    base = AdmissionConfig(
         scheduler_name=settings.scheduler_name, agent_users=frozenset(settings.agent_users)
     )
 
@@ -47,16 +47,16 @@ def build(settings: WebhookSettings) -> Service:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
             tls = ServingTls(client_ca_file=settings.client_ca_file)
             connections = Connections(ConnectionLimits(most=settings.connection_limit))
-            intake = Intake(
+            intake = RequestGate(
                 connections,
                 body_limit_s=settings.body_limit_s,
                 client_names=settings.client_names,
             )
             metrics.watch_connections(lambda: connections.count)
-            inventory = Inventory(
+            inventory = CardClassIndex(
                 client, clock, label_reserved_mib=lambda: rules.current.label_reserved_mib
             )
-            rules = AdministratorsRules(
+            rules = AdmissionConfigWatcher(
                 client,
                 events=EventRecorder(client, _COMPONENT, clock, instance=socket.gethostname()),
                 metrics=metrics,
@@ -81,7 +81,7 @@ def build(settings: WebhookSettings) -> Service:
             gate.add("configuration", rules.problem)
             gate.add("namespaces", namespaces.problem)
             metrics.watch_age(lambda: inventory.age_s)
-            knowledge = Knowledge(
+            knowledge = AdmissionContext(
                 classes=inventory.classes,
                 rules=lambda: rules.current,
                 namespace_labels=namespaces.of,
@@ -90,7 +90,7 @@ def build(settings: WebhookSettings) -> Service:
             )
             server = WebhookServer(
                 settings,
-                Reviewer(knowledge, metrics, clock, intake),
+                AdmissionHandler(knowledge, metrics, clock, intake),
                 tls,
                 registry=registry,
                 readiness=gate.readiness,

@@ -22,7 +22,7 @@ from rebalancer.config import parse_policy
 from scheduler.leader_endpoint import PORT_NAME
 from simulator.cards.simulated_cards import open_cards
 from webhook.admission_config import KEY as ADMISSION_KEY
-from webhook.admission_config import Rules, parse_admission
+from webhook.admission_config import AdmissionConfig, parse_admission
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OVERLAYS = DEPLOY.parent / "overlays"
@@ -143,7 +143,7 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
     data = only("ConfigMap", names.CONFIG_MAP)["data"]
 
     assert set(data) == {ADMISSION_KEY, PLACEMENT_KEY, REBALANCER_KEY}
-    assert parse_admission(data[ADMISSION_KEY], base=Rules()) == Rules()
+    assert parse_admission(data[ADMISSION_KEY], base=AdmissionConfig()) == AdmissionConfig()
     assert parse_strategy(data[PLACEMENT_KEY]) is Strategy.LEAST_WASTE
     # Nothing moves before an administrator says so.
     assert parse_policy(data[REBALANCER_KEY]).mode is Mode.DRY_RUN

@@ -11,16 +11,16 @@ from fracgpu.cards.card_class import CardClass
 from fracgpu.k8s.quantity import canonical
 from fracgpu.units import Mib
 from simulator.apiserver.apimachinery.patches import json_patch
-from webhook.admission.mutation import judge_new
+from webhook.admission.mutation import admit_create
 from webhook.admission.pod import Pod, read_pod, read_stored_pod
-from webhook.admission.update import judge_change
-from webhook.admission.verdict import Outcome, Patch
-from webhook.admission_config import Rules
+from webhook.admission.update import admit_update
+from webhook.admission.verdict import Admission, Patched
+from webhook.admission_config import AdmissionConfig
 
 Json = dict[str, Any]
 
 AGENT: Final = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
-RULES: Final = Rules(agent_users=frozenset({AGENT}))
+RULES: Final = AdmissionConfig(agent_users=frozenset({AGENT}))
 
 # The H100s are the more free ones. 24000 is an amount that the API server writes as "24k".
 A30S: Final = CardClass(
@@ -78,23 +78,23 @@ def judged(
     pod: Json,
     classes: Sequence[CardClass] | None = CLASSES,
     *,
-    rules: Rules = RULES,
+    rules: AdmissionConfig = RULES,
     labels: Mapping[str, str] | None = None,
-) -> Outcome:
+) -> Admission:
     """Judge a pod in a namespace with these *labels*."""
-    return judge_new(parsed(pod), classes, rules=rules, namespace_labels=labels or {})
+    return admit_create(parsed(pod), classes, rules=rules, namespace_labels=labels or {})
 
 
-def judged_change(old: Json, new: Json, *, user: str = "alice") -> Outcome:
+def judged_change(old: Json, new: Json, *, user: str = "alice") -> Admission:
     """Judge an update, the stored pod read as the webhook reads it."""
     before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
-    return judge_change(before, parsed(new), user=user, rules=RULES)
+    return admit_update(before, parsed(new), user=user, rules=RULES)
 
 
-def stored(pod: Json, outcome: Outcome) -> Json:
+def stored(pod: Json, outcome: Admission) -> Json:
     """The pod as the API server keeps it after *outcome*: patched, its amounts in short form."""
     result: Json = copy.deepcopy(pod)
-    if isinstance(outcome, Patch):
+    if isinstance(outcome, Patched):
         result = json_patch(result, list(msgspec.to_builtins(outcome.edits)))
     spec = result["spec"]
     for container in (*(spec.get("initContainers") or ()), *spec["containers"]):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from fracgpu.request.dialects import DialectSettings, MemoryUnit, Options
 from fracgpu.request.grant import ClassRule
 from fracgpu.units import Mib
-from webhook.admission_config import Rules, WorkloadKind, parse_admission
+from webhook.admission_config import AdmissionConfig, WorkloadKind, parse_admission
 
-BASE = Rules(scheduler_name="mine", agent_users=frozenset({"agent"}))
+BASE = AdmissionConfig(scheduler_name="mine", agent_users=frozenset({"agent"}))
 
 WHOLE = """
 defaultModel: ["NVIDIA A100*", "*H100*"]
@@ -33,7 +33,7 @@ def test_what_is_left_out_stays_as_it_was() -> None:
 
 
 def test_every_key_is_read() -> None:
-    assert parse_admission(WHOLE, base=BASE) == Rules(
+    assert parse_admission(WHOLE, base=BASE) == AdmissionConfig(
         scheduler_name="",
         agent_users=frozenset({"agent"}),
         card_classes=ClassRule(
@@ -131,13 +131,13 @@ def test_a_dialect_that_does_not_exist_is_a_mistake_among_the_others() -> None:
 @given(st.text())
 def test_any_text_is_rules_or_a_mistake_and_nothing_worse(text: str) -> None:
     with contextlib.suppress(ValueError):
-        assert isinstance(parse_admission(text, base=BASE), Rules)
+        assert isinstance(parse_admission(text, base=BASE), AdmissionConfig)
 
 
 def test_a_flood_of_unknown_keys_is_a_message_of_bounded_length() -> None:
     text = "\n".join(f"{'mode' * 30}{n}: 1" for n in range(2000))
 
     with pytest.raises(ValueError, match="1995 more keys are not known here either") as refused:
-        parse_admission(text, base=Rules())
+        parse_admission(text, base=AdmissionConfig())
 
     assert len(str(refused.value)) < 700

@@ -17,18 +17,18 @@ from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.waiting import until_true
-from webhook.card_classes import Inventory
+from webhook.card_classes import CardClassIndex
 
 
 @asynccontextmanager
-async def following(client: KubeClient) -> AsyncIterator[Inventory]:
-    inventory = Inventory(client, SystemClock())
+async def following(client: KubeClient) -> AsyncIterator[CardClassIndex]:
+    inventory = CardClassIndex(client, SystemClock())
     async with followed(inventory):
         yield inventory
 
 
 @asynccontextmanager
-async def followed(inventory: Inventory) -> AsyncIterator[None]:
+async def followed(inventory: CardClassIndex) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run(), name=name) for name, run in inventory.tasks.items()]
         try:
@@ -39,7 +39,7 @@ async def followed(inventory: Inventory) -> AsyncIterator[None]:
                 task.cancel()
 
 
-async def becomes(inventory: Inventory, *classes: tuple[int, int, float]) -> None:
+async def becomes(inventory: CardClassIndex, *classes: tuple[int, int, float]) -> None:
     """Wait until the classes are these: MiB, cards, free share."""
     wanted = list(classes)
 
@@ -52,7 +52,7 @@ async def becomes(inventory: Inventory, *classes: tuple[int, int, float]) -> Non
 
 
 async def test_nothing_is_known_before_nodes_and_pods_are_listed(kube: KubeClient) -> None:
-    inventory = Inventory(kube, SystemClock())
+    inventory = CardClassIndex(kube, SystemClock())
 
     assert inventory.classes() is None
     assert inventory.problem() == "the API server has not listed nodes and pods yet"
@@ -140,7 +140,7 @@ async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_repor
     }
     await register(kube, node)
     reserved = Mib(576)
-    inventory = Inventory(kube, SystemClock(), label_reserved_mib=lambda: reserved)
+    inventory = CardClassIndex(kube, SystemClock(), label_reserved_mib=lambda: reserved)
     async with followed(inventory):
         await becomes(inventory, (24_000, 4, 0.0))
         assert [it.measured for it in inventory.classes() or ()] == [False]
@@ -157,7 +157,7 @@ async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_repor
 async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClient) -> None:
     await register(kube, a_sharing_node("a", cards=some_cards("a", count=2)))
     clock = VirtualClock()
-    slow = Inventory(kube, clock)
+    slow = CardClassIndex(kube, clock)
     async with followed(slow), following(kube) as live:
         await becomes(slow, (24_000, 2, 1.0))
         assignment = {names.ASSIGNMENT: '{"train":[{"card":"GPU-a-0","mib":12000}]}'}

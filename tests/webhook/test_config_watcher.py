@@ -11,8 +11,8 @@ from kube.kinds import CONFIGMAPS, EVENTS, NAMESPACES
 from kube.objects import decode_object
 from process.clock import SystemClock
 from tests.support.waiting import until, until_true
-from webhook.admission_config import Rules
-from webhook.config_watcher import AdministratorsRules
+from webhook.admission_config import AdmissionConfig
+from webhook.config_watcher import AdmissionConfigWatcher
 from webhook.metrics import WebhookMetrics
 
 SPACE = "fracgpu-system"
@@ -21,15 +21,15 @@ SPACE = "fracgpu-system"
 @asynccontextmanager
 async def followed(
     kube: KubeClient, registry: CollectorRegistry
-) -> AsyncIterator[tuple[AdministratorsRules, list[str]]]:
+) -> AsyncIterator[tuple[AdmissionConfigWatcher, list[str]]]:
     changes: list[str] = []
     clock = SystemClock()
-    rules = AdministratorsRules(
+    rules = AdmissionConfigWatcher(
         kube,
         events=EventRecorder(kube, "fracgpu-webhook", clock),
         metrics=WebhookMetrics(registry),
         namespace=SPACE,
-        base=Rules(scheduler_name="mine"),
+        base=AdmissionConfig(scheduler_name="mine"),
         on_change=lambda: changes.append("changed"),
     )
     await kube.create(NAMESPACES, {"metadata": {"name": SPACE}})
@@ -60,7 +60,7 @@ async def until_told(kube: KubeClient, *notes: str) -> None:
 
 async def test_without_a_config_map_the_rules_of_the_command_line_hold(kube: KubeClient) -> None:
     async with followed(kube, CollectorRegistry()) as (rules, _):
-        assert rules.current == Rules(scheduler_name="mine")
+        assert rules.current == AdmissionConfig(scheduler_name="mine")
 
 
 async def test_an_edit_counts_and_a_bad_one_keeps_the_last_good_rules_and_is_told(

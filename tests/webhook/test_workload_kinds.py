@@ -1,4 +1,4 @@
-from webhook.admission.verdict import OURS, Patch, Refusal, Untouched
+from webhook.admission.verdict import OURS, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS
 
 
@@ -15,5 +15,5 @@ def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> No
 
 
 def test_an_outcome_belongs_to_our_own_language_unless_nothing_was_asked() -> None:
-    assert Patch(edits=(), granted="").dialect == Refusal(message="").dialect == OURS
-    assert Untouched().dialect == "none"
+    assert Patched(edits=(), granted="").dialect == Denied(message="").dialect == OURS
+    assert Allowed().dialect == "none"

@@ -19,9 +19,9 @@ from process.telemetry import Readiness
 from process.tls import ServingTls
 from tests.certs.tls_world import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
-from webhook.admission_config import Rules
+from webhook.admission_config import AdmissionConfig
 from webhook.metrics import WebhookMetrics
-from webhook.server import Intake, Knowledge, Reviewer, WebhookServer
+from webhook.server import AdmissionContext, AdmissionHandler, RequestGate, WebhookServer
 from webhook.settings import WebhookSettings
 
 
@@ -47,7 +47,7 @@ class World:
     ca: Pair
     registry: CollectorRegistry
     classes: Sequence[CardClass] | None = CLASSES
-    rules: Rules = RULES
+    rules: AdmissionConfig = RULES
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     young: set[str] = field(default_factory=set)
     checks: dict[str, str | None] = field(default_factory=dict)
@@ -93,7 +93,7 @@ async def a_webhook(
     registry, ca = CollectorRegistry(), a_ca()
     tls = ServingTls(client_ca_file=client_ca_file)
     world = World(url="", tls=tls, ca=ca, registry=registry)
-    knowledge = Knowledge(
+    knowledge = AdmissionContext(
         classes=lambda: world.classes,
         rules=lambda: world.rules,
         namespace_labels=lambda name: None if name in world.young else world.labels.get(name, {}),
@@ -104,8 +104,8 @@ async def a_webhook(
         listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
     )
     connections = Connections(limits or ConnectionLimits(most=settings.connection_limit))
-    intake = Intake(connections, body_limit_s=body_limit_s, client_names=client_names)
-    reviewer = Reviewer(knowledge, WebhookMetrics(registry), SystemClock(), intake)
+    intake = RequestGate(connections, body_limit_s=body_limit_s, client_names=client_names)
+    reviewer = AdmissionHandler(knowledge, WebhookMetrics(registry), SystemClock(), intake)
     readiness: Callable[[], Readiness] = lambda: Readiness(checks=world.checks)  # noqa: E731
     server = WebhookServer(
         settings,

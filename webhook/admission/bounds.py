@@ -15,7 +15,7 @@ from fracgpu.request.bounds import (
     MAX_RESOURCES,
 )
 from webhook.admission.pod import Container, Pod
-from webhook.admission.verdict import Outcome, Refusal, Untouched
+from webhook.admission.verdict import Admission, Allowed, Denied
 
 # Building objects out of hostile JSON takes 60 ns a byte. The API server stores annotations of at
 # most 256 KiB (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
@@ -38,14 +38,14 @@ def size_of(body: msgspec.Raw) -> int:
     return memoryview(body).nbytes
 
 
-def judge_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Outcome | None:
+def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Admission | None:
     """Judge an object that is too large to be read; None for one that is not.
 
     What was stored before stays free to change and to end. FracGPU's own annotations are guarded by
     the policy ``fracgpu-pods`` there too.
     """
     if old is not None and size_of(old) > MAX_OBJECT_BYTES:
-        return Untouched()
+        return Allowed()
     size = size_of(new)
     if size <= MAX_OBJECT_BYTES:
         return None
@@ -53,22 +53,22 @@ def judge_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Outco
         f"{what} is {size // 1024} KiB of JSON; want at most {MAX_OBJECT_BYTES // 1024} KiB where "
         "a share of a card is asked for"
     )
-    return Refusal(message=fault) if asks_in_json(new) else Untouched(warnings=(_unread(fault),))
+    return Denied(message=fault) if asks_in_json(new) else Allowed(warnings=(_unread(fault),))
 
 
-def judge_bounds(pod: Pod) -> Outcome | None:
+def check_bounds(pod: Pod) -> Admission | None:
     """Judge a pod that has more of something than is read; None for one that has not."""
     fault = _fault_of(pod)
     if not fault:
         return None
-    return Refusal(message=fault) if asks_us(pod) else Untouched(warnings=(_unread(fault),))
+    return Denied(message=fault) if requests_cards(pod) else Allowed(warnings=(_unread(fault),))
 
 
 def _unread(fault: str) -> str:
     return f"{fault}; what it asks in other systems' words is left unread"
 
 
-def asks_us(pod: Pod) -> bool:
+def requests_cards(pod: Pod) -> bool:
     """Tell whether a pod carries a key of ours, in its place or out of it."""
     noted = (*pod.annotations, *(pod.metadata.labels or ()))
     return any(key.lower().startswith(names.PREFIX) for key in noted) or any(

@@ -26,7 +26,7 @@ from fracgpu.request.grant_note import (
     words_of,
 )
 from fracgpu.request.need import PodRequest
-from webhook.admission.bounds import asks_us, judge_bounds
+from webhook.admission.bounds import check_bounds, requests_cards
 from webhook.admission.limit_range import blame_limit_range
 from webhook.admission.misplaced_keys import refuse_misplaced
 from webhook.admission.patch import Edit, escape
@@ -38,8 +38,8 @@ from webhook.admission.pod_edits import (
     resource_edits,
     void_edits,
 )
-from webhook.admission.verdict import OTHER, OURS, UNAVAILABLE, Outcome, Patch, Refusal, Untouched
-from webhook.admission_config import Rules
+from webhook.admission.verdict import OTHER, OURS, UNAVAILABLE, Admission, Allowed, Denied, Patched
+from webhook.admission_config import AdmissionConfig
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
@@ -47,21 +47,21 @@ _MOST_GRANTED: Final = 120  # characters of a grant in a refusal
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
-NOT_READ_YET: Final = Refusal(
+NOT_READ_YET: Final = Denied(
     message="the FracGPU webhook has not read the cluster's cards yet; try again in a few seconds",
     code=UNAVAILABLE,
     reason="ServiceUnavailable",
 )
 
 
-def judge_new(
+def admit_create(
     pod: Pod,
     classes: Sequence[CardClass] | None,
     *,
-    rules: Rules,
+    rules: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
-) -> Outcome:
+) -> Admission:
     """Judge a pod that is about to be created.
 
     Judging the result again, within the same request, leaves it untouched.
@@ -73,7 +73,7 @@ def judge_new(
         namespace_labels: of the pod's namespace; they turn dialects on.
         seal: of what is granted, so that nobody else can write it.
     """
-    beyond = judge_bounds(pod)
+    beyond = check_bounds(pod)
     if beyond is not None:
         return beyond
     try:
@@ -82,7 +82,7 @@ def judge_new(
         understood = _understood(pod, rules, namespace_labels)
         if understood.request is None:
             _refuse_forged(pod, None)
-            return Untouched(warnings=(*misplaced, *understood.warnings))
+            return Allowed(warnings=(*misplaced, *understood.warnings))
         _refuse_node_name(pod)
         _refuse_foreign_scheduler(understood.foreign_scheduler, rules)
         refuse_chosen_cards(pod)
@@ -95,7 +95,7 @@ def judge_new(
         _refuse_forged(pod, described)
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
-        return Refusal(message=str(reason), dialect=OURS if asks_us(pod) else OTHER)
+        return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
     required = requirements(granted)
     to_scheduler = _scheduler_edits(pod, rules, foreign=understood.foreign_scheduler)
     changed = with_changes(
@@ -118,17 +118,17 @@ def judge_new(
     warnings = (*misplaced, *foreign, *_warnings(pod, granted, rules, understood.foreign_scheduler))
     dialect = _dialect(understood.origin)
     if not edits:
-        return Untouched(warnings=warnings, dialect=dialect)
-    return Patch(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
+        return Allowed(warnings=warnings, dialect=dialect)
+    return Patched(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
 
 
-def refuse_written_keys(pod: Pod) -> Refusal | None:
+def refuse_written_keys(pod: Pod) -> Denied | None:
     """Refuse what only FracGPU writes, on a new pod whose requests are left unread."""
     try:
         _refuse_reserved_keys(pod)
         _refuse_forged(pod, None)
     except RequestError as error:
-        return Refusal(message=str(error))
+        return Denied(message=str(error))
     return None
 
 
@@ -136,7 +136,7 @@ def _grant_in_words(
     pod: Pod,
     understood: Translation,
     classes: Sequence[CardClass],
-    rules: Rules,
+    rules: AdmissionConfig,
     *,
     sealed: GrantNote | None,
 ) -> Grant:
@@ -175,7 +175,9 @@ def _grant(
     return grant(request, classes, rule=rule)
 
 
-def _understood(pod: Pod, rules: Rules, namespace_labels: Mapping[str, str]) -> Translation:
+def _understood(
+    pod: Pod, rules: AdmissionConfig, namespace_labels: Mapping[str, str]
+) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=rules.dialects.dialects)
     pieces = PodForDialects(
         containers=specs(pod),
@@ -254,13 +256,13 @@ def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
     ]
 
 
-def _void_edits(pod: Pod, granted: Grant, rules: Rules) -> list[Edit]:
+def _void_edits(pod: Pod, granted: Grant, rules: AdmissionConfig) -> list[Edit]:
     if not rules.void_others:
         return []
     return void_edits(pod, {it.name for it in granted.need.containers})
 
 
-def _refuse_foreign_scheduler(foreign: str, rules: Rules) -> None:
+def _refuse_foreign_scheduler(foreign: str, rules: AdmissionConfig) -> None:
     if foreign and not rules.scheduler_name:
         raise RequestError(
             field="spec.schedulerName",
@@ -271,7 +273,7 @@ def _refuse_foreign_scheduler(foreign: str, rules: Rules) -> None:
         )
 
 
-def _scheduler_edits(pod: Pod, rules: Rules, *, foreign: str) -> list[Edit]:
+def _scheduler_edits(pod: Pod, rules: AdmissionConfig, *, foreign: str) -> list[Edit]:
     if not rules.scheduler_name or pod.spec.scheduler_name == rules.scheduler_name:
         return []
     if pod.spec.scheduler_name not in (*_DEFAULT_SCHEDULERS, foreign):
@@ -279,7 +281,7 @@ def _scheduler_edits(pod: Pod, rules: Rules, *, foreign: str) -> list[Edit]:
     return [Edit(path="/spec/schedulerName", value=rules.scheduler_name)]
 
 
-def _warnings(pod: Pod, granted: Grant, rules: Rules, foreign: str) -> tuple[str, ...]:
+def _warnings(pod: Pod, granted: Grant, rules: AdmissionConfig, foreign: str) -> tuple[str, ...]:
     found = []
     mine = (*_DEFAULT_SCHEDULERS, rules.scheduler_name)
     if foreign and foreign not in mine:

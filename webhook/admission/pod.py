@@ -39,7 +39,7 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
     env: list[EnvVar] | None = None
 
 
-class Requirement(msgspec.Struct, frozen=True, gc=False):
+class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
     """One node selector requirement; all of a term's must hold."""
 
     key: str
@@ -47,17 +47,17 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
     values: list[str] | None = None
 
 
-class Term(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class NodeSelectorTerm(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """One node selector term; one of a selector's must match, and an empty one matches nothing."""
 
-    match_expressions: list[Requirement] | None = None
-    match_fields: list[Requirement] | None = None
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
 
 
 class NodeSelector(msgspec.Struct, frozen=True, rename="camel"):
     """The required part of a node affinity."""
 
-    node_selector_terms: list[Term] | None = None
+    node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
 class NodeAffinity(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from fracgpu.errors import RequestError
 from fracgpu.request.grant import Grant
 from fracgpu.request.grant_note import AddedRequirement
 from webhook.admission.patch import Edit, escape
-from webhook.admission.pod import Affinity, Container, NodeSelector, Pod, Term, amounts
+from webhook.admission.pod import Affinity, Container, NodeSelector, NodeSelectorTerm, Pod, amounts
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -67,7 +67,9 @@ def _selector_edits(
     return edits
 
 
-def _term_edits(path: str, term: Term, wanted: Sequence[AddedRequirement]) -> list[Edit]:
+def _term_edits(
+    path: str, term: NodeSelectorTerm, wanted: Sequence[AddedRequirement]
+) -> list[Edit]:
     if term.match_expressions is None:
         return [Edit(path=path, value=[_json(it) for it in wanted])]
     present = [(it.key, it.operator, tuple(it.values or ())) for it in term.match_expressions]

@@ -7,18 +7,18 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.request.grant_note import GrantNote, read_grant_note
 from fracgpu.request.language import parse_request
-from webhook.admission.bounds import judge_bounds
+from webhook.admission.bounds import check_bounds
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import Pod, amounts, specs
 from webhook.admission.pod_edits import node_edits, places
-from webhook.admission.verdict import OURS, Outcome, Patch, Refusal, Untouched
-from webhook.admission_config import Rules
+from webhook.admission.verdict import OURS, Admission, Allowed, Denied, Patched
+from webhook.admission_config import AdmissionConfig
 
 # What a pod asks is settled when it is created; how it may be moved is not.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
 
-def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
+def admit_update(old: Pod, new: Pod, *, user: str, rules: AdmissionConfig) -> Admission:
     """Judge an update of a stored pod; it needs no knowledge of the cluster.
 
     The assignment comes with the Binding, which is another resource, so nobody may touch it here.
@@ -35,18 +35,18 @@ def judge_change(old: Pod, new: Pod, *, user: str, rules: Rules) -> Outcome:
             wanted = "no change: what a pod asks is settled when it is created"
             _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
         if _ours(old.annotations) != _ours(new.annotations):
-            beyond = judge_bounds(new)
+            beyond = check_bounds(new)
             if beyond is not None:
                 return beyond
             parse_request(new.annotations, specs(new))
     except RequestError as error:
-        return Refusal(message=str(error))
+        return Denied(message=str(error))
     granted = read_grant_note(old.annotations.get(names.GRANTED, ""))
     edits = () if granted is None else _put_back(new, granted)
     if granted is None or not edits:
-        return Untouched()
+        return Allowed()
     dialect = granted.data.dialect or OURS
-    return Patch(edits=edits, granted=granted.words, dialect=dialect)
+    return Patched(edits=edits, granted=granted.words, dialect=dialect)
 
 
 def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:

@@ -17,7 +17,7 @@ NO_DIALECT: Final = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Patched:
     """Yes, with these edits; *granted* says in plain words what was understood."""
 
     edits: tuple[Edit, ...]
@@ -27,7 +27,7 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Untouched:
+class Allowed:
     """Yes, as it stands: it asks for nothing, or has its grant already."""
 
     warnings: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Untouched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Denied:
     """No, for a reason that its author can act on; *code* is an HTTP status."""
 
     message: str
@@ -44,4 +44,4 @@ class Refusal:
     dialect: str = OURS
 
 
-Outcome = Patch | Untouched | Refusal
+Admission = Patched | Allowed | Denied

@@ -9,26 +9,26 @@ import msgspec
 from fracgpu import names
 from fracgpu.cards.card_class import CardClass
 from fracgpu.errors import shorten
-from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, judge_size
+from webhook.admission.bounds import MAX_TEMPLATES, asks_in_json, check_size
 from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, judge_new
+from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, admit_create
 from webhook.admission.pod import MalformedReviewError, decode, read_pod
 from webhook.admission.review import Review, kind_of
-from webhook.admission.verdict import OURS, Outcome, Patch, Refusal, Untouched
-from webhook.admission_config import BUILT_IN_WORKLOADS, Rules, WorkloadKind
+from webhook.admission.verdict import OURS, Admission, Allowed, Denied, Patched
+from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _list_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _NULL: Final = b"null"
 
 
-def judge_workload(
+def admit_workload(
     review: Review,
     classes: Sequence[CardClass] | None,
     *,
-    rules: Rules,
+    rules: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
-) -> Outcome:
+) -> Admission:
     """Judge the pod templates of a workload that is about to be stored.
 
     A template that an update leaves as it was is not judged again: it was admitted once, and its
@@ -44,7 +44,7 @@ def judge_workload(
         MalformedReviewError: it is no kind of workload that we know, or no object.
     """
     kind = _kind(review, rules)
-    beyond = judge_size(review.object, review.old, what=f"the {review.kind}")
+    beyond = check_size(review.object, review.old, what=f"the {review.kind}")
     if beyond is not None:
         return beyond
     decode(_fields_decoder, review.object, what="request.object")
@@ -54,16 +54,16 @@ def judge_workload(
         if number == MAX_TEMPLATES:
             return _too_many(review)
         outcome = _judge_template(template, classes, rules=rules, namespace_labels=namespace_labels)
-        if isinstance(outcome, Refusal):
+        if isinstance(outcome, Denied):
             return replace(outcome, message=f"in {shorten(where)}: {outcome.message}")
-        asked = asked or outcome.dialect != Untouched().dialect
+        asked = asked or outcome.dialect != Allowed().dialect
         warnings += [f"in {shorten(where)}: {it}" for it in outcome.warnings]
-    return Untouched(warnings=tuple(warnings), dialect=OURS if asked else Untouched().dialect)
+    return Allowed(warnings=tuple(warnings), dialect=OURS if asked else Allowed().dialect)
 
 
-def _too_many(review: Review) -> Outcome:
+def _too_many(review: Review) -> Admission:
     fault = f"the {review.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
-    return Refusal(message=fault) if asks_in_json(review.object) else Untouched()
+    return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
 
 def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -76,7 +76,7 @@ def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, ms
                 yield where, template
 
 
-def _kind(review: Review, rules: Rules) -> WorkloadKind:
+def _kind(review: Review, rules: AdmissionConfig) -> WorkloadKind:
     for it in (*BUILT_IN_WORKLOADS, *rules.workloads):
         if (it.group, it.kind) == (review.group, review.kind):
             return it
@@ -91,25 +91,25 @@ def _judge_template(
     template: msgspec.Raw,
     classes: Sequence[CardClass] | None,
     *,
-    rules: Rules,
+    rules: AdmissionConfig,
     namespace_labels: Mapping[str, str],
-) -> Outcome:
+) -> Admission:
     try:
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:
         if not asks_in_json(template):
-            return Untouched()  # some controllers' templates lack what a whole pod has
-        return Refusal(message=str(error))
+            return Allowed()  # some controllers' templates lack what a whole pod has
+        return Denied(message=str(error))
     if names.GRANTED in pod.annotations:
-        return Refusal(
+        return Denied(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    outcome = judge_new(pod, classes, rules=rules, namespace_labels=namespace_labels)
+    outcome = admit_create(pod, classes, rules=rules, namespace_labels=namespace_labels)
     if outcome is NOT_READ_YET:
-        return Untouched(dialect=OURS)
-    if isinstance(outcome, Patch):
-        return Untouched(warnings=outcome.warnings, dialect=outcome.dialect)
+        return Allowed(dialect=OURS)
+    if isinstance(outcome, Patched):
+        return Allowed(warnings=outcome.warnings, dialect=outcome.dialect)
     return outcome
 
 

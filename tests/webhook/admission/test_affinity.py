@@ -5,8 +5,8 @@ from fracgpu.request.grant_note import AddedRequirement
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.webhook.builders import H100S
-from webhook.admission.pod import Affinity, NodeAffinity, NodeSelector, Term
-from webhook.admission.pod import Requirement as Present
+from webhook.admission.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm
+from webhook.admission.pod import NodeSelectorRequirement as Present
 from webhook.admission.pod_edits import node_edits, requirements
 
 SHARED = AddedRequirement(key="fracgpu.io/share", operator="In", values=("true",))
@@ -17,7 +17,7 @@ def a_grant(*needs: ContainerNeed) -> Grant:
     return Grant(need=PodNeed(containers=needs), card_class=H100S)
 
 
-def with_terms(*terms: Term) -> Affinity:
+def with_terms(*terms: NodeSelectorTerm) -> Affinity:
     return Affinity(
         node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=list(terms)))
     )
@@ -74,13 +74,19 @@ def test_what_a_term_requires_already_is_not_added_again() -> None:
     shared = Present(key="fracgpu.io/share", operator="In", values=["true"])
 
     edits = node_edits(
-        with_terms(Term(match_expressions=[shared]), Term(match_expressions=[zone])), [SHARED]
+        with_terms(
+            NodeSelectorTerm(match_expressions=[shared]), NodeSelectorTerm(match_expressions=[zone])
+        ),
+        [SHARED],
     )
 
     assert [it.path for it in edits] == [f"{REQUIRED}/nodeSelectorTerms/1/matchExpressions/-"]
 
 
 def test_terms_that_match_nothing_stay_as_they_are() -> None:
-    assert node_edits(with_terms(Term(), Term(match_expressions=[])), [SHARED]) == []
+    assert (
+        node_edits(with_terms(NodeSelectorTerm(), NodeSelectorTerm(match_expressions=[])), [SHARED])
+        == []
+    )
     assert node_edits(with_terms(), [SHARED]) == []
     assert node_edits(Affinity(node_affinity=NodeAffinity(required=NodeSelector())), [SHARED]) == []

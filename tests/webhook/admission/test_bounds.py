@@ -25,14 +25,14 @@ from tests.webhook.builders import (
     parsed,
 )
 from tests.webhook.world import a_webhook
-from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, judge_bounds, judge_size
-from webhook.admission.mutation import judge_new
+from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, check_bounds, check_size
+from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
-from webhook.admission.update import judge_change
-from webhook.admission.verdict import Outcome, Refusal, Untouched
-from webhook.admission.workload import judge_workload
-from webhook.admission_config import Rules, WorkloadKind
+from webhook.admission.update import admit_update
+from webhook.admission.verdict import Admission, Allowed, Denied
+from webhook.admission.workload import admit_workload
+from webhook.admission_config import AdmissionConfig, WorkloadKind
 
 ALL = {"fracgpu.io/dialects": "all"}
 # What the adversary looks at: as many classes as cards.
@@ -46,23 +46,23 @@ ODD_CLASSES = (
 HOSTILE = "Ж"  # stands in no word of ours
 
 
-def answered(path: str, body: bytes) -> tuple[Outcome | None, bytes]:
+def answered(path: str, body: bytes) -> tuple[Admission | None, bytes]:
     """Judge a body as the server does, but for the transport."""
     review = read_review(body)
     if path == "/validate":
-        outcome = judge_workload(review, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
+        outcome = admit_workload(review, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
     else:
-        beyond = judge_size(review.object, review.old, what="the pod")
+        beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
             outcome = beyond
         else:
             pod, old = read_pods(review)
             outcome = (
-                judge_new(pod, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
+                admit_create(pod, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
                 if old is None
-                else judge_change(old, pod, user="alice", rules=RULES)
+                else admit_update(old, pod, user="alice", rules=RULES)
             )
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Denied):
         answer = write_refused("u", message=outcome.message, code=422, reason="Invalid")
     else:
         answer = write_allowed("u", warnings=outcome.warnings)
@@ -167,7 +167,7 @@ def test_an_error_repeats_at_most_200_characters_of_what_was_written(
 
     outcome = judged(pod, labels=ALL)
 
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Denied):
         assert outcome.message.count(HOSTILE) <= 200
         assert len(outcome.message.encode()) <= MOST_MESSAGE_BYTES
 
@@ -182,18 +182,18 @@ def test_a_pod_too_large_to_be_read_is_refused_if_it_asks_and_left_alone_with_a_
     large = a_pod(spec={"nodeSelector": {"a": "x" * MAX_OBJECT_BYTES}})
     asks = a_pod(spec={"nodeSelector": {"a": "x" * MAX_OBJECT_BYTES}}, fraction="0.5")
 
-    def judged_size(pod: Json, old: Json | None = None) -> Outcome | None:
+    def judged_size(pod: Json, old: Json | None = None) -> Admission | None:
         operation = "CREATE" if old is None else "UPDATE"
         review = read_review(raw(a_review(pod, operation=operation, oldObject=old)))
-        return judge_size(review.object, review.old, what="the pod")
+        return check_size(review.object, review.old, what="the pod")
 
     said = "the pod is 384 KiB of JSON; want at most 384 KiB where a share of a card is asked for"
-    assert judged_size(asks) == Refusal(message=said)
+    assert judged_size(asks) == Denied(message=said)
     unread = judged_size(large)
-    assert isinstance(unread, Untouched)
+    assert isinstance(unread, Allowed)
     assert len(unread.warnings) == 1
     assert judged_size(a_pod(fraction="0.5")) is None
-    assert judged_size(asks, old=asks) == Untouched(), "what is stored stays free to end"
+    assert judged_size(asks, old=asks) == Allowed(), "what is stored stays free to end"
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_a_pod_too_large_to_be_read_is_refused_if_it_asks_and_left_alone_with_a_
     ],
 )
 def test_more_than_anybody_needs_is_refused_by_its_name(pod: Json, said: str) -> None:
-    outcome = judge_bounds(parsed(pod))
+    outcome = check_bounds(parsed(pod))
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert said in outcome.message
 
 
@@ -227,6 +227,6 @@ def test_a_workload_with_templates_without_end_is_refused() -> None:
     body = {"spec": {f"t{n}": {"template": template} for n in range(MAX_TEMPLATES + 1)}}
     review = read_review(raw(a_review(body, kind={"group": "x.example", "kind": "Many"})))
 
-    outcome = judge_workload(review, CLASSES, rules=Rules(workloads=(kind,)))
+    outcome = admit_workload(review, CLASSES, rules=AdmissionConfig(workloads=(kind,)))
 
-    assert outcome == Refusal(message="the Many has more than 64 pod templates; want fewer")
+    assert outcome == Denied(message="the Many has more than 64 pod templates; want fewer")

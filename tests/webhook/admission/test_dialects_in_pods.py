@@ -7,7 +7,7 @@ import pytest
 from fracgpu.request.dialects import NAMES, DialectSettings, MemoryUnit, Options
 from tests.webhook.admission.test_mutation import admitted, amounts, has, more
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored, worded
-from webhook.admission.verdict import OTHER, Patch, Refusal, Untouched
+from webhook.admission.verdict import OTHER, Allowed, Denied, Patched
 
 CLASS = "of a card that shares 81920 MiB"
 
@@ -246,7 +246,7 @@ def test_where_the_namespace_turns_it_on_a_foreign_pod_becomes_one_of_ours(row: 
     outcome = judged(row.pod(), labels=on(row.dialect))
 
     assert worded(stored(row.pod(), outcome)) == row.wanted()
-    assert (outcome.dialect, isinstance(outcome, Patch)) == (row.dialect, True)
+    assert (outcome.dialect, isinstance(outcome, Patched)) == (row.dialect, True)
 
 
 @in_rows
@@ -262,7 +262,7 @@ def test_what_was_taken_over_passes_a_second_look_untouched_and_in_silence(row: 
 
     outcome = judged(once, labels=on(row.dialect))
 
-    assert isinstance(outcome, Untouched)
+    assert isinstance(outcome, Allowed)
     assert outcome.warnings == ()
 
 
@@ -270,7 +270,7 @@ def test_what_was_taken_over_passes_a_second_look_untouched_and_in_silence(row: 
 def test_elsewhere_the_pod_passes_as_it_is(row: Row) -> None:
     outcome = judged(row.pod())
 
-    assert isinstance(outcome, Untouched)
+    assert isinstance(outcome, Allowed)
     plain = row.limits.keys() == {"nvidia.com/gpu"}
     assert len(outcome.warnings) == (0 if plain else 1)
 
@@ -282,14 +282,14 @@ def test_the_unit_of_gpushare_is_the_administrators() -> None:
 
     outcome = judged(ROWS[0].pod(), rules=replace(RULES, dialects=settings))
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.granted.startswith("train: 4 MiB on 1 card; in other words: ")
 
 
 def test_a_label_that_names_no_dialect_is_warned_of() -> None:
     outcome = judged(a_pod(memory="1Gi"), labels=on("gpushar"))
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert "did you mean 'gpushare'?" in outcome.warnings[0]
 
 
@@ -299,7 +299,7 @@ def test_two_dialects_on_one_container_are_refused_as_nobodys() -> None:
 
     outcome = judged(pod, labels=on("all"))
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.dialect == OTHER
     assert "aliyun.com/gpu-mem" in outcome.message
     assert "volcano.sh/gpu-memory" in outcome.message
@@ -310,7 +310,7 @@ def test_a_grant_that_only_pretends_to_come_from_a_dialect_still_has_to_be_true(
 
     outcome = judged(a_pod(memory="1Gi", granted=forged))
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.message.startswith(f"fracgpu.io/granted is '{forged[:60]}")
 
 
@@ -323,7 +323,7 @@ def kais_own() -> Json:
 def test_kais_own_pods_are_left_to_kai_and_warned_of() -> None:
     outcome = judged(kais_own(), labels=on("all"))
 
-    assert isinstance(outcome, Untouched)
+    assert isinstance(outcome, Allowed)
     assert "so the pod is left to KAI: FracGPU reads no gpu-fraction here" in outcome.warnings[0]
 
 
@@ -333,7 +333,7 @@ def test_kais_own_pods_are_taken_over_where_a_setting_says_so() -> None:
 
     outcome = judged(kais_own(), labels=on("kai"), rules=rules)
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert stored(kais_own(), outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
     assert outcome.warnings == (
         "spec.schedulerName was 'kai-scheduler', which does not know FracGPU's cards; it is "
@@ -351,9 +351,9 @@ def test_a_pod_that_is_taken_over_loses_the_foreign_scheduler_or_is_refused(
     outcome = judged(pod, labels=on(dialect))
     kept = judged(pod, labels=on(dialect), rules=replace(RULES, scheduler_name=""))
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert stored(pod, outcome)["spec"]["schedulerName"] == "fracgpu-scheduler"
-    assert isinstance(kept, Refusal)
+    assert isinstance(kept, Denied)
     assert kept.message.startswith(f"spec.schedulerName is '{scheduler}'; want a scheduler that")
 
 
@@ -388,7 +388,7 @@ def test_a_refusal_names_the_key_that_its_author_wrote(
 
     outcome = judged(pod, labels=on("all"))
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.message.startswith(message)
 
 
@@ -397,8 +397,8 @@ def test_no_whole_card_is_none() -> None:
     alone = judged(a_pod(none), labels=on("all"))
     beside = judged(a_pod(none, a_container(), fraction="train=0.5"), labels=on("all"))
 
-    assert alone == Untouched()
-    assert isinstance(beside, Patch)
+    assert alone == Allowed()
+    assert isinstance(beside, Patched)
 
 
 def test_a_whole_card_on_another_container_of_a_pod_that_asks_is_refused() -> None:
@@ -406,5 +406,5 @@ def test_a_whole_card_on_another_container_of_a_pod_that_asks_is_refused() -> No
 
     outcome = judged(a_pod(whole, a_container(), fraction="train=0.5"))
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.message.startswith("limits['nvidia.com/gpu'] of container 'web' is '1'; want it")

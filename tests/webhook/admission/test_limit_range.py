@@ -3,7 +3,7 @@ import pytest
 from fracgpu.errors import RequestError
 from tests.webhook.builders import a_container, a_pod, judged
 from webhook.admission.limit_range import ANNOTATION, blame_limit_range
-from webhook.admission.verdict import Refusal
+from webhook.admission.verdict import Denied
 
 MEM = "fracgpu.io/gpu-mem"
 BLAME = (
@@ -46,7 +46,7 @@ def test_a_limit_range_default_that_collides_is_named_as_such() -> None:
 
     outcome = judged(pod)
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.message == (
         f"limits['{MEM}'] of container 'train' is '2048'; want 40960, as its annotations say; "
         f"{BLAME}"

@@ -2,7 +2,7 @@ import pytest
 
 from tests.webhook.builders import a_pod, judged
 from webhook.admission.misplaced_keys import requests_among
-from webhook.admission.verdict import Refusal, Untouched
+from webhook.admission.verdict import Allowed, Denied
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_request_where_nobody_reads_it_is_answered(place: str, key: str, messa
 
     outcome = judged(pod)
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.message == message
 
 
@@ -49,10 +49,10 @@ def test_a_label_that_is_no_request_is_warned_of() -> None:
     one = judged(pod)
     pod["metadata"]["labels"] |= {"fracgpu.io/a": "1", "fracgpu.io/b": "2"}
 
-    assert one == Untouched(
+    assert one == Allowed(
         warnings=("label fracgpu.io/team of ours says nothing: FracGPU reads annotations",)
     )
-    assert judged(pod) == Untouched(
+    assert judged(pod) == Allowed(
         warnings=("label fracgpu.io/a and 2 more of ours says nothing: FracGPU reads annotations",)
     )
 

@@ -29,10 +29,10 @@ from tests.webhook.builders import (
     stored,
     worded,
 )
-from webhook.admission.mutation import NOT_READ_YET, judge_new
+from webhook.admission.mutation import NOT_READ_YET, admit_create
 from webhook.admission.pod import specs
-from webhook.admission.verdict import OURS, Patch, Refusal, Untouched
-from webhook.admission_config import Rules
+from webhook.admission.verdict import OURS, Allowed, Denied, Patched
+from webhook.admission_config import AdmissionConfig
 
 SHARED = {"key": "fracgpu.io/share", "operator": "In", "values": ["true"]}
 
@@ -240,20 +240,20 @@ def test_a_pod_that_can_be_read_is_stored_like_this(pod: Json, wanted: Json) -> 
 def test_admitting_a_stored_pod_again_leaves_it_untouched(pod: Json) -> None:
     once = stored(pod, judged(pod))
 
-    assert judged(once) == Untouched(dialect=OURS)
+    assert judged(once) == Allowed(dialect=OURS)
 
 
 def test_admitting_again_leaves_it_untouched_though_another_class_is_now_the_most_free() -> None:
     once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
 
-    assert judged(once, (A30S, H100S)) == Untouched(dialect=OURS)
+    assert judged(once, (A30S, H100S)) == Allowed(dialect=OURS)
 
 
 def test_a_share_so_small_that_it_is_the_same_in_two_classes_keeps_its_class() -> None:
     pod = a_pod(fraction="0.00001")
     once = stored(pod, judged(pod))
 
-    assert judged(once, (A30S, H100S)) == Untouched(dialect=OURS)
+    assert judged(once, (A30S, H100S)) == Allowed(dialect=OURS)
 
 
 def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
@@ -263,8 +263,8 @@ def test_a_pod_that_asks_for_nothing_is_left_alone() -> None:
         "simulator.fracgpu.io/busy": "1",
     }
 
-    assert judged(pod) == Untouched()
-    assert judged(pod, None) == Untouched()
+    assert judged(pod) == Allowed()
+    assert judged(pod, None) == Allowed()
 
 
 def test_null_where_a_map_could_stand_is_as_good_as_nothing() -> None:
@@ -353,7 +353,7 @@ def test_a_pod_that_names_another_scheduler_keeps_it_with_a_warning() -> None:
     outcome = judged(pod)
 
     assert stored(pod, outcome)["spec"]["schedulerName"] == "batch"
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.warnings == (
         "spec.schedulerName is 'batch', which was left as it is: the pod gets its card only if "
         "that scheduler asks FracGPU's extender, as fracgpu-scheduler does",
@@ -363,10 +363,10 @@ def test_a_pod_that_names_another_scheduler_keeps_it_with_a_warning() -> None:
 def test_without_a_scheduler_of_ours_the_pod_keeps_the_default_one() -> None:
     pod = a_pod(memory="8Gi")
 
-    outcome = judged(pod, rules=Rules(scheduler_name=""))
+    outcome = judged(pod, rules=AdmissionConfig(scheduler_name=""))
 
     assert stored(pod, outcome)["spec"]["schedulerName"] == "default-scheduler"
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.warnings == ()
 
 
@@ -376,25 +376,25 @@ def test_without_a_scheduler_of_ours_the_pod_keeps_the_default_one() -> None:
 def test_a_pod_may_keep_its_view_of_the_cards_where_the_administrator_says_so() -> None:
     pod = a_pod(a_container(), a_container("logs"), fraction="train=0.5")
 
-    outcome = judged(pod, rules=Rules(void_others=False))
+    outcome = judged(pod, rules=AdmissionConfig(void_others=False))
 
     assert stored(pod, outcome)["spec"]["containers"][1] == a_container("logs")
 
 
 def test_a_default_class_goes_before_the_most_free_one() -> None:
-    rules = Rules(card_classes=ClassRule(default_models=("*A30*",)))
+    rules = AdmissionConfig(card_classes=ClassRule(default_models=("*A30*",)))
 
     outcome = judged(a_pod(fraction="0.5"), rules=rules)
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.granted == "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
     # What was granted before the default was changed stays as it is.
     once = stored(a_pod(fraction="0.5"), judged(a_pod(fraction="0.5")))
-    assert judged(once, rules=rules) == Untouched(dialect=OURS)
+    assert judged(once, rules=rules) == Allowed(dialect=OURS)
 
 
 def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> None:
-    rules = Rules(card_classes=ClassRule(wait=True))
+    rules = AdmissionConfig(card_classes=ClassRule(wait=True))
     pod = a_pod(memory="100Gi")
 
     outcome = judged(pod, rules=rules)
@@ -405,19 +405,19 @@ def test_where_pods_may_wait_a_pod_too_large_is_admitted_with_a_warning() -> Non
         requires=[more("card-memory", 102_399)],
         memory="100Gi",
     )
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.warnings == (
         "the pod waits for what the cluster lacks now: fracgpu.io/memory of container 'train' is "
         "'102400Mi'; want at most what the largest card shares, 81920 MiB (80 GiB); '81920Mi' "
         'would fit, and so would fracgpu.io/cards: "2" with 51200 MiB on each',
     )
-    assert isinstance(judged(stored(pod, outcome), rules=rules), Untouched)
+    assert isinstance(judged(stored(pod, outcome), rules=rules), Allowed)
 
 
 def test_a_share_of_cards_that_only_labels_speak_of_is_granted_with_a_warning() -> None:
     outcome = judged(a_pod(fraction="0.5"), [replace(H100S, measured=False)])
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert outcome.warnings == (
         "only node labels speak of cards that share 81920 MiB; the pod waits until FracGPU's "
         "agent reports one",
@@ -540,18 +540,18 @@ REFUSED = {
 
 @pytest.mark.parametrize(("pod", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_pod_that_makes_no_sense_is_refused_in_these_words(pod: Json, message: str) -> None:
-    assert judged(pod) == Refusal(message=message, code=422, reason="Invalid")
+    assert judged(pod) == Denied(message=message, code=422, reason="Invalid")
 
 
 def test_a_pod_that_the_api_server_will_refuse_and_that_asks_us_nothing_is_not_ours() -> None:
     twice = "the pod has two containers with the name 'a'; want a name for each"
     unread = f"{twice}; what it asks in other systems' words is left unread"
 
-    assert judged(a_pod(a_container("a"), a_container("a"))) == Untouched(warnings=(unread,))
+    assert judged(a_pod(a_container("a"), a_container("a"))) == Allowed(warnings=(unread,))
 
 
 def test_without_any_card_the_refusal_says_what_is_missing() -> None:
-    assert judged(a_pod(fraction="0.5"), ()) == Refusal(
+    assert judged(a_pod(fraction="0.5"), ()) == Denied(
         message="the request is 'a share of a card'; want a cluster with at least one shared, "
         "healthy card; no node labelled fracgpu.io/share=true has reported one yet"
     )
@@ -564,7 +564,7 @@ def test_before_the_cluster_is_read_a_request_is_put_off_rather_than_judged() ->
 def test_nonsense_is_refused_even_before_the_cluster_is_read() -> None:
     outcome = judged(a_pod(fraction="half"), None)
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert outcome.code == 422
 
 
@@ -590,12 +590,12 @@ def test_an_update_that_leaves_our_keys_alone_passes_without_the_inventory() -> 
     pod["metadata"]["annotations"]["team"] = "vision"
     pod["metadata"]["labels"] = {"app": "x"}
 
-    assert judged_change(BOUND, pod) == Untouched()
+    assert judged_change(BOUND, pod) == Allowed()
 
 
 def test_how_a_pod_may_be_moved_can_change_while_it_lives() -> None:
-    assert judged_change(BOUND, changed(rebalance="never")) == Untouched()
-    assert judged_change(BOUND, changed(rebalance=None)) == Untouched()
+    assert judged_change(BOUND, changed(rebalance="never")) == Allowed()
+    assert judged_change(BOUND, changed(rebalance=None)) == Allowed()
 
 
 CHANGES: dict[str, tuple[dict[str, str | None], str]] = {
@@ -636,17 +636,17 @@ CHANGES: dict[str, tuple[dict[str, str | None], str]] = {
 def test_a_change_that_is_not_the_users_to_make_is_refused_in_these_words(
     asks: dict[str, str | None], message: str
 ) -> None:
-    assert judged_change(BOUND, changed(**asks)) == Refusal(message=message)
+    assert judged_change(BOUND, changed(**asks)) == Denied(message=message)
 
 
 def test_the_node_agent_writes_what_was_wired() -> None:
-    assert judged_change(changed(wired=None), BOUND, user=AGENT) == Untouched()
+    assert judged_change(changed(wired=None), BOUND, user=AGENT) == Allowed()
 
 
 def test_the_node_agent_cannot_write_an_assignment_either() -> None:
     outcome = judged_change(changed(assignment=None), BOUND, user=AGENT)
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
 
 
 def test_a_pod_that_was_spoilt_before_us_can_still_be_updated() -> None:
@@ -654,7 +654,7 @@ def test_a_pod_that_was_spoilt_before_us_can_still_be_updated() -> None:
     new = copy.deepcopy(old)
     new["metadata"]["finalizers"] = []
 
-    assert judged_change(old, new) == Untouched()
+    assert judged_change(old, new) == Allowed()
 
 
 # -- promises ----------------------------------------------------------------------------------
@@ -767,20 +767,20 @@ classes_st = st.lists(
 @given(pods(), classes_st, st.randoms())
 def test_admission_is_idempotent(pod: Json, classes: list[CardClass], order: Any) -> None:
     outcome = judged(pod, classes)
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Denied):
         return
     once = stored(pod, outcome)
     order.shuffle(classes)
 
     again = judged(once, classes)
 
-    assert again == Untouched(warnings=outcome.warnings, dialect=outcome.dialect)
+    assert again == Allowed(warnings=outcome.warnings, dialect=outcome.dialect)
 
 
 @given(pods())
 def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod: Json) -> None:
     outcome = judged(pod)
-    if isinstance(outcome, Refusal):
+    if isinstance(outcome, Denied):
         return
     asked = parse_request(parsed(pod).annotations, specs(parsed(pod)))
     result = parsed(stored(pod, outcome))
@@ -853,7 +853,7 @@ def test_a_node_that_matches_after_admission_matched_before_and_is_shared(
     pod: Json, node: dict[str, str], name: str
 ) -> None:
     outcome = judged(pod)
-    if not isinstance(outcome, Patch):
+    if not isinstance(outcome, Patched):
         return
     result = stored(pod, outcome)
 
@@ -866,7 +866,7 @@ def test_a_node_that_matches_after_admission_matched_before_and_is_shared(
 def test_whatever_stands_in_the_annotations_the_answer_is_an_outcome(asks: dict[str, str]) -> None:
     pod = json.loads(json.dumps(a_pod(also=asks)).encode("utf-8", "replace"))
 
-    assert isinstance(judged(pod), Patch | Untouched | Refusal)
+    assert isinstance(judged(pod), Patched | Allowed | Denied)
 
 
 # -- a grant that stands there already ------------------------------------------------------------
@@ -877,7 +877,7 @@ OURS_ALONE = Seal(key=b"secret", scope="ml", now=NOON)
 
 def a_granted_pod(seal: Seal, classes: Sequence[CardClass] = CLASSES, **asks: str) -> Json:
     pod = a_pod(also=asks)
-    return stored(pod, judge_new(parsed(pod), classes, rules=RULES, seal=seal))
+    return stored(pod, admit_create(parsed(pod), classes, rules=RULES, seal=seal))
 
 
 def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
@@ -886,9 +886,9 @@ def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
     text = forged["metadata"]["annotations"]["fracgpu.io/granted"]
     pod = a_pod(fraction="0.5", granted=text)
 
-    outcome = judge_new(parsed(pod), CLASSES, rules=RULES, seal=OURS_ALONE)
+    outcome = admit_create(parsed(pod), CLASSES, rules=RULES, seal=OURS_ALONE)
 
-    assert isinstance(outcome, Refusal)
+    assert isinstance(outcome, Denied)
     assert "want no such annotation: only the webhook writes it" in outcome.message
 
 
@@ -896,11 +896,11 @@ def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_t
     once = a_granted_pod(OURS_ALONE, fraction="0.00001")
     swapped, later = (A30S, H100S), replace(OURS_ALONE, now=NOON + timedelta(hours=1))
 
-    again = judge_new(parsed(once), swapped, rules=RULES, seal=OURS_ALONE)
-    exported = judge_new(parsed(once), CLASSES, rules=RULES, seal=later)
-    outdated = judge_new(parsed(once), swapped, rules=RULES, seal=later)
+    again = admit_create(parsed(once), swapped, rules=RULES, seal=OURS_ALONE)
+    exported = admit_create(parsed(once), CLASSES, rules=RULES, seal=later)
+    outdated = admit_create(parsed(once), swapped, rules=RULES, seal=later)
 
-    assert again == Untouched(dialect=OURS)
-    assert isinstance(exported, Patch)
+    assert again == Allowed(dialect=OURS)
+    assert isinstance(exported, Patched)
     assert [it.path for it in exported.edits] == ["/metadata/annotations/fracgpu.io~1granted"]
-    assert isinstance(outdated, Refusal)
+    assert isinstance(outdated, Denied)

@@ -4,16 +4,16 @@ import json
 
 from benchmarks.fixtures.odd_reviews import odd_reviews
 from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
-from webhook.admission.mutation import judge_new
+from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError, Pod
 from webhook.admission.review import read_pods, read_review
-from webhook.admission.verdict import Outcome, Patch, Untouched
+from webhook.admission.verdict import Admission, Allowed, Patched
 
 ALL = {"fracgpu.io/dialects": "all"}
 
 
-def judged(pod: Pod) -> Outcome:
-    return judge_new(pod, CLASSES, rules=RULES, namespace_labels=ALL)
+def judged(pod: Pod) -> Admission:
+    return admit_create(pod, CLASSES, rules=RULES, namespace_labels=ALL)
 
 
 def test_whatever_is_granted_passes_a_second_look_untouched() -> None:
@@ -27,12 +27,12 @@ def test_whatever_is_granted_passes_a_second_look_untouched() -> None:
         except MalformedReviewError:
             continue
         outcome = judged(pod)
-        if old is not None or not isinstance(outcome, Patch):
+        if old is not None or not isinstance(outcome, Patched):
             continue
         try:
             once: Json = stored(json.loads(bytes(review.object)), outcome)
         except (ValueError, TypeError, RecursionError):
             continue  # other parts of the pod are so odd that no API server could store them
         granted += 1
-        assert isinstance(judged(parsed(once)), Untouched), outcome.granted
+        assert isinstance(judged(parsed(once)), Allowed), outcome.granted
     assert granted > 40

@@ -11,7 +11,7 @@ import pytest
 from fracgpu.request.dialects import DialectSettings, Options
 from fracgpu.request.dialects.registry import DIALECTS
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored
-from webhook.admission.verdict import Outcome, Patch, Refusal
+from webhook.admission.verdict import Admission, Denied, Patched
 
 SCHEDULER = "schedulerName"
 REMOVED, WARNED, REFUSED = "removed", "warned", "refused"
@@ -415,7 +415,7 @@ SHAPES = [
 ]
 
 
-def taken(shape: Shape) -> Outcome:
+def taken(shape: Shape) -> Admission:
     settings = DialectSettings(options=OPTIONS)
     return judged(shape.pod(), labels=ALL, rules=replace(RULES, dialects=settings))
 
@@ -436,17 +436,17 @@ def test_no_foreign_key_resource_or_scheduler_is_left_behind_without_a_word(shap
 
     refused = [word for word, fate in shape.fates.items() if fate == REFUSED]
     if refused:
-        assert isinstance(outcome, Refusal)
+        assert isinstance(outcome, Denied)
         assert all(word in outcome.message for word in refused), outcome.message
         return
-    assert isinstance(outcome, Patch), outcome
+    assert isinstance(outcome, Patched), outcome
     after = stored(shape.pod(), outcome)
     assert [
         (word, fate) for word, fate in shape.fates.items() if not holds(word, fate, outcome, after)
     ] == []
 
 
-def holds(word: str, fate: str, outcome: Patch, after: Json) -> bool:
+def holds(word: str, fate: str, outcome: Patched, after: Json) -> bool:
     """Tell whether *fate* is what became of *word*; a resource is gone whatever it said."""
     amounts = after["spec"]["containers"][0]["resources"]
     if fate == "none":

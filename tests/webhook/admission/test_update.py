@@ -14,7 +14,7 @@ from tests.webhook.builders import (
     judged_change,
     stored,
 )
-from webhook.admission.verdict import Patch, Untouched
+from webhook.admission.verdict import Allowed, Patched
 
 ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 OWN_AFFINITY = required([{"matchExpressions": [ZONE]}])
@@ -54,7 +54,7 @@ def test_the_same_bare_pod_applied_twice_is_as_it_was(pod: Json, labels: dict[st
 
     outcome = judged_change(once, again)
 
-    assert isinstance(outcome, Patch)
+    assert isinstance(outcome, Patched)
     assert stored(again, outcome) == once
 
 
@@ -64,13 +64,13 @@ def test_an_update_that_changes_nothing_of_ours_is_left_alone() -> None:
     labelled = copy.deepcopy(once)
     labelled["metadata"]["labels"] = {"team": "a"}
 
-    assert judged_change(once, labelled) == Untouched()
+    assert judged_change(once, labelled) == Allowed()
 
 
 def test_nothing_is_put_back_on_a_pod_that_was_granted_nothing() -> None:
     old, new = a_pod(spec=OWN_AFFINITY), a_pod()
 
-    assert judged_change(old, new) == Untouched()
+    assert judged_change(old, new) == Allowed()
 
 
 @pytest.mark.parametrize("scheduler", ["batch", "fracgpu-scheduler"])
@@ -80,4 +80,4 @@ def test_another_scheduler_than_the_one_it_named_is_left_to_the_api_server(sched
     changed: dict[str, Any] = copy.deepcopy(once)
     changed["spec"]["schedulerName"] = scheduler
 
-    assert judged_change(once, changed) == Untouched()
+    assert judged_change(once, changed) == Allowed()

@@ -7,9 +7,9 @@ from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_review
-from webhook.admission.verdict import OURS, Outcome, Refusal, Untouched
-from webhook.admission.workload import judge_workload
-from webhook.admission_config import Rules, WorkloadKind
+from webhook.admission.verdict import OURS, Admission, Allowed, Denied
+from webhook.admission.workload import admit_workload
+from webhook.admission_config import AdmissionConfig, WorkloadKind
 
 GROUPS = {
     "Deployment": "apps",
@@ -37,13 +37,13 @@ def judged(
     group: str | None = None,
     old: Json | None = None,
     classes: Any = CLASSES,
-    rules: Rules = RULES,
-) -> Outcome:
+    rules: AdmissionConfig = RULES,
+) -> Admission:
     request = {"kind": {"group": GROUPS.get(kind, "") if group is None else group, "kind": kind}}
     if old is not None:
         request |= {"operation": "UPDATE", "oldObject": old}  # type: ignore[dict-item]
     review = read_review(json.dumps(a_review(body, **request)).encode())
-    return judge_workload(review, classes, rules=rules)
+    return admit_workload(review, classes, rules=rules)
 
 
 WORDS = (
@@ -56,17 +56,17 @@ WORDS = (
 def test_a_bad_template_is_refused_with_the_path_that_leads_to_it(kind: str) -> None:
     path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
 
-    assert judged(a_workload(kind, fraction="2"), kind) == Refusal(message=f"in {path}: {WORDS}")
+    assert judged(a_workload(kind, fraction="2"), kind) == Denied(message=f"in {path}: {WORDS}")
 
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_good_template_passes_as_it_is(kind: str) -> None:
-    assert judged(a_workload(kind, fraction="0.5"), kind) == Untouched(dialect=OURS)
+    assert judged(a_workload(kind, fraction="0.5"), kind) == Allowed(dialect=OURS)
 
 
 def test_a_workload_that_asks_for_nothing_passes() -> None:
-    assert judged(a_workload()) == Untouched()
-    assert judged({"metadata": {"name": "w"}}) == Untouched()
+    assert judged(a_workload()) == Allowed()
+    assert judged({"metadata": {"name": "w"}}) == Allowed()
 
 
 REFUSED = {
@@ -103,25 +103,25 @@ REFUSED = {
 
 @pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_template_that_makes_no_sense_is_refused_in_these_words(body: Json, message: str) -> None:
-    assert judged(body) == Refusal(message=message)
+    assert judged(body) == Denied(message=message)
 
 
 def test_a_template_of_another_shape_that_does_not_ask_is_its_owners_business() -> None:
-    assert judged(a_workload(template={"metadata": {}, "spec": {"x": 1}})) == Untouched()
+    assert judged(a_workload(template={"metadata": {}, "spec": {"x": 1}})) == Allowed()
 
 
 def test_an_update_judges_only_what_it_changes() -> None:
     bad, good = a_workload(fraction="2"), a_workload(fraction="0.5")
     scaled = {**bad, "spec": {**bad["spec"], "replicas": 9}}
 
-    assert judged(scaled, old=bad) == Untouched()
-    assert isinstance(judged(bad, old=good), Refusal)
-    assert judged(good, old=bad) == Untouched(dialect=OURS)
+    assert judged(scaled, old=bad) == Allowed()
+    assert isinstance(judged(bad, old=good), Denied)
+    assert judged(good, old=bad) == Allowed(dialect=OURS)
 
 
 def test_before_the_cluster_is_read_the_language_is_judged_alone() -> None:
-    assert judged(a_workload(memory="100Gi"), classes=None) == Untouched(dialect=OURS)
-    assert isinstance(judged(a_workload(fraction="2"), classes=None), Refusal)
+    assert judged(a_workload(memory="100Gi"), classes=None) == Allowed(dialect=OURS)
+    assert isinstance(judged(a_workload(fraction="2"), classes=None), Denied)
 
 
 def test_a_request_on_the_workload_itself_is_warned_of() -> None:
@@ -153,7 +153,7 @@ def test_warnings_of_a_template_carry_its_path() -> None:
 
     outcome = judged(a_workload(template=template))
 
-    assert isinstance(outcome, Untouched)
+    assert isinstance(outcome, Allowed)
     assert outcome.warnings[0].startswith("in spec.template: spec.schedulerName is 'batch'")
 
 
@@ -162,7 +162,7 @@ TORCH = WorkloadKind(
     kind="PyTorchJob",
     templates=("spec.pytorchReplicaSpecs.*.template", "spec.extra.*"),
 )
-CUSTOM = Rules(workloads=(TORCH,), label_reserved_mib=Mib(0))
+CUSTOM = AdmissionConfig(workloads=(TORCH,), label_reserved_mib=Mib(0))
 
 
 def a_torch_job(worker: Json, *extra: Json) -> Json:
@@ -185,12 +185,12 @@ def test_a_kind_that_the_administrator_lists_is_read_by_the_paths_of_its_templat
 ) -> None:
     outcome = judged(body, "PyTorchJob", group="kubeflow.org", rules=CUSTOM)
 
-    assert outcome == Refusal(message=message)
+    assert outcome == Denied(message=message)
 
 
 @pytest.mark.parametrize("body", [{"spec": 1}, {"spec": {"pytorchReplicaSpecs": []}}, {}])
 def test_where_a_path_ends_early_there_is_no_template(body: Json) -> None:
-    assert judged(body, "PyTorchJob", group="kubeflow.org", rules=CUSTOM) == Untouched()
+    assert judged(body, "PyTorchJob", group="kubeflow.org", rules=CUSTOM) == Allowed()
 
 
 def test_another_kind_is_no_workload() -> None:
