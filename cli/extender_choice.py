@@ -16,7 +16,7 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import CONFIGMAPS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from scheduler.core import Core
+from scheduler.core import SchedulerCore
 
 _MIX_NOTE: Final = (
     "least-waste was judged by the pods that live now; the running extender also remembers pods "
@@ -92,8 +92,8 @@ def with_choice(world: ClusterState, subject: ExplainedPod, observed: Observed) 
     )
 
 
-def _core(world: ClusterState, observed: Observed) -> Core:
-    core = Core(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
+def _core(world: ClusterState, observed: Observed) -> SchedulerCore:
+    core = SchedulerCore(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
     for node in observed.nodes:
         core.ledger.set_node(node.cards)
     for pod in observed.bound:

@@ -1,7 +1,8 @@
 """The part of the extender that decides: told of nodes and pods, asked where a pod goes.
 
 No request and no API server is in it. Whoever wants the extender's own answer without running one
-(``fracgpu explain``, a benchmark) builds a `Core`, tells it what an informer would, and asks.
+(``fracgpu explain``, a benchmark) builds a `SchedulerCore`, tells it what an informer would, and
+asks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,13 @@ from fracgpu.state.bound_pod_index import BoundPodIndex
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
-from scheduler.cache.change_signal import News
-from scheduler.cache.event_handlers import Book
+from scheduler.cache.change_signal import ChangeSignal
+from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
 
 
-class Core:
+class SchedulerCore:
     """The books, and the policies over them.
 
     Args:
@@ -44,11 +45,11 @@ class Core:
         self._strategy = strategy
         self._clock = clock
         self.ledger = Ledger()
-        self.news = News()
+        self.news = ChangeSignal()
         self.roster = BoundPodIndex()
         self.board = NodeMatrix(self.ledger)
         self.waste = LeastWasteOrder(self.board, self.roster, now=clock.now)
-        self.book = Book(
+        self.book = ClusterEventHandlers(
             self.ledger,
             self.news,
             self.roster,

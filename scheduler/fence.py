@@ -18,7 +18,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.cache.pod_marker import Marker
+from scheduler.cache.pod_marker import PodMarker
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class Fence:
     def __init__(
         self,
         pods: Callable[[], Iterable[AnyPod]],
-        marker: Marker,
+        marker: PodMarker,
         clock: Clock,
         *,
         on_bound: Callable[[PodRecord], None],
@@ -69,7 +69,7 @@ class Fence:
     async def put_up(self) -> None:
         """Mark every pod that waits for a share, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
-        left = [it for it in self._pods() if isinstance(it, PodInfo) and asks(it)]
+        left = [it for it in self._pods() if isinstance(it, PodInfo) and awaits_placement(it)]
         total = self._left = len(left)
         while left:
             left = await self._round(left, until_s=until_s)
@@ -110,7 +110,7 @@ class Fence:
         return True
 
 
-def asks(pod: PodInfo) -> bool:
+def awaits_placement(pod: PodInfo) -> bool:
     """Tell whether a pod that waits might be given a card."""
     record = pod.record
     asking = pod.need is not None or bool(pod.need_problem)

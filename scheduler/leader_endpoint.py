@@ -57,7 +57,7 @@ class Endpoint:
     node: str = ""
 
 
-class Announcement:
+class LeaderEndpoint:
     """Keeps this replica, and no other, in the Service *service* while it leads.
 
     The slice bears the Service's name. A leader that ends takes itself out; one that is killed

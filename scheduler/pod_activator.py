@@ -18,8 +18,8 @@ from fracgpu.state.pod_info import PodInfo
 from kube.errors import KubeError
 from process.clock import Clock
 from scheduler.cache.event_handlers import AnyPod
-from scheduler.cache.pod_marker import Marker
-from scheduler.fence import asks
+from scheduler.cache.pod_marker import PodMarker
+from scheduler.fence import awaits_placement
 
 log = structlog.get_logger()
 
@@ -27,7 +27,7 @@ _TICK_S: Final = 1.0
 _AT_ONCE: Final = 50  # pods looked at in one tick; the others come with the next
 
 
-class Waker:
+class PodActivator:
     """Watches what lapses.
 
     Args:
@@ -48,7 +48,7 @@ class Waker:
         *,
         pods: Callable[[], Iterable[AnyPod]],
         find: Callable[[str, str], PodInfo | None],
-        marker: Marker,
+        marker: PodMarker,
         strategy: Callable[[], Strategy],
         leads: Callable[[], bool],
         clock: Clock,
@@ -78,7 +78,9 @@ class Waker:
         self._closed = closed
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
-            waiting = (it for it in self._pods() if isinstance(it, PodInfo) and asks(it))
+            waiting = (
+                it for it in self._pods() if isinstance(it, PodInfo) and awaits_placement(it)
+            )
             self._due = sorted(waiting, key=lambda it: -it.priority)
         looked_at, self._due = self._due[:_AT_ONCE], self._due[_AT_ONCE:]
         marked = 0
@@ -101,7 +103,12 @@ class Waker:
     async def _wake(self, pod: PodInfo) -> bool:
         record = pod.record
         now = self._find(record.namespace, record.name)
-        if now is None or now.record.uid != record.uid or not asks(now) or now.need is None:
+        if (
+            now is None
+            or now.record.uid != record.uid
+            or not awaits_placement(now)
+            or now.need is None
+        ):
             return False
         answers = self._survey.ask(now.need, strategy=self._strategy(), now=self._clock.now())
         rows = self._survey.board.rows_of(sorted(self._opened))

@@ -21,21 +21,21 @@ from process.lifecycle import Running, Service
 from process.memory import settle_memory
 from process.telemetry import ReadyGate, Registry, TelemetryServer, new_registry
 from process.tls import ServingTls
-from scheduler.cache.assumptions import Assumptions, Times
-from scheduler.cache.comparer import Audit
-from scheduler.cache.event_handlers import decode_any_pod, decode_node, waiting
-from scheduler.cache.pod_marker import Marker
-from scheduler.core import Core
+from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
+from scheduler.cache.comparer import CacheComparer
+from scheduler.cache.event_handlers import decode_any_pod, decode_node, pending_only
+from scheduler.cache.pod_marker import PodMarker
+from scheduler.core import SchedulerCore
 from scheduler.extender.bind import Binder
 from scheduler.extender.preempt import Preemptor, decode_budget
 from scheduler.extender.server import ExtenderServer
-from scheduler.extender.stale_cache_retry import PatientFilter
+from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.fence import Fence
-from scheduler.leader_endpoint import Announcement, Endpoint
+from scheduler.leader_endpoint import Endpoint, LeaderEndpoint
 from scheduler.metrics import SchedulerMetrics
-from scheduler.pod_activator import Waker
+from scheduler.pod_activator import PodActivator
 from scheduler.settings import SchedulerSettings
-from scheduler.version_skew import Skew
+from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
 
 _COMPONENT = "fracgpu-scheduler"
@@ -96,7 +96,9 @@ def _wire(
         default=placement_config.DEFAULT,
         on_refused=refuse,
     )
-    core = Core(strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable)
+    core = SchedulerCore(
+        strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
+    )
     ledger = core.ledger
     nodes = Informer(client, NODES, decode=decode_node, on_change=core.book.node_changed)
     pods = Informer(
@@ -132,7 +134,7 @@ def _wire(
         )
         tasks |= certificate.tasks
         gate.add("certificate", certificate.problem)
-    marker = Marker(
+    marker = PodMarker(
         client,
         term=lambda: election.term,
         clock=clock,
@@ -144,7 +146,7 @@ def _wire(
         ledger,
         clock,
         marker=marker,
-        times=Times(
+        times=AssumptionTimeouts(
             request_s=settings.bind_limit_s,
             check_s=settings.assumption_check_s,
             lapse_s=settings.assumption_limit_s,
@@ -163,7 +165,7 @@ def _wire(
         client,
         ledger=ledger,
         assumptions=assumptions,
-        find=waiting(pods.get),
+        find=pending_only(pods.get),
         strategy=lambda: config.value,
         leads=lambda: standing.leads,
         term=lambda: election.term,
@@ -172,7 +174,7 @@ def _wire(
         limit_s=settings.bind_limit_s,
         choosers=core.choosers,
     )
-    audit = Audit(
+    audit = CacheComparer(
         ledger,
         core.board,
         nodes=lambda: nodes.items().values(),
@@ -196,11 +198,11 @@ def _wire(
             "fence": standing.once_listed(fence.run),
             "audit": standing.once_listed(audit.run),
             "wake": standing.once_listed(
-                Waker(
+                PodActivator(
                     ledger,
                     core.survey,
                     pods=lambda: pods.items().values(),
-                    find=waiting(pods.get),
+                    find=pending_only(pods.get),
                     marker=marker,
                     strategy=lambda: config.value,
                     leads=lambda: standing.leads,
@@ -213,7 +215,9 @@ def _wire(
         servers=(
             ExtenderServer(
                 extender=core.extender,
-                patient=PatientFilter(core.extender, core.news, clock, limit_s=settings.patience_s),
+                patient=StaleCacheRetry(
+                    core.extender, core.news, clock, limit_s=settings.patience_s
+                ),
                 preemptor=Preemptor(
                     ledger,
                     core.roster,
@@ -247,7 +251,7 @@ def _beside_kube_scheduler(
     """Give the tasks that only a replica in a pod has: being found, and fitting the cluster."""
     tasks: dict[str, Callable[[], Awaitable[None]]] = {}
     if settings.announce_service:
-        announcement = Announcement(
+        announcement = LeaderEndpoint(
             client,
             clock,
             service=settings.announce_service,
@@ -261,7 +265,7 @@ def _beside_kube_scheduler(
         )
         tasks["announcement"] = standing.once_listed(announcement.run)
     if settings.own_pod:
-        skew = Skew(
+        skew = VersionSkewCheck(
             client,
             clock,
             namespace=settings.namespace,

@@ -75,7 +75,7 @@ def problem_of(scheduler: Release, server: Release) -> str | None:
     )
 
 
-class Skew:
+class VersionSkewCheck:
     """Compares the two when this replica starts, and then every hour."""
 
     def __init__(

@@ -21,7 +21,7 @@ from kube.errors import KubeError, NotFound
 from kube.kinds import PODS, Kind
 from process.clock import Clock
 from scheduler.cache.event_handlers import decode_pod
-from scheduler.cache.pod_marker import Marker
+from scheduler.cache.pod_marker import PodMarker
 
 log = structlog.get_logger()
 
@@ -35,7 +35,7 @@ class PodReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class AssumptionTimeouts:
     """How long to wait, in seconds; each longer than the one before.
 
     Attributes:
@@ -81,8 +81,8 @@ class Assumptions:
         ledger: Ledger,
         clock: Clock,
         *,
-        marker: Marker,
-        times: Times,
+        marker: PodMarker,
+        times: AssumptionTimeouts,
         on_lapse: Callable[[], None],
     ) -> None:
         self._api = api

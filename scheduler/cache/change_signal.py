@@ -6,7 +6,7 @@ from collections.abc import Callable
 from process.clock import Clock, wait_at_most
 
 
-class News:
+class ChangeSignal:
     """Counts what the API server told us, and wakes those who wait for more."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ log = structlog.get_logger()
 _NODES_AT_ONCE: Final = 50  # some milliseconds; then kube-scheduler's requests come first
 
 
-class Audit:
+class CacheComparer:
     """Compares the ledger and the board with a fold of the informers' copies.
 
     Args:

@@ -13,7 +13,7 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.informer import Change, ChangeType
-from scheduler.cache.change_signal import News
+from scheduler.cache.change_signal import ChangeSignal
 
 log = structlog.get_logger()
 
@@ -57,7 +57,7 @@ def decode_node(body: bytes) -> NodeCards:
         raise ValueError(str(error)) from error
 
 
-def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
+def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
     """Look up pods that have no node yet, by namespace and name."""
 
     def found(namespace: str, name: str) -> PodInfo | None:
@@ -67,7 +67,7 @@ def waiting(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], P
     return found
 
 
-class Book:
+class ClusterEventHandlers:
     """Writes each change into the ledger and the roster, and then says that there is news.
 
     Args:
@@ -82,7 +82,7 @@ class Book:
     def __init__(
         self,
         ledger: Ledger,
-        news: News,
+        news: ChangeSignal,
         roster: BoundPodIndex,
         *,
         on_new: Callable[[BoundPod], None] = lambda _: None,

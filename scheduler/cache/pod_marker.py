@@ -27,7 +27,7 @@ from process.clock import Clock
 from scheduler.cache.event_handlers import decode_pod
 
 
-class PodMarker(Protocol):
+class PodPatcher(Protocol):
     """The two verbs that marking needs of the API server."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
@@ -43,7 +43,7 @@ class PodMarker(Protocol):
     ) -> dict[str, Any]: ...
 
 
-class Marker:
+class PodMarker:
     """Marks pods with the term of this leadership and the time.
 
     Args:
@@ -56,7 +56,7 @@ class Marker:
 
     def __init__(
         self,
-        api: PodMarker,
+        api: PodPatcher,
         *,
         term: Callable[[], str],
         clock: Clock,

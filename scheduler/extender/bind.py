@@ -46,7 +46,7 @@ class PodBinder(PodReader, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class BindRefusal:
     """Why a pod was not bound: for kube-scheduler's event, and for counting."""
 
     reason: str
@@ -128,9 +128,9 @@ class Binder:
         )
         return refusal.reason
 
-    async def _bind(self, args: BindingArgs) -> Refusal | None:
+    async def _bind(self, args: BindingArgs) -> BindRefusal | None:
         found = await self._known(args)
-        if isinstance(found, Refusal):
+        if isinstance(found, BindRefusal):
             return found
         if self._is_done(found, args):
             return None
@@ -143,14 +143,16 @@ class Binder:
             if not isinstance(outcome, _Conflicted):
                 return outcome
             found = await self._read(args)
-            if isinstance(found, Refusal):
+            if isinstance(found, BindRefusal):
                 return found
             pod = found
             if self._is_done(pod, args):
                 return None
-        return Refusal(reason=f"pod {args.pod} keeps changing", outcome=BindOutcome.CONFLICT)
+        return BindRefusal(reason=f"pod {args.pod} keeps changing", outcome=BindOutcome.CONFLICT)
 
-    def _judge(self, pod: PodInfo, args: BindingArgs, *, asked: PodNeed | None) -> Refusal | None:
+    def _judge(
+        self, pod: PodInfo, args: BindingArgs, *, asked: PodNeed | None
+    ) -> BindRefusal | None:
         record = pod.record
         reason = ""
         if record.uid != args.uid:
@@ -166,20 +168,20 @@ class Binder:
             reason = pod.need_problem
         elif pod.need != asked:
             reason = f"pod {args.pod} asks for something else than a moment ago"
-        return Refusal(reason=reason) if reason else None
+        return BindRefusal(reason=reason) if reason else None
 
-    async def _try(self, pod: PodInfo, args: BindingArgs) -> Refusal | _Conflicted | None:
+    async def _try(self, pod: PodInfo, args: BindingArgs) -> BindRefusal | _Conflicted | None:
         assignment: Assignment | None = None
         if pod.need is not None:
             choice = self._choose(pod, pod.need, args)
-            if isinstance(choice, Refusal):
+            if isinstance(choice, BindRefusal):
                 return choice
             assignment = choice
             # No await since the choice: another bind would choose the same MiB.
             self._assumptions.count(pod.record, node=args.node, assignment=assignment)
         return await self._write(pod, args, assignment)
 
-    async def _known(self, args: BindingArgs) -> PodInfo | Refusal:
+    async def _known(self, args: BindingArgs) -> PodInfo | BindRefusal:
         """Give the pod as we know it, once no earlier Binding of it can land any more."""
         try:
             # Two Bindings under way could land on two cards, and we count one.
@@ -187,16 +189,16 @@ class Binder:
         except (KubeError, TimeoutError, ValueError) as error:
             why = str(error) or type(error).__name__
             reason = f"cannot tell whether an earlier Binding of pod {args.pod} will land: {why}"
-            return Refusal(reason=reason, outcome=BindOutcome.UNKNOWN)
+            return BindRefusal(reason=reason, outcome=BindOutcome.UNKNOWN)
         found = found or self._find(args.namespace, args.name)
         if found is None or found.record.uid != args.uid:
             return await self._read(args)
         return found
 
-    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> Assignment | Refusal:
+    def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> Assignment | BindRefusal:
         loads = self._ledger.node(args.node, now=self._clock.now())
         if loads is None:
-            return Refusal(reason=f"node {args.node} is not known to the extender")
+            return BindRefusal(reason=f"node {args.node} is not known to the extender")
         answer = choose_cards(
             loads,
             need,
@@ -205,12 +207,12 @@ class Binder:
             choosers=self._choosers,
         )
         if isinstance(answer, NoPlacement):
-            return Refusal(reason=f"no room on node {args.node} any more: {answer.text}")
+            return BindRefusal(reason=f"no room on node {args.node} any more: {answer.text}")
         return answer.assignment
 
     async def _write(
         self, pod: PodInfo, args: BindingArgs, assignment: Assignment | None
-    ) -> Refusal | _Conflicted | None:
+    ) -> BindRefusal | _Conflicted | None:
         written = None if assignment is None else write_assignment(assignment)
         binding = _binding(pod, args, written, term=self._term())
         try:
@@ -218,22 +220,22 @@ class Binder:
                 await self._send(binding, args)
         except _NotLeading:
             self._assumptions.forget(args.uid)
-            return Refusal(reason="this replica no longer leads")
+            return BindRefusal(reason="this replica no longer leads")
         except Conflict:
             self._assumptions.forget(args.uid)
             return _Conflicted()
         except NotFound:
             self._assumptions.forget(args.uid)
-            return Refusal(reason=f"pod {args.pod} is gone")
+            return BindRefusal(reason=f"pod {args.pod} is gone")
         except (Unavailable, TimeoutError) as error:
             why = str(error) or f"no answer within {self._limit_s} s"
             reason = f"the API server did not say whether pod {args.pod} is bound: {why}"
-            return Refusal(reason=reason, outcome=BindOutcome.UNKNOWN)
+            return BindRefusal(reason=reason, outcome=BindOutcome.UNKNOWN)
         except KubeError as error:
             self._assumptions.forget(args.uid)
             fenced = _is_of_another_term(error)
             outcome = BindOutcome.FENCED if fenced else BindOutcome.FAILED
-            return Refusal(reason=str(error), outcome=outcome)
+            return BindRefusal(reason=str(error), outcome=outcome)
         log.info("pod_bound", pod=args.pod, uid=args.uid, node=args.node, assignment=written)
         return None
 
@@ -252,13 +254,13 @@ class Binder:
             else:
                 return
 
-    async def _read(self, args: BindingArgs) -> PodInfo | Refusal:
+    async def _read(self, args: BindingArgs) -> PodInfo | BindRefusal:
         try:
             pod = await read_now(self._api, args.namespace, args.name, limit_s=self._limit_s)
         except (KubeError, TimeoutError, ValueError) as error:
             reason = f"cannot read pod {args.pod}: {str(error) or type(error).__name__}"
-            return Refusal(reason=reason, outcome=BindOutcome.FAILED)
-        return Refusal(reason=f"pod {args.pod} is gone") if pod is None else pod
+            return BindRefusal(reason=reason, outcome=BindOutcome.FAILED)
+        return BindRefusal(reason=f"pod {args.pod} is gone") if pod is None else pod
 
     def _is_done(self, pod: PodInfo, args: BindingArgs) -> bool:
         """Tell whether an earlier request had already bound the pod so, and its answer was lost."""

@@ -22,7 +22,7 @@ from scheduler.extender.api import ExtenderArgs, FilterResult
 _RUNNER_UP: Final = 7
 
 
-class NodeOrder(Protocol):
+class NodeScorer(Protocol):
     """A policy that knows more of nodes than each card's score."""
 
     def quality(
@@ -50,7 +50,7 @@ class Extender:
         *,
         strategy: Callable[[], Strategy],
         clock: Clock,
-        orders: dict[Strategy, NodeOrder] | None = None,
+        orders: dict[Strategy, NodeScorer] | None = None,
     ) -> None:
         self._survey = survey
         self._strategy = strategy

@@ -15,7 +15,7 @@ from scheduler.extender.api import FilterResult, ProtocolError
 from scheduler.extender.bind import Binder
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
-from scheduler.extender.stale_cache_retry import PatientFilter
+from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from scheduler.metrics import RequestOutcome, SchedulerMetrics, Verb
 
 log = structlog.get_logger()
@@ -39,7 +39,7 @@ class ExtenderServer(HttpServer):
         self,
         *,
         extender: Extender,
-        patient: PatientFilter,
+        patient: StaleCacheRetry,
         preemptor: Preemptor,
         binder: Binder,
         standing: LeaderGate,

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import Final, Protocol
 
 from process.clock import Clock
-from scheduler.cache.change_signal import News
+from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
 _MOST_REMEMBERED: Final = 10_000  # refused pods; one that is forgotten is not waited for once
@@ -29,7 +29,7 @@ class Filter(Protocol):
     def filter(self, args: ExtenderArgs) -> FilterResult: ...
 
 
-class PatientFilter:
+class StaleCacheRetry:
     """Filters, and looks again where a "no" may only be late news.
 
     Args:
@@ -39,7 +39,7 @@ class PatientFilter:
         limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
     """
 
-    def __init__(self, inner: Filter, news: News, clock: Clock, *, limit_s: float) -> None:
+    def __init__(self, inner: Filter, news: ChangeSignal, clock: Clock, *, limit_s: float) -> None:
         self._inner = inner
         self._news = news
         self._clock = clock

@@ -21,7 +21,7 @@ from fracgpu.units import Mib
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
-from scheduler.core import Core
+from scheduler.core import SchedulerCore
 from tests.benchmarks.referee_world import WHOLE, Cluster, Pod
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
@@ -46,7 +46,7 @@ class Told:
     """An extender's deciding part, told of JSON objects as its informers are."""
 
     def __init__(self) -> None:
-        self.core = Core(strategy=lambda: Strategy.LEAST_WASTE, clock=VirtualClock())
+        self.core = SchedulerCore(strategy=lambda: Strategy.LEAST_WASTE, clock=VirtualClock())
         self.nodes = [f"n{number:06}" for number in range(NODES)]
         for number, name in enumerate(self.nodes):
             cards = tuple(

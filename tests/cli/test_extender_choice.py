@@ -25,7 +25,7 @@ from kube.informer import Change, ChangeType
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
-from scheduler.core import Core
+from scheduler.core import SchedulerCore
 from scheduler.workload_learner import WorkloadLearner
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
@@ -105,9 +105,9 @@ def a_running_pod(dice: random.Random, name: str, node: str, card: Card) -> Json
     return pod
 
 
-def extender_over(cluster: Cluster, strategy: Strategy) -> Core:
+def extender_over(cluster: Cluster, strategy: Strategy) -> SchedulerCore:
     """An extender that has just been told of a cluster by its informers."""
-    core = Core(strategy=lambda: strategy, clock=VirtualClock())
+    core = SchedulerCore(strategy=lambda: strategy, clock=VirtualClock())
     for node in cluster.nodes:
         name = node["metadata"]["name"]
         core.book.node_changed(

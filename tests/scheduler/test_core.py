@@ -8,14 +8,14 @@ from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
-from scheduler.core import Core
+from scheduler.core import SchedulerCore
 from scheduler.extender.api import ExtenderArgs
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
 
 
-def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> Core:
-    core = Core(strategy=lambda: strategy, clock=VirtualClock())
+def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> SchedulerCore:
+    core = SchedulerCore(strategy=lambda: strategy, clock=VirtualClock())
     for name in nodes:
         node = read_node(json.dumps(a_sharing_node(name, cards=some_cards(name))).encode())
         key = ObjectKey("", name)

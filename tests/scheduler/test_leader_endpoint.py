@@ -13,7 +13,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import ENDPOINT_SLICES, NAMESPACES
-from scheduler.leader_endpoint import Announcement, Endpoint
+from scheduler.leader_endpoint import Endpoint, LeaderEndpoint
 from simulator.apiserver.server import ApiServer
 from tests.fakes.clock import VirtualClock
 from tests.support.waiting import until
@@ -41,9 +41,9 @@ def an_announcement(
     *,
     leadership: Leadership | None = None,
     clock: VirtualClock | None = None,
-) -> Announcement:
+) -> LeaderEndpoint:
     leads = leadership or Leadership()
-    return Announcement(
+    return LeaderEndpoint(
         client,
         clock or VirtualClock(),
         service=SERVICE,
@@ -54,7 +54,7 @@ def an_announcement(
 
 
 @asynccontextmanager
-async def running(announcement: Announcement) -> AsyncIterator[None]:
+async def running(announcement: LeaderEndpoint) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(announcement.run(), name="announcement")
         try:

@@ -8,7 +8,13 @@ import pytest
 
 from kube.errors import Unavailable
 from kube.kinds import PODS, Kind
-from scheduler.version_skew import Release, Skew, kube_scheduler_of, problem_of, release_of
+from scheduler.version_skew import (
+    Release,
+    VersionSkewCheck,
+    kube_scheduler_of,
+    problem_of,
+    release_of,
+)
 from tests.fakes.clock import VirtualClock
 
 
@@ -86,7 +92,9 @@ class Server:
 async def seen(server: Server, *, wait_s: float = 0) -> tuple[str | None, list[int]]:
     known: list[int] = []
     clock = VirtualClock()
-    skew = Skew(server, clock, namespace="fracgpu-system", pod="me", on_known=known.append)
+    skew = VersionSkewCheck(
+        server, clock, namespace="fracgpu-system", pod="me", on_known=known.append
+    )
     async with asyncio.TaskGroup() as group:
         task = group.create_task(skew.run(), name="skew")
         await clock.wait_for_sleepers(1)

@@ -15,7 +15,7 @@ from fracgpu.placement.policies.least_waste.order import LeastWasteOrder
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import decode_bound_pod
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from scheduler.cache.event_handlers import Book
+from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
 from scheduler.workload_learner import WorkloadLearner
@@ -203,7 +203,9 @@ def test_the_shipped_policy_learns_which_models_pods_accept() -> None:
 def test_pods_that_come_later_are_learnt_with_their_models_as_well() -> None:
     two = TwoModels()
     two.order.learn_now()
-    two.world.book = Book(two.world.ledger, two.world.news, two.world.roster, on_new=two.order.saw)
+    two.world.book = ClusterEventHandlers(
+        two.world.ledger, two.world.news, two.world.roster, on_new=two.order.saw
+    )
     for n in range(4):
         two.runs(f"p{n}", model="*T4*" if n % 2 else "", node="x")
 

@@ -24,16 +24,21 @@ from kube.errors import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from kube.informer import Change, ChangeType
 from kube.kinds import PODS, Kind
 from kube.objects import ObjectKey
-from scheduler.cache.assumptions import Assumptions, Times
-from scheduler.cache.change_signal import News
-from scheduler.cache.event_handlers import AnyPod, Book, decode_any_pod, waiting
-from scheduler.cache.pod_marker import Marker
+from scheduler.cache.assumptions import Assumptions, AssumptionTimeouts
+from scheduler.cache.change_signal import ChangeSignal
+from scheduler.cache.event_handlers import (
+    AnyPod,
+    ClusterEventHandlers,
+    decode_any_pod,
+    pending_only,
+)
+from scheduler.cache.pod_marker import PodMarker
 from scheduler.extender.api import BindingArgs, ExtenderArgs
 from scheduler.extender.bind import Binder
 from scheduler.extender.filter import Extender
 from scheduler.extender.preempt import Preemptor
 from scheduler.metrics import SchedulerMetrics
-from scheduler.pod_activator import Waker
+from scheduler.pod_activator import PodActivator
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, some_cards
 
@@ -163,19 +168,21 @@ class World:
         self.clock = VirtualClock()
         self.api = PodServer()
         self.ledger = Ledger()
-        self.news = News()
+        self.news = ChangeSignal()
         self.roster = BoundPodIndex()
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
-        self.book = Book(self.ledger, self.news, self.roster, on_unreadable=self.metrics.unreadable)
+        self.book = ClusterEventHandlers(
+            self.ledger, self.news, self.roster, on_unreadable=self.metrics.unreadable
+        )
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
         for node in nodes or ("n",):
             self.add_node(node, some_cards(node, count=cards, mib=mib))
-        self.marker = Marker(
+        self.marker = PodMarker(
             self.api,
             term=lambda: self.term,
             clock=self.clock,
@@ -187,7 +194,7 @@ class World:
             self.ledger,
             self.clock,
             marker=self.marker,
-            times=Times(),
+            times=AssumptionTimeouts(),
             on_lapse=self.metrics.lapsed,
         )
         self.choosers: dict[Strategy, CardChooser] = {}
@@ -195,7 +202,7 @@ class World:
             self.api,
             ledger=self.ledger,
             assumptions=self.assumptions,
-            find=waiting(lambda namespace, name: self._copy.get((namespace, name))),
+            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
             strategy=lambda: self.strategy,
             choosers=self.choosers,
             leads=lambda: self.leads,
@@ -214,11 +221,11 @@ class World:
         )
         self.survey = FitIndex(NodeMatrix(self.ledger))
         self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
-        self.waker = Waker(
+        self.waker = PodActivator(
             self.ledger,
             self.survey,
             pods=self.pods,
-            find=waiting(lambda namespace, name: self._copy.get((namespace, name))),
+            find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
             marker=self.marker,
             strategy=lambda: self.strategy,
             leads=lambda: self.leads,

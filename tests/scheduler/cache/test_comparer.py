@@ -12,7 +12,7 @@ from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import PodAllocation
 from fracgpu.units import Mib
-from scheduler.cache.comparer import Audit
+from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod
 from tests.fakes.clock import VirtualClock
 from tests.scheduler.world import World
@@ -48,7 +48,7 @@ class Books:
         return self.pods
 
     async def audit(self) -> tuple[str, ...]:
-        audit = Audit(
+        audit = CacheComparer(
             self.ledger,
             self.board,
             nodes=lambda: self.nodes,
@@ -116,7 +116,7 @@ async def test_assumptions_are_part_of_the_fold() -> None:
     assert await world.bind() == ""
     board = NodeMatrix(world.ledger)
     drifts: list[int] = []
-    audit = Audit(
+    audit = CacheComparer(
         world.ledger,
         board,
         nodes=world.ledger.nodes.values,

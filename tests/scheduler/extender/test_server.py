@@ -15,7 +15,7 @@ from component.leader_gate import LeaderGate
 from fracgpu.names import ASSIGNMENT
 from process.telemetry import Readiness
 from scheduler.extender.server import ExtenderServer
-from scheduler.extender.stale_cache_retry import PatientFilter
+from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from tests.component.test_leader_gate import AnElection
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
@@ -54,7 +54,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
     standing = LeaderGate(election)
     server = ExtenderServer(
         extender=world.extender,
-        patient=PatientFilter(world.extender, world.news, world.clock, limit_s=0.0),
+        patient=StaleCacheRetry(world.extender, world.news, world.clock, limit_s=0.0),
         preemptor=world.preemptor,
         binder=world.binder,
         standing=standing,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from fracgpu.state.allocation import PodRecord
 from fracgpu.state.pod_info import PodInfo
-from scheduler.cache.change_signal import News
+from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
-from scheduler.extender.stale_cache_retry import PatientFilter
+from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from tests.fakes.clock import VirtualClock
 
 NO = FilterResult(failed={"n": "node(s) that are full"})
@@ -30,9 +30,9 @@ class Answers:
 class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.news = News()
+        self.news = ChangeSignal()
         self.answers = Answers()
-        self.patient = PatientFilter(self.answers, self.news, self.clock, limit_s=0.05)
+        self.patient = StaleCacheRetry(self.answers, self.news, self.clock, limit_s=0.05)
 
     async def ask(self, uid: str = "p") -> FilterResult:
         record = PodRecord(uid=uid, namespace="default", name=uid)
@@ -163,7 +163,7 @@ async def test_only_so_many_pods_are_remembered() -> None:
 
 
 async def test_news_wake_whoever_waits_for_more() -> None:
-    news, clock = News(), VirtualClock()
+    news, clock = ChangeSignal(), VirtualClock()
 
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(news.more(clock, limit_s=5), name="wait")

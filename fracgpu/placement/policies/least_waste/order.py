@@ -183,7 +183,7 @@ class LeastWasteOrder:
     def quality(
         self, need: PodNeed | None, host: HostResources, rows: Rows
     ) -> NDArray[np.float64] | None:
-        """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeOrder`.
+        """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeScorer`.
 
         A pod without a need takes CPU and memory of a node, and no card.
         """
