@@ -32,7 +32,7 @@ class SlotHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePicture:
+class NodeClaims:
     """What is known of this node when a container starts.
 
     Attributes:
@@ -59,7 +59,7 @@ class Claim:
     cards: tuple[Card, ...]
 
 
-class Doubt(Enum):
+class RejectReason(Enum):
     """Why a container may not start; the value is a metric label."""
 
     NOBODY = "nobody_holds_them"
@@ -81,21 +81,21 @@ class Doubt(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoClaim:
+class Rejected:
     """The answer no, and why; *text* names the things and reaches the pod's events."""
 
-    doubt: Doubt
+    doubt: RejectReason
     text: str
 
     @property
     def askable(self) -> bool:
         """Whether kubelet could settle it by saying which container it wants to start."""
-        return self.doubt in (Doubt.AMBIGUOUS, Doubt.UNLISTED)
+        return self.doubt in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
 
 
 def resolve(
-    slot_ids: frozenset[str], holders: Sequence[SlotHolder], picture: NodePicture
-) -> Claim | NoClaim:
+    slot_ids: frozenset[str], holders: Sequence[SlotHolder], picture: NodeClaims
+) -> Claim | Rejected:
     """Find the one container that *slot_ids* were handed to, and what it was promised.
 
     =====================================  ==============================================
@@ -125,19 +125,19 @@ def resolve(
             return _answered(unlisted, slot_ids, picture)
         others = sorted({f"{it.namespace}/{it.pod}" for it in holders if it.slot_ids & slot_ids})
         dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
-        return _no(Doubt.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
+        return _no(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
     if len(keys) > 1:
         pods = " and ".join("/".join(key) for key in keys)
-        return _no(Doubt.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
+        return _no(RejectReason.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
     pod = picture.pods[keys[0]]
     listed = [it for it in holders if it.key == keys[0]]
     container = _container(slot_ids, listed, pod, token=picture.token)
-    if isinstance(container, NoClaim):
+    if isinstance(container, Rejected):
         return container
     return _promise(container, slot_ids, pod, picture)
 
 
-def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodInfo, str]]:
+def _unlisted(slot_ids: frozenset[str], picture: NodeClaims) -> list[tuple[PodInfo, str]]:
     """Find the plain init containers of this node that want as many slots and might start now."""
     return [
         (pod, it.name)
@@ -149,14 +149,14 @@ def _unlisted(slot_ids: frozenset[str], picture: NodePicture) -> list[tuple[PodI
 
 
 def _answered(
-    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], picture: NodePicture
-) -> Claim | NoClaim:
+    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], picture: NodeClaims
+) -> Claim | Rejected:
     told = [(pod, name) for pod, name in unlisted if _tells(pod, name, picture.token)]
     if len(told) == 1:
         ((pod, container),) = told
         return _promise(container, slot_ids, pod, picture)
     return _no(
-        Doubt.UNLISTED,
+        RejectReason.UNLISTED,
         f"kubelet does not list who holds {_ids(slot_ids)}, as it does for init containers; "
         "waiting until it says in the pod's status whose start this is",
     )
@@ -167,19 +167,19 @@ def _tells(pod: PodInfo, container: str, token: str) -> bool:
     return bool(token) and token in pod.waiting.get(container, "")
 
 
-def _is_live(key: PodKey, picture: NodePicture) -> bool:
+def _is_live(key: PodKey, picture: NodeClaims) -> bool:
     pod = picture.pods.get(key)
     return pod is not None and pod.record.live
 
 
 def _container(
     slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
-) -> str | NoClaim:
+) -> str | Rejected:
     record = pod.record
     names_of = [it.container for it in listed]
     if len(set(names_of)) != len(names_of):
         # An old and a new pod of one name: kubelet has not let go of the old one yet.
-        return _no(Doubt.LISTED_TWICE, f"kubelet lists a container of {record.key} twice")
+        return _no(RejectReason.LISTED_TWICE, f"kubelet lists a container of {record.key} twice")
     exact = [it.container for it in listed if it.slot_ids == slot_ids]
     inits = [
         it.name
@@ -189,7 +189,9 @@ def _container(
     candidates = exact + inits
     if not candidates:
         held = "; ".join(f"{it.container} holds {_ids(it.slot_ids)}" for it in listed)
-        return _no(Doubt.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}")
+        return _no(
+            RejectReason.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}"
+        )
     assignment = record.assignment or {}
     if len({_cards_of(assignment.get(name, ())) for name in candidates}) > 1:
         told = [name for name in candidates if _tells(pod, name, token)]
@@ -197,7 +199,7 @@ def _container(
             return told[0]
         unclear = ", ".join(candidates)
         return _no(
-            Doubt.AMBIGUOUS,
+            RejectReason.AMBIGUOUS,
             f"{_ids(slot_ids)} may be of {unclear} in {record.key}, promised different slices; "
             "waiting until kubelet says in the pod's status which it starts",
         )
@@ -209,28 +211,28 @@ def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
 
 
 def _promise(
-    container: str, slot_ids: frozenset[str], pod: PodInfo, picture: NodePicture
-) -> Claim | NoClaim:
+    container: str, slot_ids: frozenset[str], pod: PodInfo, picture: NodeClaims
+) -> Claim | Rejected:
     record = pod.record
     whose = f"container {container} of {record.key}"
     if record.node != picture.node:
         text = f"{record.key} is bound to {record.node or 'no node'}, not to {picture.node}"
-        return _no(Doubt.WRONG_NODE, text)
+        return _no(RejectReason.WRONG_NODE, text)
     if picture.owner_uid and picture.owner_uid != record.uid:
         text = (
             f"{_ids(slot_ids)} were the pod's with UID {picture.owner_uid}, and kubelet has not "
             f"handed them out since; {record.key} has UID {record.uid}"
         )
-        return _no(Doubt.OTHER_POD, text)
+        return _no(RejectReason.OTHER_POD, text)
     if record.problem:
-        return _no(Doubt.UNREADABLE, f"{record.key}: {record.problem}")
+        return _no(RejectReason.UNREADABLE, f"{record.key}: {record.problem}")
     slices = (record.assignment or {}).get(container, ())
     if not slices:
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
-        return _no(Doubt.NOT_ASSIGNED, text)
+        return _no(RejectReason.NOT_ASSIGNED, text)
     if len(slices) != len(slot_ids):
         text = f"{whose} holds {len(slot_ids)} slots and was promised {len(slices)} cards"
-        return _no(Doubt.WRONG_COUNT, text)
+        return _no(RejectReason.WRONG_COUNT, text)
     misfit = _size_doubt(container, slices, pod) or _card_doubt(slices, whose, picture)
     if misfit is not None:
         return misfit
@@ -238,7 +240,7 @@ def _promise(
     return Claim(pod=pod, container=container, slices=slices, cards=cards)
 
 
-def _size_doubt(container: str, slices: Sequence[Slice], pod: PodInfo) -> NoClaim | None:
+def _size_doubt(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
     spec = next((it for it in pod.record.containers if it.name == container), None)
     limit = _amount(spec, names.GPU_MEM) if spec is not None else None
     promised = sum(it.mib for it in slices)
@@ -248,18 +250,18 @@ def _size_doubt(container: str, slices: Sequence[Slice], pod: PodInfo) -> NoClai
         f"container {container} of {pod.record.key} was promised {promised} MiB, "
         f"its limit {names.GPU_MEM} is {limit if limit is not None else 'absent'}"
     )
-    return _no(Doubt.WRONG_SIZE, text)
+    return _no(RejectReason.WRONG_SIZE, text)
 
 
-def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> NoClaim | None:
+def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodeClaims) -> Rejected | None:
     for part in slices:
         card = picture.cards.get(part.card)
         if card is None:
             text = f"{whose} was promised {part.card}, which {picture.node} does not have"
-            return _no(Doubt.NO_SUCH_CARD, text)
+            return _no(RejectReason.NO_SUCH_CARD, text)
         if card.health is not Health.HEALTHY:
             text = f"{whose} was promised {part.card}, unhealthy: {card.health_reason}"
-            return _no(Doubt.UNHEALTHY, text)
+            return _no(RejectReason.UNHEALTHY, text)
     held = held_on(picture.pods.values(), node=picture.node)
     unplaced = _unplaced(picture)
     for part in slices:
@@ -269,14 +271,14 @@ def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodePicture) -> No
             text = f"{what} {picture.node} together hold {hold.mib} of {card.capacity_mib} MiB"
             for pod, most in sorted(unplaced.items()):
                 text += f", and {pod} up to {most.mib} more: its {names.ASSIGNMENT} cannot be read"
-            return _no(Doubt.OVER_CAPACITY, text)
+            return _no(RejectReason.OVER_CAPACITY, text)
         if hold.slots + sum(it.slots for it in unplaced.values()) > card.slots:
             text = f"{what} {picture.node} together have {hold.slots} containers of {card.slots}"
-            return _no(Doubt.OVER_SLOTS, text)
+            return _no(RejectReason.OVER_SLOTS, text)
     return None
 
 
-def _unplaced(picture: NodePicture) -> Mapping[str, CardAllocation]:
+def _unplaced(picture: NodeClaims) -> Mapping[str, CardAllocation]:
     """Give the pods that may be on any card, and the most that each may hold of one."""
     largest_mib = max(card.capacity_mib for card in picture.cards.values())
     found = {}
@@ -307,8 +309,8 @@ def _amount(spec: ContainerSpec, resource: str) -> int | None:
     return whole_amount(spec.limits.get(resource, ""))
 
 
-def _no(doubt: Doubt, text: str) -> NoClaim:
-    return NoClaim(doubt=doubt, text=text)
+def _no(doubt: RejectReason, text: str) -> Rejected:
+    return Rejected(doubt=doubt, text=text)
 
 
 def _ids(slot_ids: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from deviceplugin.container.cdi import CdiError, device_name
-from deviceplugin.container.injection import HandedOut, SpecStore
+from deviceplugin.container.injection import AllocatedFolders, SpecStore
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from deviceplugin.node.node_status import NodeWriter, take_back
 from fracgpu.cards.node_marks import marks_of, shares
@@ -42,7 +42,7 @@ class Recorder(Protocol):
     ) -> None: ...
 
 
-class Farewell:
+class NodeCleanup:
     """Called when the agent has been told to stop and everything else of it has ended.
 
     A DaemonSet's pod is deleted as soon as its node lacks the label. So the node itself says
@@ -70,7 +70,7 @@ class Farewell:
         pod_resources: PodResources,
         specs: SpecStore,
         links: SpecStore,
-        handed_out: HandedOut,
+        handed_out: AllocatedFolders,
         folders: Sequence[Path] = (),
     ) -> None:
         self._node = node

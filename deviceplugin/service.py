@@ -5,36 +5,36 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.cards.interface import Cards, ReadingRound
+from deviceplugin.cards.interface import Cards, CardSamples
 from deviceplugin.claims import PodKey
-from deviceplugin.cleanup import Farewell
+from deviceplugin.cleanup import NodeCleanup
 from deviceplugin.container.cdi import CdiFolder
 from deviceplugin.container.cri import RuntimeWatch
 from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import HandedOut, Injection
+from deviceplugin.container.injection import AllocatedFolders, Injection
 from deviceplugin.container.mps import MpsDaemons
-from deviceplugin.container.nvidia_cdi import VendorSpecs
-from deviceplugin.container.spec_builder import MPS, Enforcer, Outfitter
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import MPS, ContainerSpecBuilder, Enforcer
 from deviceplugin.exporter.attribution import Attribution
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
-from deviceplugin.exporter.consistency import Audit
-from deviceplugin.exporter.families import Dialect
-from deviceplugin.exporter.load import SlowLoad
-from deviceplugin.exporter.load_annotator import LoadReport
-from deviceplugin.exporter.sampler import Exporter
-from deviceplugin.exporter.visible_devices import SeenDevices
+from deviceplugin.exporter.consistency import ConsistencyCheck
+from deviceplugin.exporter.families import DcgmNaming
+from deviceplugin.exporter.load import LoadAverage
+from deviceplugin.exporter.load_annotator import LoadAnnotator
+from deviceplugin.exporter.sampler import Sampler
+from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
-from deviceplugin.kubelet.pre_start import Wiring
+from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.kubelet.registration import PLUGIN_SOCKET, Registration
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, held_mib, read_node_state
 from deviceplugin.node.health import HealthWatch, out_of_service
 from deviceplugin.node.health_events import HealthEvents
-from deviceplugin.node.inventory import CardBoard
-from deviceplugin.node.node_status import NodeReport
-from deviceplugin.node.pod_annotator import WiredNotes
-from deviceplugin.node.rejected_pods import RefusedPods
+from deviceplugin.node.inventory import InventoryTracker
+from deviceplugin.node.node_status import NodeStatusUpdater
+from deviceplugin.node.pod_annotator import PodAnnotator
+from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from deviceplugin.settings import DevicePluginSettings
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
@@ -109,11 +109,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     registry: Registry,
     prepared: Prepared,
     hearts: Mapping[str, Heartbeat],
-) -> tuple[Running, Farewell]:
+) -> tuple[Running, NodeCleanup]:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
     health = HealthWatch(hold_s=settings.health_hold_s)
-    board = CardBoard(
+    board = InventoryTracker(
         cards,
         clock,
         period_s=settings.survey_period_s,
@@ -130,7 +130,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         field_selector=f"spec.nodeName={node}",
         on_change=lambda _: report.wake(),
     )
-    notes = WiredNotes(client)
+    notes = PodAnnotator(client)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )
@@ -144,17 +144,19 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_change=lambda: report.wake(),  # noqa: PLW0108 - it is made below
     )
-    injection = Injection(specs, links, HandedOut(settings.links_dir / ".handed-out"), runtime)
+    injection = Injection(
+        specs, links, AllocatedFolders(settings.links_dir / ".handed-out"), runtime
+    )
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
-    wiring = Wiring(
+    wiring = PreStartHandler(
         node=node,
         board=board,
         pod_resources=pod_resources,
         reader=client,
         pods=lambda: _by_key(pods),
-        outfitter=Outfitter(
-            VendorSpecs([Path(it) for it in settings.vendor_cdi_dirs]),
+        outfitter=ContainerSpecBuilder(
+            NvidiaCdiSpecs([Path(it) for it in settings.vendor_cdi_dirs]),
             enforcer=Enforcer(settings.enforcer),
             mps=mps,
         ),
@@ -185,12 +187,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
     )
-    audit = Audit(
+    audit = ConsistencyCheck(
         pods=lambda: _by_key(pods),
         pod_resources=pod_resources,
         specs=specs,
         attribution=Attribution(settings.proc_root),
-        seen=SeenDevices(settings.proc_root),
+        seen=VisibleDevices(settings.proc_root),
         cards=lambda: board.stock.survey.cards,
         clock=clock,
         period_s=settings.audit_period_s,
@@ -198,11 +200,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         dev_root=settings.dev_root,
     )
 
-    def on_round(round_: ReadingRound) -> None:
+    def on_round(round_: CardSamples) -> None:
         health.observe(round_, now_s=clock.monotonic())
         audit.observe(round_.readings)
 
-    exporter = Exporter(
+    exporter = Sampler(
         cards=cards,
         board=board,
         attribution=Attribution(settings.proc_root),
@@ -220,12 +222,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pods=lambda: _values(pods),
         recorder=recorder,
     )
-    refused = RefusedPods(
+    refused = RejectedPodCleaner(
         node=node, pods=lambda: _values(pods), client=client, recorder=recorder, clock=clock
     )
-    load_report = LoadReport(
+    load_report = LoadAnnotator(
         node=node,
-        load=SlowLoad(
+        load=LoadAverage(
             average_s=settings.load_average_s,
             gap_s=settings.load_report_s,
             stale_s=3 * settings.collect_period_s,
@@ -243,7 +245,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         picture=exporter.picture,
         now_s=lambda: clock.now().timestamp(),
         period_s=settings.collect_period_s,
-        dialect=Dialect(settings.metrics_dialect),
+        dialect=DcgmNaming(settings.metrics_dialect),
     )
     prepared.registry.register(collector)
     registry.register(AgeCollector(picture=exporter.picture, now_s=lambda: clock.now().timestamp()))
@@ -255,7 +257,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         "kubelet": lambda: registration.problem,
     }.items():
         gate.add(name, problem)
-    farewell = Farewell(
+    farewell = NodeCleanup(
         node=node,
         client=client,
         recorder=recorder,
@@ -317,12 +319,12 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     node: str,
     *,
     pods: Informer[PodInfo],
-    board: CardBoard,
+    board: InventoryTracker,
     health: HealthWatch,
     runtime: RuntimeWatch,
     clock: Clock,
     metrics: DevicePluginMetrics,
-) -> tuple[Informer[NodeState], NodeReport]:
+) -> tuple[Informer[NodeState], NodeStatusUpdater]:
     def changed(change: Change[NodeState]) -> None:
         notes = change.object.annotations
         health.take_out(out_of_service(notes.get(names.NODE_OUT_OF_SERVICE, "")))
@@ -335,7 +337,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
         field_selector=f"metadata.name={node}",
         on_change=changed,
     )
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=node,
         board=board,
         current=lambda: nodes.get("", node),
@@ -348,7 +350,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     return nodes, report
 
 
-def _blocked(board: CardBoard, node: NodeState | None) -> str | None:
+def _blocked(board: InventoryTracker, node: NodeState | None) -> str | None:
     """Say why there is nothing to register with kubelet yet."""
     if node is None:
         return "the node is not known to the API server"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.container.spec_builder import MPS, Enforcer
-from deviceplugin.exporter.families import DIALECTS, Dialect
+from deviceplugin.exporter.families import DIALECTS, DcgmNaming
 from process.settings import REQUIRED, ProcessSettings, setting
 
 # No round waits longer for NVML than for as many calls that hang.
@@ -93,7 +93,7 @@ class DevicePluginSettings(ProcessSettings):
         high=3600,
     )
     metrics_dialect: str = setting(
-        Dialect.CLASSIC.value,
+        DcgmNaming.CLASSIC.value,
         "how NVIDIA's metrics are spelled: as dcgm-exporter up to 4.8.2, 4.8.3, or 4.9 does",
         choices=DIALECTS,
     )

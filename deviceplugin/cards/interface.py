@@ -21,7 +21,7 @@ class DeviceNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardFacts:
+class CardHardware:
     """One card as it is built in: what the cluster is told, and what a container needs of it.
 
     Attributes:
@@ -37,7 +37,7 @@ class CardFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class SkippedCard:
     """A card that is there and cannot be shared, and why."""
 
     uuid: str
@@ -45,7 +45,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class CardList:
     """All cards of the node at one moment.
 
     Attributes:
@@ -56,15 +56,15 @@ class Survey:
         left_out: those that cannot be shared.
     """
 
-    cards: tuple[CardFacts, ...] = ()
+    cards: tuple[CardHardware, ...] = ()
     common_nodes: tuple[DeviceNode, ...] = ()
     driver: str = ""
     family: str = ""
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: tuple[SkippedCard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class CardMetrics:
     """What one card measured; None where the card does not have the figure.
 
     Percentages are 0..100: these values go out as NVIDIA's own exporter writes them.
@@ -144,7 +144,7 @@ class CardProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CardSample:
     """One card's figures and processes at one moment.
 
     Attributes:
@@ -153,27 +153,27 @@ class Reading:
         xids: how often each XID error was seen since the agent started.
     """
 
-    figures: Figures = Figures()
+    figures: CardMetrics = CardMetrics()
     processes: tuple[CardProcess, ...] = ()
     processes_known: bool = True
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
-Readings = Mapping[CardUuid, Reading]
+SamplesByCard = Mapping[CardUuid, CardSample]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingRound:
+class CardSamples:
     """One round over all cards: the readings, and why the other cards gave none."""
 
-    readings: Readings = field(default_factory=dict)
+    readings: SamplesByCard = field(default_factory=dict)
     troubles: Mapping[CardUuid, str] = field(default_factory=dict)
 
 
 class Cards(Protocol):
     """The node's cards. Every call ends within a time limit of the implementation's own."""
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> CardList:
         """Look which cards there are and how they are.
 
         Raises:
@@ -181,7 +181,7 @@ class Cards(Protocol):
         """
         ...
 
-    async def read(self) -> ReadingRound:
+    async def read(self) -> CardSamples:
         """Measure every card that :meth:`survey` gives.
 
         Raises:

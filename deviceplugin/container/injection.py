@@ -52,7 +52,7 @@ class InjectionError(Exception):
         self.outcome = outcome
 
 
-class HandedOut:
+class AllocatedFolders:
     """Which sets of slot ids were handed out with a folder of device files; survives a restart.
 
     One small file for each set, with the ids in it; a set ends when one of its ids is handed out
@@ -128,7 +128,7 @@ class Injection:
     """
 
     def __init__(
-        self, specs: CdiFolder, links: LinkFolder, handed_out: HandedOut, runtime: Runtime
+        self, specs: CdiFolder, links: LinkFolder, handed_out: AllocatedFolders, runtime: Runtime
     ) -> None:
         self._specs = specs
         self._links = links

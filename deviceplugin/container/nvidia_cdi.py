@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from deviceplugin.cards.interface import CardFacts
+from deviceplugin.cards.interface import CardHardware
 
 _KIND: Final = "nvidia.com/gpu"
 _FILES: Final = ("nvidia.yaml", "nvidia.yml", "nvidia.json", "nvidia.com-gpu.yaml")
@@ -22,12 +22,12 @@ _MISSHAPEN: Final = (TypeError, ValueError, KeyError, AttributeError, RecursionE
 Edits = Mapping[str, Any]
 
 
-class VendorError(Exception):
+class NvidiaCdiError(Exception):
     """There is a spec of the vendor, and it cannot be used for this card; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VendorSpec:
+class NvidiaCdiSpec:
     """One spec of kind ``nvidia.com/gpu``: edits by device name, and those for every device."""
 
     file: Path
@@ -35,11 +35,11 @@ class VendorSpec:
     common: Edits = field(default_factory=dict)
     devices: Mapping[str, Edits] = field(default_factory=dict)
 
-    def has(self, facts: CardFacts) -> bool:
+    def has(self, facts: CardHardware) -> bool:
         """Whether it tells of this card at all."""
         return self._device(facts) is not None
 
-    def edits(self, facts: CardFacts) -> Edits:
+    def edits(self, facts: CardHardware) -> Edits:
         """Give the edits of one card.
 
         Raises:
@@ -47,16 +47,16 @@ class VendorSpec:
         """
         found = self._device(facts)
         if found is None:
-            raise VendorError(f"{self.file} does not know {facts.card.uuid}; {_REMEDY}")
+            raise NvidiaCdiError(f"{self.file} does not know {facts.card.uuid}; {_REMEDY}")
         have, want = _card_nodes(found, facts), _paths(facts)
         if have != want:
-            raise VendorError(
+            raise NvidiaCdiError(
                 f"{self.file} gives {', '.join(sorted(have)) or 'no device file'} for "
                 f"{facts.card.uuid}, which is {', '.join(sorted(want))}; {_REMEDY}"
             )
         return found
 
-    def _device(self, facts: CardFacts) -> Edits | None:
+    def _device(self, facts: CardHardware) -> Edits | None:
         """Find a card by its UUID; a spec that names indexes only, by the card's device file."""
         by_uuid = self.devices.get(facts.card.uuid)
         if by_uuid is not None:
@@ -71,17 +71,17 @@ class VendorSpec:
 _REMEDY: Final = "generate it anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 
-def _paths(facts: CardFacts) -> frozenset[str]:
+def _paths(facts: CardHardware) -> frozenset[str]:
     return frozenset(it.path for it in facts.device_nodes)
 
 
-def _card_nodes(edits: Edits, facts: CardFacts) -> frozenset[str]:
+def _card_nodes(edits: Edits, facts: CardHardware) -> frozenset[str]:
     """Name the files that are cards, and not of the driver as a whole."""
     paths = {str(node.get("path", "")) for node in edits.get("deviceNodes") or ()}
     return frozenset(it for it in paths if _CARD_NODE.fullmatch(it)) | (paths & _paths(facts))
 
 
-class VendorSpecs:
+class NvidiaCdiSpecs:
     """Finds the vendor's spec in the folders where it may be, and reads it again when it changes.
 
     Args:
@@ -90,9 +90,9 @@ class VendorSpecs:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
-        self._read: tuple[tuple[Path, int, int], VendorSpec] | None = None
+        self._read: tuple[tuple[Path, int, int], NvidiaCdiSpec] | None = None
 
-    def find(self, cards: Sequence[CardFacts]) -> VendorSpec | None:
+    def find(self, cards: Sequence[CardHardware]) -> NvidiaCdiSpec | None:
         """Give the spec that tells of any of this node's *cards*, or None.
 
         Reads files; call it in a thread.
@@ -108,25 +108,25 @@ class VendorSpecs:
                     return spec
         return None
 
-    def _load(self, file: Path) -> VendorSpec | None:
+    def _load(self, file: Path) -> NvidiaCdiSpec | None:
         try:
             stat = file.stat()
             key = (file, stat.st_mtime_ns, stat.st_size)
             if self._read is not None and self._read[0] == key:
                 return self._read[1]
             if stat.st_size > _MAX_BYTES:
-                raise VendorError(f"{file} has {stat.st_size} bytes; want at most {_MAX_BYTES}")
+                raise NvidiaCdiError(f"{file} has {stat.st_size} bytes; want at most {_MAX_BYTES}")
             spec = _parse(file, file.read_text())
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise VendorError(f"cannot read {file}: {error.strerror or error}") from error
+            raise NvidiaCdiError(f"cannot read {file}: {error.strerror or error}") from error
         if spec is not None:
             self._read = (key, spec)
         return spec
 
 
-def _parse(file: Path, text: str) -> VendorSpec | None:
+def _parse(file: Path, text: str) -> NvidiaCdiSpec | None:
     try:
         document = dict(yaml.safe_load(text))  # JSON is YAML
         if document.get("kind") != _KIND:
@@ -135,14 +135,14 @@ def _parse(file: Path, text: str) -> VendorSpec | None:
             str(it["name"]): _checked(it.get("containerEdits"))
             for it in document.get("devices") or ()
         }
-        return VendorSpec(
+        return NvidiaCdiSpec(
             file=file,
             version=str(document.get("cdiVersion", "")),
             common=_checked(document.get("containerEdits")),
             devices=devices,
         )
     except (yaml.YAMLError, *_MISSHAPEN) as error:
-        raise VendorError(f"{file} is no CDI spec: {error}") from error
+        raise NvidiaCdiError(f"{file} is no CDI spec: {error}") from error
 
 
 def _checked(edits: Any) -> Edits:

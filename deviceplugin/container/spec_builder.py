@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import CdiSpec, Mount, newest, spec_for
-from deviceplugin.container.nvidia_cdi import VendorError, VendorSpecs
-from deviceplugin.node.inventory import Stock
+from deviceplugin.container.nvidia_cdi import NvidiaCdiError, NvidiaCdiSpecs
+from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 
@@ -18,7 +18,7 @@ _PIPE_DIR: Final = "/run/fracgpu-mps/pipe"
 _LOG_DIR: Final = "/run/fracgpu-mps/log"
 
 
-class OutfitError(Exception):
+class SpecBuildError(Exception):
     """A container cannot be given what it needs; the text says why."""
 
 
@@ -59,7 +59,7 @@ class Mps(Protocol):
         ...
 
 
-class Outfitter:
+class ContainerSpecBuilder:
     """Puts a container's CDI spec together.
 
     Args:
@@ -69,13 +69,13 @@ class Outfitter:
     """
 
     def __init__(
-        self, vendor: VendorSpecs, *, enforcer: Enforcer = Enforcer.NONE, mps: Mps | None = None
+        self, vendor: NvidiaCdiSpecs, *, enforcer: Enforcer = Enforcer.NONE, mps: Mps | None = None
     ) -> None:
         self._vendor = vendor
         self._enforcer = enforcer
         self._mps = mps
 
-    async def outfit(self, name: str, claim: Claim, stock: Stock) -> CdiSpec:
+    async def outfit(self, name: str, claim: Claim, stock: Inventory) -> CdiSpec:
         """Say what the container gets that names the CDI device *name*.
 
         Raises:
@@ -86,8 +86,8 @@ class Outfitter:
         spec = replace(spec, env={**spec.env, **self._older_names(claim)})
         try:
             spec = await asyncio.to_thread(self._with_driver, spec, claim, stock)
-        except VendorError as error:
-            raise OutfitError(str(error)) from error
+        except NvidiaCdiError as error:
+            raise SpecBuildError(str(error)) from error
         return await self._isolated(spec, claim)
 
     def _older_names(self, claim: Claim) -> dict[str, str]:
@@ -104,7 +104,7 @@ class Outfitter:
                 env[names.ENV_SM_LIMIT] = str(first.cores)
         return env
 
-    def _with_driver(self, spec: CdiSpec, claim: Claim, stock: Stock) -> CdiSpec:
+    def _with_driver(self, spec: CdiSpec, claim: Claim, stock: Inventory) -> CdiSpec:
         """Add what the vendor's own spec says of these cards, where there is one."""
         vendor = self._vendor.find(stock.survey.cards)
         if vendor is None:
@@ -127,17 +127,19 @@ class Outfitter:
         asked = claim.pod.annotations.get(names.ISOLATION) == MPS
         if self._mps is None:
             if asked:
-                raise OutfitError(f"{claim.pod.record.key} asks for MPS, which is off on this node")
+                raise SpecBuildError(
+                    f"{claim.pod.record.key} asks for MPS, which is off on this node"
+                )
             return spec
         if len(claim.cards) > 1:
             if asked:
                 text = f"container {claim.container} of {claim.pod.record.key} has several cards"
-                raise OutfitError(f"{text}, and MPS limits a container on one card only")
+                raise SpecBuildError(f"{text}, and MPS limits a container on one card only")
             return spec
         try:
             folders = await self._mps.ensure(claim.cards[0].uuid)
         except MpsError as error:
-            raise OutfitError(str(error)) from error
+            raise SpecBuildError(str(error)) from error
         (part,) = claim.slices
         env = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE_DIR,

@@ -12,12 +12,12 @@ from deviceplugin.exporter.families import (
     XID_TEXT,
     XIDS_NAME,
     XIDS_TEXT,
-    Dialect,
+    DcgmNaming,
     Family,
     host_label,
     xid_name,
 )
-from deviceplugin.exporter.usage import CardUse, PodUse, UsagePicture
+from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu.cards.card import CardUuid, Health
 
 # After as many collecting periods a picture is not served as if it were fresh.
@@ -55,7 +55,7 @@ class AgeCollector(Collector):
     """
 
     def __init__(
-        self, *, picture: Callable[[], UsagePicture | None], now_s: Callable[[], float]
+        self, *, picture: Callable[[], UsageSnapshot | None], now_s: Callable[[], float]
     ) -> None:
         self._picture = picture
         self._now_s = now_s
@@ -92,10 +92,10 @@ class CardCollector(Collector):
         self,
         *,
         node: str,
-        picture: Callable[[], UsagePicture | None],
+        picture: Callable[[], UsageSnapshot | None],
         now_s: Callable[[], float],
         period_s: float,
-        dialect: Dialect = Dialect.CLASSIC,
+        dialect: DcgmNaming = DcgmNaming.CLASSIC,
     ) -> None:
         self._node = node
         self._picture = picture
@@ -120,14 +120,14 @@ class CardCollector(Collector):
             yield from self._card_families(picture)
             yield from self._pod_families(picture)
 
-    def _fresh(self) -> UsagePicture | None:
+    def _fresh(self) -> UsageSnapshot | None:
         picture = self._picture()
         if picture is None:
             return None
         age_s = self._now_s() - picture.taken_at_s
         return picture if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
-    def _nvidia_families(self, picture: UsagePicture) -> Iterator[Metric]:
+    def _nvidia_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
         labels = {use.facts.card.uuid: self._card_labels(use, picture) for use in picture.cards}
         pods = {
             (use.facts.card.uuid, place): {**labels[use.facts.card.uuid], **_pod_labels(pod)}
@@ -141,7 +141,7 @@ class CardCollector(Collector):
     def _nvidia_family(
         self,
         family: Family,
-        picture: UsagePicture,
+        picture: UsageSnapshot,
         labels: Mapping[CardUuid, Labels],
         pods: Mapping[tuple[CardUuid, int], Labels],
     ) -> Iterator[Metric]:
@@ -163,7 +163,7 @@ class CardCollector(Collector):
             yield metric
 
     def _xid_families(
-        self, picture: UsagePicture, labels: Mapping[CardUuid, Labels]
+        self, picture: UsageSnapshot, labels: Mapping[CardUuid, Labels]
     ) -> Iterator[Metric]:
         last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
         # Its name ends as the library wants it, in capitals, which it does not recognise.
@@ -179,7 +179,7 @@ class CardCollector(Collector):
                 total.add_sample(total.name, {**own, "xid": str(seen)}, count)
         yield from (it for it in (last, total) if it.samples)
 
-    def _card_families(self, picture: UsagePicture) -> Iterator[Metric]:
+    def _card_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
         allocated = _metric(
             "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card promised to live pods."
         )
@@ -211,7 +211,7 @@ class CardCollector(Collector):
                 degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
         yield from (allocated, shareable, healthy, processes, memory, degraded)
 
-    def _pod_families(self, picture: UsagePicture) -> Iterator[Metric]:
+    def _pod_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
         util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
         used = _metric(
             "fracgpu_pod_gpu_memory_used_mib", "gauge", "MiB of the card the pod's processes hold."
@@ -236,7 +236,7 @@ class CardCollector(Collector):
                     used.add_sample(used.name, labels, pod.used_mib)
         yield from (util, used, limit, info)
 
-    def _card_labels(self, use: CardUse, picture: UsagePicture) -> Labels:
+    def _card_labels(self, use: CardUse, picture: UsageSnapshot) -> Labels:
         card = use.facts.card
         return {
             "gpu": str(card.index),
@@ -251,7 +251,7 @@ class CardCollector(Collector):
         }
 
 
-def _pod_labels(pod: PodUse) -> Labels:
+def _pod_labels(pod: PodCardUsage) -> Labels:
     return {"container": pod.container, "namespace": pod.namespace, "pod": pod.pod}
 
 

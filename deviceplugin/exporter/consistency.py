@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.cards.interface import CardFacts, Readings
+from deviceplugin.cards.interface import CardHardware, SamplesByCard
 from deviceplugin.claims import PodKey, SlotHolder
 from deviceplugin.container.cdi import CdiError, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
-from deviceplugin.exporter.visible_devices import SeenDevices, card_files
+from deviceplugin.exporter.visible_devices import VisibleDevices, card_files
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
@@ -64,7 +64,7 @@ class Evidence:
     pods: Mapping[PodKey, PodInfo]
     holders: Sequence[SlotHolder] = ()
     specs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    readings: Readings = field(default_factory=dict)
+    readings: SamplesByCard = field(default_factory=dict)
     owners: Mapping[int, Owner | None] = field(default_factory=dict)
     devices: Mapping[str, frozenset[CardUuid]] = field(default_factory=dict)
     findable: frozenset[CardUuid] = frozenset()
@@ -174,7 +174,7 @@ class SpecReader(Protocol):
         ...
 
 
-class AuditMetrics(Protocol):
+class ConsistencyMetrics(Protocol):
     """Where findings are counted."""
 
     def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
@@ -182,7 +182,7 @@ class AuditMetrics(Protocol):
     def audit_failed(self) -> None: ...
 
 
-class Audit:
+class ConsistencyCheck:
     """Compares at a steady pace; what two audits in a row find is counted and told.
 
     One alone may have caught a container between two of its parties.
@@ -207,11 +207,11 @@ class Audit:
         pod_resources: PodResources,
         specs: SpecReader,
         attribution: Attribution,
-        seen: SeenDevices,
-        cards: Callable[[], Iterable[CardFacts]],
+        seen: VisibleDevices,
+        cards: Callable[[], Iterable[CardHardware]],
         clock: Clock,
         period_s: float,
-        metrics: AuditMetrics,
+        metrics: ConsistencyMetrics,
         dev_root: Path = Path("/dev"),
     ) -> None:
         self._pods = pods
@@ -224,11 +224,11 @@ class Audit:
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
-        self._readings: Readings = {}
+        self._readings: SamplesByCard = {}
         self._suspected: frozenset[Finding] = frozenset()
         self._confirmed: frozenset[Finding] = frozenset()
 
-    def observe(self, readings: Readings) -> None:
+    def observe(self, readings: SamplesByCard) -> None:
         """Take notice of the newest readings of the cards."""
         self._readings = readings
 

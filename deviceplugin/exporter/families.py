@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from deviceplugin.cards.interface import Figures
-from deviceplugin.exporter.usage import PodUse
+from deviceplugin.cards.interface import CardMetrics
+from deviceplugin.exporter.usage import PodCardUsage
 
 
-class Dialect(Enum):
+class DcgmNaming(Enum):
     """Which dcgm-exporter to sound like.
 
     ``CLASSIC`` is up to 4.8.2. 4.8.3 writes the label ``hostname`` small. 4.9 can also give DCGM's
@@ -25,21 +25,21 @@ class Dialect(Enum):
     DCGM_4_9 = "dcgm-4.9"
 
 
-DIALECTS: Final = tuple(it.value for it in Dialect)
+DIALECTS: Final = tuple(it.value for it in DcgmNaming)
 _HOST_LABEL: Final = {
-    Dialect.CLASSIC: "Hostname",
-    Dialect.CLASSIC_4_8_3: "hostname",
-    Dialect.DCGM_4_9: "hostname",
+    DcgmNaming.CLASSIC: "Hostname",
+    DcgmNaming.CLASSIC_4_8_3: "hostname",
+    DcgmNaming.DCGM_4_9: "hostname",
 }
 
 
-def host_label(dialect: Dialect) -> str:
+def host_label(dialect: DcgmNaming) -> str:
     """Name the label that holds the node's name."""
     return _HOST_LABEL[dialect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spelling:
+class MetricName:
     """A family as one dialect writes it; values are ours times *factor*."""
 
     name: str
@@ -59,15 +59,15 @@ class Family:
 
     kind: str
     text: str
-    value: Callable[[Figures], float | None]
-    classic: Spelling
-    newer: Spelling
-    pod: Callable[[PodUse], float | None] | None = None
+    value: Callable[[CardMetrics], float | None]
+    classic: MetricName
+    newer: MetricName
+    pod: Callable[[PodCardUsage], float | None] | None = None
 
-    def spelled(self, dialect: Dialect) -> Spelling:
-        return self.newer if dialect is Dialect.DCGM_4_9 else self.classic
+    def spelled(self, dialect: DcgmNaming) -> MetricName:
+        return self.newer if dialect is DcgmNaming.DCGM_4_9 else self.classic
 
-    def help(self, dialect: Dialect) -> str:
+    def help(self, dialect: DcgmNaming) -> str:
         """Say what it is, with its unit."""
         unit = self.spelled(dialect).unit
         return f"{self.text} ({unit})." if unit else f"{self.text}."
@@ -77,17 +77,17 @@ def _family(  # noqa: PLR0913 - one row of a table
     name: str,
     unit: str,
     text: str,
-    value: Callable[[Figures], float | None],
+    value: Callable[[CardMetrics], float | None],
     newer: tuple[str, str, float] | None = None,
     *,
     kind: str = "gauge",
-    pod: Callable[[PodUse], float | None] | None = None,
+    pod: Callable[[PodCardUsage], float | None] | None = None,
 ) -> Family:
-    classic = Spelling(name=f"DCGM_FI_{name}", unit=unit)
+    classic = MetricName(name=f"DCGM_FI_{name}", unit=unit)
     if newer is None:
         return Family(kind=kind, text=text, value=value, classic=classic, newer=classic, pod=pod)
     new_name, new_unit, factor = newer
-    spelling = Spelling(name=f"DCGM_FI_{new_name}", unit=new_unit, factor=factor)
+    spelling = MetricName(name=f"DCGM_FI_{new_name}", unit=new_unit, factor=factor)
     return Family(kind=kind, text=text, value=value, classic=classic, newer=spelling, pod=pod)
 
 
@@ -175,12 +175,12 @@ XID_TEXT: Final = "Code of the last XID error, 0 if there was none."
 XIDS_TEXT: Final = "XID errors seen since the agent started, by code."
 XIDS_NAME: Final = "DCGM_EXP_XID_ERRORS_TOTAL"
 _XID_NAME: Final = {
-    Dialect.CLASSIC: "DCGM_FI_DEV_XID_ERRORS",
-    Dialect.CLASSIC_4_8_3: "DCGM_FI_DEV_XID_ERRORS",
-    Dialect.DCGM_4_9: "DCGM_FI_DEV_XID_ERROR",
+    DcgmNaming.CLASSIC: "DCGM_FI_DEV_XID_ERRORS",
+    DcgmNaming.CLASSIC_4_8_3: "DCGM_FI_DEV_XID_ERRORS",
+    DcgmNaming.DCGM_4_9: "DCGM_FI_DEV_XID_ERROR",
 }
 
 
-def xid_name(dialect: Dialect) -> str:
+def xid_name(dialect: DcgmNaming) -> str:
     """Name the family of the last XID error."""
     return _XID_NAME[dialect]

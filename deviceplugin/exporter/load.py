@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceplugin.exporter.usage import CardUse, UsagePicture
+from deviceplugin.exporter.usage import CardUse, UsageSnapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 
@@ -68,7 +68,7 @@ class _Watched:
     foreign: deque[int] = field(default_factory=lambda: deque(maxlen=_READINGS_UNTIL_FOREIGN))
 
 
-class SlowLoad:
+class LoadAverage:
     """Averages what was measured, and decides when the node should say something else.
 
     Args:
@@ -96,7 +96,7 @@ class SlowLoad:
         """Take over what an earlier agent said: it stands for each card until that card is read."""
         self._known_foreign = {**foreign, **self._known_foreign}
 
-    def observe(self, picture: UsagePicture, *, now_s: float) -> None:
+    def observe(self, picture: UsageSnapshot, *, now_s: float) -> None:
         """Take notice of one picture, taken at *now_s* by a clock that never goes back."""
         if self._began_s is None:
             self._began_s = now_s

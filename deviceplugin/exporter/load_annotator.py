@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.exporter.load import Load, SlowLoad
-from deviceplugin.exporter.usage import UsagePicture
+from deviceplugin.exporter.load import Load, LoadAverage
+from deviceplugin.exporter.usage import UsageSnapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState
 from deviceplugin.node.node_status import NodeWriter
@@ -35,7 +35,7 @@ class _Stamped:
     at: datetime
 
 
-class LoadReport:
+class LoadAnnotator:
     """Looks at each picture of the cards, and patches the node when it should say something else.
 
     It also puts back what somebody has taken away.
@@ -55,8 +55,8 @@ class LoadReport:
         self,
         *,
         node: str,
-        load: SlowLoad,
-        picture: Callable[[], UsagePicture | None],
+        load: LoadAverage,
+        picture: Callable[[], UsageSnapshot | None],
         current: Callable[[], NodeState | None],
         writer: NodeWriter,
         clock: Clock,
@@ -71,7 +71,7 @@ class LoadReport:
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
-        self._seen: UsagePicture | None = None
+        self._seen: UsageSnapshot | None = None
         self._remembered = False
         self._stamped: _Stamped | None = None
 

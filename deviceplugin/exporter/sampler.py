@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from deviceplugin.cards.interface import Cards, CardsUnavailableError, ReadingRound
+from deviceplugin.cards.interface import Cards, CardSamples, CardsUnavailableError
 from deviceplugin.exporter.attribution import Attribution
-from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import CardBoard
+from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.state.pod_info import PodInfo
 from process.clock import Clock
 
 log = structlog.get_logger()
 
 
-class Exporter:
+class Sampler:
     """Collects in a loop of its own: a scrape never waits for a driver.
 
     Args:
@@ -36,13 +36,13 @@ class Exporter:
         self,
         *,
         cards: Cards,
-        board: CardBoard,
+        board: InventoryTracker,
         attribution: Attribution,
         pods: Callable[[], Iterable[PodInfo]],
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,
-        on_round: Callable[[ReadingRound], None] = lambda _: None,
+        on_round: Callable[[CardSamples], None] = lambda _: None,
         on_picture: Callable[[], None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -56,10 +56,10 @@ class Exporter:
         self._on_round = on_round
         self._on_picture = on_picture
         self._beat = beat
-        self._picture: UsagePicture | None = None
+        self._picture: UsageSnapshot | None = None
         self._problem: str | None = None
 
-    def picture(self) -> UsagePicture | None:
+    def picture(self) -> UsageSnapshot | None:
         """Give the last picture, or None before the first; its age is the reader's to judge."""
         return self._picture
 
@@ -82,7 +82,7 @@ class Exporter:
         taken_at_s = self._clock.now().timestamp()
         pids = {p.pid for it in readings.readings.values() for p in it.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)
-        self._picture = picture_usage(
+        self._picture = build_usage_snapshot(
             taken_at_s=taken_at_s,
             stock=self._board.stock,
             readings=readings,
@@ -99,7 +99,7 @@ class Exporter:
         self._problem = problem
 
 
-def _troubles(readings: ReadingRound) -> str | None:
+def _troubles(readings: CardSamples) -> str | None:
     if not readings.troubles:
         return None
     return "; ".join(f"{card}: {reason}" for card, reason in sorted(readings.troubles.items()))

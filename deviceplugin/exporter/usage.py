@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.cards.interface import CardFacts, CardProcess, Reading, ReadingRound
+from deviceplugin.cards.interface import CardHardware, CardProcess, CardSample, CardSamples
 from deviceplugin.exporter.attribution import Owner
-from deviceplugin.node.inventory import Stock
+from deviceplugin.node.inventory import Inventory
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 
@@ -15,7 +15,7 @@ _Holder = tuple[str, str]  # uid of a pod, name of its container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodUse:
+class PodCardUsage:
     """What one container holds of one card, and what it uses of it.
 
     Attributes:
@@ -42,17 +42,17 @@ class CardUse:
         degraded: the card is busy, and the driver does not say with whose work.
     """
 
-    facts: CardFacts
-    reading: Reading | None
+    facts: CardHardware
+    reading: CardSample | None
     allocated_mib: int = 0
-    pods: tuple[PodUse, ...] = ()
+    pods: tuple[PodCardUsage, ...] = ()
     unattributed_processes: int = 0
     unattributed_mib: float = 0.0
     degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsagePicture:
+class UsageSnapshot:
     """All cards of the node at *taken_at_s*, in seconds since the epoch.
 
     Attributes:
@@ -66,17 +66,17 @@ class UsagePicture:
     complete: bool = True
 
 
-def picture_usage(
+def build_usage_snapshot(
     *,
     taken_at_s: float,
-    stock: Stock,
-    readings: ReadingRound,
+    stock: Inventory,
+    readings: CardSamples,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
-) -> UsagePicture:
+) -> UsageSnapshot:
     """Put the picture together; *pods* are the live pods of this node."""
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
-    return UsagePicture(
+    return UsageSnapshot(
         taken_at_s=taken_at_s,
         driver=stock.survey.driver,
         cards=tuple(
@@ -89,8 +89,8 @@ def picture_usage(
 
 
 def _card_use(
-    facts: CardFacts,
-    reading: Reading | None,
+    facts: CardHardware,
+    reading: CardSample | None,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
 ) -> CardUse:
@@ -128,18 +128,20 @@ def _card_use(
     )
 
 
-def _holder(use: PodUse) -> _Holder:
+def _holder(use: PodCardUsage) -> _Holder:
     return use.pod_uid, use.container
 
 
-def _holders(card: CardUuid, pods: Iterable[PodInfo]) -> tuple[Sequence[PodUse], Mapping[str, str]]:
+def _holders(
+    card: CardUuid, pods: Iterable[PodInfo]
+) -> tuple[Sequence[PodCardUsage], Mapping[str, str]]:
     """Give the containers with a slice of *card*, and the names of containers by runtime id."""
-    found: list[PodUse] = []
+    found: list[PodCardUsage] = []
     containers: dict[str, str] = {}
     for pod in pods:
         record = pod.record
         held = [
-            PodUse(
+            PodCardUsage(
                 namespace=record.namespace,
                 pod=record.name,
                 pod_uid=record.uid,
@@ -156,7 +158,7 @@ def _holders(card: CardUuid, pods: Iterable[PodInfo]) -> tuple[Sequence[PodUse],
     return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
 
 
-def _sm_shares(reading: Reading) -> Mapping[int, float] | None:
+def _sm_shares(reading: CardSample) -> Mapping[int, float] | None:
     """Give each process its part of the card's time, in percent of the card.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
@@ -171,8 +173,8 @@ def _sm_shares(reading: Reading) -> Mapping[int, float] | None:
 
 
 def _measured(
-    use: PodUse, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
-) -> PodUse:
+    use: PodCardUsage, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
+) -> PodCardUsage:
     known = [it.used_mib for it in processes if it.used_mib is not None]
     return replace(
         use,

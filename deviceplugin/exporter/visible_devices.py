@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.cards.interface import CardFacts
+from deviceplugin.cards.interface import CardHardware
 from deviceplugin.container.device_links import host_file
 from deviceplugin.exporter.attribution import owner_in_cgroup
 from fracgpu.cards.card import CardUuid
@@ -18,7 +18,7 @@ CardFiles = Mapping[CardUuid, Sequence[tuple[str, int]]]
 """Each card's own device files: the path in a container, and the device number."""
 
 
-def card_files(cards: Iterable[CardFacts], *, dev_root: Path = Path("/dev")) -> CardFiles:
+def card_files(cards: Iterable[CardHardware], *, dev_root: Path = Path("/dev")) -> CardFiles:
     """Find the device numbers of each card's own files; a card without any is left out.
 
     Args:
@@ -37,7 +37,7 @@ def card_files(cards: Iterable[CardFacts], *, dev_root: Path = Path("/dev")) -> 
     return found
 
 
-class SeenDevices:
+class VisibleDevices:
     """Looks into running containers.
 
     Args:

@@ -15,8 +15,8 @@ import structlog
 from deviceplugin.claims import Claim
 from deviceplugin.container.cdi import device_name, qualified_name
 from deviceplugin.container.device_links import ENV_DIR, LinkFolder
-from deviceplugin.kubelet.pre_start import NotWiredError
-from deviceplugin.node.inventory import CardBoard, Slot
+from deviceplugin.kubelet.pre_start import PreStartError
+from deviceplugin.node.inventory import InventoryTracker, Slot
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
@@ -76,7 +76,7 @@ class DevicePlugin(services.DevicePluginServicer):
 
     def __init__(
         self,
-        board: CardBoard,
+        board: InventoryTracker,
         starter: Starter,
         injection: HandsOut | None = None,
         *,
@@ -192,7 +192,7 @@ class DevicePlugin(services.DevicePluginServicer):
         """Let the container start, or refuse with a text that names the cause."""
         try:
             await self._starter.wire(frozenset(request.devices_ids))
-        except NotWiredError as error:
+        except PreStartError as error:
             text = str(error)[:_MAX_TEXT_CHARS]
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
         return messages.PreStartContainerResponse()

@@ -6,14 +6,14 @@ from typing import Final, Protocol
 
 import structlog
 
-from deviceplugin.claims import Claim, NoClaim, NodePicture, PodKey, SlotHolder, resolve
+from deviceplugin.claims import Claim, NodeClaims, PodKey, Rejected, SlotHolder, resolve
 from deviceplugin.container.cdi import CdiError, device_name
 from deviceplugin.container.injection import InjectionError, SpecStore
-from deviceplugin.container.spec_builder import OutfitError, Outfitter
+from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
-from deviceplugin.kubelet.slot_memory import SlotMemory
+from deviceplugin.kubelet.slot_memory import SlotHistory
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import CardBoard
+from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound
@@ -28,7 +28,7 @@ _FRESH_S: Final = 120.0
 _HANDED_ON: Final = "kubelet has handed the slots to another container meanwhile"
 
 
-class NotWiredError(Exception):
+class PreStartError(Exception):
     """The container may not start; the text says why and reaches the pod's events."""
 
 
@@ -38,7 +38,7 @@ class PodReader(Protocol):
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
-class Places(Protocol):
+class SpecLocations(Protocol):
     """Where what a container gets is to be written."""
 
     @property
@@ -57,7 +57,7 @@ NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
 """This node's pods as the informer has them; None until it has read them all once."""
 
 
-class Wiring:
+class PreStartHandler:
     """Resolves container starts one after the other into CDI specs.
 
     Args:
@@ -78,12 +78,12 @@ class Wiring:
         self,
         *,
         node: str,
-        board: CardBoard,
+        board: InventoryTracker,
         pod_resources: PodResources,
         reader: PodReader,
         pods: NodePods,
-        outfitter: Outfitter,
-        places: Places,
+        outfitter: ContainerSpecBuilder,
+        places: SpecLocations,
         clock: Clock,
         pod_lookup_timeout_s: float,
         metrics: DevicePluginMetrics,
@@ -100,7 +100,7 @@ class Wiring:
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
         self._on_wired = on_wired
-        self._memory = SlotMemory()
+        self._memory = SlotHistory()
         self._written_at_s: dict[str, float] = {}
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
@@ -116,7 +116,7 @@ class Wiring:
         began_s = self._clock.monotonic()
         try:
             claim = await self._wire(slot_ids)
-        except NotWiredError as error:
+        except PreStartError as error:
             log.warning("container_refused", slots=sorted(slot_ids), reason=str(error))
             raise
         finally:
@@ -142,7 +142,7 @@ class Wiring:
             raise self._refusal("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
         stock = self._board.stock
-        picture = NodePicture(
+        picture = NodeClaims(
             node=self._node,
             cards=stock.by_uuid(),
             pods=pods,
@@ -150,7 +150,7 @@ class Wiring:
             owner_uid=self._memory.owner_uid(slot_ids),
         )
         answer = resolve(slot_ids, holders, picture)
-        if isinstance(answer, NoClaim):
+        if isinstance(answer, Rejected):
             token = f"[{self._memory.ask(slot_ids)}] " if answer.askable else ""
             raise self._refusal(answer.doubt.value, token + answer.text)
         name = device_name(slot_ids)
@@ -160,7 +160,7 @@ class Wiring:
             raise self._refusal(error.outcome, str(error)) from error
         try:
             spec = await self._outfitter.outfit(name, answer, stock)
-        except OutfitError as error:
+        except SpecBuildError as error:
             raise self._refusal("no_outfit", str(error)) from error
         try:
             self._remove_stale(holders, keep=name)
@@ -240,9 +240,9 @@ class Wiring:
             )
             raise self._refusal("api_silent", text) from error
 
-    def _refusal(self, outcome: str, text: str) -> NotWiredError:
+    def _refusal(self, outcome: str, text: str) -> PreStartError:
         self._metrics.started(outcome)
-        return NotWiredError(text)
+        return PreStartError(text)
 
 
 def _carries(pod: PodInfo, token: str) -> bool:

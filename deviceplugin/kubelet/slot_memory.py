@@ -21,7 +21,7 @@ class _Known:
     token: str = ""
 
 
-class SlotMemory:
+class SlotHistory:
     """Ids change hands only through Allocate, which we answer: until then a verified owner stays.
 
     A question is a token in a refusal. Kubelet writes the refusal into the status of exactly the

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from deviceplugin.node.inventory import Stock, all_unhealthy
+from deviceplugin.node.inventory import Inventory, all_unhealthy
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards, write_cards
 from fracgpu.cards.card import Card, Health
@@ -147,7 +147,7 @@ def _sharing(condition: _Condition) -> Sharing:
     )
 
 
-def wanted_state(stock: Stock, *, have: NodeState | None = None) -> NodeState:
+def wanted_state(stock: Inventory, *, have: NodeState | None = None) -> NodeState:
     """Say what the node should carry that carries *have* now.
 
     A node that another plugin counts is left alone: what we wrote there earlier is taken back.
@@ -157,9 +157,9 @@ def wanted_state(stock: Stock, *, have: NodeState | None = None) -> NodeState:
     return _shared_state(stock)
 
 
-def _left_alone(stock: Stock, have: NodeState) -> NodeState:
+def _left_alone(stock: Inventory, have: NodeState) -> NodeState:
     text = f"{have.counted_by} of another plugin is allocatable here; a node has one accountant"
-    nobody = Stock(survey=all_unhealthy(stock.survey, reason=text))
+    nobody = Inventory(survey=all_unhealthy(stock.survey, reason=text))
     known = names.NODE_CARDS in have.annotations
     return NodeState(
         # Whoever reads the inventory finds no card to use; whoever reads capacity finds none left.
@@ -218,7 +218,7 @@ def _zeros(have: NodeState) -> dict[str, str]:
     return {it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity}
 
 
-def _shared_state(stock: Stock) -> NodeState:
+def _shared_state(stock: Inventory) -> NodeState:
     """Say what a node of ours carries.
 
     Memory counts healthy cards only, so that nothing new is sent to a sick one. Labels tell what is
@@ -234,7 +234,7 @@ def _shared_state(stock: Stock) -> NodeState:
     )
 
 
-def _verdict(stock: Stock, *, healthy_mib: int) -> Sharing:
+def _verdict(stock: Inventory, *, healthy_mib: int) -> Sharing:
     notes = [f"{it.uuid} is left out: {it.reason}" for it in stock.survey.left_out]
     sick = [it for it in stock.cards if it.health is not Health.HEALTHY]
     notes += [f"{it.uuid} is unhealthy: {it.health_reason}" for it in sick]

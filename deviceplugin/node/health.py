@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from deviceplugin.cards.interface import Reading, ReadingRound
+from deviceplugin.cards.interface import CardSample, CardSamples
 from deviceplugin.cards.xid import Severity, severity, xid_text
 from fracgpu.cards.card import CardUuid
 
@@ -39,7 +39,7 @@ class HealthWatch:
         self._cards: dict[CardUuid, _Watched] = {}
         self._out_of_service: frozenset[str] = frozenset()
 
-    def observe(self, round_: ReadingRound, *, now_s: float) -> None:
+    def observe(self, round_: CardSamples, *, now_s: float) -> None:
         """Take notice of one round of readings."""
         for uuid, reading in round_.readings.items():
             self._read(self._cards.setdefault(uuid, _Watched()), reading, now_s)
@@ -61,7 +61,7 @@ class HealthWatch:
             ill[card] = "; ".join(filter(None, ("out of service by an operator", ill.get(card))))
         return ill
 
-    def _read(self, card: _Watched, reading: Reading, now_s: float) -> None:
+    def _read(self, card: _Watched, reading: CardSample, now_s: float) -> None:
         card.failures, card.trouble = 0, ""
         until_s = now_s + self._hold_s
         before = card.xids

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final, Protocol
 
-from deviceplugin.node.inventory import CardBoard
+from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, Regarding
@@ -36,7 +36,7 @@ class HealthEvents:
         self,
         *,
         node: str,
-        board: CardBoard,
+        board: InventoryTracker,
         pods: Callable[[], Iterable[PodInfo]],
         recorder: Recorder,
     ) -> None:

@@ -7,7 +7,13 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.cards.interface import CardFacts, Cards, CardsUnavailableError, DeviceNode, Survey
+from deviceplugin.cards.interface import (
+    CardHardware,
+    CardList,
+    Cards,
+    CardsUnavailableError,
+    DeviceNode,
+)
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from process.clock import Clock
@@ -28,10 +34,10 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stock:
+class Inventory:
     """The cards of the node at one moment, the administrator's headroom taken off."""
 
-    survey: Survey = field(default_factory=Survey)
+    survey: CardList = field(default_factory=CardList)
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -47,7 +53,7 @@ class Stock:
         return (*own, *self.survey.common_nodes)
 
 
-def slots(stock: Stock, *, count: int) -> tuple[Slot, ...]:
+def slots(stock: Inventory, *, count: int) -> tuple[Slot, ...]:
     """Give *count* slots, healthy while any card is.
 
     A slot carries no card, so one sick card cannot make "its" slots sick: gpu-mem and the
@@ -57,25 +63,25 @@ def slots(stock: Stock, *, count: int) -> tuple[Slot, ...]:
     return tuple(Slot(id=f"slot-{number:04d}", healthy=healthy) for number in range(count))
 
 
-def with_headroom(survey: Survey, *, headroom_mib: Mib) -> Survey:
+def with_headroom(survey: CardList, *, headroom_mib: Mib) -> CardList:
     """Reserve *headroom_mib* more of each card."""
     if not headroom_mib:
         return survey
     return replace(survey, cards=tuple(_reserve(it, headroom_mib) for it in survey.cards))
 
 
-def with_slots(survey: Survey, *, slots: int) -> Survey:
+def with_slots(survey: CardList, *, slots: int) -> CardList:
     """Say how many containers may hold each card."""
     cards = (replace(it, card=replace(it.card, slots=slots)) for it in survey.cards)
     return replace(survey, cards=tuple(cards))
 
 
-def _reserve(facts: CardFacts, headroom_mib: Mib) -> CardFacts:
+def _reserve(facts: CardHardware, headroom_mib: Mib) -> CardHardware:
     reserved_mib = Mib(facts.card.reserved_mib + headroom_mib)
     return replace(facts, card=replace(facts.card, reserved_mib=reserved_mib))
 
 
-def all_unhealthy(survey: Survey, *, reason: str) -> Survey:
+def all_unhealthy(survey: CardList, *, reason: str) -> CardList:
     """Say of every card that it cannot take new slices."""
     return replace(
         survey,
@@ -86,12 +92,12 @@ def all_unhealthy(survey: Survey, *, reason: str) -> Survey:
     )
 
 
-def with_ailments(survey: Survey, ailments: Mapping[CardUuid, str]) -> Survey:
+def with_health_reasons(survey: CardList, ailments: Mapping[CardUuid, str]) -> CardList:
     """Say of the cards that *ailments* names that they cannot take new slices, and why."""
     return replace(survey, cards=tuple(_ail(it, ailments.get(it.card.uuid)) for it in survey.cards))
 
 
-def _ail(facts: CardFacts, reason: str | None) -> CardFacts:
+def _ail(facts: CardHardware, reason: str | None) -> CardHardware:
     if not reason:
         return facts
     if facts.card.health is not Health.HEALTHY and facts.card.health_reason not in reason:
@@ -100,7 +106,7 @@ def _ail(facts: CardFacts, reason: str | None) -> CardFacts:
     return replace(facts, card=card)
 
 
-class CardBoard:
+class InventoryTracker:
     """What the node has now; readers wait here for a change.
 
     Args:
@@ -134,14 +140,14 @@ class CardBoard:
         self._ailments = ailments
         self._beat = beat
         self._on_survey = on_survey
-        self._stock = Stock()
+        self._stock = Inventory()
         self._most_cards = 0
         self._failures = 0
         self._problem: str | None = "the cards have not been looked at yet"
         self._changed = asyncio.Event()
 
     @property
-    def stock(self) -> Stock:
+    def stock(self) -> Inventory:
         return self._stock
 
     @property
@@ -161,7 +167,7 @@ class CardBoard:
         """
         return slots(self._stock, count=self._most_cards * self._slots_per_card)
 
-    async def changes(self) -> AsyncGenerator[Stock, None]:
+    async def changes(self) -> AsyncGenerator[Inventory, None]:
         """Yield the stock now, and again after each change, for ever."""
         while True:
             changed, stock = self._changed, self._stock
@@ -195,7 +201,7 @@ class CardBoard:
         shared = with_slots(
             with_headroom(survey, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
-        self._set(Stock(survey=with_ailments(shared, self._ailments())))
+        self._set(Inventory(survey=with_health_reasons(shared, self._ailments())))
         if answers_again:
             self.wake_readers()
 
@@ -205,12 +211,12 @@ class CardBoard:
             log.warning("cards_not_surveyed", reason=reason)
         self._problem = reason
         if self.lost:
-            self._set(Stock(survey=all_unhealthy(self._stock.survey, reason=reason)))
+            self._set(Inventory(survey=all_unhealthy(self._stock.survey, reason=reason)))
         if self._failures == _FAILURES_UNTIL_UNHEALTHY:
             # The stock may be the same, none seen as yet; what is to be said of it is not.
             self.wake_readers()
 
-    def _set(self, stock: Stock) -> None:
+    def _set(self, stock: Inventory) -> None:
         if stock == self._stock:
             return
         self._tell(stock)
@@ -218,7 +224,7 @@ class CardBoard:
         self._stock = stock
         self.wake_readers()
 
-    def _tell(self, stock: Stock) -> None:
+    def _tell(self, stock: Inventory) -> None:
         before, after = self._stock.by_uuid(), stock.by_uuid()
         for uuid in sorted(before.keys() - after.keys()):
             log.warning("card_vanished", card=uuid)

@@ -17,7 +17,7 @@ from deviceplugin.node.capacity import (
     unseen_state,
     wanted_state,
 )
-from deviceplugin.node.inventory import CardBoard
+from deviceplugin.node.inventory import InventoryTracker
 from fracgpu import names
 from fracgpu.cards.node_marks import NodeMarks
 from fracgpu.k8s.quantity import whole_amount
@@ -64,7 +64,7 @@ async def take_back(writer: NodeWriter, node: str, marks: NodeMarks) -> None:
         log.info("node_marks_removed", node=node, removed=list(marks.words))
 
 
-class NodeReport:
+class NodeStatusUpdater:
     """Compares the node with the cards at every change of either, and patches what differs.
 
     So it does not matter who took our capacity away: kubelet, another writer, or a node that was
@@ -85,7 +85,7 @@ class NodeReport:
         self,
         *,
         node: str,
-        board: CardBoard,
+        board: InventoryTracker,
         current: Callable[[], NodeState | None],
         writer: NodeWriter,
         clock: Clock,

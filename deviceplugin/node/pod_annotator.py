@@ -26,7 +26,7 @@ class PodWriter(Protocol):
     ) -> dict[str, Any]: ...
 
 
-class WiredNotes:
+class PodAnnotator:
     """Annotates pods in the background, so that no start waits for it; a failure is only logged."""
 
     def __init__(self, writer: PodWriter) -> None:

@@ -21,7 +21,7 @@ _PERIOD_S: Final = 10.0
 _MOST_AT_ONCE: Final = 50
 
 
-class PodCleaner(Protocol):
+class PodClient(Protocol):
     """The part of a kube client that lists pods and deletes one."""
 
     async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList: ...
@@ -39,7 +39,7 @@ class Recorder(Protocol):
     ) -> None: ...
 
 
-class RefusedPods:
+class RejectedPodCleaner:
     """Looks at a steady pace; never touches a bare pod, or one that has run.
 
     Args:
@@ -56,7 +56,7 @@ class RefusedPods:
         *,
         node: str,
         pods: Callable[[], Iterable[PodInfo]],
-        client: PodCleaner,
+        client: PodClient,
         recorder: Recorder,
         clock: Clock,
         period_s: float = _PERIOD_S,

@@ -12,15 +12,15 @@ import msgspec
 import yaml
 
 from deviceplugin.cards.interface import (
-    CardFacts,
+    CardHardware,
+    CardList,
+    CardMetrics,
     CardProcess,
     Cards,
+    CardSample,
+    CardSamples,
     CardsUnavailableError,
     DeviceNode,
-    Figures,
-    Reading,
-    ReadingRound,
-    Survey,
 )
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
@@ -93,22 +93,22 @@ class SimulatedCards(Cards):
         self._energy_mj: dict[str, float] = {}
         self._read_at_s: float | None = None
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> CardList:
         await asyncio.to_thread(self._load)
-        return Survey(
+        return CardList(
             cards=tuple(_facts(it) for it in sorted(self._wire.cards, key=lambda card: card.index)),
             driver=self._wire.driver,
             family=self._wire.family,
         )
 
-    async def read(self) -> ReadingRound:
+    async def read(self) -> CardSamples:
         await asyncio.to_thread(self._load)
         processes = await asyncio.to_thread(self.processes.read)
         now_s = self._clock.monotonic()
         elapsed_s = now_s - self._read_at_s if self._read_at_s is not None else 0.0
         self._read_at_s = now_s
         self._readings += 1
-        return ReadingRound(
+        return CardSamples(
             readings={
                 CardUuid(card.uuid): self._reading(card, processes, elapsed_s)
                 for card in self._wire.cards
@@ -141,7 +141,7 @@ class SimulatedCards(Cards):
 
     def _reading(
         self, card: _WireCard, processes: Sequence[SimulatedProcess], elapsed_s: float
-    ) -> Reading:
+    ) -> CardSample:
         here = [it for it in processes if card.uuid in it.cards]
         wanted = sum(it.busy_ratio for it in here)
         busy_percent = self._jittered(card.uuid, min(1.0, wanted) * _FULL_PERCENT)
@@ -151,7 +151,7 @@ class SimulatedCards(Cards):
         self._energy_mj[card.uuid] = energy_mj
         room_mib = card.mib - card.reserved_mib
         used_mib = min(room_mib, sum(it.used_mib for it in here))
-        figures = Figures(
+        figures = CardMetrics(
             gpu_percent=round(busy_percent),
             memory_copy_percent=round(busy_percent * 0.4),
             encoder_percent=0,
@@ -179,7 +179,7 @@ class SimulatedCards(Cards):
             ecc_uncorrected=0,
             **(_profile(load) if self._wire.family in _PROFILED else {}),
         )
-        return Reading(
+        return CardSample(
             figures=figures,
             processes=tuple(
                 CardProcess(
@@ -273,8 +273,8 @@ def write_cards_file(file: Path, document: Mapping[str, Any]) -> None:
     temporary.replace(file)
 
 
-def _facts(wire: _WireCard) -> CardFacts:
-    return CardFacts(
+def _facts(wire: _WireCard) -> CardHardware:
+    return CardHardware(
         card=Card(
             uuid=CardUuid(wire.uuid),
             index=wire.index,

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deviceplugin.cards.interface import (
-    CardFacts,
+    CardHardware,
+    CardList,
     Cards,
+    CardSample,
+    CardSamples,
     CardsUnavailableError,
     DeviceNode,
-    Reading,
-    ReadingRound,
-    Survey,
 )
 from deviceplugin.claims import SlotHolder
 from deviceplugin.container.injection import SpecStore
-from deviceplugin.node.inventory import CardBoard, Stock
+from deviceplugin.node.inventory import Inventory, InventoryTracker
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.state.allocation import Slice
@@ -45,49 +45,49 @@ def a_card(
     )
 
 
-def facts(card: Card) -> CardFacts:
+def facts(card: Card) -> CardHardware:
     """A card with a device file of its index."""
-    return CardFacts(
+    return CardHardware(
         card=card,
         pci_bus_id=f"00000000:0{card.index}:00.0",
         device_nodes=(DeviceNode(path=f"/dev/nvidia{card.index}"),),
     )
 
 
-def a_survey(*cards: Card, **fields: Any) -> Survey:
-    return Survey(cards=tuple(facts(card) for card in cards), **fields)
+def a_survey(*cards: Card, **fields: Any) -> CardList:
+    return CardList(cards=tuple(facts(card) for card in cards), **fields)
 
 
-def a_stock(*cards: Card, **fields: Any) -> Stock:
-    return Stock(survey=a_survey(*cards, **fields))
+def a_stock(*cards: Card, **fields: Any) -> Inventory:
+    return Inventory(survey=a_survey(*cards, **fields))
 
 
 class FakeCards(Cards):
     """Cards that say what a test tells them to; an error in place of an answer is raised."""
 
     def __init__(self, *cards: Card) -> None:
-        self.answer: Survey | CardsUnavailableError = a_survey(*cards)
-        self.readings: Mapping[CardUuid, Reading] | CardsUnavailableError = {}
+        self.answer: CardList | CardsUnavailableError = a_survey(*cards)
+        self.readings: Mapping[CardUuid, CardSample] | CardsUnavailableError = {}
         self.troubles: Mapping[CardUuid, str] = {}
         self.closed = False
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> CardList:
         if isinstance(self.answer, CardsUnavailableError):
             raise self.answer
         return self.answer
 
-    async def read(self) -> ReadingRound:
+    async def read(self) -> CardSamples:
         if isinstance(self.readings, CardsUnavailableError):
             raise self.readings
-        return ReadingRound(readings=self.readings, troubles=self.troubles)
+        return CardSamples(readings=self.readings, troubles=self.troubles)
 
     async def close(self) -> None:
         self.closed = True
 
 
-def a_board(cards: Cards, clock: Clock, **changes: Any) -> CardBoard:
+def a_board(cards: Cards, clock: Clock, **changes: Any) -> InventoryTracker:
     options = {"period_s": 10.0, "slots_per_card": 2, "headroom_mib": Mib(0), **changes}
-    return CardBoard(cards, clock, **options)
+    return InventoryTracker(cards, clock, **options)
 
 
 def a_container(name: str, *, mib: int, slots: int = 1, restart_policy: str = "") -> dict[str, Any]:

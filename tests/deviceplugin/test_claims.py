@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.claims import Claim, Doubt, NoClaim, NodePicture, SlotHolder, held_on, resolve
+from deviceplugin.claims import (
+    Claim,
+    NodeClaims,
+    Rejected,
+    RejectReason,
+    SlotHolder,
+    held_on,
+    resolve,
+)
 from fracgpu import names
 from fracgpu.cards.card import DEFAULT_SLOTS, Card
 from fracgpu.k8s.quantity import whole_amount
@@ -24,8 +32,8 @@ def ask(
     cards: tuple[Card, ...] = (a_card("GPU-a"), a_card("GPU-b", index=1)),
     token: str = "",
     owner_uid: str = "",
-) -> Claim | NoClaim:
-    picture = NodePicture(
+) -> Claim | Rejected:
+    picture = NodeClaims(
         node=NODE,
         cards={card.uuid: card for card in cards},
         pods={(it.record.namespace, it.record.name): it for it in pods},
@@ -35,8 +43,8 @@ def ask(
     return resolve(frozenset(ids.split(",")), holders, picture)
 
 
-def doubt(answer: Claim | NoClaim, wanted: Doubt, *mentions: str) -> None:
-    assert isinstance(answer, NoClaim), answer
+def doubt(answer: Claim | Rejected, wanted: RejectReason, *mentions: str) -> None:
+    assert isinstance(answer, Rejected), answer
     assert answer.doubt is wanted, answer
     for word in mentions:
         assert word in answer.text
@@ -86,7 +94,7 @@ def test_a_holder_that_has_ended_does_not_stand_in_the_way() -> None:
 
 
 def test_nobody_holds_them() -> None:
-    doubt(ask("s1", [], a_pod()), Doubt.NOBODY, "s1")
+    doubt(ask("s1", [], a_pod()), RejectReason.NOBODY, "s1")
 
 
 def test_only_ended_and_unknown_pods_hold_them() -> None:
@@ -94,27 +102,31 @@ def test_only_ended_and_unknown_pods_hold_them() -> None:
 
     answer = ask("s1", holders, a_pod("ended", phase="Failed"))
 
-    doubt(answer, Doubt.NOBODY, "ml/ended", "ml/unknown")
+    doubt(answer, RejectReason.NOBODY, "ml/ended", "ml/unknown")
 
 
 def test_two_live_pods_hold_them() -> None:
     answer = ask("s1", [a_holder("one"), a_holder("two")], a_pod("one"), a_pod("two"))
 
-    doubt(answer, Doubt.SEVERAL_PODS, "ml/one", "ml/two")
+    doubt(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two")
 
 
 def test_an_overlap_of_two_live_pods_is_a_doubt_even_with_other_sets() -> None:
     answer = ask("s1", [a_holder("one"), a_holder("two", ids="s1,s2")], a_pod("one"), a_pod("two"))
 
-    doubt(answer, Doubt.SEVERAL_PODS)
+    doubt(answer, RejectReason.SEVERAL_PODS)
 
 
 def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None:
-    doubt(ask("s1", [a_holder(ids="s1,s2")], a_pod()), Doubt.PARTLY_HELD, "s1,s2")
+    doubt(ask("s1", [a_holder(ids="s1,s2")], a_pod()), RejectReason.PARTLY_HELD, "s1,s2")
 
 
 def test_the_same_container_listed_twice_is_an_old_and_a_new_pod_of_one_name() -> None:
-    doubt(ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()), Doubt.LISTED_TWICE, "twice")
+    doubt(
+        ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()),
+        RejectReason.LISTED_TWICE,
+        "twice",
+    )
 
 
 def test_an_init_container_may_hold_what_the_app_container_holds() -> None:
@@ -147,7 +159,7 @@ def test_init_and_app_container_promised_different_cards_cannot_be_told_apart() 
         inits=[a_container("prepare", mib=1000)],
     )
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.AMBIGUOUS, "prepare", "train")
+    doubt(ask("s1", [a_holder()], pod), RejectReason.AMBIGUOUS, "prepare", "train")
 
 
 ASKED = "fracgpu-ask-1"
@@ -169,8 +181,8 @@ def test_an_init_container_that_is_not_listed_is_asked_for_even_if_only_one_coul
 ):
     answer = ask("s1", [], an_init_pod("one", "GPU-a"))
 
-    doubt(answer, Doubt.UNLISTED, "s1")
-    assert isinstance(answer, NoClaim)
+    doubt(answer, RejectReason.UNLISTED, "s1")
+    assert isinstance(answer, Rejected)
     assert answer.askable
 
 
@@ -198,23 +210,23 @@ def test_the_init_container_that_carries_the_token_is_the_one() -> None:
 def test_a_token_anywhere_else_answers_nothing(fields: dict[str, Any]) -> None:
     answer = ask("s1", [], an_init_pod("other", "GPU-a"), an_init_pod("one", "GPU-b", **fields))
 
-    doubt(answer, Doubt.UNLISTED)
+    doubt(answer, RejectReason.UNLISTED)
 
 
 def test_a_token_on_two_pods_answers_nothing() -> None:
     pods = [an_init_pod(name, "GPU-a", waiting={"prepare": ASKED}) for name in ("one", "two")]
 
-    doubt(ask("s1", [], *pods, token=ASKED), Doubt.UNLISTED)
+    doubt(ask("s1", [], *pods, token=ASKED), RejectReason.UNLISTED)
 
 
 def test_an_empty_token_is_carried_by_nobody() -> None:
     pod = an_init_pod("one", "GPU-a", waiting={"prepare": "whatever"})
 
-    doubt(ask("s1", [], pod, token=""), Doubt.UNLISTED)
+    doubt(ask("s1", [], pod, token=""), RejectReason.UNLISTED)
 
 
 def test_an_init_container_with_another_number_of_slots_is_not_waited_for() -> None:
-    doubt(ask("s1,s2", [], an_init_pod("one", "GPU-a")), Doubt.NOBODY)
+    doubt(ask("s1,s2", [], an_init_pod("one", "GPU-a")), RejectReason.NOBODY)
 
 
 @pytest.mark.parametrize(("container", "card"), [("prepare", "GPU-b"), ("train", "GPU-a")])
@@ -234,7 +246,12 @@ def test_the_token_tells_an_init_container_from_the_app_container_after_it(
 
 
 def test_ids_of_one_pod_are_not_taken_over_by_another_of_its_name() -> None:
-    doubt(ask("s1", [a_holder()], a_pod(uid="new"), owner_uid="old"), Doubt.OTHER_POD, "old", "new")
+    doubt(
+        ask("s1", [a_holder()], a_pod(uid="new"), owner_uid="old"),
+        RejectReason.OTHER_POD,
+        "old",
+        "new",
+    )
 
 
 def test_a_container_that_starts_again_has_its_own_pods_ids() -> None:
@@ -254,35 +271,35 @@ def test_a_sidecar_is_listed_and_so_known_by_its_own_ids() -> None:
 
 
 def test_a_pod_of_another_node_is_refused() -> None:
-    doubt(ask("s1", [a_holder()], a_pod(node="gpu-2")), Doubt.WRONG_NODE, "gpu-2", NODE)
+    doubt(ask("s1", [a_holder()], a_pod(node="gpu-2")), RejectReason.WRONG_NODE, "gpu-2", NODE)
 
 
 def test_a_pod_without_assignment_is_refused() -> None:
-    doubt(ask("s1", [a_holder()], a_pod(promised={})), Doubt.NOT_ASSIGNED, names.ASSIGNMENT)
+    doubt(ask("s1", [a_holder()], a_pod(promised={})), RejectReason.NOT_ASSIGNED, names.ASSIGNMENT)
 
 
 def test_an_assignment_for_another_container_is_none() -> None:
     pod = a_pod(promised={"eval": [("GPU-a", 1000)]})
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.NOT_ASSIGNED, "train")
+    doubt(ask("s1", [a_holder()], pod), RejectReason.NOT_ASSIGNED, "train")
 
 
 def test_an_assignment_that_cannot_be_read_is_refused() -> None:
     pod = a_pod(annotations={names.ASSIGNMENT: "{"})
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.UNREADABLE, names.ASSIGNMENT)
+    doubt(ask("s1", [a_holder()], pod), RejectReason.UNREADABLE, names.ASSIGNMENT)
 
 
 def test_more_cards_than_slots_are_refused() -> None:
     pod = a_pod(promised={"train": [("GPU-a", 500), ("GPU-b", 500)]})
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.WRONG_COUNT, "1 slots", "2 cards")
+    doubt(ask("s1", [a_holder()], pod), RejectReason.WRONG_COUNT, "1 slots", "2 cards")
 
 
 def test_a_promise_that_differs_from_the_limit_is_refused() -> None:
     pod = a_pod(promised={"train": [("GPU-a", 900)]})
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.WRONG_SIZE, "900 MiB", "1000")
+    doubt(ask("s1", [a_holder()], pod), RejectReason.WRONG_SIZE, "900 MiB", "1000")
 
 
 def test_a_limit_is_read_as_the_api_server_writes_it() -> None:
@@ -297,13 +314,15 @@ def test_a_limit_is_read_as_the_api_server_writes_it() -> None:
 def test_a_card_that_is_not_here_is_refused() -> None:
     pod = a_pod(promised={"train": [("GPU-x", 1000)]})
 
-    doubt(ask("s1", [a_holder()], pod), Doubt.NO_SUCH_CARD, "GPU-x", NODE)
+    doubt(ask("s1", [a_holder()], pod), RejectReason.NO_SUCH_CARD, "GPU-x", NODE)
 
 
 def test_an_unhealthy_card_is_refused_with_its_reason() -> None:
     sick = a_card("GPU-a", sick="fell off the bus")
 
-    doubt(ask("s1", [a_holder()], a_pod(), cards=(sick,)), Doubt.UNHEALTHY, "fell off the bus")
+    doubt(
+        ask("s1", [a_holder()], a_pod(), cards=(sick,)), RejectReason.UNHEALTHY, "fell off the bus"
+    )
 
 
 def test_a_card_promised_beyond_its_capacity_is_refused() -> None:
@@ -318,7 +337,7 @@ def test_a_card_promised_beyond_its_capacity_is_refused() -> None:
 
     answer = ask("s1", [a_holder()], a_pod(), *others)
 
-    doubt(answer, Doubt.OVER_CAPACITY, "9000 of 8000 MiB")
+    doubt(answer, RejectReason.OVER_CAPACITY, "9000 of 8000 MiB")
 
 
 def test_a_card_full_to_the_last_mib_is_not_too_full() -> None:
@@ -344,7 +363,7 @@ def test_a_cards_own_limit_of_containers_is_kept_at_prestart() -> None:
     assert isinstance(ask("s1", [a_holder()], a_pod(), *others[1:]), Claim)
     doubt(
         ask("s1", [a_holder()], a_pod(), *others),
-        Doubt.OVER_SLOTS,
+        RejectReason.OVER_SLOTS,
         "GPU-a",
         "together have 33 containers of 32",
     )
@@ -355,7 +374,9 @@ def test_a_pod_whose_assignment_cannot_be_read_takes_room_on_every_card_by_its_l
     unread = replace(unread, record=replace(unread.record, assignment=None, problem="no JSON"))
     ended = replace(unread, record=replace(unread.record, live=False))
 
-    doubt(ask("s1", [a_holder()], a_pod(), unread), Doubt.OVER_CAPACITY, "unread", "7001 more")
+    doubt(
+        ask("s1", [a_holder()], a_pod(), unread), RejectReason.OVER_CAPACITY, "unread", "7001 more"
+    )
     assert isinstance(ask("s1", [a_holder()], a_pod(), ended), Claim)
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.claims import SlotHolder
-from deviceplugin.cleanup import Farewell
+from deviceplugin.cleanup import NodeCleanup
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import HandedOut
+from deviceplugin.container.injection import AllocatedFolders
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from fracgpu import names
 from kube.client import PatchType
@@ -83,12 +83,12 @@ class Rig:
             self.links.write(CdiSpec(name=name))
         self.notes = root / "links" / ".handed-out"
         for ids in ("s1", "s2"):
-            HandedOut(self.notes).note(frozenset({ids}), by_links=True)
+            AllocatedFolders(self.notes).note(frozenset({ids}), by_links=True)
         (root / "cdi" / "nvidia.json").write_text("{}")
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
             (self.mps / folder / "pipe").mkdir(parents=True)
-        self.farewell = Farewell(
+        self.farewell = NodeCleanup(
             node=NODE,
             client=node,
             recorder=node,
@@ -96,7 +96,7 @@ class Rig:
             pod_resources=FakeKubelet(silent=silent_kubelet),
             specs=self.specs,
             links=self.links,
-            handed_out=HandedOut(self.notes),
+            handed_out=AllocatedFolders(self.notes),
             folders=(self.mps, root / "none"),
         )
 

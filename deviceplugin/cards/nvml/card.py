@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.cards.interface import CardFacts, DeviceNode, LeftOut, Reading
+from deviceplugin.cards.interface import CardHardware, CardSample, DeviceNode, SkippedCard
 from deviceplugin.cards.nvml.calls import NvmlCalls
-from deviceplugin.cards.nvml.figures import NvmlFigures
+from deviceplugin.cards.nvml.figures import NvmlMetrics
 from deviceplugin.cards.nvml.gpm import NvmlGpm
 from deviceplugin.cards.nvml.processes import NvmlProcesses
 from deviceplugin.cards.nvml.reserve import LearntReserve, Memory
@@ -23,7 +23,7 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 class FoundCard:
     """A card that answers, and the library's handle of it."""
 
-    facts: CardFacts
+    facts: CardHardware
     handle: Any
 
 
@@ -52,7 +52,7 @@ class NvmlCard:
         self._sys_root = sys_root
         self._calls = NvmlCalls(library, timeout_s=timeout_s, name=f"nvml-{index}")
         self._profiling = NvmlGpm(self._calls, clock)
-        self._figures = NvmlFigures(self._calls, self._profiling)
+        self._figures = NvmlMetrics(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)
         self._reserve = LearntReserve()
         self._families = _words(library, "NVML_DEVICE_ARCH_")
@@ -64,7 +64,7 @@ class NvmlCard:
         self._calls.forget()
         self._reserve.forget()
 
-    async def look(self, known: CardFacts | None) -> FoundCard | LeftOut:
+    async def look(self, known: CardHardware | None) -> FoundCard | SkippedCard:
         """Look what the card is; what cannot be told this time stays as it is in *known*.
 
         Raises:
@@ -76,14 +76,14 @@ class NvmlCard:
         uuid = CardUuid(_text(await call(nvml.nvmlDeviceGetUUID, handle)))
         known = known if known is not None and known.card.uuid == uuid else None
         if reason := await self._not_shareable(uuid, handle, known=known is not None):
-            return LeftOut(uuid=uuid, reason=reason)
+            return SkippedCard(uuid=uuid, reason=reason)
         memory = await self._memory(uuid, handle)
         if memory is None or not memory.total:
-            return LeftOut(uuid=uuid, reason="it reports no memory of its own")
+            return SkippedCard(uuid=uuid, reason="it reports no memory of its own")
         facts = known or await self._built_in(uuid, handle)
         return FoundCard(facts=await self._measured(facts, handle, memory), handle=handle)
 
-    async def read(self, uuid: CardUuid) -> Reading:
+    async def read(self, uuid: CardUuid) -> CardSample:
         """Measure the card that was found with *uuid*.
 
         Raises:
@@ -94,7 +94,7 @@ class NvmlCard:
         total_bytes = memory.total if memory is not None else None
         figures = await self._figures.read(uuid, handle, memory=memory)
         processes = await self._processes.read(uuid, handle, total_bytes=total_bytes)
-        return Reading(
+        return CardSample(
             figures=figures, processes=processes or (), processes_known=processes is not None
         )
 
@@ -133,16 +133,16 @@ class NvmlCard:
             return "it does not say whether MIG is on"
         return "MIG is on: its instances are not shared by us" if mig and mig[0] else ""
 
-    async def _built_in(self, uuid: CardUuid, handle: Any) -> CardFacts:
+    async def _built_in(self, uuid: CardUuid, handle: Any) -> CardHardware:
         nvml, call = self._nvml, self._calls.call
         minor = await call(nvml.nvmlDeviceGetMinorNumber, handle)
         name = _text(await call(nvml.nvmlDeviceGetName, handle))
-        return CardFacts(
+        return CardHardware(
             card=Card(uuid=uuid, index=self._index, model=name, total_mib=Mib(0)),
             device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
         )
 
-    async def _measured(self, facts: CardFacts, handle: Any, memory: Memory) -> CardFacts:
+    async def _measured(self, facts: CardHardware, handle: Any, memory: Memory) -> CardHardware:
         nvml, uuid = self._nvml, facts.card.uuid
         rows = await self._figures.remapped_rows(uuid, handle)
         if rows is not None:

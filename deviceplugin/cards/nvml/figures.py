@@ -1,10 +1,10 @@
-"""What one real card measures, in the units of :class:`~deviceplugin.cards.interface.Figures`."""
+"""What one real card measures, in units of :class:`~deviceplugin.cards.interface.CardMetrics`."""
 
 import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from deviceplugin.cards.interface import Figures
+from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.cards.nvml import gpm
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.gpm import NvmlGpm
@@ -38,7 +38,7 @@ _PCIE: Final[tuple[tuple[str, int, str], ...]] = (
 )
 
 
-class NvmlFigures:
+class NvmlMetrics:
     """Asks one card after the other; a figure that a card lacks is None, never 0."""
 
     def __init__(self, calls: NvmlCalls, profiling: NvmlGpm) -> None:
@@ -66,7 +66,7 @@ class NvmlFigures:
             card, "remapped_rows", self._nvml.nvmlDeviceGetRemappedRows, handle
         )
 
-    async def read(self, card: str, handle: Any, *, memory: Memory | None) -> Figures:
+    async def read(self, card: str, handle: Any, *, memory: Memory | None) -> CardMetrics:
         """Measure *card*; *memory* was read before.
 
         Raises:
@@ -83,7 +83,7 @@ class NvmlFigures:
         found |= await self._use(card, handle)
         found |= await self._errors(card, handle)
         found |= await self._profile(card, handle)
-        return Figures(**found)
+        return CardMetrics(**found)
 
     async def _use(self, card: str, handle: Any) -> Mapping[str, float | None]:
         nvml, figure = self._nvml, self._calls.figure

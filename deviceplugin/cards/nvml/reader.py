@@ -11,14 +11,14 @@ import structlog
 
 from deviceplugin.cards.call_thread import StuckError
 from deviceplugin.cards.interface import (
-    CardFacts,
+    CardHardware,
+    CardList,
     Cards,
+    CardSample,
+    CardSamples,
     CardsUnavailableError,
     DeviceNode,
-    LeftOut,
-    Reading,
-    ReadingRound,
-    Survey,
+    SkippedCard,
 )
 from deviceplugin.cards.nvml.calls import NvmlCalls, driver_is_lost, library_is_outdated
 from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
@@ -81,21 +81,21 @@ class NvmlReader(Cards):
         self._outdated_since_s: float | None = None
         self._hangs_since_s: float | None = None
         self._cards: dict[int, NvmlCard] = {}
-        self._facts: dict[int, CardFacts] = {}
+        self._facts: dict[int, CardHardware] = {}
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> CardList:
         await self._open()
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
         answers = await self._of_each({it: self._look(it) for it in range(count)})
         reached = {it.facts.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)}
-        cards: dict[int, CardFacts] = {}
-        left_out: list[LeftOut] = []
+        cards: dict[int, CardHardware] = {}
+        left_out: list[SkippedCard] = []
         for index, answer in answers.items():
             match answer:
                 case FoundCard():
                     cards[index] = answer.facts
-                case LeftOut():
+                case SkippedCard():
                     left_out.append(answer)
                 case Exception():
                     self._note_unreached(index, answer, reached, cards, left_out)
@@ -103,7 +103,7 @@ class NvmlReader(Cards):
         await self._watch_xids(reached)
         self._facts = cards
         families = {it.family for it in cards.values()}
-        return Survey(
+        return CardList(
             cards=tuple(cards.values()),
             common_nodes=self._common_nodes(),
             driver=driver,
@@ -111,12 +111,12 @@ class NvmlReader(Cards):
             left_out=tuple(left_out),
         )
 
-    async def read(self) -> ReadingRound:
+    async def read(self) -> CardSamples:
         await self._open()
         answers = await self._of_each(
             {it: self._read(it, facts.card.uuid) for it, facts in self._facts.items()}
         )
-        readings: dict[CardUuid, Reading] = {}
+        readings: dict[CardUuid, CardSample] = {}
         errors: dict[CardUuid, Exception] = {}
         for index, answer in answers.items():
             uuid = self._facts[index].card.uuid
@@ -129,7 +129,7 @@ class NvmlReader(Cards):
         if troubles and not readings and not hangs:
             # A driver that is gone often says so of each card and never of itself.
             await self._lost(f"no card can be read: {'; '.join(sorted(set(troubles.values())))}")
-        return ReadingRound(readings=readings, troubles=troubles)
+        return CardSamples(readings=readings, troubles=troubles)
 
     async def close(self) -> None:
         if self._ready:
@@ -167,7 +167,7 @@ class NvmlReader(Cards):
         except (StuckError, self._nvml.NVMLError) as error:
             return error
 
-    def _look(self, index: int) -> Callable[[], Awaitable[FoundCard | LeftOut]]:
+    def _look(self, index: int) -> Callable[[], Awaitable[FoundCard | SkippedCard]]:
         if index not in self._cards:
             self._cards[index] = NvmlCard(
                 self._nvml,
@@ -179,10 +179,10 @@ class NvmlReader(Cards):
         card = self._cards[index]
         return lambda: card.look(self._facts.get(index))
 
-    def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[Reading]]:
+    def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[CardSample]]:
         card = self._cards[index]
 
-        async def read() -> Reading:
+        async def read() -> CardSample:
             reading = await card.read(uuid)
             figures = replace(reading.figures, xid=self._xids.last(uuid))
             return replace(reading, figures=figures, xids=self._xids.counts(uuid))
@@ -194,8 +194,8 @@ class NvmlReader(Cards):
         index: int,
         error: Exception,
         reached: Mapping[CardUuid, FoundCard],
-        cards: dict[int, CardFacts],
-        left_out: list[LeftOut],
+        cards: dict[int, CardHardware],
+        left_out: list[SkippedCard],
     ) -> None:
         """Put down a card that does not answer: unhealthy if it is known, else left out."""
         known = self._facts.get(index)
@@ -207,11 +207,11 @@ class NvmlReader(Cards):
             )
             cards[index] = replace(known, card=card)
             return
-        left_out.append(LeftOut(uuid=f"card {index}", reason=f"it does not answer: {error}"))
+        left_out.append(SkippedCard(uuid=f"card {index}", reason=f"it does not answer: {error}"))
 
     async def _linked(
-        self, cards: Mapping[int, CardFacts], reached: Mapping[CardUuid, FoundCard]
-    ) -> Mapping[int, CardFacts]:
+        self, cards: Mapping[int, CardHardware], reached: Mapping[CardUuid, FoundCard]
+    ) -> Mapping[int, CardHardware]:
         """Add the distances to the cards that can be asked; the others keep what they had."""
         places = {
             uuid: Place(handle=it.handle, bus_id=it.facts.pci_bus_id)

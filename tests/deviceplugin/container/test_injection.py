@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.container.cri import RuntimeUnknownError
 from deviceplugin.container.device_links import LinkFolder
-from deviceplugin.container.injection import HandedOut, Injection, InjectionError
+from deviceplugin.container.injection import AllocatedFolders, Injection, InjectionError
 
 S1, S2, BOTH = frozenset({"s1"}), frozenset({"s2"}), frozenset({"s1", "s2"})
 
@@ -28,7 +28,7 @@ class Rig:
 
     def __init__(self, root: Path, runtime: FakeRuntime) -> None:
         self.specs, self.links = CdiFolder(root / "cdi"), LinkFolder(root / "links")
-        handed_out = HandedOut(root / "links" / ".handed-out")
+        handed_out = AllocatedFolders(root / "links" / ".handed-out")
         self.injection = Injection(self.specs, self.links, handed_out, runtime)
 
     async def places(self, slot_ids: frozenset[str]) -> list[object]:
@@ -104,7 +104,7 @@ async def test_without_an_answer_of_the_runtime_no_container_starts(tmp_path: Pa
 
 def test_at_the_end_only_notes_of_sets_in_use_stay_and_an_empty_folder_goes(tmp_path: Path) -> None:
     folder = tmp_path / ".handed-out"
-    handed_out = HandedOut(folder)
+    handed_out = AllocatedFolders(folder)
     for ids in ("s1", "s2"):
         handed_out.note(frozenset({ids}), by_links=True)
     used = device_name({"s1"})
@@ -113,6 +113,6 @@ def test_at_the_end_only_notes_of_sets_in_use_stay_and_an_empty_folder_goes(tmp_
     assert [it.name for it in folder.iterdir()] == [used]
     assert used in handed_out
 
-    HandedOut(folder).end(held=())
+    AllocatedFolders(folder).end(held=())
     assert not folder.exists()
-    HandedOut(folder).end(held=())
+    AllocatedFolders(folder).end(held=())

@@ -8,8 +8,14 @@ import pytest
 
 from deviceplugin.claims import Claim
 from deviceplugin.container.mps import Folders
-from deviceplugin.container.nvidia_cdi import VendorSpecs
-from deviceplugin.container.spec_builder import Enforcer, Mps, MpsError, OutfitError, Outfitter
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import (
+    ContainerSpecBuilder,
+    Enforcer,
+    Mps,
+    MpsError,
+    SpecBuildError,
+)
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
@@ -43,7 +49,7 @@ class FakeMps(Mps):
 
 
 async def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
-    outfitter = Outfitter(VendorSpecs([vendor] if vendor else []), **options)
+    outfitter = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
     document = (await outfitter.outfit("n", claim, STOCK)).document()
     (device,) = document["devices"]
     found: dict[str, Any] = device["containerEdits"]
@@ -137,7 +143,7 @@ async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
 async def test_a_stale_spec_of_the_driver_is_a_refusal_with_its_remedy(tmp_path: Path) -> None:
     stale = [{"name": "GPU-a", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia5"}]}}]
 
-    with pytest.raises(OutfitError, match="nvidia-ctk cdi generate"):
+    with pytest.raises(SpecBuildError, match="nvidia-ctk cdi generate"):
         await edits(a_claim(), vendor=a_vendor_spec(tmp_path, devices=stale))
 
 
@@ -167,12 +173,12 @@ async def test_several_cards_have_no_mps_and_a_container_that_asked_for_it_does_
 
     assert not [key for key in env_of(found) if "MPS" in key]
     assert mps.asked == []
-    with pytest.raises(OutfitError, match="one card only"):
+    with pytest.raises(SpecBuildError, match="one card only"):
         await edits(a_claim(0, 1, isolation="mps"), mps=mps)
 
 
 async def test_mps_that_was_asked_for_and_is_off_or_down_is_a_refusal() -> None:
-    with pytest.raises(OutfitError, match="off on this node"):
+    with pytest.raises(SpecBuildError, match="off on this node"):
         await edits(a_claim(isolation="mps"))
-    with pytest.raises(OutfitError, match="is not up"):
+    with pytest.raises(SpecBuildError, match="is not up"):
         await edits(a_claim(), mps=FakeMps(down=frozenset({"GPU-a"})))

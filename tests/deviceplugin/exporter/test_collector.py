@@ -7,17 +7,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
+from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
 from deviceplugin.exporter.attribution import Owner
 from deviceplugin.exporter.collector import AgeCollector, CardCollector
-from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import NODE, a_card, a_pod, a_stock
 
 TAKEN_AT_S = 1_700_000_000.0
-FULL = Figures(
+FULL = CardMetrics(
     gpu_percent=40,
     memory_copy_percent=10,
     encoder_percent=0,
@@ -60,27 +60,27 @@ CLASSIC = {
 }
 
 
-def a_picture(figures: Figures = FULL, *, processes_known: bool = True) -> UsagePicture:
+def a_picture(figures: CardMetrics = FULL, *, processes_known: bool = True) -> UsageSnapshot:
     """One card with a busy pod, an idle pod and a stranger on it."""
     processes = (
         CardProcess(pid=1, used_mib=Mib(200), sm_percent=30),
         CardProcess(pid=2, used_mib=Mib(100), sm_percent=10),
     )
-    reading = Reading(
+    reading = CardSample(
         figures=figures,
         processes=processes if processes_known else (),
         processes_known=processes_known,
     )
-    return picture_usage(
+    return build_usage_snapshot(
         taken_at_s=TAKEN_AT_S,
         stock=a_stock(a_card("GPU-a"), driver="580.65.06"),
-        readings=ReadingRound(readings={CardUuid("GPU-a"): reading}),
+        readings=CardSamples(readings={CardUuid("GPU-a"): reading}),
         owners={1: Owner(pod_uid="uid-busy")},
         pods=[a_pod("busy"), a_pod("idle")],
     )
 
 
-def exposition(picture: UsagePicture | None, *, age_s: float = 1.0) -> str:
+def exposition(picture: UsageSnapshot | None, *, age_s: float = 1.0) -> str:
     registry = CollectorRegistry()
     registry.register(
         CardCollector(
@@ -193,7 +193,7 @@ def test_our_own_series_name_the_pod_beyond_doubt() -> None:
 
 
 def test_a_figure_the_card_does_not_have_is_left_out_not_zero() -> None:
-    text = exposition(a_picture(Figures(gpu_percent=40)))
+    text = exposition(a_picture(CardMetrics(gpu_percent=40)))
 
     assert samples(text, "DCGM_FI_DEV_GPU_UTIL")
     assert "DCGM_FI_DEV_POWER_USAGE" not in text

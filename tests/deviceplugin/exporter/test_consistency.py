@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, Reading, Readings
+from deviceplugin.cards.interface import CardProcess, CardSample, SamplesByCard
 from deviceplugin.claims import SlotHolder
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
 from deviceplugin.exporter.attribution import Attribution, Owner
-from deviceplugin.exporter.consistency import Audit, Disagreement, Evidence, Finding, compare
-from deviceplugin.exporter.visible_devices import SeenDevices
+from deviceplugin.exporter.consistency import (
+    ConsistencyCheck,
+    Disagreement,
+    Evidence,
+    Finding,
+    compare,
+)
+from deviceplugin.exporter.visible_devices import VisibleDevices
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
@@ -35,7 +41,7 @@ def evidence(
 ) -> Evidence:
     """By default everybody agrees; *processes* is card → pid."""
     readings = {
-        CardUuid(card): Reading(processes=(CardProcess(pid=pid),))
+        CardUuid(card): CardSample(processes=(CardProcess(pid=pid),))
         for card, pid in (processes or {}).items()
     }
     here = pods or (running(),)
@@ -166,12 +172,12 @@ class FakeKubelet(PodResources):
 async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path: Path) -> None:
     kubelet, metrics, folder = FakeKubelet(), FakeMetrics(), CdiFolder(tmp_path)
     pod = running()
-    audit = Audit(
+    audit = ConsistencyCheck(
         pods=lambda: {("ml", "train-0"): pod},
         pod_resources=kubelet,
         specs=folder,
         attribution=Attribution(tmp_path),
-        seen=SeenDevices(tmp_path),
+        seen=VisibleDevices(tmp_path),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,
@@ -191,13 +197,13 @@ async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
 ) -> None:
     kubelet, metrics = FakeKubelet(), FakeMetrics()
     kubelet.answer = PodResourcesError("gone")
-    readings: Readings = {}
-    audit = Audit(
+    readings: SamplesByCard = {}
+    audit = ConsistencyCheck(
         pods=lambda: {("ml", "train-0"): running()},
         pod_resources=kubelet,
         specs=CdiFolder(tmp_path),
         attribution=Attribution(tmp_path),
-        seen=SeenDevices(tmp_path),
+        seen=VisibleDevices(tmp_path),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,

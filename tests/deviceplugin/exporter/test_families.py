@@ -11,10 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.cards.interface import Figures
+from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.cards.xid import xid_meaning
 from deviceplugin.exporter.collector import CardCollector
-from deviceplugin.exporter.families import DIALECTS, FAMILIES, Dialect, host_label
+from deviceplugin.exporter.families import DIALECTS, FAMILIES, DcgmNaming, host_label
 from deviceplugin.metrics import DevicePluginMetrics
 from tests.deviceplugin.builders import NODE
 from tests.deviceplugin.exporter.test_collector import TAKEN_AT_S, a_picture
@@ -115,10 +115,10 @@ XIDS_TOTAL = "DCGM_EXP_XID_ERRORS_TOTAL"
 # Read for the card's health alone; NVIDIA's default set has no such family.
 NOT_EXPORTED = {"row_remap_pending", "ecc_corrected", "ecc_uncorrected"}
 
-EVERYTHING = Figures(**{row.figure: row.value for row in TABLE})
+EVERYTHING = CardMetrics(**{row.figure: row.value for row in TABLE})
 
 
-def exposition(dialect: Dialect, figures: Figures = EVERYTHING) -> str:
+def exposition(dialect: DcgmNaming, figures: CardMetrics = EVERYTHING) -> str:
     picture = a_picture(figures)
     (use,) = picture.cards
     assert use.reading is not None
@@ -150,7 +150,7 @@ class Written:
         return value
 
 
-def written(dialect: Dialect) -> dict[str, Written]:
+def written(dialect: DcgmNaming) -> dict[str, Written]:
     """Read the families of NVIDIA's back as the text has them."""
     text = exposition(dialect)
     kinds = dict(re.findall(r"^# TYPE (DCGM_\S+) (\S+)$", text, re.MULTILINE))
@@ -168,17 +168,17 @@ def written(dialect: Dialect) -> dict[str, Written]:
     }
 
 
-def expected(dialect: Dialect) -> Iterator[tuple[str, str, str, float]]:
+def expected(dialect: DcgmNaming) -> Iterator[tuple[str, str, str, float]]:
     """Give name, type, unit and value of each family of the table."""
     for row in TABLE:
-        if dialect is Dialect.DCGM_4_9:
+        if dialect is DcgmNaming.DCGM_4_9:
             yield row.newer, row.kind, row.newer_unit, row.newer_value
         else:
             yield row.classic, row.kind, row.classic_unit, row.value
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
-def test_every_family_of_the_table_is_written_and_no_other(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", list(DcgmNaming))
+def test_every_family_of_the_table_is_written_and_no_other(dialect: DcgmNaming) -> None:
     found = written(dialect)
 
     assert set(found) == {name for name, *_ in expected(dialect)} | {XIDS_TOTAL}
@@ -192,21 +192,21 @@ def test_every_family_of_the_table_is_written_and_no_other(dialect: Dialect) -> 
 
 
 def test_every_figure_of_a_card_is_in_the_table_or_known_to_stay_inside() -> None:
-    assert {row.figure for row in TABLE} | NOT_EXPORTED == {it.name for it in fields(Figures)}
+    assert {row.figure for row in TABLE} | NOT_EXPORTED == {it.name for it in fields(CardMetrics)}
     assert len(FAMILIES) == len(TABLE) - 1  # XID errors have labels of their own
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.figure)
 def test_a_figure_that_a_card_lacks_takes_its_family_away(row: Row) -> None:
-    text = exposition(Dialect.CLASSIC, replace(EVERYTHING, **{row.figure: None}))
+    text = exposition(DcgmNaming.CLASSIC, replace(EVERYTHING, **{row.figure: None}))
 
     assert f"{row.classic}{{" not in text
     assert f"# TYPE {row.classic} " not in text
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
-def test_pods_have_lines_in_two_families_and_every_line_names_the_card(dialect: Dialect) -> None:
-    newer = dialect is Dialect.DCGM_4_9
+@pytest.mark.parametrize("dialect", list(DcgmNaming))
+def test_pods_have_lines_in_two_families_and_every_line_names_the_card(dialect: DcgmNaming) -> None:
+    newer = dialect is DcgmNaming.DCGM_4_9
     busy, memory = (
         ("DCGM_FI_DEV_GPU_UTIL_RATIO", "DCGM_FI_DEV_FB_USED_BYTES")
         if newer
@@ -234,17 +234,17 @@ def test_pods_have_lines_in_two_families_and_every_line_names_the_card(dialect: 
 @pytest.mark.parametrize(
     ("dialect", "host"),
     [
-        (Dialect.CLASSIC, "Hostname"),
-        (Dialect.CLASSIC_4_8_3, "hostname"),
-        (Dialect.DCGM_4_9, "hostname"),
+        (DcgmNaming.CLASSIC, "Hostname"),
+        (DcgmNaming.CLASSIC_4_8_3, "hostname"),
+        (DcgmNaming.DCGM_4_9, "hostname"),
     ],
 )
-def test_the_host_label_is_small_from_4_8_3_on(dialect: Dialect, host: str) -> None:
+def test_the_host_label_is_small_from_4_8_3_on(dialect: DcgmNaming, host: str) -> None:
     assert host_label(dialect) == host
 
 
 def test_the_last_xid_error_is_explained_and_each_code_is_counted() -> None:
-    found = written(Dialect.CLASSIC)
+    found = written(DcgmNaming.CLASSIC)
 
     ((labels, value),) = found["DCGM_FI_DEV_XID_ERRORS"].samples
     assert (value, labels["err_code"], labels["err_msg"]) == (79, "79", xid_meaning(79))
@@ -263,9 +263,9 @@ LINT = {
 }
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(DcgmNaming))
 def test_promtool_has_nothing_against_our_names_and_three_things_against_theirs(
-    dialect: Dialect,
+    dialect: DcgmNaming,
 ) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
+from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
 from deviceplugin.exporter.attribution import Owner
-from deviceplugin.exporter.load import Load, SlowLoad, foreign_mib
-from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.exporter.load import Load, LoadAverage, foreign_mib
+from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 from tests.deviceplugin.builders import a_card, a_pod, a_stock
@@ -27,28 +27,28 @@ def a_picture(
     processes: Sequence[tuple[int, int | None]] = (),
     known: bool = True,
     read: bool = True,
-) -> UsagePicture:
+) -> UsageSnapshot:
     """One card with one pod; *processes* are (pid, MiB), those but ``OURS`` of strangers."""
-    reading = Reading(
-        figures=Figures(gpu_percent=percent, used_mib=used_mib),
+    reading = CardSample(
+        figures=CardMetrics(gpu_percent=percent, used_mib=used_mib),
         processes=tuple(
             CardProcess(pid=pid, used_mib=None if mib is None else Mib(mib))
             for pid, mib in processes
         ),
         processes_known=known,
     )
-    return picture_usage(
+    return build_usage_snapshot(
         taken_at_s=0.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=ReadingRound(readings={A: reading} if read else {}),
+        readings=CardSamples(readings={A: reading} if read else {}),
         owners={OURS: Owner(pod_uid="uid-one")},
         pods=[a_pod("one")],
     )
 
 
-def a_load(**changes: float) -> SlowLoad:
+def a_load(**changes: float) -> LoadAverage:
     options = {"average_s": 300.0, "gap_s": 60.0, "stale_s": 15.0, **changes}
-    return SlowLoad(headroom_mib=int(options.pop("headroom_mib", 0)), **options)
+    return LoadAverage(headroom_mib=int(options.pop("headroom_mib", 0)), **options)
 
 
 class Watching:
@@ -59,7 +59,7 @@ class Watching:
         self.now_s = 1000.0
         self.told: list[tuple[float, Load]] = []
 
-    def show(self, picture: UsagePicture, *, for_s: float) -> None:
+    def show(self, picture: UsageSnapshot, *, for_s: float) -> None:
         for _ in range(int(for_s / PERIOD_S)):
             self.load.observe(picture, now_s=self.now_s)
             said = self.load.say(now_s=self.now_s)

@@ -8,12 +8,12 @@ from itertools import pairwise
 import pytest
 from prometheus_client import CollectorRegistry
 
-from deviceplugin.cards.interface import Figures, LeftOut, Reading, ReadingRound
-from deviceplugin.exporter.load import SlowLoad
-from deviceplugin.exporter.load_annotator import LoadReport
-from deviceplugin.exporter.usage import UsagePicture, picture_usage
+from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples, SkippedCard
+from deviceplugin.exporter.load import LoadAverage
+from deviceplugin.exporter.load_annotator import LoadAnnotator
+from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from deviceplugin.metrics import DevicePluginMetrics
-from deviceplugin.node.inventory import Stock
+from deviceplugin.node.inventory import Inventory
 from fracgpu import names
 from fracgpu.cards.annotations import read_foreign, read_heat, read_load_time, write_foreign
 from fracgpu.cards.card import CardUuid
@@ -32,11 +32,11 @@ class World:
         self.clock, self.node = VirtualClock(), FakeNode()
         assert self.node.state is not None
         self.node.state = replace(self.node.state, annotations=known or {})
-        self.readings = {A: Reading(figures=Figures(gpu_percent=50, used_mib=2000))}
+        self.readings = {A: CardSample(figures=CardMetrics(gpu_percent=50, used_mib=2000))}
         self.unread = False  # a second card is there and cannot be read
         self.left_out = False  # a second card does not even say which it is
-        load = SlowLoad(average_s=300, gap_s=60, stale_s=15, headroom_mib=0)
-        self.report = LoadReport(
+        load = LoadAverage(average_s=300, gap_s=60, stale_s=15, headroom_mib=0)
+        self.report = LoadAnnotator(
             node=NODE,
             load=load,
             picture=self.picture,
@@ -47,18 +47,18 @@ class World:
             metrics=DevicePluginMetrics(CollectorRegistry()),
         )
 
-    def picture(self) -> UsagePicture:
+    def picture(self) -> UsageSnapshot:
         here = [a_card("GPU-a")]
         if self.unread or B in self.readings:
             here.append(a_card("GPU-b"))
         survey = replace(
             a_stock(*here).survey,
-            left_out=(LeftOut(uuid="card 1", reason="hangs"),) if self.left_out else (),
+            left_out=(SkippedCard(uuid="card 1", reason="hangs"),) if self.left_out else (),
         )
-        return picture_usage(
+        return build_usage_snapshot(
             taken_at_s=0,
-            stock=Stock(survey=survey),
-            readings=ReadingRound(readings=self.readings),
+            stock=Inventory(survey=survey),
+            readings=CardSamples(readings=self.readings),
             owners={},
             pods=[],
         )
@@ -112,7 +112,7 @@ async def test_after_a_restart_a_card_that_cannot_be_read_keeps_its_foreign_memo
     assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048, B: 4096}
 
     world.unread = world.left_out = False
-    world.readings[B] = Reading(figures=Figures(gpu_percent=0, used_mib=0))
+    world.readings[B] = CardSample(figures=CardMetrics(gpu_percent=0, used_mib=0))
     await world.rounds(15)
     assert read_foreign(world.notes[names.NODE_FOREIGN]) == {A: 2048}
 

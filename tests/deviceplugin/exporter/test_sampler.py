@@ -6,14 +6,14 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from deviceplugin.cards.interface import (
+    CardMetrics,
     CardProcess,
+    CardSample,
+    CardSamples,
     CardsUnavailableError,
-    Figures,
-    Reading,
-    ReadingRound,
 )
 from deviceplugin.exporter.attribution import Attribution
-from deviceplugin.exporter.sampler import Exporter
+from deviceplugin.exporter.sampler import Sampler
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
@@ -29,12 +29,12 @@ async def an_exporter(
     clock: VirtualClock,
     proc: Path,
     *,
-    on_round: Callable[[ReadingRound], None] = lambda _: None,
-) -> tuple[Exporter, CollectorRegistry]:
+    on_round: Callable[[CardSamples], None] = lambda _: None,
+) -> tuple[Sampler, CollectorRegistry]:
     registry = CollectorRegistry()
     board = a_board(cards, clock)
     await board.survey()
-    exporter = Exporter(
+    exporter = Sampler(
         cards=cards,
         board=board,
         attribution=Attribution(proc),
@@ -51,7 +51,7 @@ async def test_a_picture_joins_readings_processes_and_pods(tmp_path: Path) -> No
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
     a_process(tmp_path, 7, cgroup=f"0::/kubepods/pod{UID}/{'c' * 64}\n", starttime=1)
     process = CardProcess(pid=7, used_mib=Mib(64), sm_percent=20)
-    cards.readings = {A: Reading(figures=Figures(gpu_percent=20), processes=(process,))}
+    cards.readings = {A: CardSample(figures=CardMetrics(gpu_percent=20), processes=(process,))}
     exporter, registry = await an_exporter(cards, clock, tmp_path)
 
     await exporter.collect()
@@ -66,7 +66,7 @@ async def test_a_picture_joins_readings_processes_and_pods(tmp_path: Path) -> No
 
 async def test_a_failed_reading_leaves_the_last_picture_to_grow_old(tmp_path: Path) -> None:
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
-    cards.readings = {A: Reading()}
+    cards.readings = {A: CardSample()}
     exporter, registry = await an_exporter(cards, clock, tmp_path)
     await exporter.collect()
     before = exporter.picture()
@@ -81,7 +81,7 @@ async def test_a_failed_reading_leaves_the_last_picture_to_grow_old(tmp_path: Pa
 
 async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path) -> None:
     cards, clock = FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1)), VirtualClock()
-    cards.readings = {A: Reading()}
+    cards.readings = {A: CardSample()}
     cards.troubles = {CardUuid("GPU-b"): "lost"}
     exporter, registry = await an_exporter(cards, clock, tmp_path)
 
@@ -95,10 +95,10 @@ async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path)
 
 async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None:
     cards, clock, seen = FakeCards(a_card("GPU-a")), VirtualClock(), []
-    cards.readings = {A: Reading()}
+    cards.readings = {A: CardSample()}
     board = a_board(cards, clock)
     await board.survey()
-    exporter = Exporter(
+    exporter = Sampler(
         cards=cards,
         board=board,
         attribution=Attribution(tmp_path),
@@ -119,10 +119,10 @@ async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None
 
 async def test_whoever_judges_health_is_told_of_every_round_that_succeeded(tmp_path: Path) -> None:
     cards, clock = FakeCards(a_card("GPU-a")), VirtualClock()
-    told: list[ReadingRound] = []
+    told: list[CardSamples] = []
     exporter, _ = await an_exporter(cards, clock, tmp_path, on_round=told.append)
 
-    cards.readings = {A: Reading(xids={79: 1})}
+    cards.readings = {A: CardSample(xids={79: 1})}
     await exporter.collect()
     cards.readings = CardsUnavailableError("driver lost")
     await exporter.collect()

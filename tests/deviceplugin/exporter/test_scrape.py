@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from deviceplugin.exporter.families import Dialect
+from deviceplugin.exporter.families import DcgmNaming
 from fracgpu.disruption.policy import RebalancerPolicy
 from kube.client import KubeClient
 from process.telemetry import HttpServer
@@ -91,7 +91,7 @@ async def ask(prometheus: RealPrometheus, query: str) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def a_busy_node(
-    api: ApiServer, kube: KubeClient, folder: Path, dialect: Dialect
+    api: ApiServer, kube: KubeClient, folder: Path, dialect: DcgmNaming
 ) -> AsyncIterator[Node]:
     """A node with cards that measure a profile, one of them busy with a pod, one with an error."""
     config = api.kubeconfig(folder / "kubeconfig")
@@ -104,9 +104,9 @@ async def a_busy_node(
         yield node
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(DcgmNaming))
 async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_dashboards(
-    api: ApiServer, kube: KubeClient, tmp_path: Path, dialect: Dialect
+    api: ApiServer, kube: KubeClient, tmp_path: Path, dialect: DcgmNaming
 ) -> None:
     async with (
         a_busy_node(api, kube, tmp_path, dialect) as node,
@@ -115,11 +115,11 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
         metadata = (await prometheus.get("/api/v1/metadata"))["data"]
         families = await prometheus.get("/api/v1/label/__name__/values")
         series = {it for it in families["data"] if it.startswith("DCGM_")}
-        classic = dialect is not Dialect.DCGM_4_9
+        classic = dialect is not DcgmNaming.DCGM_4_9
         questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
         answers = {query: await ask(prometheus, query) for query in questions}
         by_pod = await ask(prometheus, 'count by (pod) ({__name__=~"DCGM_FI_.*"})')
-        host = "Hostname" if dialect is Dialect.CLASSIC else "hostname"
+        host = "Hostname" if dialect is DcgmNaming.CLASSIC else "hostname"
         hosts = await ask(prometheus, f'count by ({host}, node) ({{__name__=~"DCGM_.*"}})')
 
     rows = [*expected(dialect), (XIDS_TOTAL, "counter", "", 0.0)]
@@ -138,7 +138,7 @@ async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
     async with (
-        a_busy_node(api, kube, tmp_path, Dialect.CLASSIC) as node,
+        a_busy_node(api, kube, tmp_path, DcgmNaming.CLASSIC) as node,
         scraped(node, tmp_path / "prometheus") as prometheus,
     ):
         busy = await ask(prometheus, promql.BUSY)

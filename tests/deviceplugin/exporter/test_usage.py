@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.cards.interface import CardProcess, Figures, Reading, ReadingRound
+from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
 from deviceplugin.exporter.attribution import Owner
-from deviceplugin.exporter.usage import CardUse, PodUse, picture_usage
+from deviceplugin.exporter.usage import CardUse, PodCardUsage, build_usage_snapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
@@ -26,13 +26,13 @@ def use_of(
     gpu_percent: float | None = 50.0,
     known: bool = True,
 ) -> CardUse:
-    reading = Reading(
-        figures=Figures(gpu_percent=gpu_percent), processes=processes, processes_known=known
+    reading = CardSample(
+        figures=CardMetrics(gpu_percent=gpu_percent), processes=processes, processes_known=known
     )
-    picture = picture_usage(
+    picture = build_usage_snapshot(
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=ReadingRound(readings={A: reading}),
+        readings=CardSamples(readings={A: reading}),
         owners={pid: Owner(pod_uid=uid) for pid, uid in owners.items()},
         pods=pods,
     )
@@ -152,10 +152,10 @@ def test_two_containers_of_one_pod_on_one_card_count_its_use_once() -> None:
 
 
 def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> None:
-    picture = picture_usage(
+    picture = build_usage_snapshot(
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=ReadingRound(troubles={A: "lost"}),
+        readings=CardSamples(troubles={A: "lost"}),
         owners={},
         pods=[a_pod("one")],
     )
@@ -163,7 +163,7 @@ def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> No
     (use,) = picture.cards
     assert use.reading is None
     assert [pod.pod for pod in use.pods] == ["one"]
-    assert isinstance(use.pods[0], PodUse)
+    assert isinstance(use.pods[0], PodCardUsage)
     assert picture.troubles == {A: "lost"}
 
 
@@ -188,11 +188,11 @@ def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> Non
     ids = {"eval": "e" * 64, "train": "c" * 64, "logs": "d" * 64}
     owned = {1: ids["eval"], 2: ids["train"], 3: ids["train"], 4: ids["logs"], 5: "unknown"}
     processes = tuple(a_process(pid, mib=100 * pid, sm=10) for pid in owned)
-    picture = picture_usage(
+    picture = build_usage_snapshot(
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=ReadingRound(
-            readings={A: Reading(figures=Figures(gpu_percent=50), processes=processes)}
+        readings=CardSamples(
+            readings={A: CardSample(figures=CardMetrics(gpu_percent=50), processes=processes)}
         ),
         owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},
         pods=[replace(pod, container_ids=ids)],

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardFacts, DeviceNode
-from deviceplugin.exporter.visible_devices import SeenDevices, card_files
+from deviceplugin.cards.interface import CardHardware, DeviceNode
+from deviceplugin.exporter.visible_devices import VisibleDevices, card_files
 from tests.deviceplugin.builders import a_card
 
 CONTAINER, OTHER = "a" * 64, "b" * 64
@@ -30,11 +30,11 @@ def a_process(proc: Path, pid: int, container: str, **minors: int) -> None:
         device(folder / "root" / "dev" / name, minor)
 
 
-def two_cards(root: Path) -> list[CardFacts]:
+def two_cards(root: Path) -> list[CardHardware]:
     for index, minor in enumerate((3, 5)):
         device(root / f"host{index}", minor)
     return [
-        CardFacts(
+        CardHardware(
             card=a_card(f"GPU-{index}", index=index),
             device_nodes=(
                 DeviceNode(path=f"/dev/nv{index}", host_path=str(root / f"host{index}")),
@@ -49,7 +49,7 @@ def test_cards_are_recognised_by_path_and_device_number(tmp_path: Path) -> None:
     a_process(proc, 10, CONTAINER, nv0=3)
     a_process(proc, 11, OTHER, nv0=8, nv1=5)  # nv0 is something else there
 
-    seen = SeenDevices(proc).cards(
+    seen = VisibleDevices(proc).cards(
         frozenset({CONTAINER, OTHER, "c" * 64}), card_files(two_cards(tmp_path))
     )
 
@@ -61,20 +61,20 @@ def test_a_link_in_a_containers_dev_is_no_device(tmp_path: Path) -> None:
     a_process(proc, 10, CONTAINER)
     (proc / "10" / "root" / "dev" / "nv0").symlink_to(tmp_path / "host0")
 
-    assert SeenDevices(proc).cards(frozenset({CONTAINER}), card_files(cards)) == {
+    assert VisibleDevices(proc).cards(frozenset({CONTAINER}), card_files(cards)) == {
         CONTAINER: frozenset()
     }
 
 
 def test_a_card_whose_files_are_not_there_cannot_be_recognised(tmp_path: Path) -> None:
-    facts = CardFacts(card=a_card(), device_nodes=(DeviceNode(path=str(tmp_path / "none")),))
+    facts = CardHardware(card=a_card(), device_nodes=(DeviceNode(path=str(tmp_path / "none")),))
 
     assert card_files([facts]) == {}
 
 
 def test_a_cards_file_is_looked_for_where_the_host_has_it(tmp_path: Path) -> None:
     device(tmp_path / "host-dev" / "nvidia0", 5)
-    facts = CardFacts(card=a_card(), device_nodes=(DeviceNode(path="/dev/nvidia0"),))
+    facts = CardHardware(card=a_card(), device_nodes=(DeviceNode(path="/dev/nvidia0"),))
 
     files = card_files([facts], dev_root=tmp_path / "host-dev")
 
@@ -87,5 +87,5 @@ def test_a_process_that_ends_meanwhile_is_absent(tmp_path: Path) -> None:
 
     files = card_files(two_cards(tmp_path))
 
-    assert SeenDevices(proc).cards(frozenset({CONTAINER}), files) == {}
-    assert SeenDevices(tmp_path / "none").cards(frozenset({CONTAINER}), files) == {}
+    assert VisibleDevices(proc).cards(frozenset({CONTAINER}), files) == {}
+    assert VisibleDevices(tmp_path / "none").cards(frozenset({CONTAINER}), files) == {}

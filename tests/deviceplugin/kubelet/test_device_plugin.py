@@ -17,7 +17,7 @@ from deviceplugin.kubelet.device_plugin import (
     SocketError,
     check_socket_path,
 )
-from deviceplugin.kubelet.pre_start import NotWiredError
+from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
@@ -42,7 +42,7 @@ class FakeStarter:
     async def wire(self, slot_ids: frozenset[str]) -> Claim:
         self.asked.append(slot_ids)
         if slot_ids in self.refused:
-            raise NotWiredError(self.refused[slot_ids])
+            raise PreStartError(self.refused[slot_ids])
         return a_claim(a_pod())
 
 

@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from deviceplugin.claims import PodKey
 from deviceplugin.container.cdi import CdiFolder, device_name
-from deviceplugin.container.nvidia_cdi import VendorSpecs
-from deviceplugin.container.spec_builder import Outfitter
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.kubelet.device_plugin import DevicePlugin, PluginServer
 from deviceplugin.kubelet.pod_resources import PodResourcesClient
-from deviceplugin.kubelet.pre_start import Wiring
+from deviceplugin.kubelet.pre_start import PreStartHandler
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
@@ -96,7 +96,7 @@ class World:
     client: KubeClient
     kubelet: BrokenKubelet
     kubelet_server: grpc.aio.Server
-    wiring: Wiring
+    wiring: PreStartHandler
     stub: services.DevicePluginStub
     pods: dict[PodKey, PodInfo] = field(default_factory=dict)
 
@@ -154,13 +154,13 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
             pods: dict[PodKey, PodInfo] = {}
             board = a_board(FakeCards(a_card(CARD), a_card("GPU-b", index=1)), SystemClock())
             await board.survey()
-            wiring = Wiring(
+            wiring = PreStartHandler(
                 node=NODE,
                 board=board,
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=2.5),
                 reader=client,
                 pods=lambda: pods,
-                outfitter=Outfitter(VendorSpecs([])),
+                outfitter=ContainerSpecBuilder(NvidiaCdiSpecs([])),
                 places=OnePlace(CdiFolder(root / "cdi")),
                 clock=SystemClock(),
                 pod_lookup_timeout_s=1.0,

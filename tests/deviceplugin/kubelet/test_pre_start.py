@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.claims import Claim, PodKey, SlotHolder
 from deviceplugin.container.cdi import CdiFolder, CdiSpec, device_name
-from deviceplugin.container.nvidia_cdi import VendorSpecs
-from deviceplugin.container.spec_builder import Outfitter
+from deviceplugin.container.nvidia_cdi import NvidiaCdiSpecs
+from deviceplugin.container.spec_builder import ContainerSpecBuilder
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
-from deviceplugin.kubelet.pre_start import NotWiredError, Wiring
+from deviceplugin.kubelet.pre_start import PreStartError, PreStartHandler
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.errors import KubeError, NotFound, Unavailable
@@ -83,7 +83,7 @@ class SlowFolder(CdiFolder):
 
 @dataclass(slots=True)
 class Rig:
-    wiring: Wiring
+    wiring: PreStartHandler
     kubelet: FakeKubelet
     api: FakeApi
     cards: FakeCards
@@ -122,13 +122,13 @@ async def a_rig(
     cdi = slow or CdiFolder(folder)
     noted: list[Claim] = []
     memory = dict(known or {}) if listed else None
-    wiring = Wiring(
+    wiring = PreStartHandler(
         node=NODE,
         board=board,
         pod_resources=kubelet,
         reader=api,
         pods=lambda: memory,
-        outfitter=Outfitter(VendorSpecs([])),
+        outfitter=ContainerSpecBuilder(NvidiaCdiSpecs([])),
         places=OnePlace(cdi),
         clock=clock,
         pod_lookup_timeout_s=1.0,
@@ -185,7 +185,7 @@ async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_awa
     rig.api.pods["train-0"] = SILENT
 
     rig.wiring.allocated(S1)
-    with pytest.raises(NotWiredError, match="waits for the API server"):
+    with pytest.raises(PreStartError, match="waits for the API server"):
         await rig.wiring.wire(S1)
 
 
@@ -194,7 +194,7 @@ async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bo
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}) if seen else {})
     rig.api.pods["train-0"] = SILENT
 
-    with pytest.raises(NotWiredError, match=r"cannot read pod ml/train-0.*no answer"):
+    with pytest.raises(PreStartError, match=r"cannot read pod ml/train-0.*no answer"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("api_silent") == 1
@@ -210,7 +210,7 @@ async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> No
             return (a_holder(),)
 
     rig.kubelet.lister = LateKubelet()
-    with pytest.raises(NotWiredError, match="handed the slots to another container"):
+    with pytest.raises(PreStartError, match="handed the slots to another container"):
         await rig.wiring.wire(S1)
 
     assert rig.noted == []
@@ -233,13 +233,13 @@ async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_sta
             rig.known.update(views(**{name: body}))  # type: ignore[union-attr]
 
     learn()
-    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as first:
+    with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as first:
         await rig.wiring.wire(S1)
     learn(prepare=str(first.value))
     claim = await rig.wiring.wire(S1)
 
     assert (claim.pod.record.name, claim.container) == ("two", "prepare")
-    with pytest.raises(NotWiredError, match=r"^\[fracgpu-ask-") as again:
+    with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as again:
         await rig.wiring.wire(S1)  # the next start may be another container's
     assert str(again.value) != str(first.value)
 
@@ -248,14 +248,14 @@ async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
     del rig.api.pods["train-0"]
 
-    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+    with pytest.raises(PreStartError, match="no live pod holds s1"):
         await rig.wiring.wire(S1)
 
 
 async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, listed=False)
 
-    with pytest.raises(NotWiredError, match="not been listed yet"):
+    with pytest.raises(PreStartError, match="not been listed yet"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("pods_unknown") == 1
@@ -265,7 +265,7 @@ async def test_a_silent_kubelet_is_a_refusal(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.kubelet.answer = PodResourcesError("kubelet's socket is gone")
 
-    with pytest.raises(NotWiredError, match="socket is gone"):
+    with pytest.raises(PreStartError, match="socket is gone"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("kubelet_silent") == 1
@@ -275,7 +275,7 @@ async def test_a_doubt_is_counted_by_its_kind_and_writes_nothing(tmp_path: Path)
     rig = await a_rig(tmp_path)
     rig.kubelet.answer = ()
 
-    with pytest.raises(NotWiredError, match="no live pod holds s1"):
+    with pytest.raises(PreStartError, match="no live pod holds s1"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("nobody_holds_them") == 1
@@ -287,7 +287,7 @@ async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> N
     (tmp_path / "cdi").write_text("a file")
     rig = await a_rig(tmp_path / "cdi")
 
-    with pytest.raises(NotWiredError, match="cannot write"):
+    with pytest.raises(PreStartError, match="cannot write"):
         await rig.wiring.wire(S1)
 
     assert rig.starts("cdi_folder") == 1

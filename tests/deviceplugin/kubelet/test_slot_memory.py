@@ -1,6 +1,6 @@
 """Ids have an owner until they are handed out again; a question is open until answered."""
 
-from deviceplugin.kubelet.slot_memory import SlotMemory
+from deviceplugin.kubelet.slot_memory import SlotHistory
 
 BOTH = frozenset({"s1", "s2"})
 ONE = frozenset({"s1"})
@@ -8,7 +8,7 @@ OTHER = frozenset({"s3"})
 
 
 def test_a_verified_owner_stays_until_the_ids_are_handed_out_again() -> None:
-    memory = SlotMemory()
+    memory = SlotHistory()
     memory.verified(ONE, pod_uid="u1")
 
     memory.allocated(OTHER)
@@ -18,7 +18,7 @@ def test_a_verified_owner_stays_until_the_ids_are_handed_out_again() -> None:
 
 
 def test_ids_handed_out_in_another_set_are_forgotten_as_well() -> None:
-    memory = SlotMemory()
+    memory = SlotHistory()
     memory.verified(BOTH, pod_uid="u1")
     token = memory.ask(ONE)
 
@@ -30,7 +30,7 @@ def test_ids_handed_out_in_another_set_are_forgotten_as_well() -> None:
 
 
 def test_a_question_is_asked_once_and_closed_by_its_answer() -> None:
-    memory = SlotMemory()
+    memory = SlotHistory()
 
     first = memory.ask(ONE)
     assert memory.ask(ONE) == first == memory.token(ONE)
@@ -42,13 +42,13 @@ def test_a_question_is_asked_once_and_closed_by_its_answer() -> None:
 
 
 def test_two_questions_never_carry_the_same_token() -> None:
-    memory = SlotMemory()
+    memory = SlotHistory()
 
     assert len({memory.ask(frozenset({f"s{n}"})) for n in range(100)}) == 100
 
 
 def test_every_handing_out_is_another_turn() -> None:
-    memory = SlotMemory()
+    memory = SlotHistory()
     before = memory.turn(BOTH)
 
     memory.allocated(OTHER)

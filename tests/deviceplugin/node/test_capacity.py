@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.cards.interface import LeftOut
+from deviceplugin.cards.interface import SkippedCard
 from deviceplugin.node.capacity import (
     NodeState,
     Sharing,
@@ -225,7 +225,7 @@ def test_the_condition_names_cards_that_are_left_out_or_ill() -> None:
     stock = a_stock(
         a_card("GPU-a", sick="XID 79"),
         a_card("GPU-b", index=1),
-        left_out=(LeftOut(uuid="GPU-m", reason="MIG is on"),),
+        left_out=(SkippedCard(uuid="GPU-m", reason="MIG is on"),),
     )
 
     sharing = wanted_state(stock).sharing

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deviceplugin.cards.interface import Figures, Reading, ReadingRound
+from deviceplugin.cards.interface import CardMetrics, CardSample, CardSamples
 from deviceplugin.cards.xid import xid_text
 from deviceplugin.node.health import HealthWatch, out_of_service
 from fracgpu.cards.card import CardUuid
@@ -10,18 +10,18 @@ from fracgpu.cards.card import CardUuid
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
 
-def readings(**by_card: Reading) -> ReadingRound:
-    return ReadingRound(readings={CardUuid(f"GPU-{key}"): it for key, it in by_card.items()})
+def readings(**by_card: CardSample) -> CardSamples:
+    return CardSamples(readings={CardUuid(f"GPU-{key}"): it for key, it in by_card.items()})
 
 
-def with_xid(**counts: int) -> Reading:
-    return Reading(xids={int(key.removeprefix("xid")): count for key, count in counts.items()})
+def with_xid(**counts: int) -> CardSample:
+    return CardSample(xids={int(key.removeprefix("xid")): count for key, count in counts.items()})
 
 
 @pytest.mark.parametrize("xid", [13, 31, 32, 43, 45, 63, 68, 69, 94, 109])
 def test_an_error_that_a_tenant_can_cause_closes_no_card(xid: int) -> None:
     watch = HealthWatch(hold_s=600)
-    watch.observe(readings(a=Reading(xids={xid: 3})), now_s=0)
+    watch.observe(readings(a=CardSample(xids={xid: 3})), now_s=0)
 
     assert watch.ailments(now_s=1) == {}
 
@@ -29,7 +29,7 @@ def test_an_error_that_a_tenant_can_cause_closes_no_card(xid: int) -> None:
 @pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 119, 140, 999])
 def test_every_other_error_speaks_against_the_card_known_or_not(xid: int) -> None:
     watch = HealthWatch(hold_s=600)
-    watch.observe(readings(a=Reading(xids={xid: 1}), b=Reading()), now_s=0)
+    watch.observe(readings(a=CardSample(xids={xid: 1}), b=CardSample()), now_s=0)
 
     assert watch.ailments(now_s=1) == {A: xid_text(xid)}
 
@@ -50,34 +50,38 @@ def test_a_card_that_does_not_answer_three_times_is_ill_until_it_answers() -> No
     watch = HealthWatch(hold_s=600)
     for moment in range(3):
         assert watch.ailments(now_s=moment) == {}
-        watch.observe(ReadingRound(troubles={A: "GPU is lost"}), now_s=moment)
+        watch.observe(CardSamples(troubles={A: "GPU is lost"}), now_s=moment)
 
     assert "GPU is lost" in watch.ailments(now_s=3)[A]
-    watch.observe(readings(a=Reading()), now_s=4)
+    watch.observe(readings(a=CardSample()), now_s=4)
     assert watch.ailments(now_s=4) == {}
 
 
 def test_a_failed_row_remapping_lasts_until_a_reading_is_without_it() -> None:
     watch = HealthWatch(hold_s=600)
-    watch.observe(readings(a=Reading(figures=Figures(row_remap_failed=1))), now_s=0)
+    watch.observe(readings(a=CardSample(figures=CardMetrics(row_remap_failed=1))), now_s=0)
     assert "remapping" in watch.ailments(now_s=10_000)[A]
 
-    watch.observe(readings(a=Reading(figures=Figures())), now_s=10_000)  # it could not be asked
+    watch.observe(
+        readings(a=CardSample(figures=CardMetrics())), now_s=10_000
+    )  # it could not be asked
     assert "remapping" in watch.ailments(now_s=10_000)[A]
 
-    watch.observe(readings(a=Reading(figures=Figures(row_remap_failed=0))), now_s=10_001)
+    watch.observe(readings(a=CardSample(figures=CardMetrics(row_remap_failed=0))), now_s=10_001)
     assert watch.ailments(now_s=10_001) == {}
 
 
 def test_old_memory_errors_are_history_and_new_ones_are_not() -> None:
     watch = HealthWatch(hold_s=600)
-    watch.observe(readings(a=Reading(figures=Figures(ecc_uncorrected=5))), now_s=0)
+    watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=5))), now_s=0)
     assert watch.ailments(now_s=1) == {}
 
-    watch.observe(readings(a=Reading(figures=Figures(ecc_uncorrected=6))), now_s=10)
+    watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=10)
     assert "corrected" in watch.ailments(now_s=11)[A]
-    watch.observe(readings(a=Reading(figures=Figures())), now_s=20)  # the figure went missing
-    watch.observe(readings(a=Reading(figures=Figures(ecc_uncorrected=6))), now_s=30)
+    watch.observe(
+        readings(a=CardSample(figures=CardMetrics())), now_s=20
+    )  # the figure went missing
+    watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=30)
     assert watch.ailments(now_s=611) == {}
 
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from deviceplugin.cards.interface import CardsUnavailableError
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState, Sharing, wanted_state
-from deviceplugin.node.node_status import NodeReport
+from deviceplugin.node.node_status import NodeStatusUpdater
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
@@ -76,10 +76,10 @@ def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[s
 
 def a_report(
     node: FakeNode, cards: FakeCards, clock: VirtualClock
-) -> tuple[NodeReport, CollectorRegistry]:
+) -> tuple[NodeStatusUpdater, CollectorRegistry]:
     registry = CollectorRegistry()
     board = a_board(cards, clock)
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -94,7 +94,7 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     board = a_board(cards, clock)
     await board.survey()
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -127,7 +127,7 @@ async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> 
     node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
     cards.answer = CardsUnavailableError("no driver")
     board = a_board(cards, clock)
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -156,7 +156,7 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
     node.state = replace(before, labels={**SHARED, **before.labels})
     cards.answer = CardsUnavailableError("NVML: Driver Not Loaded")
     board = a_board(cards, clock, slots_per_card=32)
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -193,7 +193,7 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     board = a_board(cards, clock)
     await board.survey()
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -227,7 +227,7 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
     board = a_board(FakeCards(a_card()), clock)
     await board.survey()
     silent: list[str] = []
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -255,7 +255,7 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
     await board.survey()
     silent: list[str] = []
     held: list[int | None] = [None]
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -284,7 +284,7 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node.state = None
     board = a_board(FakeCards(a_card()), clock)
     await board.survey()
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,
@@ -302,7 +302,7 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     registry = CollectorRegistry()
     board = a_board(cards, clock)
-    report = NodeReport(
+    report = NodeStatusUpdater(
         node=NODE,
         board=board,
         current=lambda: node.state,

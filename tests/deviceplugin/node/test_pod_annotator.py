@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deviceplugin.claims import Claim
-from deviceplugin.node.pod_annotator import WiredNotes, wired_text
+from deviceplugin.node.pod_annotator import PodAnnotator, wired_text
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
@@ -58,7 +58,7 @@ def test_a_note_that_somebody_spoilt_is_written_anew() -> None:
 
 async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() -> None:
     pods = FakePods("gone")
-    notes = WiredNotes(pods)
+    notes = PodAnnotator(pods)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
         notes.note(a_claim(a_pod("gone")))
@@ -74,7 +74,7 @@ async def test_notes_carry_the_uid_and_a_refused_one_does_not_stop_the_next() ->
 
 async def test_a_note_that_says_the_same_already_is_not_written() -> None:
     pods = FakePods()
-    notes = WiredNotes(pods)
+    notes = PodAnnotator(pods)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(notes.run())
         notes.note(a_claim(a_pod("same", annotations={names.WIRED: '{"train":["GPU-a"]}'})))
@@ -87,7 +87,7 @@ async def test_a_note_that_says_the_same_already_is_not_written() -> None:
 
 async def test_too_many_waiting_notes_push_out_the_oldest() -> None:
     pods = FakePods()
-    notes = WiredNotes(pods)
+    notes = PodAnnotator(pods)
     for number in range(1025):
         notes.note(a_claim(a_pod(f"pod-{number}")))
     async with asyncio.TaskGroup() as group:

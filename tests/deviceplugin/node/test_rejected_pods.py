@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from deviceplugin.node.rejected_pods import RefusedPods
+from deviceplugin.node.rejected_pods import RejectedPodCleaner
 from fracgpu import names
 from fracgpu.state.pod_info import decode_pod_info
 from kube.errors import NotFound, Unavailable
@@ -67,8 +67,8 @@ class FakeCluster:
         self.events.append((regarding.name, reason, note))
 
 
-def a_cleaner(cluster: FakeCluster) -> RefusedPods:
-    return RefusedPods(
+def a_cleaner(cluster: FakeCluster) -> RejectedPodCleaner:
+    return RejectedPodCleaner(
         node=NODE, pods=cluster.here, client=cluster, recorder=cluster, clock=VirtualClock()
     )
 

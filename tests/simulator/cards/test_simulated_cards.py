@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cards.interface import CardsUnavailableError, DeviceNode, Reading
+from deviceplugin.cards.interface import CardSample, CardsUnavailableError, DeviceNode
 from fracgpu.cards.card import Card, CardUuid, Health
 from fracgpu.units import Mib
 from simulator.cards.processes import ProcessFolder, SimulatedProcess
@@ -142,7 +142,7 @@ async def test_memory_figures_follow_the_processes_and_end_at_the_cards_size(
 
 
 async def test_the_same_seed_gives_the_same_noise(tmp_path: Path) -> None:
-    async def run(folder: Path, seed: int) -> list[Reading]:
+    async def run(folder: Path, seed: int) -> list[CardSample]:
         cards, processes = some_cards(folder, seed=seed)
         processes.write(a_process(1, busy_ratio=0.5))
         return [(await cards.read()).readings[A] for _ in range(8)]
