@@ -24,7 +24,7 @@ class _Node:
     taints: tuple[Taint, ...]
 
 
-class World:
+class ClusterCache:
     """The book of who holds what, as of the last word from the API server."""
 
     def __init__(self, client: KubeClient) -> None:

@@ -18,14 +18,14 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.request.need import Strategy
 from kube.errors import KubeError
 from process.clock import Clock, wait_at_most
-from rebalancer.cluster_cache import World
+from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import policy_hash
-from rebalancer.cycle_metrics import Tally
-from rebalancer.event_reporter import Journal
-from rebalancer.moves.cordons import Cordons, Wanted
-from rebalancer.moves.executor import Conductor, Scene
+from rebalancer.cycle_metrics import CycleMetrics
+from rebalancer.event_reporter import EventReporter
+from rebalancer.moves.cordons import Cordons, DesiredCordons
+from rebalancer.moves.executor import MoveExecutor, StepContext
 from rebalancer.moves.record import ENDED, plan_record
-from rebalancer.moves.store import MoveBook, Unreadable
+from rebalancer.moves.store import MoveStore, MovesUnreadable
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
@@ -57,27 +57,27 @@ class StrategySource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ControllerParts:
     """What the loop works with; *changed* is set when the policy was edited, well or badly."""
 
-    world: World
+    world: ClusterCache
     usage: UsageSource
     config: PolicySource
     placement: StrategySource
     changed: asyncio.Event
-    book: MoveBook
-    conductor: Conductor
+    book: MoveStore
+    conductor: MoveExecutor
     cordons: Cordons
-    journal: Journal
-    tally: Tally
+    journal: EventReporter
+    tally: CycleMetrics
     clock: Clock
     scheduler_name: str
 
 
-class Rebalancer:
+class Controller:
     """Runs on the leader alone; what it must remember is in the API server, not here."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ControllerParts) -> None:
         self._parts = parts
         self._heat: dict[CardUuid, CardHeat] = {}
         self._leading_since: datetime | None = None
@@ -112,7 +112,7 @@ class Rebalancer:
         except KubeError as error:
             self._parts.tally.api_error()
             self._say("the API server does not answer", detail=str(error))
-        except Unreadable as error:
+        except MovesUnreadable as error:
             self._say("the record of past moves is unreadable", detail=str(error))
 
     async def _round(self, policy: RebalancerPolicy) -> None:
@@ -126,7 +126,7 @@ class Rebalancer:
         await self._warm(cards, measured, policy, now=now)
         picture = self._picture(measured, now=now)
 
-        scene = Scene(picture=picture, nodes=parts.world.nodes, policy=policy, now=now)
+        scene = StepContext(picture=picture, nodes=parts.world.nodes, policy=policy, now=now)
         for record in parts.book.records:
             if record.phase not in ENDED:
                 await parts.conductor.step(record, scene)
@@ -176,7 +176,7 @@ class Rebalancer:
             leading_since=self._leading_since or now,
         )
 
-    async def _begin(self, move: Move, scene: Scene) -> None:
+    async def _begin(self, move: Move, scene: StepContext) -> None:
         """Put a move on record; the next cycle, with its card's cordon in place, goes on."""
         parts, now = self._parts, scene.now
         dry_run = scene.policy.mode is Mode.DRY_RUN
@@ -193,7 +193,7 @@ class Rebalancer:
     ) -> None:
         if policy.mode is not Mode.ACTIVE:
             return  # ours lapse by themselves
-        wanted = Wanted(
+        wanted = DesiredCordons(
             repel=cards_to_cordon(picture, policy=policy, now=now),
             cool=frozenset(
                 card

@@ -16,7 +16,7 @@ from process.clock import Clock
 from rebalancer.config import policy_hash
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.usage.measured import Measured
-from rebalancer.usage.prometheus import NoAnswer
+from rebalancer.usage.prometheus import QueryFailed
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ class Observes(Protocol):
     def observe(self, amount: float) -> None: ...
 
 
-class Tally:
+class CycleMetrics:
     """The figures of the loop; remembers only what it said last, so as not to repeat it."""
 
     def __init__(self, metrics: RebalancerMetrics) -> None:
@@ -53,7 +53,7 @@ class Tally:
     def api_error(self) -> None:
         self._metrics.api_errors.inc()
 
-    def no_answer(self, error: NoAnswer) -> None:
+    def no_answer(self, error: QueryFailed) -> None:
         self._metrics.query_errors.labels(error.trouble.value).inc()
 
     def leading(self) -> None:

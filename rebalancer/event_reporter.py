@@ -14,7 +14,7 @@ from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves.evictor import Verdict
+from rebalancer.moves.evictor import EvictionResult
 from rebalancer.moves.record import Ending, MoveRecord
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class Emits(Protocol):
     ) -> Awaitable[None]: ...
 
 
-class Journal:
+class EventReporter:
     """One method for each thing that may happen to a move or a card."""
 
     def __init__(self, events: Emits, metrics: RebalancerMetrics, *, namespace: str) -> None:
@@ -90,7 +90,7 @@ class Journal:
         )
         await self._tell(record, "MovePlanned", note)
 
-    def rehearsed(self, record: MoveRecord, verdict: Verdict) -> None:
+    def rehearsed(self, record: MoveRecord, verdict: EvictionResult) -> None:
         self._metrics.rehearsals.labels(verdict.outcome.value).inc()
         log.info(
             "eviction_rehearsed",
@@ -100,7 +100,7 @@ class Journal:
             detail=verdict.detail,
         )
 
-    def asked(self, record: MoveRecord, verdict: Verdict) -> None:
+    def asked(self, record: MoveRecord, verdict: EvictionResult) -> None:
         self._metrics.evictions.labels(verdict.outcome.value).inc()
         log.info(
             "eviction_answered",

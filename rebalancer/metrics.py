@@ -9,9 +9,9 @@ from fracgpu.disruption.heat import Heat, ReadingQuality
 from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
-from rebalancer.moves.evictor import Outcome
+from rebalancer.moves.evictor import EvictionOutcome
 from rebalancer.moves.record import Ending, MovePhase
-from rebalancer.usage.prometheus import Trouble
+from rebalancer.usage.prometheus import QueryError
 
 _PREFIX: Final = "fracgpu_rebalancer_"
 _PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)
@@ -89,7 +89,7 @@ class RebalancerMetrics:
 
     def _create(self) -> None:
         modes = (Mode.ACTIVE.value, Mode.DRY_RUN.value)
-        outcomes = [(it.value,) for it in Outcome]
+        outcomes = [(it.value,) for it in EvictionOutcome]
         label_sets: tuple[tuple[Counter | Gauge | Histogram, Iterable[tuple[str, ...]]], ...] = (
             (self.cards, ((it.value,) for it in Heat)),
             (self.trust, ((it.value,) for it in ReadingQuality)),
@@ -99,7 +99,7 @@ class RebalancerMetrics:
             (self.phase_s, ((it.value,) for it in MovePhase)),
             (self.evictions, outcomes),
             (self.rehearsals, outcomes),
-            (self.query_errors, ((it.value,) for it in Trouble)),
+            (self.query_errors, ((it.value,) for it in QueryError)),
             (self.budget, (("in_flight",), ("hour",))),
         )
         for metric, labels in label_sets:

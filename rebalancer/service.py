@@ -19,17 +19,17 @@ from kube.leader_election import LeaderElector, LeaseLost
 from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
-from rebalancer.cluster_cache import World
+from rebalancer.cluster_cache import ClusterCache
 from rebalancer.config import KEY, parse_policy
-from rebalancer.controller import Parts, Rebalancer
-from rebalancer.cycle_metrics import Tally
-from rebalancer.event_reporter import Journal
+from rebalancer.controller import Controller, ControllerParts
+from rebalancer.cycle_metrics import CycleMetrics
+from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
-from rebalancer.moves.executor import Conductor
+from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.store import MoveBook
+from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.measured import MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
@@ -87,8 +87,8 @@ def running(
         if not election.still_leader():
             raise EndProcess("leadership is in doubt; nothing more is written")
 
-    tally = Tally(metrics)
-    world = World(client)
+    tally = CycleMetrics(metrics)
+    world = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,
@@ -109,22 +109,22 @@ def running(
         default=DEFAULT,
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
-    book = MoveBook(client, namespace=settings.namespace, guard=guard)
+    book = MoveStore(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
-    journal = Journal(events, metrics, namespace=settings.namespace)
+    journal = EventReporter(events, metrics, namespace=settings.namespace)
 
     async def persist(record: MoveRecord) -> None:
         await book.put(record, now=clock.now())
 
-    rebalancer = Rebalancer(
-        Parts(
+    rebalancer = Controller(
+        ControllerParts(
             world=world,
             usage=MeasuredUsage(prometheus, on_trouble=tally.no_answer),
             config=config,
             placement=placement,
             changed=changed,
             book=book,
-            conductor=Conductor(Evictor(client, guard=guard), journal, persist),
+            conductor=MoveExecutor(Evictor(client, guard=guard), journal, persist),
             cordons=Cordons(client, guard=guard),
             journal=journal,
             tally=tally,

@@ -23,7 +23,7 @@ REASON: Final = "hot"  # marks the entries that are ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredCordons:
     """What should stand on the nodes.
 
     Attributes:
@@ -38,7 +38,9 @@ class Wanted:
     lasting: timedelta
 
 
-def wanted_on(node: NodeCards, wanted: Wanted, *, now: datetime) -> tuple[Cordon, ...] | None:
+def desired_on(
+    node: NodeCards, wanted: DesiredCordons, *, now: datetime
+) -> tuple[Cordon, ...] | None:
     """Give the entries that should stand on *node*; None when it is right as it is.
 
     Entries of others are kept until they lapse, even where we want the same card: theirs keeps
@@ -76,12 +78,12 @@ class Cordons:
         self._guard = guard
 
     async def publish(
-        self, nodes: Mapping[str, NodeCards], wanted: Wanted, *, now: datetime
+        self, nodes: Mapping[str, NodeCards], wanted: DesiredCordons, *, now: datetime
     ) -> Sequence[str]:
         """Make it so; returns the nodes that could not be written."""
         failed = []
         for name, node in sorted(nodes.items()):
-            if wanted_on(node, wanted, now=now) is None:
+            if desired_on(node, wanted, now=now) is None:
                 continue
             try:
                 await self._write(name, wanted, now=now)
@@ -90,11 +92,11 @@ class Cordons:
                 log.warning("cordon_not_written", node=name, error=str(error))
         return failed
 
-    async def _write(self, name: str, wanted: Wanted, *, now: datetime) -> None:
+    async def _write(self, name: str, wanted: DesiredCordons, *, now: datetime) -> None:
         # Read anew: what others wrote since our informer last heard must not be lost.
         body = await self._client.get(NODES, name)
         node = read_node(body)
-        entries = wanted_on(node, wanted, now=now)
+        entries = desired_on(node, wanted, now=now)
         if entries is None:
             return
         text = write_cordons(entries) if entries else None

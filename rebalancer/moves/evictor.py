@@ -17,7 +17,7 @@ from kube.kinds import PODS
 _TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
 
 
-class Outcome(Enum):
+class EvictionOutcome(Enum):
     """What became of an eviction; also a metric label."""
 
     ALLOWED = "allowed"  # evicted, or in a rehearsal: would be
@@ -30,10 +30,10 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class EvictionResult:
     """The outcome, in the API server's words, and how long it asked us to wait."""
 
-    outcome: Outcome
+    outcome: EvictionOutcome
     detail: str = ""
     code: int | None = None
     retry_after_s: float | None = None
@@ -51,15 +51,15 @@ class Evictor:
         self._client = client
         self._guard = guard
 
-    async def rehearse(self, move: Move) -> Verdict:
+    async def rehearse(self, move: Move) -> EvictionResult:
         """Ask with ``dryRun=All``: budgets, RBAC and webhooks are judged, nothing is done."""
         return await self._ask(move, rehearsal=True)
 
-    async def evict(self, move: Move) -> Verdict:
+    async def evict(self, move: Move) -> EvictionResult:
         """Evict it with its own grace period; safe to call again after any outcome."""
         return await self._ask(move, rehearsal=False)
 
-    async def look(self, move: Move) -> Verdict:
+    async def look(self, move: Move) -> EvictionResult:
         """Say whether the pod is still there to be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
 
         A pending pod bypasses every disruption budget, so one that is not running is refused.
@@ -68,17 +68,21 @@ class Evictor:
             body = await self._client.get(PODS, move.name, namespace=move.namespace)
             pod = decode_pod_info(body)
         except NotFound:
-            return Verdict(outcome=Outcome.GONE, detail="there is no such pod", code=404)
+            return EvictionResult(
+                outcome=EvictionOutcome.GONE, detail="there is no such pod", code=404
+            )
         except KubeError as error:
-            return Verdict(outcome=Outcome.UNCLEAR, detail=str(error), code=error.status)
+            return EvictionResult(
+                outcome=EvictionOutcome.UNCLEAR, detail=str(error), code=error.status
+            )
         except WireError as error:
-            return Verdict(outcome=Outcome.REFUSED, detail=str(error))
+            return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
         return _state_of(pod, move)
 
-    async def _ask(self, move: Move, *, rehearsal: bool) -> Verdict:
+    async def _ask(self, move: Move, *, rehearsal: bool) -> EvictionResult:
         # Read first: after an answer that was lost on the way, the pod itself knows.
         seen = await self.look(move)
-        if seen.outcome is not Outcome.ALLOWED:
+        if seen.outcome is not EvictionOutcome.ALLOWED:
             return seen
         self._guard()
         try:
@@ -87,33 +91,37 @@ class Evictor:
             )
         except KubeError as error:
             return judge(error)
-        return Verdict(outcome=Outcome.ALLOWED, code=201)
+        return EvictionResult(outcome=EvictionOutcome.ALLOWED, code=201)
 
 
-def _state_of(pod: PodInfo, move: Move) -> Verdict:
+def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
     if pod.record.uid != move.pod_uid:
         detail = f"{move.pod} has UID {pod.record.uid}; want {move.pod_uid}"
-        return Verdict(outcome=Outcome.OTHER_POD, detail=detail)
+        return EvictionResult(outcome=EvictionOutcome.OTHER_POD, detail=detail)
     if pod.record.terminating or not pod.record.live:
-        return Verdict(outcome=Outcome.GONE, detail="it is terminating or has ended")
+        return EvictionResult(outcome=EvictionOutcome.GONE, detail="it is terminating or has ended")
     if pod.phase != "Running":
-        return Verdict(outcome=Outcome.REFUSED, detail=f"it is {pod.phase or 'not running'}")
-    return Verdict(outcome=Outcome.ALLOWED)
+        return EvictionResult(
+            outcome=EvictionOutcome.REFUSED, detail=f"it is {pod.phase or 'not running'}"
+        )
+    return EvictionResult(outcome=EvictionOutcome.ALLOWED)
 
 
-def judge(error: KubeError) -> Verdict:
+def judge(error: KubeError) -> EvictionResult:
     """Say what an error of the Eviction API means for the pod."""
     detail = str(error)
     if isinstance(error, NotFound):
-        return Verdict(outcome=Outcome.GONE, detail=detail, code=error.status)
+        return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=error.status)
     if isinstance(error, Conflict):
-        return Verdict(outcome=Outcome.OTHER_POD, detail=detail, code=error.status)
+        return EvictionResult(outcome=EvictionOutcome.OTHER_POD, detail=detail, code=error.status)
     if isinstance(error, TooManyRequests):
-        outcome = Outcome.BLOCKED if error.by_disruption_budget else Outcome.BUSY
-        return Verdict(
+        outcome = EvictionOutcome.BLOCKED if error.by_disruption_budget else EvictionOutcome.BUSY
+        return EvictionResult(
             outcome=outcome, detail=detail, code=error.status, retry_after_s=error.retry_after_s
         )
     if isinstance(error, Unavailable):
-        outcome = Outcome.REFUSED if _TWO_BUDGETS in error.message else Outcome.UNCLEAR
-        return Verdict(outcome=outcome, detail=detail, code=error.status)
-    return Verdict(outcome=Outcome.REFUSED, detail=detail, code=error.status)
+        outcome = (
+            EvictionOutcome.REFUSED if _TWO_BUDGETS in error.message else EvictionOutcome.UNCLEAR
+        )
+        return EvictionResult(outcome=outcome, detail=detail, code=error.status)
+    return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=detail, code=error.status)

@@ -25,7 +25,7 @@ from fracgpu.disruption.move import Move
 from fracgpu.disruption.planner import validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.cluster_state import PlacedPod
-from rebalancer.moves.evictor import Outcome, Verdict
+from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import UNDER_WAY, Ending, MovePhase, MoveRecord
 
 log = structlog.get_logger()
@@ -38,19 +38,19 @@ _NEEDED_RELIEF: Final = 0.5  # of the pod's use must be gone from the source
 class Evicts(Protocol):
     """What this module needs of :class:`rebalancer.moves.evictor.Evictor`."""
 
-    def rehearse(self, move: Move) -> Awaitable[Verdict]: ...
+    def rehearse(self, move: Move) -> Awaitable[EvictionResult]: ...
 
-    def evict(self, move: Move) -> Awaitable[Verdict]: ...
+    def evict(self, move: Move) -> Awaitable[EvictionResult]: ...
 
-    def look(self, move: Move) -> Awaitable[Verdict]: ...
+    def look(self, move: Move) -> Awaitable[EvictionResult]: ...
 
 
 class MoveReporter(Protocol):
-    """What this module needs of :class:`rebalancer.event_reporter.Journal`."""
+    """What this module needs of :class:`rebalancer.event_reporter.EventReporter`."""
 
-    def rehearsed(self, record: MoveRecord, verdict: Verdict) -> None: ...
+    def rehearsed(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
 
-    def asked(self, record: MoveRecord, verdict: Verdict) -> None: ...
+    def asked(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
 
     def evicted(self, record: MoveRecord) -> Awaitable[None]: ...
 
@@ -71,7 +71,7 @@ class MoveReporter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class StepContext:
     """What a step looks at.
 
     Attributes:
@@ -85,7 +85,7 @@ class Scene:
     now: datetime
 
 
-class Conductor:
+class MoveExecutor:
     """Moves records through their phases.
 
     Args:
@@ -105,7 +105,7 @@ class Conductor:
         self._journal = journal
         self._persist = persist
 
-    async def step(self, record: MoveRecord, scene: Scene) -> None:
+    async def step(self, record: MoveRecord, scene: StepContext) -> None:
         """Take one move as far as it can go now."""
         match record.phase:
             case MovePhase.PLANNED:
@@ -121,14 +121,14 @@ class Conductor:
             case _:
                 assert_never(record.phase)
 
-    async def rehearse(self, record: MoveRecord, scene: Scene) -> None:
+    async def rehearse(self, record: MoveRecord, scene: StepContext) -> None:
         """End a dry run's move where a real one would begin to disturb."""
         verdict = await self._evictor.rehearse(record.move)
         self._journal.rehearsed(record, verdict)
         detail = f"{verdict.outcome.value} {verdict.detail}".strip()
         await self._end(record, Ending.DRY_RUN, scene, detail=detail)
 
-    async def _planned(self, record: MoveRecord, scene: Scene) -> None:
+    async def _planned(self, record: MoveRecord, scene: StepContext) -> None:
         policy, now = scene.policy, scene.now
         if policy.mode is not Mode.ACTIVE:
             await self._end(record, Ending.PAUSED, scene, detail=f"mode is {policy.mode.value}")
@@ -151,7 +151,7 @@ class Conductor:
         self._journal.rehearsed(record, verdict)
         await self._begin(record, verdict, scene)
 
-    def _not_yet(self, record: MoveRecord, scene: Scene) -> str:
+    def _not_yet(self, record: MoveRecord, scene: StepContext) -> str:
         """Say what a planned move still waits for; empty when nothing."""
         node = scene.nodes.get(record.move.source_node)
         if node is None or record.move.source not in node.cordoned(now=scene.now):
@@ -159,9 +159,9 @@ class Conductor:
         picture = scene.picture
         return blindness(picture.usage, picture.cards(), scene.policy)
 
-    async def _begin(self, record: MoveRecord, verdict: Verdict, scene: Scene) -> None:
+    async def _begin(self, record: MoveRecord, verdict: EvictionResult, scene: StepContext) -> None:
         match verdict.outcome:
-            case Outcome.ALLOWED:
+            case EvictionOutcome.ALLOWED:
                 siblings = tuple(sorted(_of_owner(record.move, scene.picture)))
                 begun = replace(
                     record.to(MovePhase.EVICTING, now=scene.now), siblings=siblings, detail=""
@@ -169,16 +169,16 @@ class Conductor:
                 self._journal.left_phase(record, now=scene.now)
                 await self._persist(begun)  # before the side effect that it announces
                 await self._evicting(begun, scene)
-            case Outcome.BLOCKED | Outcome.BUSY | Outcome.UNCLEAR:
+            case EvictionOutcome.BLOCKED | EvictionOutcome.BUSY | EvictionOutcome.UNCLEAR:
                 await self._note(record, verdict.detail)  # nobody was disturbed: ask again
-            case Outcome.GONE | Outcome.OTHER_POD:
+            case EvictionOutcome.GONE | EvictionOutcome.OTHER_POD:
                 await self._end(record, Ending.OTHER_POD, scene, detail=verdict.detail)
-            case Outcome.REFUSED:
+            case EvictionOutcome.REFUSED:
                 await self._end(record, Ending.REFUSED, scene, detail=verdict.detail)
             case _:
                 assert_never(verdict.outcome)
 
-    async def _evicting(self, record: MoveRecord, scene: Scene) -> None:
+    async def _evicting(self, record: MoveRecord, scene: StepContext) -> None:
         now, policy = scene.now, scene.policy
         if record.retry_at is not None and now < record.retry_at:
             return
@@ -189,29 +189,31 @@ class Conductor:
         if not stop:
             self._journal.asked(record, verdict)
         match verdict.outcome:
-            case Outcome.ALLOWED if stop:
+            case EvictionOutcome.ALLOWED if stop:
                 ending = Ending.BLOCKED if late else Ending.PAUSED
                 await self._end(record, ending, scene, detail=record.detail)
-            case Outcome.ALLOWED | Outcome.GONE:
+            case EvictionOutcome.ALLOWED | EvictionOutcome.GONE:
                 gone = replace(record.to(MovePhase.EVICTED, now=now), detail="")
                 self._journal.left_phase(record, now=now)
                 await self._persist(gone)
                 await self._journal.evicted(gone)
-            case Outcome.OTHER_POD:
+            case EvictionOutcome.OTHER_POD:
                 # The name came back with another UID: ours is gone, however that happened.
                 await self._persist(replace(record.to(MovePhase.EVICTED, now=now), detail=""))
                 self._journal.left_phase(record, now=now)
-            case Outcome.REFUSED:
+            case EvictionOutcome.REFUSED:
                 await self._end(record, Ending.REFUSED, scene, detail=verdict.detail)
-            case Outcome.BLOCKED | Outcome.BUSY | Outcome.UNCLEAR:
+            case EvictionOutcome.BLOCKED | EvictionOutcome.BUSY | EvictionOutcome.UNCLEAR:
                 await self._retry_later(record, verdict, now=now)
             case _:
                 assert_never(verdict.outcome)
 
-    async def _retry_later(self, record: MoveRecord, verdict: Verdict, *, now: datetime) -> None:
+    async def _retry_later(
+        self, record: MoveRecord, verdict: EvictionResult, *, now: datetime
+    ) -> None:
         pause_s = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
         pause_s *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not secrecy
-        if verdict.outcome is Outcome.UNCLEAR:
+        if verdict.outcome is EvictionOutcome.UNCLEAR:
             pause_s = 0.0  # the next cycle reads the pod first
         pause_s = max(pause_s, min(verdict.retry_after_s or 0.0, _LONGEST_PAUSE_S))
         await self._persist(
@@ -223,7 +225,7 @@ class Conductor:
             )
         )
 
-    async def _evicted(self, record: MoveRecord, scene: Scene) -> None:
+    async def _evicted(self, record: MoveRecord, scene: StepContext) -> None:
         now = scene.now
         found = _replacement(record, scene.picture)
         if found is not None:
@@ -239,7 +241,7 @@ class Conductor:
         elif record.age(now=now) > timedelta(seconds=scene.policy.replacement_ttl_s):
             await self._end(record, Ending.LOST, scene, detail="no replacement became ready")
 
-    async def _verifying(self, record: MoveRecord, scene: Scene) -> None:
+    async def _verifying(self, record: MoveRecord, scene: StepContext) -> None:
         if record.age(now=scene.now) < timedelta(seconds=scene.policy.settle_s):
             return
         reading = scene.picture.reading(record.move.source)
@@ -253,7 +255,9 @@ class Conductor:
         ending = Ending.RELIEVED if enough else Ending.USELESS
         await self._end(record, ending, scene, detail=detail)
 
-    async def _end(self, record: MoveRecord, ending: Ending, scene: Scene, *, detail: str) -> None:
+    async def _end(
+        self, record: MoveRecord, ending: Ending, scene: StepContext, *, detail: str
+    ) -> None:
         ended = record.ended(ending, now=scene.now, detail=detail)
         self._journal.left_phase(record, now=scene.now)
         await self._persist(ended)

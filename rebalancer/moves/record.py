@@ -120,7 +120,7 @@ class MoveRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Book:
+class _StoredMoves:
     version: int
     moves: tuple[MoveRecord, ...] = ()
 
@@ -150,7 +150,7 @@ def read_records(text: str) -> tuple[MoveRecord, ...]:
     Raises:
         ValueError: it is something else.
     """
-    book = decode(text.encode(), _Book)
+    book = decode(text.encode(), _StoredMoves)
     if book.version != _VERSION:
         raise ValueError(f"version {book.version}; want {_VERSION}")
     return book.moves
@@ -158,4 +158,4 @@ def read_records(text: str) -> tuple[MoveRecord, ...]:
 
 def write_records(records: Sequence[MoveRecord]) -> str:
     """Write records as JSON."""
-    return encode(_Book(version=_VERSION, moves=tuple(records))).decode()
+    return encode(_StoredMoves(version=_VERSION, moves=tuple(records))).decode()

@@ -13,11 +13,11 @@ NAME: Final = "fracgpu-rebalancer-state"
 _KEY: Final = "moves"
 
 
-class Unreadable(Exception):  # noqa: N818 - says what it is
+class MovesUnreadable(Exception):  # noqa: N818 - says what it is
     """What stands in the ConfigMap is no record: nobody knows which moves were made."""
 
 
-class MoveBook:
+class MoveStore:
     """The one place where moves are remembered; read at start, then written through.
 
     Args:
@@ -55,7 +55,9 @@ class MoveBook:
             self._records = read_records(text) if text else ()
         except ValueError as error:
             where = f"ConfigMap {self._namespace}/{NAME}, key {_KEY}"
-            raise Unreadable(f"{where}: {error}; delete it to forget all past moves") from error
+            raise MovesUnreadable(
+                f"{where}: {error}; delete it to forget all past moves"
+            ) from error
         self._object = found
 
     async def put(self, record: MoveRecord, *, now: datetime) -> None:

@@ -9,7 +9,7 @@ from fracgpu.disruption.heat import CardReading, CardUsage, MeasuredPodUse, Read
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import MAX_MIB, Mib
 from rebalancer.usage import promql
-from rebalancer.usage.prometheus import NoAnswer, Sample, Trouble, is_sane
+from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
 
 _PERCENT: Final = 100.0
 _LATEST_S: Final = 1e11  # Unix time in milliseconds would be above it
@@ -65,7 +65,7 @@ class MeasuredUsage:
         self,
         prometheus: Asks,
         *,
-        on_trouble: Callable[[NoAnswer], None] = lambda _: None,
+        on_trouble: Callable[[QueryFailed], None] = lambda _: None,
     ) -> None:
         self._prometheus = prometheus
         self._on_trouble = on_trouble
@@ -74,7 +74,7 @@ class MeasuredUsage:
         """Measure *cards*; never raises for trouble with Prometheus."""
         try:
             answers = await self._ask_all(policy)
-        except NoAnswer as error:
+        except QueryFailed as error:
             self._on_trouble(error)
             why = f"Prometheus does not answer, {error}"
             unknown = {
@@ -92,7 +92,7 @@ class MeasuredUsage:
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
         clock = await self._prometheus.ask(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
-            raise NoAnswer(Trouble.GARBLED, "its clock tells no time")
+            raise QueryFailed(QueryError.GARBLED, "its clock tells no time")
         at_s = clock[0].value
         return _Answers(
             age_s=await self._by_card(promql.AGE, at_s),

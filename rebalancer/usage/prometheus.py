@@ -1,6 +1,6 @@
 """Asking Prometheus: a blocking library in a thread of its own, with limits on time and size.
 
-Anything but a complete, undisputed answer is :class:`NoAnswer`, with the kind of trouble.
+Anything but a complete, undisputed answer is :class:`QueryFailed`, with the kind of trouble.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _ERROR_CHARS: Final = 300
 _VECTOR_PARTS: Final = 2
 
 
-class Trouble(Enum):
+class QueryError(Enum):
     """What kind of no-answer; also a metric label."""
 
     UNREACHABLE = "unreachable"
@@ -38,10 +38,10 @@ class Trouble(Enum):
     TOO_LARGE = "too_large"
 
 
-class NoAnswer(Exception):  # noqa: N818 - says what happened
+class QueryFailed(Exception):  # noqa: N818 - says what happened
     """Prometheus gave no answer that can be used."""
 
-    def __init__(self, trouble: Trouble, detail: str) -> None:
+    def __init__(self, trouble: QueryError, detail: str) -> None:
         super().__init__(f"{trouble.value}: {detail[:_ERROR_CHARS]}")
         self.trouble = trouble
 
@@ -113,7 +113,7 @@ class Prometheus:
             NoAnswer: there is none that can be used.
         """
         if self._busy:
-            raise NoAnswer(Trouble.SLOW, "the query before is still waiting for its answer")
+            raise QueryFailed(QueryError.SLOW, "the query before is still waiting for its answer")
         loop = asyncio.get_running_loop()
         self._busy = True
         work = loop.run_in_executor(self._thread, self._ask, query, at_s)
@@ -123,7 +123,9 @@ class Prometheus:
             async with asyncio.timeout(2 * self._limit_s):
                 return await asyncio.shield(work)
         except TimeoutError as error:
-            raise NoAnswer(Trouble.SLOW, f"no answer within {2 * self._limit_s:g} s") from error
+            raise QueryFailed(
+                QueryError.SLOW, f"no answer within {2 * self._limit_s:g} s"
+            ) from error
 
     def _done(self, work: asyncio.Future[tuple[Sample, ...]]) -> None:
         self._busy = False
@@ -141,22 +143,22 @@ class Prometheus:
 
 @contextmanager
 def _troubles() -> Iterator[None]:
-    """Turn what the libraries raise into :class:`NoAnswer`."""
+    """Turn what the libraries raise into :class:`QueryFailed`."""
     try:
         yield
     except PrometheusApiClientException as error:
-        raise NoAnswer(Trouble.REFUSED, str(error)) from error
+        raise QueryFailed(QueryError.REFUSED, str(error)) from error
     except _Disputed as error:
-        raise NoAnswer(error.trouble, str(error)) from error
+        raise QueryFailed(error.trouble, str(error)) from error
     except requests.exceptions.JSONDecodeError as error:
-        raise NoAnswer(Trouble.GARBLED, f"not JSON: {error}") from error
+        raise QueryFailed(QueryError.GARBLED, f"not JSON: {error}") from error
     except requests.exceptions.Timeout as error:
-        raise NoAnswer(Trouble.SLOW, str(error)) from error
+        raise QueryFailed(QueryError.SLOW, str(error)) from error
     except (requests.RequestException, OSError) as error:
-        raise NoAnswer(Trouble.UNREACHABLE, str(error)) from error
+        raise QueryFailed(QueryError.UNREACHABLE, str(error)) from error
     except (KeyError, TypeError, ValueError, IndexError) as error:
         detail = f"{type(error).__name__}: {error}"
-        raise NoAnswer(Trouble.GARBLED, f"not an answer to a query: {detail}") from error
+        raise QueryFailed(QueryError.GARBLED, f"not an answer to a query: {detail}") from error
 
 
 def _samples(result: Any) -> tuple[Sample, ...]:
@@ -175,7 +177,7 @@ def _samples(result: Any) -> tuple[Sample, ...]:
 class _Disputed(requests.RequestException):
     """An answer that must not be believed, or not be read to its end."""
 
-    def __init__(self, trouble: Trouble, detail: str) -> None:
+    def __init__(self, trouble: QueryError, detail: str) -> None:
         super().__init__(detail)
         self.trouble = trouble
 
@@ -221,9 +223,9 @@ class _LimitedAdapter(HTTPAdapter):
 
     def _check(self, size: int, deadline_s: float) -> None:
         if size > self._limit_bytes:
-            raise _Disputed(Trouble.TOO_LARGE, f"more than {self._limit_bytes} bytes")
+            raise _Disputed(QueryError.TOO_LARGE, f"more than {self._limit_bytes} bytes")
         if time.monotonic() > deadline_s:
-            raise _Disputed(Trouble.SLOW, f"not all there after {self._limit_s:g} s")
+            raise _Disputed(QueryError.SLOW, f"not all there after {self._limit_s:g} s")
 
 
 class _Body:
@@ -251,7 +253,7 @@ def _refuse_warnings(response: requests.Response, body: bytes) -> None:
     except ValueError:
         return  # the library will say so
     if isinstance(answer, dict) and answer.get("warnings"):
-        raise _Disputed(Trouble.PARTIAL, f"answered with warnings: {answer['warnings']}")
+        raise _Disputed(QueryError.PARTIAL, f"answered with warnings: {answer['warnings']}")
 
 
 def is_sane(value: float, *, low: float, high: float) -> bool:

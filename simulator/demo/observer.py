@@ -16,7 +16,7 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
-from rebalancer.usage.prometheus import NoAnswer, Prometheus
+from rebalancer.usage.prometheus import Prometheus, QueryFailed
 from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
 from simulator.demo.promises import CardPeak, HeatFact
 
@@ -294,6 +294,6 @@ class MeasuredHeat:
         """Give each card's share of busy time (0..1) by UUID."""
         try:
             samples = await self._prometheus.ask(_BUSY)
-        except NoAnswer:
+        except QueryFailed:
             return None
         return {it.labels["UUID"]: it.value / _PERCENT for it in samples if "UUID" in it.labels}

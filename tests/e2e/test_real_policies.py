@@ -24,7 +24,7 @@ from kube.kinds import (
 )
 from kube.objects import decode_object
 from rebalancer.moves.record import MovePhase, plan_record
-from rebalancer.moves.store import MoveBook
+from rebalancer.moves.store import MoveStore
 from scheduler.settings import SchedulerSettings
 from simulator.envtest.ports import free_ports
 from tests.fakes.clock import NOON
@@ -389,7 +389,7 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     for kind, name in ((CONFIGMAPS, names.CONFIG_MAP), (CONFIGMAPS, "x"), (LEASES, "x")):
         body = {"metadata": {"name": name, "namespace": SYSTEM}}
         assert "may create no other object" in await refusal(rebalancer.create(kind, body))
-    book = MoveBook(rebalancer, namespace=SYSTEM, guard=lambda: None)
+    book = MoveStore(rebalancer, namespace=SYSTEM, guard=lambda: None)
     await book.load()
     record = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
     await book.put(record, now=NOON)

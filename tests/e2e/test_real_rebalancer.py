@@ -9,7 +9,7 @@ from kube.access import connect
 from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import PODS
-from rebalancer.moves.evictor import Evictor, Outcome, judge
+from rebalancer.moves.evictor import EvictionOutcome, Evictor, judge
 from rebalancer.moves.record import Ending, MovePhase
 from tests.support.moving import (
     NAMESPACE,
@@ -39,24 +39,24 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
         assert await cordons_of(real, "n1") == {HOT_CARD: "hot"}
-        assert (await rig.evictor.rehearse(planned.move)).outcome is Outcome.BLOCKED
+        assert (await rig.evictor.rehearse(planned.move)).outcome is EvictionOutcome.BLOCKED
 
         await rig.tick()
         assert rig.record().phase is MovePhase.PLANNED  # the budget says: not now
         await add_budget(real, allowed=1)
         await rig.tick()
         assert rig.record().phase is MovePhase.EVICTED
-        assert (await rig.evictor.evict(planned.move)).outcome is Outcome.GONE
+        assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.GONE
 
         await end_pod(real, "pod-a")
-        assert (await rig.evictor.evict(planned.move)).outcome is Outcome.GONE
+        assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.GONE
         await add_pod(real, "pod-a", card=COOL_CARD, node="n2")
-        assert (await rig.evictor.evict(planned.move)).outcome is Outcome.OTHER_POD
+        assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.OTHER_POD
         # The server judges the budget first, and the precondition only then.
         await add_budget(real, allowed=1)
         with pytest.raises(Conflict) as caught:
             await real.evict(namespace=NAMESPACE, name="pod-a", uid=planned.move.pod_uid)
-        assert judge(caught.value).outcome is Outcome.OTHER_POD
+        assert judge(caught.value).outcome is EvictionOutcome.OTHER_POD
 
         await rig.tick()
         assert rig.record().phase is MovePhase.VERIFYING
@@ -77,6 +77,6 @@ async def test_two_budgets_over_one_pod_are_told_from_a_failing_server(real: Kub
 
         verdict = await Evictor(real, guard=lambda: None).rehearse(planned.move)
 
-        assert verdict.outcome is Outcome.REFUSED
+        assert verdict.outcome is EvictionOutcome.REFUSED
         pod = await real.get_object(PODS, "pod-a", namespace=NAMESPACE)
         assert "deletionTimestamp" not in pod["metadata"]

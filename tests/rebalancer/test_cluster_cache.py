@@ -8,7 +8,7 @@ import pytest
 from fracgpu.k8s.node_affinity import Taint
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from rebalancer.cluster_cache import World
+from rebalancer.cluster_cache import ClusterCache
 from tests.fakes.clock import NOON
 from tests.support.moving import NAMESPACE, add_pod, end_pod, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD
@@ -16,9 +16,9 @@ from tests.support.waiting import until_true
 
 
 @pytest.fixture
-async def world(kube: KubeClient) -> AsyncIterator[World]:
+async def world(kube: KubeClient) -> AsyncIterator[ClusterCache]:
     await make_cluster(kube)
-    found = World(kube)
+    found = ClusterCache(kube)
     assert not found.synced
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run()) for run in found.tasks().values()]
@@ -28,12 +28,12 @@ async def world(kube: KubeClient) -> AsyncIterator[World]:
             task.cancel()
 
 
-def held_mib(world: World) -> int:
+def held_mib(world: ClusterCache) -> int:
     load = world.snapshot(now=NOON).card(HOT_CARD)
     return int(load.held_mib) if load else -1
 
 
-async def test_pods_and_cards_are_there_once_synced(world: World) -> None:
+async def test_pods_and_cards_are_there_once_synced(world: ClusterCache) -> None:
     assert world.synced
     assert world.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
     assert sorted(it.view.record.name for it in world.occupants.values()) == ["pod-a", "pod-b"]
@@ -41,7 +41,7 @@ async def test_pods_and_cards_are_there_once_synced(world: World) -> None:
 
 
 async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
-    kube: KubeClient, world: World
+    kube: KubeClient, world: ClusterCache
 ) -> None:
     await end_pod(kube, "pod-a")
     await until_true(lambda: held_mib(world) == 4000, what="the memory is free again")
@@ -55,7 +55,7 @@ async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
     await until_true(lambda: held_mib(world) == 1000, what="the new pod is counted")
 
 
-async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: World) -> None:
+async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: ClusterCache) -> None:
     plain = {
         "metadata": {"name": "plain", "namespace": NAMESPACE},
         "spec": {"containers": [{"name": "a", "image": "x"}]},
@@ -69,7 +69,7 @@ async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: World)
 
 
 async def test_taints_sharing_and_vanishing_of_nodes_are_followed(
-    kube: KubeClient, world: World
+    kube: KubeClient, world: ClusterCache
 ) -> None:
     spec = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     await kube.patch(NODES, "n2", {"spec": spec})

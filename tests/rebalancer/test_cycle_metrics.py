@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
-from rebalancer.cycle_metrics import Tally
+from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.usage.measured import Measured
-from rebalancer.usage.prometheus import NoAnswer, Trouble
+from rebalancer.usage.prometheus import QueryError, QueryFailed
 from tests.fakes.clock import NOON, VirtualClock
 from tests.support.rebalancing import (
     ACTIVE,
@@ -30,7 +30,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.tally = Tally(RebalancerMetrics(self.registry))
+        self.tally = CycleMetrics(RebalancerMetrics(self.registry))
 
     def count(
         self,
@@ -135,7 +135,7 @@ async def test_times_and_troubles_are_counted() -> None:
         await clock.advance(3)
     with counted.tally.queries(clock):
         await clock.advance(2)
-    counted.tally.no_answer(NoAnswer(Trouble.SLOW, "x"))
+    counted.tally.no_answer(QueryFailed(QueryError.SLOW, "x"))
     counted.tally.api_error()
     counted.tally.leading()
 

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 
 from fracgpu.cards.card import CardUuid
 from kube.events import EventLevel, Regarding
-from rebalancer.event_reporter import Journal
+from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics
-from rebalancer.moves.evictor import Outcome, Verdict
+from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import Ending, MovePhase, plan_record
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_picture, a_reading
@@ -35,9 +35,9 @@ class Written:
         self.events.append((where, reason, note, level))
 
 
-def a_journal() -> tuple[Journal, Written, CollectorRegistry]:
+def a_journal() -> tuple[EventReporter, Written, CollectorRegistry]:
     registry, written = CollectorRegistry(), Written()
-    return Journal(written, RebalancerMetrics(registry), namespace="sys"), written, registry
+    return EventReporter(written, RebalancerMetrics(registry), namespace="sys"), written, registry
 
 
 async def test_a_hot_card_is_told_on_its_node_with_the_reason_not_to_move() -> None:
@@ -127,8 +127,8 @@ async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
 def test_answers_and_phases_are_counted() -> None:
     journal, _, registry = a_journal()
 
-    journal.asked(RECORD, Verdict(outcome=Outcome.BLOCKED))
-    journal.rehearsed(RECORD, Verdict(outcome=Outcome.ALLOWED))
+    journal.asked(RECORD, EvictionResult(outcome=EvictionOutcome.BLOCKED))
+    journal.rehearsed(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
     journal.verified(relief_ratio=0.25)
     journal.verified(relief_ratio=-0.25)
     journal.left_phase(RECORD, now=NOON + timedelta(seconds=9))

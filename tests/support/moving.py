@@ -23,16 +23,16 @@ from kube.errors import AlreadyExists
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES, NODES, PDBS, PODS
 from kube.objects import decode_object
-from rebalancer.cluster_cache import World
-from rebalancer.controller import Parts, Rebalancer
-from rebalancer.cycle_metrics import Tally
-from rebalancer.event_reporter import Journal
+from rebalancer.cluster_cache import ClusterCache
+from rebalancer.controller import Controller, ControllerParts
+from rebalancer.cycle_metrics import CycleMetrics
+from rebalancer.event_reporter import EventReporter
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
-from rebalancer.moves.executor import Conductor
+from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.record import MoveRecord
-from rebalancer.moves.store import MoveBook
+from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
@@ -184,15 +184,15 @@ class Rig:
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
         self.placement = Placement()
-        self.world = World(kube)
-        self.book = MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
+        self.world = ClusterCache(kube)
+        self.book = MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
         self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
-        journal = Journal(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
-        self.conductor = Conductor(self.evictor, journal, self._persist)
-        self.loop = Rebalancer(
-            Parts(
+        journal = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
+        self.conductor = MoveExecutor(self.evictor, journal, self._persist)
+        self.loop = Controller(
+            ControllerParts(
                 world=self.world,
                 usage=usage,
                 config=config,
@@ -202,7 +202,7 @@ class Rig:
                 conductor=self.conductor,
                 cordons=Cordons(kube, guard=self._guard),
                 journal=journal,
-                tally=Tally(self.metrics),
+                tally=CycleMetrics(self.metrics),
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )

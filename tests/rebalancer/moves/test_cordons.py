@@ -9,7 +9,7 @@ from fracgpu.cards.annotations import write_cordons
 from fracgpu.cards.card import CardUuid, Cordon, NodeCards
 from kube.client import KubeClient
 from kube.kinds import NODES, Kind
-from rebalancer.moves.cordons import Cordons, Wanted, wanted_on
+from rebalancer.moves.cordons import Cordons, DesiredCordons, desired_on
 from tests.fakes.clock import NOON
 from tests.support.moving import cordons_of, make_cluster
 from tests.support.rebalancing import COOL_CARD, HOT_CARD, a_node
@@ -18,8 +18,8 @@ MINUTE = timedelta(minutes=1)
 LASTING = 5 * MINUTE
 
 
-def wanted(*repel: CardUuid, cool: tuple[CardUuid, ...] = ()) -> Wanted:
-    return Wanted(repel=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
+def wanted(*repel: CardUuid, cool: tuple[CardUuid, ...] = ()) -> DesiredCordons:
+    return DesiredCordons(repel=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
 
 
 def a_cordon(until: datetime, reason: str = "hot", card: CardUuid = HOT_CARD) -> Cordon:
@@ -59,9 +59,9 @@ OURS = a_cordon(NOON + LASTING)
     ],
 )
 def test_what_should_stand_on_a_node(
-    there: tuple[Cordon, ...], want: Wanted, after: tuple[Cordon, ...] | None
+    there: tuple[Cordon, ...], want: DesiredCordons, after: tuple[Cordon, ...] | None
 ) -> None:
-    assert wanted_on(a_cordoned(*there), want, now=NOON) == after
+    assert desired_on(a_cordoned(*there), want, now=NOON) == after
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ async def test_what_another_wrote_since_our_last_news_is_kept(
 def test_cordons_that_cannot_be_read_become_one_of_each_card_that_is_not_known_to_be_cool() -> None:
     node = replace(a_cordoned(), unreadable={"fracgpu.io/cordons": "no JSON"})
 
-    assert wanted_on(node, wanted(cool=(COOL_CARD,)), now=NOON) == (OURS,)
-    assert wanted_on(node, wanted(cool=(COOL_CARD, HOT_CARD)), now=NOON) == ()
+    assert desired_on(node, wanted(cool=(COOL_CARD,)), now=NOON) == (OURS,)
+    assert desired_on(node, wanted(cool=(COOL_CARD, HOT_CARD)), now=NOON) == ()
 
 
 async def test_garbage_in_the_annotation_is_replaced(

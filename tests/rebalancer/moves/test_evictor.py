@@ -16,7 +16,7 @@ from kube.errors import (
     error_from_status,
 )
 from kube.kinds import PODS
-from rebalancer.moves.evictor import Evictor, Outcome, judge
+from rebalancer.moves.evictor import EvictionOutcome, Evictor, judge
 from tests.support.moving import (
     NAMESPACE,
     add_budget,
@@ -46,10 +46,10 @@ async def test_a_rehearsal_is_judged_like_an_eviction_and_does_nothing(kube: Kub
     move = await a_pod_to_move(kube)
     evictor = Evictor(kube, guard=may_write)
 
-    assert (await evictor.rehearse(move)).outcome is Outcome.ALLOWED
+    assert (await evictor.rehearse(move)).outcome is EvictionOutcome.ALLOWED
     assert await is_there(kube)
     await add_budget(kube, allowed=0)
-    assert (await evictor.rehearse(move)).outcome is Outcome.BLOCKED
+    assert (await evictor.rehearse(move)).outcome is EvictionOutcome.BLOCKED
 
 
 async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
@@ -57,7 +57,7 @@ async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) ->
 
     verdict = await Evictor(kube, guard=may_write).evict(move)
 
-    assert verdict.outcome is Outcome.ALLOWED
+    assert verdict.outcome is EvictionOutcome.ALLOWED
     pod = await kube.get_object(PODS, "pod-a", namespace=NAMESPACE)
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 30
 
@@ -68,7 +68,7 @@ async def test_a_disruption_budget_blocks_and_the_pod_stays(kube: KubeClient) ->
 
     verdict = await Evictor(kube, guard=may_write).evict(move)
 
-    assert (verdict.outcome, verdict.code) == (Outcome.BLOCKED, 429)
+    assert (verdict.outcome, verdict.code) == (EvictionOutcome.BLOCKED, 429)
     assert "disruption budget" in verdict.detail
     assert await is_there(kube)
 
@@ -78,9 +78,9 @@ async def test_a_second_eviction_finds_it_gone(kube: KubeClient) -> None:
     evictor = Evictor(kube, guard=may_write)
     await evictor.evict(move)
 
-    assert (await evictor.evict(move)).outcome is Outcome.GONE
+    assert (await evictor.evict(move)).outcome is EvictionOutcome.GONE
     await end_pod(kube, "pod-a")
-    assert (await evictor.evict(move)).outcome is Outcome.GONE
+    assert (await evictor.evict(move)).outcome is EvictionOutcome.GONE
 
 
 async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None:
@@ -90,7 +90,7 @@ async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None
 
     verdict = await Evictor(kube, guard=may_write).evict(move)
 
-    assert verdict.outcome is Outcome.OTHER_POD
+    assert verdict.outcome is EvictionOutcome.OTHER_POD
     assert move.pod_uid in verdict.detail
     assert await is_there(kube)
 
@@ -102,7 +102,7 @@ async def test_the_uid_is_a_precondition_of_the_write_itself(kube: KubeClient) -
     with pytest.raises(Conflict) as caught:
         await kube.evict(namespace=NAMESPACE, name="pod-a", uid="another")
 
-    assert judge(caught.value).outcome is Outcome.OTHER_POD
+    assert judge(caught.value).outcome is EvictionOutcome.OTHER_POD
     assert await is_there(kube)
 
 
@@ -113,7 +113,7 @@ async def test_a_pending_pod_bypasses_budgets_and_is_therefore_refused(kube: Kub
 
     verdict = await Evictor(kube, guard=may_write).evict(move)
 
-    assert (verdict.outcome, verdict.detail) == (Outcome.REFUSED, "it is Pending")
+    assert (verdict.outcome, verdict.detail) == (EvictionOutcome.REFUSED, "it is Pending")
     assert await is_there(kube)
 
 
@@ -145,20 +145,20 @@ BUDGET = [Cause(type="DisruptionBudget")]
 @pytest.mark.parametrize(
     ("error", "kind", "outcome"),
     [
-        (an_error(404), NotFound, Outcome.GONE),
-        (an_error(409), Conflict, Outcome.OTHER_POD),
-        (an_error(429, causes=BUDGET), TooManyRequests, Outcome.BLOCKED),
-        (an_error(429), TooManyRequests, Outcome.BUSY),
-        (an_error(500, TWO), Unavailable, Outcome.REFUSED),
-        (an_error(500, "etcd is slow"), Unavailable, Outcome.UNCLEAR),
-        (an_error(503), Unavailable, Outcome.UNCLEAR),
-        (no_answer(), Unavailable, Outcome.UNCLEAR),
-        (an_error(403), Forbidden, Outcome.REFUSED),
-        (an_error(422), Invalid, Outcome.REFUSED),
+        (an_error(404), NotFound, EvictionOutcome.GONE),
+        (an_error(409), Conflict, EvictionOutcome.OTHER_POD),
+        (an_error(429, causes=BUDGET), TooManyRequests, EvictionOutcome.BLOCKED),
+        (an_error(429), TooManyRequests, EvictionOutcome.BUSY),
+        (an_error(500, TWO), Unavailable, EvictionOutcome.REFUSED),
+        (an_error(500, "etcd is slow"), Unavailable, EvictionOutcome.UNCLEAR),
+        (an_error(503), Unavailable, EvictionOutcome.UNCLEAR),
+        (no_answer(), Unavailable, EvictionOutcome.UNCLEAR),
+        (an_error(403), Forbidden, EvictionOutcome.REFUSED),
+        (an_error(422), Invalid, EvictionOutcome.REFUSED),
     ],
 )
 def test_each_answer_has_its_meaning(
-    error: KubeError, kind: type[KubeError], outcome: Outcome
+    error: KubeError, kind: type[KubeError], outcome: EvictionOutcome
 ) -> None:
     assert isinstance(error, kind)
     assert judge(error).outcome is outcome

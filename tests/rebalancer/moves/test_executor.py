@@ -9,7 +9,7 @@ from fracgpu.disruption.move import Move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from kube.client import KubeClient
 from kube.kinds import NODES, PODS
-from rebalancer.moves.evictor import Evictor, Verdict
+from rebalancer.moves.evictor import EvictionResult, Evictor
 from rebalancer.moves.executor import under_way
 from rebalancer.moves.record import Ending, MovePhase
 from tests.fakes.clock import VirtualClock
@@ -303,7 +303,7 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClien
         pass
 
     class Dying(Evictor):
-        async def evict(self, move: Move) -> Verdict:
+        async def evict(self, move: Move) -> EvictionResult:
             raise DeadError
 
     await make_cluster(kube)

@@ -7,7 +7,7 @@ from kube.client import KubeClient
 from kube.errors import Conflict
 from kube.kinds import CONFIGMAPS, NAMESPACES
 from rebalancer.moves.record import MovePhase, plan_record
-from rebalancer.moves.store import NAME, MoveBook, Unreadable
+from rebalancer.moves.store import NAME, MoveStore, MovesUnreadable
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import a_move
 
@@ -15,16 +15,16 @@ RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
 
 
 @pytest.fixture
-async def book(kube: KubeClient) -> MoveBook:
+async def book(kube: KubeClient) -> MoveStore:
     await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
     return another(kube)
 
 
-def another(kube: KubeClient) -> MoveBook:
-    return MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=lambda: None)
+def another(kube: KubeClient) -> MoveStore:
+    return MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=lambda: None)
 
 
-async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: MoveBook) -> None:
+async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: MoveStore) -> None:
     await book.load()
     assert book.records == ()
     await book.put(RECORD, now=NOON)
@@ -37,7 +37,7 @@ async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: M
 
 
 async def test_a_writer_that_did_not_see_the_last_write_conflicts(
-    kube: KubeClient, book: MoveBook
+    kube: KubeClient, book: MoveStore
 ) -> None:
     second = another(kube)
     await book.load()
@@ -54,7 +54,7 @@ async def test_a_writer_that_did_not_see_the_last_write_conflicts(
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"version": 7, "moves": []}'])
 async def test_an_unreadable_book_is_not_taken_for_an_empty_one(
-    kube: KubeClient, book: MoveBook, text: str
+    kube: KubeClient, book: MoveStore, text: str
 ) -> None:
     body = {
         "metadata": {"name": NAME, "namespace": names.SYSTEM_NAMESPACE},
@@ -62,11 +62,11 @@ async def test_an_unreadable_book_is_not_taken_for_an_empty_one(
     }
     await kube.create(CONFIGMAPS, body)
 
-    with pytest.raises(Unreadable, match="delete it to forget all past moves"):
+    with pytest.raises(MovesUnreadable, match="delete it to forget all past moves"):
         await book.load()
 
 
-async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveBook) -> None:
+async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveStore) -> None:
     await book.load()
     await book.put(RECORD, now=NOON)
     await kube.delete(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
@@ -78,7 +78,7 @@ async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveBook) ->
     assert book.records == (RECORD,)
 
 
-async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, book: MoveBook) -> None:
+async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, book: MoveStore) -> None:
     await book.load()
     await book.put(RECORD, now=NOON)
     patch = {"metadata": {"labels": {"team": "ml"}}}
@@ -91,11 +91,13 @@ async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, book: 
     assert found["metadata"]["labels"] == {"team": "ml"}
 
 
-async def test_nothing_is_written_where_the_guard_objects(kube: KubeClient, book: MoveBook) -> None:
+async def test_nothing_is_written_where_the_guard_objects(
+    kube: KubeClient, book: MoveStore
+) -> None:
     def guard() -> None:
         raise PermissionError
 
     with pytest.raises(PermissionError):
-        await MoveBook(kube, namespace=names.SYSTEM_NAMESPACE, guard=guard).put(RECORD, now=NOON)
+        await MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=guard).put(RECORD, now=NOON)
     await book.load()
     assert book.records == ()

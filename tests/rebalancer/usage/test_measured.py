@@ -13,7 +13,7 @@ from fracgpu.disruption.heat import ReadingQuality
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.units import Mib
 from rebalancer.usage.measured import Measured, MeasuredUsage
-from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble
+from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, Sample
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.support.backfill import Past, steady, write_blocks
@@ -218,7 +218,7 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
 
 
 class Scripted:
-    """Answers by query text; a :class:`NoAnswer` is raised."""
+    """Answers by query text; a :class:`QueryFailed` is raised."""
 
     def __init__(self, *, fail_on: str = "", clock: tuple[Sample, ...] | None = None) -> None:
         self.asked: list[tuple[str, float | None]] = []
@@ -228,7 +228,7 @@ class Scripted:
     async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
         self.asked.append((query, at_s))
         if self._fail_on and self._fail_on in query:
-            raise NoAnswer(Trouble.REFUSED, "HTTP 503")
+            raise QueryFailed(QueryError.REFUSED, "HTTP 503")
         return self._clock if query == "time()" else ()
 
 
@@ -243,7 +243,7 @@ async def test_every_question_of_a_cycle_is_asked_as_of_the_servers_own_time() -
 
 @pytest.mark.parametrize("fail_on", ["time()", UTIL, "quantile_over_time(0.9"])
 async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: str) -> None:
-    troubles: list[Trouble] = []
+    troubles: list[QueryError] = []
     source = MeasuredUsage(
         Scripted(fail_on=fail_on), on_trouble=lambda error: troubles.append(error.trouble)
     )
@@ -253,7 +253,7 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
     assert {it.trust for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert set(measured.usage) == set(ALL)
     assert measured.trouble == "refused: HTTP 503"
-    assert troubles == [Trouble.REFUSED]
+    assert troubles == [QueryError.REFUSED]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rebalancer.usage.prometheus import NoAnswer, Prometheus, Sample, Trouble, is_sane
+from rebalancer.usage.prometheus import Prometheus, QueryError, QueryFailed, Sample, is_sane
 from simulator.envtest.prometheus import RealPrometheus
 from tests.fakes.exporter import Exporter
 from tests.fakes.prometheus import (
@@ -48,21 +48,21 @@ async def test_a_vector_and_a_scalar_are_samples() -> None:
 @pytest.mark.parametrize(
     ("behaviour", "trouble"),
     [
-        (answering("busy", status=503), Trouble.REFUSED),
-        (answering({"error": "bad query"}, status=422), Trouble.REFUSED),
-        (answering("no", status=401), Trouble.REFUSED),
-        (answering(vector(({}, "1"), warnings=["store gone"])), Trouble.PARTIAL),
-        (answering("<html>"), Trouble.GARBLED),
-        (answering("{}"), Trouble.GARBLED),
-        (answering('{"data": {"result": 7}}'), Trouble.GARBLED),
-        (answering('{"data": {"result": [{"metric": {}}]}}'), Trouble.GARBLED),
-        (answering(vector(({}, "many"))), Trouble.GARBLED),
-        (answering("[" + " " * 20_000 + "]"), Trouble.TOO_LARGE),
-        (hanging_up, Trouble.UNREACHABLE),
+        (answering("busy", status=503), QueryError.REFUSED),
+        (answering({"error": "bad query"}, status=422), QueryError.REFUSED),
+        (answering("no", status=401), QueryError.REFUSED),
+        (answering(vector(({}, "1"), warnings=["store gone"])), QueryError.PARTIAL),
+        (answering("<html>"), QueryError.GARBLED),
+        (answering("{}"), QueryError.GARBLED),
+        (answering('{"data": {"result": 7}}'), QueryError.GARBLED),
+        (answering('{"data": {"result": [{"metric": {}}]}}'), QueryError.GARBLED),
+        (answering(vector(({}, "many"))), QueryError.GARBLED),
+        (answering("[" + " " * 20_000 + "]"), QueryError.TOO_LARGE),
+        (hanging_up, QueryError.UNREACHABLE),
     ],
 )
 async def test_whatever_is_no_complete_answer_is_told_apart(
-    behaviour: Behaviour, trouble: Trouble
+    behaviour: Behaviour, trouble: QueryError
 ) -> None:
     async with serving(behaviour) as (url, _), client(url) as prometheus:
         assert await _trouble(prometheus) is trouble
@@ -72,7 +72,7 @@ async def test_whatever_is_no_complete_answer_is_told_apart(
 async def test_an_answer_that_would_never_be_complete_is_given_up(behaviour: Behaviour) -> None:
     """Neither ever ends by itself: that the test ends shows that the limit is kept."""
     async with serving(behaviour) as (url, _), client(url, limit_s=SOON_S) as prometheus:
-        assert await _trouble(prometheus) is Trouble.SLOW
+        assert await _trouble(prometheus) is QueryError.SLOW
 
 
 async def test_an_empty_answer_is_an_answer() -> None:
@@ -82,10 +82,10 @@ async def test_an_empty_answer_is_an_answer() -> None:
 
 async def test_a_closed_port_is_unreachable() -> None:
     async with client("http://127.0.0.1:9") as prometheus:
-        with pytest.raises(NoAnswer) as caught:
+        with pytest.raises(QueryFailed) as caught:
             await prometheus.ask("up")
 
-    assert caught.value.trouble is Trouble.UNREACHABLE
+    assert caught.value.trouble is QueryError.UNREACHABLE
 
 
 async def test_the_event_loop_goes_on_while_prometheus_is_silent() -> None:
@@ -108,11 +108,11 @@ async def test_a_query_that_still_hangs_is_not_queued_behind() -> None:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(prometheus.ask("up"))
             await asked.wait()
-            with pytest.raises(NoAnswer, match="the query before is still waiting") as caught:
+            with pytest.raises(QueryFailed, match="the query before is still waiting") as caught:
                 await prometheus.ask("down")
             assert not first.done()
             go_on.set()
-        assert caught.value.trouble is Trouble.SLOW
+        assert caught.value.trouble is QueryError.SLOW
         assert first.result() == ()
         assert len(requests) == 1
 
@@ -123,7 +123,7 @@ async def test_the_token_is_read_anew_for_each_query(tmp_path: Path) -> None:
         serving(answering(vector())) as (url, requests),
         client(url, token_file=token) as prometheus,
     ):
-        assert await _trouble(prometheus) is Trouble.UNREACHABLE  # no such file
+        assert await _trouble(prometheus) is QueryError.UNREACHABLE  # no such file
         token.write_text("first\n")
         await prometheus.ask("up")
         token.write_text("second\n")
@@ -152,11 +152,11 @@ async def test_a_real_prometheus_answers_refuses_and_vanishes(tmp_path: Path) ->
             (sample,) = await prometheus.ask("answer")
             assert (sample.labels["UUID"], sample.value) == ("GPU-a", 42)
             assert (await prometheus.ask("time()"))[0].value > 1e9
-            with pytest.raises(NoAnswer, match="refused") as caught:
+            with pytest.raises(QueryFailed, match="refused") as caught:
                 await prometheus.ask("this is no PromQL")
-            assert caught.value.trouble is Trouble.REFUSED
+            assert caught.value.trouble is QueryError.REFUSED
         async with client(real.url) as prometheus:
-            assert await _trouble(prometheus) is Trouble.UNREACHABLE
+            assert await _trouble(prometheus) is QueryError.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_only_numbers_in_range_are_sane(value: float, sane: bool) -> None:
     assert is_sane(value, low=0, high=100) is sane
 
 
-async def _trouble(prometheus: Prometheus) -> Trouble:
+async def _trouble(prometheus: Prometheus) -> QueryError:
     try:
         await prometheus.ask("up")
-    except NoAnswer as error:
+    except QueryFailed as error:
         return error.trouble
     raise AssertionError("it answered")
