@@ -31,7 +31,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class CertificateInfo:
     """What a certificate says, in plain values.
 
     Attributes:
@@ -104,7 +104,7 @@ def make_client(ca: Pair, *, name: str, now: datetime, life: timedelta) -> Pair:
     return _sign(ca, name, usage, now=now, life=life, alternatives=alternatives)
 
 
-def read(cert_pem: bytes) -> Facts:
+def read(cert_pem: bytes) -> CertificateInfo:
     """Read the first certificate of a PEM text.
 
     Raises:
@@ -113,7 +113,7 @@ def read(cert_pem: bytes) -> Facts:
     return _facts(_load(cert_pem))
 
 
-def read_pair(pair: Pair) -> Facts:
+def read_pair(pair: Pair) -> CertificateInfo:
     """Read a certificate and check that its private key belongs to it.
 
     Raises:
@@ -158,7 +158,7 @@ def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
     return certificate, key
 
 
-def _facts(certificate: x509.Certificate) -> Facts:
+def _facts(certificate: x509.Certificate) -> CertificateInfo:
     try:
         extensions = certificate.extensions
         own, issuer = _key_ids(certificate, extensions)
@@ -166,7 +166,7 @@ def _facts(certificate: x509.Certificate) -> Facts:
         names = _names(extensions)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise AuthorityError(f"the certificate cannot be read: {error}") from error
-    return Facts(
+    return CertificateInfo(
         not_before=certificate.not_valid_before_utc,
         not_after=certificate.not_valid_after_utc,
         names=names,

@@ -18,13 +18,13 @@ from certs.rotation import trusted_authorities
 from certs.store import CertStore, SecretClient, read_bundle
 from certs.trust.ca_injector import (
     BundleTarget,
+    CaInjector,
     ConfigurationClient,
-    Injection,
     current_bundles,
     inject,
 )
-from certs.trust.served_certificates import Replicas, SliceClient
-from certs.work_loop import LOOK_AT_LEAST_EVERY, Rounds
+from certs.trust.served_certificates import ServedCertificates, SliceClient
+from certs.work_loop import LOOK_AT_LEAST_EVERY, WorkLoop
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY
 
@@ -38,7 +38,7 @@ class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
+class AdoptedCertificates:
     """What others make, and who shall trust it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Adopted:
     targets: Sequence[BundleTarget]
 
 
-class AdoptionLoop(Rounds):
+class CertManagerReconciler(WorkLoop):
     """Keeps the webhook configurations trusting what a Secret says; writes no Secret."""
 
     def __init__(
@@ -63,13 +63,13 @@ class AdoptionLoop(Rounds):
         clock: Clock,
         *,
         namespace: str,
-        wanted: Adopted,
+        wanted: AdoptedCertificates,
         metrics: CertsMetrics,
     ) -> None:
         super().__init__(clock, metrics)
         self._client = client
         self._store = CertStore(client, namespace=namespace)
-        self._replicas = Replicas(client, namespace=namespace)
+        self._replicas = ServedCertificates(client, namespace=namespace)
         self._wanted = wanted
 
     async def _go_round(self, now: datetime) -> timedelta:
@@ -104,8 +104,8 @@ class AdoptionLoop(Rounds):
         moved = False
         for target in self._wanted.targets:
             outcome = await inject(self._client, target, bundle_pem=bundle_pem)
-            moved = moved or outcome is Injection.MOVED
-            if outcome is Injection.PATCHED:
+            moved = moved or outcome is CaInjector.MOVED
+            if outcome is CaInjector.PATCHED:
                 self._metrics.injected(str(target))
                 log.info("bundle_injected", configuration=str(target))
         return moved

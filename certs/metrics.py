@@ -4,7 +4,7 @@ from datetime import datetime
 
 from prometheus_client import Counter, Gauge
 
-from certs.rotation import Reason
+from certs.rotation import RenewalReason
 from process.clock import Clock
 from process.telemetry import Registry
 
@@ -71,7 +71,7 @@ class CertsMetrics:
     def awaits_restarts(self, count: int) -> None:
         self._restarts.set(count)
 
-    def renewed(self, certificate: str, *, reason: Reason) -> None:
+    def renewed(self, certificate: str, *, reason: RenewalReason) -> None:
         self._renewals.labels(certificate, reason.value).inc()
 
     def race_lost(self, certificate: str) -> None:

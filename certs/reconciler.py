@@ -13,12 +13,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from certs.authority import Facts, Pair, make_ca, make_client, make_serving, read, split
+from certs.authority import CertificateInfo, Pair, make_ca, make_client, make_serving, read, split
 from certs.metrics import CertsMetrics
 from certs.rotation import (
     Keep,
-    Reason,
     Renew,
+    RenewalReason,
     Wait,
     authority_step,
     next_look,
@@ -27,10 +27,10 @@ from certs.rotation import (
     trusted_authorities,
 )
 from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
-from certs.trust.ca_injector import BundleTarget, Injection, inject
+from certs.trust.ca_injector import BundleTarget, CaInjector, inject
 from certs.trust.rollout import DeploymentClient, restarted
-from certs.trust.served_certificates import Replicas, SliceClient
-from certs.work_loop import LOOK_AT_LEAST_EVERY, LookAgain, Rounds
+from certs.trust.served_certificates import ServedCertificates, SliceClient
+from certs.work_loop import LOOK_AT_LEAST_EVERY, LookAgain, WorkLoop
 from kube.kinds import DAEMONSETS, DEPLOYMENTS
 from process.clock import Clock
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
@@ -61,7 +61,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredCertificates:
     """What there shall be.
 
     Attributes:
@@ -93,22 +93,28 @@ class Wanted:
 class _Authority:
     stored: StoredSecret
     pair: Pair
-    facts: Facts
+    facts: CertificateInfo
     bundle_pem: bytes
-    bundle: Sequence[Facts]
+    bundle: Sequence[CertificateInfo]
     step: Keep
 
 
-class CertsLoop(Rounds):
+class Reconciler(WorkLoop):
     """Acts when something changed and when something is due."""
 
     def __init__(
-        self, client: Client, clock: Clock, *, namespace: str, wanted: Wanted, metrics: CertsMetrics
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        namespace: str,
+        wanted: DesiredCertificates,
+        metrics: CertsMetrics,
     ) -> None:
         super().__init__(clock, metrics)
         self._client = client
         self._store = CertStore(client, namespace=namespace)
-        self._replicas = Replicas(client, namespace=namespace)
+        self._replicas = ServedCertificates(client, namespace=namespace)
         self._wanted = wanted
         self._namespace = namespace
         self._trusted: tuple[str, datetime] | None = None
@@ -141,7 +147,7 @@ class CertsLoop(Rounds):
         trusted = trusted_authorities([each for _, each in bundle], now=now)
         kept = b"".join(pem for pem, each in bundle if each.fingerprint in trusted)
         if isinstance(step, Renew) or stored is None or pair is None or facts is None:
-            reason = step.reason if isinstance(step, Renew) else Reason.MISSING
+            reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
             pair = make_ca(name=name, now=now, life=self._wanted.ca_life)
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
@@ -168,10 +174,10 @@ class CertsLoop(Rounds):
         for target in self._wanted.targets:
             outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
             outcomes.append(outcome)
-            if outcome is Injection.PATCHED:
+            if outcome is CaInjector.PATCHED:
                 self._metrics.injected(str(target))
                 log.info("bundle_injected", configuration=str(target))
-        if Injection.MOVED in outcomes:
+        if CaInjector.MOVED in outcomes:
             self._trusted = None
             self.look()
             return None
@@ -200,7 +206,7 @@ class CertsLoop(Rounds):
 
     async def _keep_leaf(
         self, name: str, authority: _Authority, *, now: datetime, trusted_since: datetime | None
-    ) -> tuple[Facts, Keep | Wait]:
+    ) -> tuple[CertificateInfo, Keep | Wait]:
         stored = await self._store.read(name)
         pair, facts = stored_pair(stored)
         wanted = self._wanted.leaves[name]
@@ -214,7 +220,7 @@ class CertsLoop(Rounds):
             asked=asked_for(stored, facts),
         )
         if isinstance(step, Renew) or stored is None or pair is None or facts is None:
-            reason = step.reason if isinstance(step, Renew) else Reason.MISSING
+            reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
             pair = self._make(authority.pair, wanted, now)
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
             self._renewed(name, pair, reason)
@@ -230,7 +236,7 @@ class CertsLoop(Rounds):
         return make_serving(ca, names=wanted.names, now=now, life=self._wanted.leaf_life)
 
     async def _retire(
-        self, authority: _Authority, leaves: Sequence[Facts], now: datetime
+        self, authority: _Authority, leaves: Sequence[CertificateInfo], now: datetime
     ) -> list[Keep]:
         """Take the authorities before this one out of the bundle, once nobody needs them.
 
@@ -258,7 +264,7 @@ class CertsLoop(Rounds):
             log.info("secret_adopted", secret=name)
             raise LookAgain
 
-    def _renewed(self, name: str, pair: Pair, reason: Reason) -> None:
+    def _renewed(self, name: str, pair: Pair, reason: RenewalReason) -> None:
         self._metrics.renewed(name, reason=reason)
         until = read(pair.cert_pem).not_after
         log.info("certificate_renewed", secret=name, reason=reason.value, until=until.isoformat())

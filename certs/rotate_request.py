@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
-from certs.status import Report, Role, Row, Trust, look
+from certs.status import CertificateStatus, Report, Role, TrustState, look
 from certs.store import ROTATE_KEY
 from kube.client import PatchType
 from kube.kinds import SECRETS, Kind
@@ -39,14 +39,16 @@ class Client(ReadingClient, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RotationRequest:
     """What was asked for: the fingerprints that shall be gone, by Secret."""
 
     replaced: dict[str, str]
     authority: bool
 
 
-async def ask(client: Client, clock: Clock, settings: CertsSettings, *, authority: bool) -> Order:
+async def ask(
+    client: Client, clock: Clock, settings: CertsSettings, *, authority: bool
+) -> RotationRequest:
     """Mark what shall be replaced: the authority (and so all it signed), or all it signed.
 
     Raises:
@@ -69,10 +71,10 @@ async def ask(client: Client, clock: Clock, settings: CertsSettings, *, authorit
     for secret, fingerprint in present.items():
         wish = {"metadata": {"annotations": {ROTATE_KEY: fingerprint}}}
         await client.patch(SECRETS, secret, wish, namespace=settings.namespace)
-    return Order(replaced=present, authority=authority)
+    return RotationRequest(replaced=present, authority=authority)
 
 
-def missing(order: Order, report: Report) -> list[str]:
+def missing(order: RotationRequest, report: Report) -> list[str]:
     """Say what is still to come, in the order in which it will; nothing when all is done."""
     here = {row.secret: row for row in report.rows}
     lacking = [
@@ -85,7 +87,7 @@ def missing(order: Order, report: Report) -> list[str]:
         lacking += [
             f"{row.configuration} does not trust the new authority yet"
             for row in report.bundles
-            if row.trust not in (Trust.CURRENT, Trust.ABSENT)
+            if row.trust not in (TrustState.CURRENT, TrustState.ABSENT)
         ]
         lacking += [
             f"{row.secret} is not signed by the new authority yet"
@@ -99,7 +101,7 @@ async def watch(
     client: Client,
     clock: Clock,
     settings: CertsSettings,
-    order: Order,
+    order: RotationRequest,
     *,
     say: Callable[[str], None],
 ) -> Report:
@@ -120,7 +122,7 @@ async def watch(
         await clock.sleep(_LOOK_EVERY_S)
 
 
-def _is_old(row: Row | None, fingerprint: str) -> bool:
+def _is_old(row: CertificateStatus | None, fingerprint: str) -> bool:
     return row is None or row.facts is None or row.facts.fingerprint == fingerprint
 
 

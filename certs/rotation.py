@@ -22,12 +22,12 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
-from certs.authority import Facts
+from certs.authority import CertificateInfo
 
 _RENEWED_BEFORE_END: Final = 3  # a third of the life is left when it is renewed
 
 
-class Reason(Enum):
+class RenewalReason(Enum):
     """Why a certificate is made anew; a metric label."""
 
     MISSING = "missing"
@@ -49,7 +49,7 @@ class Keep:
 class Renew:
     """Make a new one now."""
 
-    reason: Reason
+    reason: RenewalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,40 +59,42 @@ class Wait:
     ``None`` is "as soon as every configuration carries the bundle".
     """
 
-    reason: Reason
+    reason: RenewalReason
     until: datetime | None
 
 
-def due_at(certificate: Facts) -> datetime:
+def due_at(certificate: CertificateInfo) -> datetime:
     """When two thirds of its life are over."""
     life = certificate.not_after - certificate.not_before
     return certificate.not_after - life / _RENEWED_BEFORE_END
 
 
-def authority_step(ca: Facts | None, *, now: datetime, asked: bool = False) -> Keep | Renew:
+def authority_step(
+    ca: CertificateInfo | None, *, now: datetime, asked: bool = False
+) -> Keep | Renew:
     """Decide about the authority; None is one that is missing or cannot be read.
 
     *asked* is whether somebody wants this very one replaced.
     """
     if ca is None or not ca.is_ca:
-        return Renew(reason=Reason.MISSING)
+        return Renew(reason=RenewalReason.MISSING)
     if ca.not_after <= now:
-        return Renew(reason=Reason.EXPIRED)
+        return Renew(reason=RenewalReason.EXPIRED)
     if due_at(ca) <= now:
-        return Renew(reason=Reason.DUE)
-    return Renew(reason=Reason.ASKED) if asked else Keep(until=due_at(ca))
+        return Renew(reason=RenewalReason.DUE)
+    return Renew(reason=RenewalReason.ASKED) if asked else Keep(until=due_at(ca))
 
 
-def trusted_authorities(bundle: Sequence[Facts], *, now: datetime) -> frozenset[str]:
+def trusted_authorities(bundle: Sequence[CertificateInfo], *, now: datetime) -> frozenset[str]:
     """Name (by fingerprint) the authorities in *bundle* that are still worth trusting."""
     return frozenset(each.fingerprint for each in bundle if each.is_ca and now < each.not_after)
 
 
 def serving_step(  # noqa: PLR0913 - one keyword for each fact it decides by
-    leaf: Facts | None,
+    leaf: CertificateInfo | None,
     *,
-    ca: Facts,
-    bundle: Sequence[Facts],
+    ca: CertificateInfo,
+    bundle: Sequence[CertificateInfo],
     names: frozenset[str],
     now: datetime,
     signs_from: datetime | None,
@@ -110,14 +112,14 @@ def serving_step(  # noqa: PLR0913 - one keyword for each fact it decides by
         asked: whether somebody wants this very one replaced.
     """
     if leaf is None:
-        return Renew(reason=Reason.MISSING)
+        return Renew(reason=RenewalReason.MISSING)
     if leaf.not_after <= now:
-        return Renew(reason=Reason.EXPIRED)
+        return Renew(reason=RenewalReason.EXPIRED)
     if leaf.issuer_key_id not in {each.key_id for each in bundle if now < each.not_after}:
-        return Renew(reason=Reason.AUTHORITY)
+        return Renew(reason=RenewalReason.AUTHORITY)
     reason = _wanted(leaf, ca=ca, names=names, now=now)
     if reason is None and asked:
-        reason = Reason.ASKED
+        reason = RenewalReason.ASKED
     if reason is None:
         return Keep(until=due_at(leaf))
     if signs_from is None or now < signs_from:
@@ -125,15 +127,19 @@ def serving_step(  # noqa: PLR0913 - one keyword for each fact it decides by
     return Renew(reason=reason)
 
 
-def _wanted(leaf: Facts, *, ca: Facts, names: frozenset[str], now: datetime) -> Reason | None:
+def _wanted(
+    leaf: CertificateInfo, *, ca: CertificateInfo, names: frozenset[str], now: datetime
+) -> RenewalReason | None:
     if leaf.names != names:
-        return Reason.NAMES
+        return RenewalReason.NAMES
     if leaf.issuer_key_id != ca.key_id:
-        return Reason.AUTHORITY
-    return Reason.DUE if due_at(leaf) <= now else None
+        return RenewalReason.AUTHORITY
+    return RenewalReason.DUE if due_at(leaf) <= now else None
 
 
-def retired_from(leaves: Sequence[Facts], *, ca: Facts, grace: timedelta) -> datetime | None:
+def retired_from(
+    leaves: Sequence[CertificateInfo], *, ca: CertificateInfo, grace: timedelta
+) -> datetime | None:
     """When the authorities before *ca* may leave the bundle, if every replica has moved on.
 
     *grace* after the last certificate was made, for those who cannot be looked at: clients, and

@@ -6,15 +6,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from certs.cert_manager import Adopted, AdoptionLoop
+from certs.cert_manager import AdoptedCertificates, CertManagerReconciler
 from certs.metrics import CertsMetrics
 from certs.node.files import CURRENT
-from certs.node.node_files import CONFIGURATION, NodeFiles, NodeWanted
+from certs.node.node_files import CONFIGURATION, DesiredNodeFiles, NodeFiles
 from certs.node.static_pod import KubeScheduler
-from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
+from certs.reconciler import DesiredCertificates, Leaf, Purpose, Reconciler
 from certs.settings import CertsSettings, normal_name
 from certs.trust.ca_injector import BundleTarget
-from certs.work_loop import Rounds
+from certs.work_loop import WorkLoop
 from kube.access import connect
 from kube.client import KubeClient
 from kube.informer import Informer
@@ -53,7 +53,7 @@ def build(settings: CertsSettings) -> Service:
     )
 
 
-def wanted_of(settings: CertsSettings) -> Wanted:
+def desired_of(settings: CertsSettings) -> DesiredCertificates:
     """Spell out what the settings ask for."""
     serving = {
         serving_secret(each): Leaf(purpose=Purpose.SERVE, names=_names(each, settings))
@@ -63,7 +63,7 @@ def wanted_of(settings: CertsSettings) -> Wanted:
         client_secret(each): Leaf(purpose=Purpose.CALL, names=(normal_name(each),))
         for each in settings.clients
     }
-    return Wanted(
+    return DesiredCertificates(
         ca_secret=settings.ca_secret,
         leaves=serving | calling,
         services=settings.services,
@@ -77,9 +77,9 @@ def wanted_of(settings: CertsSettings) -> Wanted:
     )
 
 
-def adopted_of(settings: CertsSettings) -> Adopted:
+def adopted_of(settings: CertsSettings) -> AdoptedCertificates:
     """Spell out what is left to do where cert-manager makes the certificates."""
-    return Adopted(
+    return AdoptedCertificates(
         bundle_secret=serving_secret(settings.webhook_service),
         service=settings.webhook_service,
         secrets=_leaf_secrets(settings),
@@ -87,9 +87,9 @@ def adopted_of(settings: CertsSettings) -> Adopted:
     )
 
 
-def node_wanted_of(settings: CertsSettings) -> NodeWanted:
+def desired_node_files_of(settings: CertsSettings) -> DesiredNodeFiles:
     """Spell out what there shall be on a control-plane node."""
-    return NodeWanted(
+    return DesiredNodeFiles(
         folder=Path(settings.node_folder),
         secret=client_secret(settings.clients[0]),
         service=settings.node_service,
@@ -123,13 +123,13 @@ def _leaf_secrets(settings: CertsSettings) -> list[str]:
 
 def _loop(
     settings: CertsSettings, client: KubeClient, clock: Clock, metrics: CertsMetrics
-) -> Rounds:
+) -> WorkLoop:
     namespace = settings.namespace
     if settings.mode == OWN:
-        wanted = wanted_of(settings)
-        return CertsLoop(client, clock, namespace=namespace, wanted=wanted, metrics=metrics)
+        wanted = desired_of(settings)
+        return Reconciler(client, clock, namespace=namespace, wanted=wanted, metrics=metrics)
     if settings.mode == NODE:
-        node = node_wanted_of(settings)
+        node = desired_node_files_of(settings)
         return NodeFiles(
             client,
             clock,
@@ -141,7 +141,9 @@ def _loop(
             metrics=metrics,
         )
     adopted = adopted_of(settings)
-    return AdoptionLoop(client, clock, namespace=namespace, wanted=adopted, metrics=metrics)
+    return CertManagerReconciler(
+        client, clock, namespace=namespace, wanted=adopted, metrics=metrics
+    )
 
 
 def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
 
 
 def _informers(
-    client: KubeClient, loop: Rounds, settings: CertsSettings
+    client: KubeClient, loop: WorkLoop, settings: CertsSettings
 ) -> Iterable[Informer[None]]:
     """Watch all that the loop reads, so that it looks again at once; contents do not matter."""
 
@@ -168,7 +170,7 @@ def _informers(
         )
 
     if settings.mode == NODE:
-        return [watch(SECRETS, node_wanted_of(settings).secret, settings.namespace)]
+        return [watch(SECRETS, desired_node_files_of(settings).secret, settings.namespace)]
     own = [settings.ca_secret] if settings.mode == OWN else []
     secrets = [watch(SECRETS, name, settings.namespace) for name in own + _leaf_secrets(settings)]
     return secrets + [watch(each.kind, each.name) for each in targets_of(settings)]

@@ -6,9 +6,9 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from certs.authority import AuthorityError, Facts, Pair, read, read_pair
+from certs.authority import AuthorityError, CertificateInfo, Pair, read, read_pair
 from certs.reconciler import Client, Purpose
-from certs.service import serving_secret, targets_of, wanted_of
+from certs.service import desired_of, serving_secret, targets_of
 from certs.settings import CertsSettings
 from certs.store import CertStore, StoredSecret, read_bundle
 from certs.trust.ca_injector import BundleTarget, carried_bundles
@@ -26,7 +26,7 @@ class Role(Enum):
     CLIENT = "client"
 
 
-class Trust(Enum):
+class TrustState(Enum):
     """What a webhook configuration carries."""
 
     CURRENT = "current"
@@ -37,23 +37,23 @@ class Trust(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CertificateStatus:
     """One certificate; *facts* is None where there is none to read."""
 
     secret: str
     role: Role
-    facts: Facts | None
+    facts: CertificateInfo | None
     signed_by: str
     problem: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BundleRow:
+class BundleStatus:
     """What one webhook of one configuration trusts."""
 
     configuration: str
     webhook: str
-    trust: Trust
+    trust: TrustState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +68,8 @@ class Report:
         now: when this was true.
     """
 
-    rows: Sequence[Row]
-    bundles: Sequence[BundleRow]
+    rows: Sequence[CertificateStatus]
+    bundles: Sequence[BundleStatus]
     authorities: int
     foreign_maker: bool
     now: datetime
@@ -81,9 +81,9 @@ class Report:
         found += [
             f"{row.configuration}, webhook {row.webhook}: {row.trust.value}"
             for row in self.bundles
-            if row.trust in (Trust.LACKS, Trust.EMPTY)
+            if row.trust in (TrustState.LACKS, TrustState.EMPTY)
         ]
-        if self.bundles and all(row.trust is Trust.ABSENT for row in self.bundles):
+        if self.bundles and all(row.trust is TrustState.ABSENT for row in self.bundles):
             found.append("no webhook configuration exists that could trust the authority")
         return found
 
@@ -95,7 +95,7 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
         KubeError: the API server did not answer, or refused.
     """
     store = CertStore(client, namespace=settings.namespace)
-    wanted = wanted_of(settings)
+    wanted = desired_of(settings)
     leaves = {name: await store.read(name) for name in wanted.leaves}
     authority = await store.read(settings.ca_secret)
     foreign = any(is_cert_managers(stored) for stored in leaves.values())
@@ -147,33 +147,37 @@ def _row(
     signers: Mapping[str, str],
     now: datetime,
     own: bool,
-) -> Row:
+) -> CertificateStatus:
     if stored is None or not stored.data.get(CERT_KEY):
         problem = "there is none" if stored is None else f"it has no {CERT_KEY}"
-        return Row(secret=name, role=role, facts=None, signed_by="-", problem=problem)
+        return CertificateStatus(secret=name, role=role, facts=None, signed_by="-", problem=problem)
     pair = Pair(cert_pem=stored.data[CERT_KEY], key_pem=stored.data.get(PRIVATE_KEY_KEY, b""))
     try:
         facts = read_pair(pair) if own else read(pair.cert_pem)
     except AuthorityError as error:
-        return Row(secret=name, role=role, facts=None, signed_by="-", problem=str(error))
+        return CertificateStatus(
+            secret=name, role=role, facts=None, signed_by="-", problem=str(error)
+        )
     signed_by = "itself" if role is Role.AUTHORITY else signers.get(facts.issuer_key_id, "unknown")
     wrong: str | None = None
     if facts.not_after <= now:
         wrong = f"expired at {facts.not_after.isoformat()}"
     elif signed_by == "unknown":
         wrong = "signed by an authority that is not in the bundle"
-    return Row(secret=name, role=role, facts=facts, signed_by=signed_by, problem=wrong)
+    return CertificateStatus(
+        secret=name, role=role, facts=facts, signed_by=signed_by, problem=wrong
+    )
 
 
 async def _bundle_rows(
-    client: Client, target: BundleTarget, *, bundle_pem: bytes, bundle: Sequence[Facts]
-) -> list[BundleRow]:
+    client: Client, target: BundleTarget, *, bundle_pem: bytes, bundle: Sequence[CertificateInfo]
+) -> list[BundleStatus]:
     try:
         configuration: Mapping[str, Any] = await client.get_object(target.kind, target.name)
     except NotFound:
-        return [BundleRow(configuration=str(target), webhook="-", trust=Trust.ABSENT)]
+        return [BundleStatus(configuration=str(target), webhook="-", trust=TrustState.ABSENT)]
     return [
-        BundleRow(
+        BundleStatus(
             configuration=str(target),
             webhook=webhook,
             trust=_trust(carried, bundle_pem=bundle_pem, bundle=bundle),
@@ -182,11 +186,13 @@ async def _bundle_rows(
     ]
 
 
-def _trust(carried_pem: bytes, *, bundle_pem: bytes, bundle: Sequence[Facts]) -> Trust:
+def _trust(
+    carried_pem: bytes, *, bundle_pem: bytes, bundle: Sequence[CertificateInfo]
+) -> TrustState:
     if not carried_pem:
-        return Trust.EMPTY
+        return TrustState.EMPTY
     if carried_pem == bundle_pem:
-        return Trust.CURRENT
+        return TrustState.CURRENT
     trusted = {facts.fingerprint for _, facts in read_bundle(carried_pem)}
     # The first of the bundle is the one that signs.
-    return Trust.OTHER if bundle and bundle[0].fingerprint in trusted else Trust.LACKS
+    return TrustState.OTHER if bundle and bundle[0].fingerprint in trusted else TrustState.LACKS

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from certs.authority import AuthorityError, Facts, Pair, read, read_pair, split
+from certs.authority import AuthorityError, CertificateInfo, Pair, read, read_pair, split
 from kube.errors import AlreadyExists, Conflict, NotFound
 from kube.kinds import SECRETS, Kind
 from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY, secret_values
@@ -101,7 +101,7 @@ It asks for one renewal and no more, whoever reads it how often: the new one has
 """
 
 
-def stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, Facts | None]:
+def stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, CertificateInfo | None]:
     """Read certificate and key; both None when they are missing or do not belong together."""
     if stored is None or not stored.data.get(CERT_KEY):
         return None, None
@@ -113,12 +113,12 @@ def stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, Facts | None]
         return None, None
 
 
-def stored_bundle(stored: StoredSecret | None) -> list[tuple[bytes, Facts]]:
+def stored_bundle(stored: StoredSecret | None) -> list[tuple[bytes, CertificateInfo]]:
     """Read each authority of the bundle; nothing when there is none or it is no bundle."""
     return read_bundle(stored.data.get(CA_KEY, b"") if stored is not None else b"")
 
 
-def read_bundle(bundle_pem: bytes) -> list[tuple[bytes, Facts]]:
+def read_bundle(bundle_pem: bytes) -> list[tuple[bytes, CertificateInfo]]:
     """Read each authority of a bundle; nothing when it is no bundle."""
     try:
         return [(pem, read(pem)) for pem in split(bundle_pem)]
@@ -127,7 +127,7 @@ def read_bundle(bundle_pem: bytes) -> list[tuple[bytes, Facts]]:
         return []
 
 
-def asked_for(stored: StoredSecret | None, facts: Facts | None) -> bool:
+def asked_for(stored: StoredSecret | None, facts: CertificateInfo | None) -> bool:
     """Tell whether somebody asked to replace just this certificate."""
     if stored is None or facts is None:
         return False

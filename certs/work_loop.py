@@ -24,7 +24,7 @@ class LookAgain(Exception):  # noqa: N818 - not an error
     """What was read is stale: we or somebody else wrote since."""
 
 
-class Rounds(ABC):
+class WorkLoop(ABC):
     """Reads everything anew in each round, so that a restart forgets nothing that matters."""
 
     def __init__(self, clock: Clock, metrics: CertsMetrics) -> None:

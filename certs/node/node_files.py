@@ -23,7 +23,7 @@ from certs.metrics import CertsMetrics
 from certs.node.files import digest, read_note, replace_files, write_note
 from certs.node.static_pod import Process
 from certs.store import CertStore, SecretClient
-from certs.work_loop import LOOK_AT_LEAST_EVERY, Rounds
+from certs.work_loop import LOOK_AT_LEAST_EVERY, WorkLoop
 from kube.errors import NotFound
 from kube.kinds import SERVICES
 from process.clock import Clock
@@ -46,7 +46,7 @@ class Restartable(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeWanted:
+class DesiredNodeFiles:
     """What there shall be on the node.
 
     Attributes:
@@ -79,7 +79,7 @@ def with_address(text: str, *, service: str, namespace: str, address: str) -> st
     return text.replace(host, f"https://{literal}:")
 
 
-class NodeFiles(Rounds):
+class NodeFiles(WorkLoop):
     """Writes the files, and has kube-scheduler started anew where it must be."""
 
     def __init__(
@@ -88,7 +88,7 @@ class NodeFiles(Rounds):
         clock: Clock,
         *,
         namespace: str,
-        wanted: NodeWanted,
+        wanted: DesiredNodeFiles,
         kube_scheduler: Restartable,
         metrics: CertsMetrics,
     ) -> None:

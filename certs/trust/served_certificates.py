@@ -44,7 +44,7 @@ class Replica:
         return f"{host}:{self.port}"
 
 
-class Replicas:
+class ServedCertificates:
     """Finds the replicas of Services in EndpointSlices and looks at their certificates."""
 
     def __init__(self, client: SliceClient, *, namespace: str) -> None:

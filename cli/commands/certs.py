@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
-from certs.status import Report, Row, look
+from certs.status import CertificateStatus, Report, look
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.access import connect
 from kube.errors import AccessError, KubeError
@@ -100,7 +100,7 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row, report: Report) -> dict[str, Any]:
+def _row_json(row: CertificateStatus, report: Report) -> dict[str, Any]:
     said: dict[str, Any] = {
         "secret": row.secret,
         "for": row.role.value,
@@ -118,11 +118,11 @@ def _row_json(row: Row, report: Report) -> dict[str, Any]:
     return said
 
 
-def _left_s(row: Row, report: Report) -> int:
+def _left_s(row: CertificateStatus, report: Report) -> int:
     return int((row.facts.not_after - report.now).total_seconds()) if row.facts is not None else 0
 
 
-def _cells(row: Row, report: Report) -> tuple[str, ...]:
+def _cells(row: CertificateStatus, report: Report) -> tuple[str, ...]:
     if row.facts is None:
         return (row.secret, row.role.value, "-", row.signed_by, "-", "-", "-")
     # The longest says most: the one with the namespace and the cluster's domain in it.

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from certs.authority import Pair
-from certs.cert_manager import Adopted, AdoptionLoop
+from certs.cert_manager import AdoptedCertificates, CertManagerReconciler
 from certs.metrics import CertsMetrics
 from certs.store import CertStore
 from certs.trust.ca_injector import BundleTarget
@@ -17,7 +17,7 @@ from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import VirtualClock
 
 NAMESPACE, SECRET = "fracgpu-system", "fracgpu-webhook-tls"
-WANTED = Adopted(
+WANTED = AdoptedCertificates(
     bundle_secret=SECRET,
     service="fracgpu-webhook",
     secrets=[SECRET, "fracgpu-scheduler-tls"],
@@ -34,7 +34,7 @@ class World:
         self.store = CertStore(kube, namespace=NAMESPACE)
         self.client = WithReplicas(kube, {})
         metrics = CertsMetrics(self.registry, self.clock)
-        self.loop = AdoptionLoop(
+        self.loop = CertManagerReconciler(
             self.client, self.clock, namespace=NAMESPACE, wanted=WANTED, metrics=metrics
         )
 

@@ -1,7 +1,7 @@
 from datetime import timedelta
 
 from certs.metrics import CertsMetrics
-from certs.rotation import Reason
+from certs.rotation import RenewalReason
 from process.telemetry import new_registry
 from tests.fakes.clock import NOON, VirtualClock
 
@@ -10,7 +10,7 @@ def test_each_event_counts_under_its_own_labels() -> None:
     registry = new_registry()
     metrics = CertsMetrics(registry, VirtualClock())
 
-    metrics.renewed("fracgpu-ca", reason=Reason.DUE)
+    metrics.renewed("fracgpu-ca", reason=RenewalReason.DUE)
     metrics.race_lost("fracgpu-ca")
     metrics.injected("MutatingWebhookConfiguration/x")
     metrics.failed(reason="Timeout")

@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from certs.authority import Facts, Pair, make_ca, read, read_pair, split
+from certs.authority import CertificateInfo, Pair, make_ca, read, read_pair, split
 from certs.metrics import CertsMetrics
-from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
+from certs.reconciler import DesiredCertificates, Leaf, Purpose, Reconciler
 from certs.store import ROTATE_KEY, CertStore
 from certs.trust.ca_injector import BundleTarget
 from kube.client import KubeClient, PatchType
@@ -28,7 +28,7 @@ CA, LEAF, CLIENT = "fracgpu-ca", "fracgpu-webhook-tls", "fracgpu-scheduler-clien
 NAMES = ("fracgpu-webhook.fracgpu-system.svc", "127.0.0.1")
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 THEIRS = base64.b64encode(make_ca(name="theirs", now=NOON, life=DAY).cert_pem).decode()
-WANTED = Wanted(
+WANTED = DesiredCertificates(
     ca_secret=CA,
     leaves={
         LEAF: Leaf(purpose=Purpose.SERVE, names=NAMES),
@@ -52,13 +52,13 @@ class World:
         self.store = CertStore(kube, namespace=NAMESPACE)
         self.loop = self.another(registry=self.registry)
 
-    def another(self, *, client: Any = None, registry: Registry | None = None) -> CertsLoop:
+    def another(self, *, client: Any = None, registry: Registry | None = None) -> Reconciler:
         metrics = CertsMetrics(registry or new_registry(), self.clock)
-        return CertsLoop(
+        return Reconciler(
             client or self.kube, self.clock, namespace=NAMESPACE, wanted=WANTED, metrics=metrics
         )
 
-    async def settle(self, loop: CertsLoop | None = None) -> timedelta:
+    async def settle(self, loop: Reconciler | None = None) -> timedelta:
         """Go round, without waiting, until a round finds nothing to do; the pause it asks for."""
         for _ in range(20):
             pause = await (loop or self.loop).round()
@@ -71,7 +71,7 @@ class World:
         assert stored is not None
         return Pair(cert_pem=stored.data["tls.crt"], key_pem=stored.data["tls.key"])
 
-    async def facts(self, name: str) -> Facts:
+    async def facts(self, name: str) -> CertificateInfo:
         return read_pair(await self.pair(name))
 
     async def bundle(self, name: str) -> bytes:
@@ -393,7 +393,7 @@ async def until_stored(world: World, name: str) -> None:
     await _wind_until(world, lambda: _stored(world, name))
 
 
-async def until_changed(world: World, before: Facts) -> None:
+async def until_changed(world: World, before: CertificateInfo) -> None:
     async def changed() -> bool:
         return await world.facts(LEAF) != before
 

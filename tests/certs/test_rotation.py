@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from certs.authority import Facts
+from certs.authority import CertificateInfo
 from certs.rotation import (
     Keep,
-    Reason,
     Renew,
+    RenewalReason,
     Wait,
     authority_step,
     due_at,
@@ -25,25 +25,27 @@ DAY = timedelta(days=1)
 NAMES = frozenset({"webhook.svc"})
 
 
-def a_ca(key: str = "ca", *, made: datetime = NOON, life: timedelta = 30 * DAY) -> Facts:
-    return Facts(
+def a_ca(key: str = "ca", *, made: datetime = NOON, life: timedelta = 30 * DAY) -> CertificateInfo:
+    return CertificateInfo(
         not_before=made, not_after=made + life, names=frozenset(), fingerprint=f"print-{key}",
         key_id=key, issuer_key_id=key, is_ca=True,
     )  # fmt: skip
 
 
-def a_leaf(ca: Facts, *, made: datetime = NOON, life: timedelta = 9 * DAY) -> Facts:
-    return Facts(
+def a_leaf(
+    ca: CertificateInfo, *, made: datetime = NOON, life: timedelta = 9 * DAY
+) -> CertificateInfo:
+    return CertificateInfo(
         not_before=made, not_after=min(made + life, ca.not_after), names=NAMES,
         fingerprint="print-leaf", key_id="leaf", issuer_key_id=ca.key_id, is_ca=False,
     )  # fmt: skip
 
 
 def step(
-    leaf: Facts | None,
+    leaf: CertificateInfo | None,
     *,
-    ca: Facts,
-    bundle: tuple[Facts, ...] | None = None,
+    ca: CertificateInfo,
+    bundle: tuple[CertificateInfo, ...] | None = None,
     names: frozenset[str] = NAMES,
     now: datetime = NOON + DAY,
     signs_from: datetime | None = NOON,
@@ -59,22 +61,24 @@ def test_two_thirds_of_a_life_is_when_it_is_due() -> None:
 @pytest.mark.parametrize(
     ("ca", "age", "expected"),
     [
-        (None, DAY, Renew(reason=Reason.MISSING)),
-        (a_leaf(a_ca()), DAY, Renew(reason=Reason.MISSING)),
+        (None, DAY, Renew(reason=RenewalReason.MISSING)),
+        (a_leaf(a_ca()), DAY, Renew(reason=RenewalReason.MISSING)),
         (a_ca(), DAY, Keep(until=NOON + 20 * DAY)),
-        (a_ca(), 20 * DAY, Renew(reason=Reason.DUE)),
-        (a_ca(), 30 * DAY, Renew(reason=Reason.EXPIRED)),
+        (a_ca(), 20 * DAY, Renew(reason=RenewalReason.DUE)),
+        (a_ca(), 30 * DAY, Renew(reason=RenewalReason.EXPIRED)),
     ],
 )
 def test_an_authority_is_kept_for_two_thirds_of_its_life(
-    ca: Facts | None, age: timedelta, expected: Keep | Renew
+    ca: CertificateInfo | None, age: timedelta, expected: Keep | Renew
 ) -> None:
     assert authority_step(ca, now=NOON + age) == expected
 
 
 def test_an_authority_that_somebody_asked_to_replace_goes_at_once() -> None:
-    assert authority_step(a_ca(), now=NOON + DAY, asked=True) == Renew(reason=Reason.ASKED)
-    assert authority_step(a_ca(), now=NOON + 20 * DAY, asked=True) == Renew(reason=Reason.DUE)
+    assert authority_step(a_ca(), now=NOON + DAY, asked=True) == Renew(reason=RenewalReason.ASKED)
+    assert authority_step(a_ca(), now=NOON + 20 * DAY, asked=True) == Renew(
+        reason=RenewalReason.DUE
+    )
 
 
 OLD, NEW = a_ca("old"), a_ca("new", made=NOON + 20 * DAY)
@@ -83,13 +87,13 @@ OLD, NEW = a_ca("old"), a_ca("new", made=NOON + 20 * DAY)
 @pytest.mark.parametrize(
     ("leaf", "age", "reason"),
     [
-        (None, DAY, Reason.MISSING),
-        (a_leaf(OLD), 9 * DAY, Reason.EXPIRED),
-        (a_leaf(a_ca("stranger")), DAY, Reason.AUTHORITY),
+        (None, DAY, RenewalReason.MISSING),
+        (a_leaf(OLD), 9 * DAY, RenewalReason.EXPIRED),
+        (a_leaf(a_ca("stranger")), DAY, RenewalReason.AUTHORITY),
     ],
 )
 def test_a_certificate_that_nobody_can_use_is_renewed_without_waiting_for_trust(
-    leaf: Facts | None, age: timedelta, reason: Reason
+    leaf: CertificateInfo | None, age: timedelta, reason: RenewalReason
 ) -> None:
     assert step(leaf, ca=OLD, now=NOON + age, signs_from=None) == Renew(reason=reason)
 
@@ -97,13 +101,17 @@ def test_a_certificate_that_nobody_can_use_is_renewed_without_waiting_for_trust(
 @pytest.mark.parametrize(
     ("leaf", "ca", "age", "names", "reason"),
     [
-        (a_leaf(OLD), OLD, 6 * DAY, NAMES, Reason.DUE),
-        (a_leaf(OLD), OLD, DAY, frozenset({"other"}), Reason.NAMES),
-        (a_leaf(OLD), replace(NEW, not_before=NOON), DAY, NAMES, Reason.AUTHORITY),
+        (a_leaf(OLD), OLD, 6 * DAY, NAMES, RenewalReason.DUE),
+        (a_leaf(OLD), OLD, DAY, frozenset({"other"}), RenewalReason.NAMES),
+        (a_leaf(OLD), replace(NEW, not_before=NOON), DAY, NAMES, RenewalReason.AUTHORITY),
     ],
 )
 def test_a_certificate_that_still_serves_is_renewed_once_its_signer_is_trusted(
-    leaf: Facts, ca: Facts, age: timedelta, names: frozenset[str], reason: Reason
+    leaf: CertificateInfo,
+    ca: CertificateInfo,
+    age: timedelta,
+    names: frozenset[str],
+    reason: RenewalReason,
 ) -> None:
     now = NOON + age
     later = now + timedelta(seconds=1)
@@ -124,8 +132,8 @@ def test_a_certificate_that_somebody_asked_to_replace_waits_for_trust_as_well() 
             signs_from=signs_from, asked=True,
         )  # fmt: skip
 
-    assert when(None) == Wait(reason=Reason.ASKED, until=None)
-    assert when(NOON) == Renew(reason=Reason.ASKED)
+    assert when(None) == Wait(reason=RenewalReason.ASKED, until=None)
+    assert when(NOON) == Renew(reason=RenewalReason.ASKED)
 
 
 def test_an_authority_may_go_some_time_after_its_successor_signed_the_last_certificate() -> None:
@@ -150,13 +158,13 @@ def test_only_authorities_that_have_not_expired_stay_trusted() -> None:
 def test_the_next_look_is_at_the_earliest_date_and_not_later_than_the_limit() -> None:
     steps: list[Keep | Renew | Wait] = [
         Keep(until=NOON + 3 * DAY),
-        Wait(reason=Reason.DUE, until=NOON + 2 * DAY),
+        Wait(reason=RenewalReason.DUE, until=NOON + 2 * DAY),
     ]
 
     assert next_look(steps, now=NOON, limit=9 * DAY) == 2 * DAY
     assert next_look(steps, now=NOON, limit=DAY) == DAY
     assert next_look(steps, now=NOON + 5 * DAY, limit=DAY) == timedelta(0)
-    assert next_look([Wait(reason=Reason.DUE, until=None)], now=NOON, limit=DAY) == DAY
+    assert next_look([Wait(reason=RenewalReason.DUE, until=None)], now=NOON, limit=DAY) == DAY
 
 
 @dataclass
@@ -167,10 +175,10 @@ class Story:
     leaf_life: timedelta
     overlap: timedelta
     now: datetime = NOON
-    ca: Facts | None = None
-    leaf: Facts | None = None
-    served: Facts | None = None
-    bundle: tuple[Facts, ...] = ()
+    ca: CertificateInfo | None = None
+    leaf: CertificateInfo | None = None
+    served: CertificateInfo | None = None
+    bundle: tuple[CertificateInfo, ...] = ()
     retired: int = 0
     trusted_since: dict[str, datetime] = field(default_factory=dict)
     renewals: int = 0
@@ -221,7 +229,7 @@ class Story:
         if self.served is not None and self.now < self.served.not_after:
             self.check_trusted(self.served)
 
-    def check_trusted(self, leaf: Facts) -> None:
+    def check_trusted(self, leaf: CertificateInfo) -> None:
         signers = [each for each in self.bundle if each.key_id == leaf.issuer_key_id]
         assert signers
         assert self.now < signers[0].not_after

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from certs.reconciler import Leaf, Purpose
-from certs.service import build, wanted_of
+from certs.service import build, desired_of
 from certs.settings import CertsSettings
 from certs.store import CertStore
 from kube.client import KubeClient
@@ -24,7 +24,7 @@ def test_a_service_is_called_by_its_cluster_names_and_by_the_extra_ones() -> Non
         services=("hook",), clients=("Caller",), extra_names=("127.0.0.1", "HOST", "0::1")
     )
 
-    assert wanted_of(settings).leaves == {
+    assert desired_of(settings).leaves == {
         "hook-tls": Leaf(
             purpose=Purpose.SERVE,
             names=(
@@ -42,7 +42,7 @@ def test_a_service_is_called_by_its_cluster_names_and_by_the_extra_ones() -> Non
 
 
 def test_both_kinds_of_webhook_configurations_get_the_bundle() -> None:
-    targets = wanted_of(CertsSettings(webhook_configurations=("one", "two"))).targets
+    targets = desired_of(CertsSettings(webhook_configurations=("one", "two"))).targets
 
     assert [str(target) for target in targets] == [
         "MutatingWebhookConfiguration/one",

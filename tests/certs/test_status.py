@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 
 from certs.metrics import CertsMetrics
-from certs.reconciler import CertsLoop
-from certs.service import wanted_of
+from certs.reconciler import Reconciler
+from certs.service import desired_of
 from certs.settings import CertsSettings
-from certs.status import Report, Role, Trust, look
+from certs.status import Report, Role, TrustState, look
 from certs.store import ROTATE_KEY, CertStore
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
@@ -31,8 +31,8 @@ class World:
     def __init__(self, kube: KubeClient) -> None:
         self.kube, self.clock = kube, VirtualClock()
         metrics = CertsMetrics(new_registry(), self.clock)
-        self.loop = CertsLoop(
-            kube, self.clock, namespace="fracgpu-system", wanted=wanted_of(SETTINGS),
+        self.loop = Reconciler(
+            kube, self.clock, namespace="fracgpu-system", wanted=desired_of(SETTINGS),
             metrics=metrics,
         )  # fmt: skip
 
@@ -69,7 +69,7 @@ async def test_when_all_is_well_every_certificate_and_bundle_is_current(world: W
     assert [row.facts.names for row in report.rows if row.facts is not None][3] == {
         "fracgpu-scheduler"
     }
-    assert [row.trust for row in report.bundles] == [Trust.CURRENT, Trust.ABSENT]
+    assert [row.trust for row in report.bundles] == [TrustState.CURRENT, TrustState.ABSENT]
     assert (report.authorities, report.foreign_maker, report.problems) == (1, False, [])
 
 
@@ -107,7 +107,7 @@ async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(world: Worl
 
     report = await world.look()
 
-    assert (report.bundles[0].trust, report.problems) == (Trust.OTHER, [])
+    assert (report.bundles[0].trust, report.problems) == (TrustState.OTHER, [])
 
 
 @pytest.mark.parametrize(

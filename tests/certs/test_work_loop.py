@@ -2,13 +2,13 @@ import asyncio
 from datetime import datetime, timedelta
 
 from certs.metrics import CertsMetrics
-from certs.work_loop import LookAgain, Rounds
+from certs.work_loop import LookAgain, WorkLoop
 from kube.errors import Unavailable
 from process.telemetry import new_registry
 from tests.fakes.clock import NOON, VirtualClock
 
 
-class Scripted(Rounds):
+class Scripted(WorkLoop):
     """Does in each round what the script says."""
 
     def __init__(self, *script: Exception | timedelta) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from certs.service import adopted_of, wanted_of
+from certs.service import adopted_of, desired_of
 from certs.settings import CertsSettings
 from process.settings import load
 
@@ -47,7 +47,7 @@ def rules_on(folder: str, resource: str) -> list[Json]:
 
 
 def test_the_role_may_write_its_own_secrets_and_read_no_others() -> None:
-    wanted = wanted_of(settings_in("deploy"))
+    wanted = desired_of(settings_in("deploy"))
     create, named_ones = rules_on("deploy", "secrets")
 
     assert (create["verbs"], "resourceNames" in create) == (["create"], False)
@@ -57,7 +57,7 @@ def test_the_role_may_write_its_own_secrets_and_read_no_others() -> None:
 
 
 def test_who_reads_an_authority_only_at_its_start_is_restarted_by_a_role_that_may() -> None:
-    readers = wanted_of(settings_in("deploy")).readers
+    readers = desired_of(settings_in("deploy")).readers
     (rule,) = rules_on("deploy", "deployments")
     mounting = [
         it["metadata"]["name"]
@@ -83,7 +83,7 @@ def test_with_cert_manager_the_role_writes_no_secret_and_never_sees_the_authorit
 
 def test_cert_manager_writes_the_secrets_that_the_roles_read() -> None:
     certificates = [it for it in built("overlays/cert-manager") if it["kind"] == "Certificate"]
-    wanted = wanted_of(settings_in("overlays/cert-manager"))
+    wanted = desired_of(settings_in("overlays/cert-manager"))
     made = {it["spec"]["secretName"]: it["spec"] for it in certificates}
 
     assert set(made) == {"fracgpu-cert-manager-ca", *wanted.leaves}

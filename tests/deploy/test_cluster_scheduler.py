@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from certs.service import client_secret, node_wanted_of, wanted_of
+from certs.service import client_secret, desired_node_files_of, desired_of
 from certs.settings import CertsSettings
 from process.settings import load
 from rebalancer.settings import RebalancerSettings
@@ -64,7 +64,7 @@ def test_preparing_changes_nothing_but_whom_the_certificates_role_restarts() -> 
 
 def test_the_certificates_role_restarts_what_it_may() -> None:
     flags = args_of(PREPARE, "fracgpu-certs")[2:]
-    wanted = wanted_of(load(CertsSettings, flags, {}, program="certs"))
+    wanted = desired_of(load(CertsSettings, flags, {}, program="certs"))
     rules = named(PREPARE, "Role", "fracgpu-certs")["rules"]
     (rule,) = [it for it in rules if it["resources"] == ["daemonsets"]]
 
@@ -75,7 +75,7 @@ def test_the_certificates_role_restarts_what_it_may() -> None:
 
 def test_the_agent_may_read_what_it_writes_and_no_more() -> None:
     settings, pod = agent()
-    wanted = node_wanted_of(settings)
+    wanted = desired_node_files_of(settings)
     secrets, services = named(PREPARE, "Role", AGENT)["rules"]
 
     assert settings.mode == "node"

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from certs.metrics import CertsMetrics
-from certs.node.node_files import NodeFiles, NodeWanted, with_address
+from certs.node.node_files import DesiredNodeFiles, NodeFiles, with_address
 from certs.node.static_pod import Process
 from kube.client import KubeClient
 from kube.kinds import SECRETS, SERVICES
@@ -61,7 +61,7 @@ class Node:
             self.kube,
             clock,
             namespace=NAMESPACE,
-            wanted=NodeWanted(
+            wanted=DesiredNodeFiles(
                 folder=self.folder, secret=SECRET, service=SERVICE, configuration=configuration
             ),
             kube_scheduler=self.kubelet,

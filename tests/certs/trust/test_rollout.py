@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from certs.metrics import CertsMetrics
-from certs.reconciler import CertsLoop, Leaf, Purpose, Wanted
+from certs.reconciler import DesiredCertificates, Leaf, Purpose, Reconciler
 from certs.settings import CertsSettings
 from certs.status import look
 from certs.store import ROTATE_KEY, CertStore
@@ -151,7 +151,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
 ) -> None:
     clock = VirtualClock()
     secret = f"{NAME}-client"
-    wanted = Wanted(
+    wanted = DesiredCertificates(
         ca_secret=CA,
         leaves={secret: Leaf(purpose=Purpose.CALL, names=(NAME,))},
         services=[],
@@ -164,7 +164,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     )
     registry = new_registry()
     metrics = CertsMetrics(registry, clock)
-    loop = CertsLoop(kube, clock, namespace=NAMESPACE, wanted=wanted, metrics=metrics)
+    loop = Reconciler(kube, clock, namespace=NAMESPACE, wanted=wanted, metrics=metrics)
     settings = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
 
     async def signed_by() -> str:

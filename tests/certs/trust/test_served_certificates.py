@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from certs.authority import Pair
-from certs.trust.served_certificates import Replicas
+from certs.trust.served_certificates import ServedCertificates
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
 from tests.certs.tls_world import a_ca, a_leaf, https
@@ -21,7 +21,7 @@ def serving(ca: Pair, *, mutual: bool = False) -> ServingTls:
 
 
 async def all_serve_what_new_signed(urls: dict[str, list[str]] | None) -> bool:
-    replicas = Replicas(WithReplicas(None, urls), namespace="x")
+    replicas = ServedCertificates(WithReplicas(None, urls), namespace="x")
     return await replicas.all_serve(["a"], trusting=NEW.cert_pem)
 
 
@@ -45,7 +45,7 @@ async def test_a_replica_that_asks_for_a_client_certificate_is_looked_at_as_well
 
 async def test_every_service_counts() -> None:
     async with https(serving(NEW)) as new, https(serving(OLD)) as old:
-        replicas = Replicas(WithReplicas(None, {"a": [new], "b": [old]}), namespace="x")
+        replicas = ServedCertificates(WithReplicas(None, {"a": [new], "b": [old]}), namespace="x")
 
         assert not await replicas.all_serve(["a", "b"], trusting=NEW.cert_pem)
 

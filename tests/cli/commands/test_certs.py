@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from certs.authority import Facts
+from certs.authority import CertificateInfo
 from certs.service import build
 from certs.settings import CertsSettings
-from certs.status import BundleRow, Report, Role, Row, Trust
+from certs.status import BundleStatus, CertificateStatus, Report, Role, TrustState
 from cli.commands.certs import as_json, as_text, duration, main
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
@@ -21,7 +21,7 @@ from tests.certs.webhooks import a_webhook, apply
 from tests.support.waiting import until
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
-FACTS = Facts(
+FACTS = CertificateInfo(
     not_before=NOON,
     not_after=NOON + timedelta(days=30),
     names=frozenset({"hook.ns.svc", "hook", "127.0.0.1"}),
@@ -32,14 +32,14 @@ FACTS = Facts(
 )
 REPORT = Report(
     rows=[
-        Row(
+        CertificateStatus(
             secret="hook-tls",
             role=Role.SERVER,
             facts=FACTS,
             signed_by="older",
             problem=None,
         ),
-        Row(
+        CertificateStatus(
             secret="caller-client",
             role=Role.CLIENT,
             facts=None,
@@ -48,7 +48,9 @@ REPORT = Report(
         ),
     ],
     bundles=[
-        BundleRow(configuration="MutatingWebhookConfiguration/h", webhook="w", trust=Trust.EMPTY)
+        BundleStatus(
+            configuration="MutatingWebhookConfiguration/h", webhook="w", trust=TrustState.EMPTY
+        )
     ],
     authorities=2,
     foreign_maker=False,
