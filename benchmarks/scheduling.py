@@ -24,7 +24,7 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NAMESPACES, NODES, PODS
-from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 
@@ -57,7 +57,7 @@ def figures() -> Iterator[Figure]:
 async def _rate(assets: Path, *, with_extender: bool) -> float:
     async with AsyncExitStack() as stack:
         workdir = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        api = await stack.enter_async_context(RealApiServer.start(assets, workdir))
+        api = await stack.enter_async_context(ControlPlane.start(assets, workdir))
         client = await stack.enter_async_context(
             connect_to(api.url, token=api.token, ca_file=api.ca_file)
         )

@@ -24,11 +24,11 @@ from cli.printers.live import (
 )
 from process import logs
 from process.clock import SystemClock
-from simulator.demo.promises import Facts, Promise, judge
+from simulator.demo.promises import DemoFacts, Promise, judge
 from simulator.demo.rig import Rig, RigFailed, RigSettings, open_rig
 from simulator.demo.script import Progress, Script, play_within
 from simulator.demo.service_accounts import DEPLOY
-from simulator.envtest.control_plane import ASSETS_ENV, RealApiError, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlaneError, find_assets
 from simulator.envtest.prometheus import PrometheusFailed
 
 _FRAME_S: Final = 0.5
@@ -45,7 +45,7 @@ _GRACE_S: Final = 90.0
 class _Outcome:
     """How the demo ended."""
 
-    facts: Facts
+    facts: DemoFacts
     promises: tuple[Promise, ...]
     trouble: str
     lasted_s: float
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             return asyncio.run(_show(settings, options, Path(folder)))
     except KeyboardInterrupt:
         return _complain(FAILED, _STOPPED)
-    except (RigFailed, RealApiError, PrometheusFailed) as error:
+    except (RigFailed, ControlPlaneError, PrometheusFailed) as error:
         return _complain(FAILED, str(error))
 
 
@@ -93,7 +93,7 @@ def _settings(options: argparse.Namespace) -> RigSettings:
             raise _CannotStartError(f"cannot write {path}, name another file: {why}")
     try:
         assets = find_assets(os.environ.get(ASSETS_ENV)) if options.real_apiserver else None
-    except RealApiError as error:
+    except ControlPlaneError as error:
         raise _CannotStartError(str(error)) from error
     return RigSettings(nodes=options.nodes, cards_per_node=options.cards, assets=assets)
 

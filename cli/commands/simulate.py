@@ -19,7 +19,7 @@ from cli.printers.live import open_console, open_progress, show_lines
 from cli.printers.text import Line, outcome_lines
 from kube.client import KubeClient
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
-from simulator.replay.replay import FULL_LOAD, Outcome, mean_curve, replay
+from simulator.replay.replay import FULL_LOAD, ReplayResult, mean_curve, replay
 from simulator.replay.workload import Workload, WorkloadError, of_cluster, read_trace
 
 _FIRST_SEED: Final = 42
@@ -73,7 +73,7 @@ def _from_files(pods: Path, nodes: Path | None) -> Workload:
 def _compare(workload: Workload, options: argparse.Namespace) -> int:
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
-    outcomes: dict[str, list[Outcome]] = {policy: [] for policy in options.policy}
+    outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
     with open_progress(quiet=options.json) as progress:
         for policy, found in outcomes.items():
             for number, seed in enumerate(seeds):
@@ -97,7 +97,7 @@ def _compare(workload: Workload, options: argparse.Namespace) -> int:
     return DONE
 
 
-def outcomes_json(workload: Workload, outcomes: dict[str, list[Outcome]]) -> dict[str, Any]:
+def outcomes_json(workload: Workload, outcomes: dict[str, list[ReplayResult]]) -> dict[str, Any]:
     """Write the outcomes for programs."""
     return {
         "nodes": len(workload.nodes),

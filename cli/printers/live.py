@@ -14,14 +14,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from cli.fleet import Fleet
 from cli.printers.tables import coloured, dashboard, elapsed, fleet_view, promises
 from cli.printers.text import Line, fleet_lines
-from simulator.demo.dashboard import Picture
+from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 
 
 class Screen(Protocol):
     """Where progress is shown."""
 
-    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         """Show the present moment."""
         ...
 
@@ -34,7 +34,7 @@ class PlainScreen:
         self._shown: list[str] = []
         self._step = ""
 
-    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         if step != self._step:
             self._step = step
             self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
@@ -49,7 +49,7 @@ class LiveScreen:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         view = dashboard(
             picture,
             elapsed_s=elapsed_s,
@@ -163,7 +163,7 @@ def open_console() -> Console:
 
 
 def save_picture(
-    path: Path, picture: Picture, *, elapsed_s: float, duration_s: float, step: str
+    path: Path, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str
 ) -> None:
     """Write the live view of one moment as an SVG file."""
     console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)

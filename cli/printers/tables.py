@@ -12,7 +12,7 @@ from rich.text import Text
 
 from cli.fleet import CardRow, Fleet
 from cli.printers.text import Line
-from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
 from simulator.demo.promises import Promise
 
 _BAR_CELLS: Final = 32
@@ -27,7 +27,7 @@ _HOT_RATIO: Final = 0.8  # only how it is drawn; what counts as hot is the rebal
 
 
 def dashboard(
-    picture: Picture,
+    picture: Dashboard,
     *,
     elapsed_s: float,
     duration_s: float,
@@ -49,7 +49,9 @@ def dashboard(
     )
 
 
-def _small(picture: Picture, *, elapsed_s: float, duration_s: float, step: str, rows: int) -> Group:
+def _small(
+    picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int
+) -> Group:
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right")
@@ -124,8 +126,8 @@ def coloured(lines: Iterable[Line]) -> Text:
 
 
 def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
-    slices = tuple(SlicePicture(pod=it.pod, mib=it.mib) for it in card.slices)
-    picture = CardPicture(
+    slices = tuple(SlicePanel(pod=it.pod, mib=it.mib) for it in card.slices)
+    picture = CardPanel(
         uuid=card.uuid,
         index=card.index,
         model=card.model,
@@ -148,7 +150,7 @@ def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
 
 
 def card_line(
-    card: CardPicture, *, hot_line: float, colours: Mapping[str, str]
+    card: CardPanel, *, hot_line: float, colours: Mapping[str, str]
 ) -> tuple[Text, Text, Text, Text, Text]:
     """Draw one card: name, bar of slices, MiB held, measured heat, whose slices they are."""
     name = Text(f"{card.index} {_short_model(card.model)}")
@@ -171,7 +173,7 @@ def owner(pod: str) -> str:
     return pod.partition("-")[0]
 
 
-def palette(picture: Picture) -> Mapping[str, str]:
+def palette(picture: Dashboard) -> Mapping[str, str]:
     """Give each owner on the screen a colour of its own, the same in every frame."""
     owners = {owner(part.pod) for node in picture.nodes for it in node.cards for part in it.slices}
     return _colours(owners)
@@ -181,7 +183,7 @@ def _colours(owners: Iterable[str]) -> Mapping[str, str]:
     return {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(sorted(owners))}
 
 
-def _head(picture: Picture, *, elapsed_s: float, duration_s: float, step: str) -> Table:
+def _head(picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(ratio=1)
     table.add_column(justify="right")
@@ -207,7 +209,7 @@ def _roles(roles: Sequence[tuple[str, bool]]) -> Text:
     return text
 
 
-def _node(node: NodePicture, picture: Picture) -> Panel:
+def _node(node: NodePanel, picture: Dashboard) -> Panel:
     colours = palette(picture)
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=26, no_wrap=True)
@@ -220,7 +222,7 @@ def _node(node: NodePicture, picture: Picture) -> Panel:
     return Panel(table, title=node.name, title_align="left", border_style="dim")
 
 
-def _bar(card: CardPicture, colours: Mapping[str, str], *, cells: int = _BAR_CELLS) -> Text:
+def _bar(card: CardPanel, colours: Mapping[str, str], *, cells: int = _BAR_CELLS) -> Text:
     bar = Text().append("▕", style="dim")
     filled = 0
     held = 0
@@ -247,7 +249,7 @@ def _percent(busy: float, hot_line: float) -> Text:
     return Text(f"{busy:4.0%}", style=style)
 
 
-def _pods(card: CardPicture, colours: Mapping[str, str]) -> Text:
+def _pods(card: CardPanel, colours: Mapping[str, str]) -> Text:
     text = Text()
     for name, count in Counter(owner(part.pod) for part in card.slices).items():
         times = f" x{count}" if count > 1 else ""

@@ -13,7 +13,7 @@ from fracgpu.explain.answers import (
     PodVerdict,
     Suggestion,
 )
-from simulator.replay.replay import Outcome
+from simulator.replay.replay import ReplayResult
 
 _MOST_HOLDERS = 6
 
@@ -71,7 +71,7 @@ def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
     )
 
 
-def outcome_lines(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Line]:
+def outcome_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:
     """Write a simulation as a table, the best policy in its own tone."""
     loads = (90, 95, 100, 110, 130)
     heads = "".join(f"{f'at {load} %':>10}" for load in loads)
@@ -91,7 +91,7 @@ def outcome_lines(outcomes: Mapping[str, Sequence[Outcome]]) -> Iterator[Line]:
     )
 
 
-def _mean(outcomes: Sequence[Outcome], load: int) -> float:
+def _mean(outcomes: Sequence[ReplayResult], load: int) -> float:
     return sum(it.allocated_percent(load) for it in outcomes) / len(outcomes)
 
 

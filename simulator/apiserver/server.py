@@ -18,7 +18,7 @@ from process.clock import SystemClock
 from simulator.apiserver.admission.webhooks import Call, CallError, WebhookAdmission
 from simulator.apiserver.apimachinery.request_info import User
 from simulator.apiserver.apimachinery.storage import Store
-from simulator.apiserver.endpoints.handlers import Reply, Request, Rest
+from simulator.apiserver.endpoints.handlers import Handlers, Reply, Request
 from simulator.apiserver.registry.registry import Registry
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ _NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease"
 class ApiServer:
     """A running API server; make one with :meth:`start`."""
 
-    def __init__(self, rest: Rest, runner: web.AppRunner, *, url: str, ca_pem: str | None) -> None:
+    def __init__(
+        self, rest: Handlers, runner: web.AppRunner, *, url: str, ca_pem: str | None
+    ) -> None:
         self.url: Final = url
         self._rest = rest
         self._runner = runner
@@ -75,7 +77,7 @@ class ApiServer:
         webhooks = WebhookClient()
         admission = WebhookAdmission(store, webhooks, rng, resolve_service=resolve_service)
         registry = Registry(store, admission, clock or SystemClock(), rng)
-        rest = Rest(registry, bookmark_every_s=bookmark_every_s)
+        rest = Handlers(registry, bookmark_every_s=bookmark_every_s)
         await _create_namespaces(rest)
         # A real server's watch cache starts empty as well: watches from before get 410.
         registry.store.compact()
@@ -202,13 +204,13 @@ class WebhookClient:
         return self._trust[ca_pem]
 
 
-async def _create_namespaces(rest: Rest) -> None:
+async def _create_namespaces(rest: Handlers) -> None:
     for name in _NAMESPACES:
         body = b'{"metadata":{"name":"%s"}}' % name.encode()
         await rest.handle(Request(method="POST", path="/api/v1/namespaces", body=body))
 
 
-def _handler(rest: Rest) -> Any:
+def _handler(rest: Handlers) -> Any:
     async def handle(request: web.Request) -> web.StreamResponse:
         reply = await rest.handle(
             Request(

@@ -13,13 +13,13 @@ from process.clock import Clock
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
 from simulator.demo.service_accounts import install_rights, token_of, user_of, write_kubeconfig
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 from simulator.scheduler.scheduler import KubeScheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPlane:
+class DemoControlPlane:
     """An API server, and who plays controller manager and scheduler.
 
     Attributes:
@@ -81,13 +81,13 @@ class ControlPlane:
 @asynccontextmanager
 async def open_control_plane(
     assets: Path | None, workdir: Path, *, extender_port: int
-) -> AsyncIterator[ControlPlane]:
+) -> AsyncIterator[DemoControlPlane]:
     """Start the embedded API server, or the real one from *assets* with what else lies there."""
     extender_url = f"http://127.0.0.1:{extender_port}"
     kubeconfig = workdir / "kubeconfig"
     if assets is None:
         async with ApiServer.start() as embedded:
-            yield ControlPlane(
+            yield DemoControlPlane(
                 url=embedded.url,
                 kubeconfig=embedded.kubeconfig(kubeconfig),
                 ca_file=None,
@@ -97,7 +97,7 @@ async def open_control_plane(
                 simulated_scheduler=True,
             )
         return
-    async with RealApiServer.start(assets, workdir / "api") as api:
+    async with ControlPlane.start(assets, workdir / "api") as api:
         api.kubeconfig(kubeconfig)
         manager = (assets / "kube-controller-manager").is_file()
         scheduler = (assets / "kube-scheduler").is_file()
@@ -111,7 +111,7 @@ async def open_control_plane(
                 )
             )
             await api.start_scheduler(config)
-        yield ControlPlane(
+        yield DemoControlPlane(
             url=api.url,
             kubeconfig=kubeconfig,
             ca_file=api.ca_file,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlicePicture:
+class SlicePanel:
     """One pod's hold on a card, in MiB."""
 
     pod: str
@@ -12,14 +12,14 @@ class SlicePicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardPicture:
+class CardPanel:
     """One card; *busy* is the measured share of its time (0..1), None where it is unknown."""
 
     uuid: str
     index: int
     model: str
     capacity_mib: int
-    slices: tuple[SlicePicture, ...]
+    slices: tuple[SlicePanel, ...]
     busy: float | None
     cordoned: bool
 
@@ -29,18 +29,18 @@ class CardPicture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePicture:
+class NodePanel:
     """One node and its cards by index."""
 
     name: str
-    cards: tuple[CardPicture, ...]
+    cards: tuple[CardPanel, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
+class Dashboard:
     """Everything on the screen at one moment."""
 
-    nodes: tuple[NodePicture, ...]
+    nodes: tuple[NodePanel, ...]
     pods_running: int
     pods_expected: int
     roles: tuple[tuple[str, bool], ...]

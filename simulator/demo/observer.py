@@ -17,7 +17,7 @@ from kube.client import KubeClient
 from kube.informer import Change, ChangeType, Informer
 from kube.kinds import EVENTS, NODES, PODS
 from rebalancer.usage.prometheus import Prometheus, QueryFailed
-from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
 from simulator.demo.promises import CardPeak, HeatFact
 
 _NEWS: Final = 400
@@ -159,7 +159,7 @@ class Observer:
             relieved_after_s=relieved_after_s,
         )
 
-    def picture(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Picture:
+    def picture(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
         """Draw the present moment."""
         now = self._clock.now()
         names = {view.record.uid: view.record.name for view in self.pods}
@@ -169,11 +169,11 @@ class Observer:
             cards = []
             for uuid, load in loads.cards.items():
                 slices = tuple(
-                    SlicePicture(pod=names.get(uid, uid), mib=snapshot.pods[uid].holds[uuid].mib)
+                    SlicePanel(pod=names.get(uid, uid), mib=snapshot.pods[uid].holds[uuid].mib)
                     for uid in sorted(load.pods, key=lambda uid: names.get(uid, uid))
                 )
                 cards.append(
-                    CardPicture(
+                    CardPanel(
                         uuid=uuid,
                         index=load.card.index,
                         model=load.card.model,
@@ -183,8 +183,8 @@ class Observer:
                         cordoned=load.cordoned,
                     )
                 )
-            nodes.append(NodePicture(name=loads.node.node, cards=tuple(cards)))
-        return Picture(
+            nodes.append(NodePanel(name=loads.node.node, cards=tuple(cards)))
+        return Dashboard(
             nodes=tuple(nodes),
             pods_running=sum(view.ready for view in self.pods),
             pods_expected=expected,

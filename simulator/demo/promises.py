@@ -54,7 +54,7 @@ class HeatFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class DemoFacts:
     """Everything the verdict looks at."""
 
     expected_pods: Mapping[str, int]
@@ -74,7 +74,7 @@ class Promise:
     detail: str
 
 
-def judge(facts: Facts) -> tuple[Promise, ...]:
+def judge(facts: DemoFacts) -> tuple[Promise, ...]:
     """Judge every promise of the demo."""
     return (
         _exact_cards(facts.pods),
@@ -146,7 +146,7 @@ def _relieved(heat: HeatFact) -> Promise:
     )
 
 
-def _none_lost(facts: Facts) -> Promise:
+def _none_lost(facts: DemoFacts) -> Promise:
     running = {
         owner: sum(pod.running for pod in facts.pods if pod.owner == owner)
         for owner in facts.expected_pods

@@ -18,7 +18,7 @@ from process.clock import Clock
 from rebalancer.usage.prometheus import Prometheus
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
-from simulator.demo.control_plane import ControlPlane, open_control_plane
+from simulator.demo.control_plane import DemoControlPlane, open_control_plane
 from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.demo.roles import (
     Addresses,
@@ -89,7 +89,7 @@ class Rig:
     """Everything running; all of it ends with :func:`open_rig`'s block."""
 
     kube: KubeClient
-    control_plane: ControlPlane
+    control_plane: DemoControlPlane
     addresses: Addresses
     kubelets: Mapping[str, Kubelet]
     supervisor: Supervisor
@@ -237,7 +237,7 @@ async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, 
 
 async def _specs(
     kube: KubeClient,
-    plane: ControlPlane,
+    plane: DemoControlPlane,
     addresses: Addresses,
     places: Mapping[str, NodePlace],
     *,

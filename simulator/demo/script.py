@@ -8,7 +8,7 @@ from typing import Final
 from kube.errors import Forbidden, Invalid, KubeError
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, STATEFULSETS, Kind
 from process.clock import Clock
-from simulator.demo.promises import Facts, PodFact, Promise, RefusalFact, judge
+from simulator.demo.promises import DemoFacts, PodFact, Promise, RefusalFact, judge
 from simulator.demo.rig import Rig
 from simulator.demo.workload import (
     Workload,
@@ -82,10 +82,10 @@ class Script:
         await self._until(self._scraped)
         progress.step = "relieved: watching that it stays so"
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> DemoFacts:
         """Gather what the verdict needs."""
         rig = self._rig
-        return Facts(
+        return DemoFacts(
             expected_pods=dict(self.progress.expected),
             pods=await self._pod_facts(),
             refusals=tuple(self.progress.refusals),

@@ -33,7 +33,7 @@ _ADMISSION_OFF: Final = ("ServiceAccount", "TaintNodesByCondition")
 _log = structlog.get_logger()
 
 
-class RealApiError(Exception):
+class ControlPlaneError(Exception):
     """A binary is missing, or did not come up; the message names its log."""
 
 
@@ -44,16 +44,18 @@ def find_assets(value: str | None) -> Path:
         RealApiError: it says what is missing.
     """
     if not value:
-        raise RealApiError(f"{ASSETS_ENV} is not set; want a folder with kube-apiserver and etcd")
+        raise ControlPlaneError(
+            f"{ASSETS_ENV} is not set; want a folder with kube-apiserver and etcd"
+        )
     folder = Path(value)
     missing = [name for name in ("kube-apiserver", "etcd") if not (folder / name).is_file()]
     if missing:
-        raise RealApiError(f"{ASSETS_ENV}={value} lacks {' and '.join(missing)}")
+        raise ControlPlaneError(f"{ASSETS_ENV}={value} lacks {' and '.join(missing)}")
     return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RealApiServer:
+class ControlPlane:
     """A running control plane; everything it started ends with :meth:`start`'s block."""
 
     url: str
@@ -78,7 +80,7 @@ class RealApiServer:
         *,
         flags: Mapping[str, str | None] | None = None,
         users: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[RealApiServer]:
+    ) -> AsyncIterator[ControlPlane]:
         """Start etcd and kube-apiserver with their state in *workdir*; stop both at the end.
 
         Args:
@@ -142,7 +144,7 @@ class RealApiServer:
                     self._server.check()
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise RealApiError(
+            raise ControlPlaneError(
                 f"kube-apiserver was not ready within {_START_LIMIT_S:.0f} s; "
                 f"see {self._server.log_file}"
             ) from None
@@ -221,7 +223,7 @@ async def _start_api(
     workdir: Path,
     flags: Mapping[str, str | None],
     users: Mapping[str, str],
-) -> RealApiServer:
+) -> ControlPlane:
     (port,) = free_ports(1)
     tokens = {user: secrets.token_urlsafe(24) for user in users}
     tokens_file, certs = workdir / "tokens.csv", workdir / "certs"
@@ -249,7 +251,7 @@ async def _start_api(
     }
     command = [str(assets / "kube-apiserver")]
     command += [f"--{name}={value}" for name, value in wanted.items() if value is not None]
-    api = RealApiServer(
+    api = ControlPlane(
         url=f"https://{wanted['bind-address']}:{port}",
         tokens=tokens,
         ca_file=certs / "apiserver.crt",
@@ -269,7 +271,7 @@ async def _started(processes: AsyncExitStack, command: Sequence[str], workdir: P
     return process
 
 
-async def _is_ready(api: RealApiServer) -> bool:
+async def _is_ready(api: ControlPlane) -> bool:
     if not _written(api.ca_file):
         return False
     try:
@@ -313,7 +315,7 @@ class _Process:
         """Raise RealApiError when it has ended by itself."""
         if self._child is not None and self._child.returncode is not None:
             code = self._child.returncode
-            raise RealApiError(f"{self.name} ended with {code}; see {self.log_file}")
+            raise ControlPlaneError(f"{self.name} ended with {code}; see {self.log_file}")
 
     async def stop(self) -> None:
         """Terminate it; kill it when it has not ended within 2 s."""

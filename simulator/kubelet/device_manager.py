@@ -40,7 +40,7 @@ class DeviceError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class DeviceAllocation:
     """What one container got of one resource."""
 
     resource: str
@@ -83,7 +83,7 @@ class DeviceManager(services.RegistrationServicer):
         self._on_change = on_change
         self._rng = random.Random(seed)  # noqa: S311 - any order will do
         self._endpoints: dict[str, _Endpoint] = {}
-        self._grants: dict[ContainerKey, list[Grant]] = {}
+        self._grants: dict[ContainerKey, list[DeviceAllocation]] = {}
         self._ended: set[str] = set()
         self._newcomers: asyncio.Queue[messages.RegisterRequest] = asyncio.Queue()
 
@@ -166,7 +166,7 @@ class DeviceManager(services.RegistrationServicer):
         """Tell whether a plugin has ever registered *resource*."""
         return resource in self._endpoints
 
-    def grants(self) -> Mapping[ContainerKey, Sequence[Grant]]:
+    def grants(self) -> Mapping[ContainerKey, Sequence[DeviceAllocation]]:
         """Give what every container holds now."""
         return self._grants
 
@@ -174,7 +174,7 @@ class DeviceManager(services.RegistrationServicer):
 
     async def allocate(
         self, key: ContainerKey, *, resource: str, count: int, reusable: set[str]
-    ) -> Grant:
+    ) -> DeviceAllocation:
         """Hand *count* devices to a container, those in *reusable* first, and ask the plugin.
 
         Raises:
@@ -183,14 +183,14 @@ class DeviceManager(services.RegistrationServicer):
         endpoint = self._endpoints[resource]
         ids = self._pick(endpoint, resource, count=count, reusable=reusable)
         # Taken before the plugin is asked, so that nobody else gets them meanwhile.
-        taken = Grant(resource=resource, ids=ids, cdi_devices=())
+        taken = DeviceAllocation(resource=resource, ids=ids, cdi_devices=())
         self._grants.setdefault(key, []).append(taken)
         try:
             answer = await self._ask(endpoint, ids)
         except DeviceError:
             self._grants[key].remove(taken)
             raise
-        grant = Grant(
+        grant = DeviceAllocation(
             resource=resource,
             ids=ids,
             cdi_devices=tuple(it.name for it in answer.cdi_devices),
@@ -240,7 +240,7 @@ class DeviceManager(services.RegistrationServicer):
             raise DeviceError(f"Allocate failed: {count} answers for 1 container")
         return answer.container_responses[0]
 
-    async def pre_start(self, grant: Grant) -> None:
+    async def pre_start(self, grant: DeviceAllocation) -> None:
         """Ask the plugin before a container starts, where it wants to be asked.
 
         Raises:

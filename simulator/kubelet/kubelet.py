@@ -24,7 +24,7 @@ from simulator.kubelet.container_runtime import ContainerRuntime, CreatedContain
 from simulator.kubelet.device_manager import DeviceManager
 from simulator.kubelet.node_status import NodeStatus
 from simulator.kubelet.pod_resources import ListedPod, PodResourcesServer
-from simulator.kubelet.pod_status import PodSpec, read_pod_spec
+from simulator.kubelet.pod_status import KubeletPod, read_kubelet_pod
 from simulator.kubelet.pod_worker import PodTiming, PodWorker, WorkerParts
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class Kubelet:
         self._pods = Informer(
             client,
             PODS,
-            decode=read_pod_spec,
+            decode=read_kubelet_pod,
             field_selector=f"spec.nodeName={config.node}",
             on_change=self._changed,
         )
@@ -181,7 +181,7 @@ class Kubelet:
             self.devices.release(worker.pod.uid)
             self._workers.pop(worker.pod.uid, None)
 
-    def _changed(self, change: Change[PodSpec]) -> None:
+    def _changed(self, change: Change[KubeletPod]) -> None:
         worker = self._workers.get(change.uid)
         if worker is not None:
             worker.update(change.object, gone=change.type is ChangeType.DELETED)

@@ -56,7 +56,7 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSpec:
+class KubeletPod:
     """One pod bound to this node."""
 
     uid: str
@@ -78,7 +78,7 @@ class PodSpec:
         )
 
 
-def read_pod_spec(body: bytes) -> PodSpec:
+def read_kubelet_pod(body: bytes) -> KubeletPod:
     """Read a pod.
 
     Raises:
@@ -95,7 +95,7 @@ def read_pod_spec(body: bytes) -> PodSpec:
         for it in pod.spec.init_containers or ()
     ]
     apps = [ContainerPlan(name=it.name, wants=_wants(it)) for it in pod.spec.containers]
-    return PodSpec(
+    return KubeletPod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
@@ -117,7 +117,7 @@ def _wants(container: _Container) -> dict[str, int]:
 
 
 def pod_status(
-    pod: PodSpec,
+    pod: KubeletPod,
     *,
     phase: str,
     started_at: str,

@@ -18,8 +18,8 @@ from simulator.kubelet.container_runtime import (
     Load,
     RuntimeFailedError,
 )
-from simulator.kubelet.device_manager import DeviceError, DeviceManager, Grant
-from simulator.kubelet.pod_status import PodSpec, number, pod_status
+from simulator.kubelet.device_manager import DeviceAllocation, DeviceError, DeviceManager
+from simulator.kubelet.pod_status import KubeletPod, number, pod_status
 
 log = structlog.get_logger()
 
@@ -70,12 +70,12 @@ class PodWorker:
         parts: what this kubelet's workers share.
     """
 
-    def __init__(self, pod: PodSpec, parts: WorkerParts) -> None:
+    def __init__(self, pod: KubeletPod, parts: WorkerParts) -> None:
         self.pod = pod
         self.created: dict[str, CreatedContainer] = {}
         self.ended = False
         self._parts = parts
-        self._grants: dict[str, list[Grant]] = {}
+        self._grants: dict[str, list[DeviceAllocation]] = {}
         self._states: dict[str, dict[str, Any]] = {}
         self._restarts: dict[str, int] = {}
         self._gone = False
@@ -84,7 +84,7 @@ class PodWorker:
         if pod.terminating:
             self._ending.set()
 
-    def update(self, pod: PodSpec, *, gone: bool) -> None:
+    def update(self, pod: KubeletPod, *, gone: bool) -> None:
         """Take notice of the pod's new state in the API server; *gone* is its deletion."""
         self._gone = self._gone or gone
         if gone or pod.terminating:

@@ -24,7 +24,7 @@ class CpuPods(Enum):
     POLICY = "policy"  # the policy, where it has an opinion: what the literature assumes
 
 
-class Policy(Protocol):
+class ReplayPolicy(Protocol):
     """What chooses a node and its cards."""
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
@@ -81,7 +81,7 @@ class ByScore:
         pass
 
 
-class ByWaste:
+class ByLeastWaste:
     """``least-waste`` as the extender asks it; it knows the workload's mix beforehand."""
 
     def __init__(self, state: FleetState, workload: Workload, cpu_pods: CpuPods) -> None:
@@ -129,20 +129,20 @@ def _cards(
     return answer.assignment
 
 
-Maker = Callable[[FleetState, Workload, CpuPods], Policy]
+Maker = Callable[[FleetState, Workload, CpuPods], ReplayPolicy]
 
 
-def _by_score(state: FleetState, _: Workload, __: CpuPods, *, strategy: Strategy) -> Policy:
+def _by_score(state: FleetState, _: Workload, __: CpuPods, *, strategy: Strategy) -> ReplayPolicy:
     return ByScore(state, strategy)
 
 
-def _first_fit(state: FleetState, _: Workload, cpu_pods: CpuPods) -> Policy:
+def _first_fit(state: FleetState, _: Workload, cpu_pods: CpuPods) -> ReplayPolicy:
     return FirstFit(state, cpu_pods)
 
 
 POLICIES: Final[Mapping[str, Maker]] = {
     **{it.value: partial(_by_score, strategy=it) for it in Strategy},
-    Strategy.LEAST_WASTE.value: ByWaste,
+    Strategy.LEAST_WASTE.value: ByLeastWaste,
     "first-fit": _first_fit,
 }
 """Every policy by the name that annotations and the ConfigMap use; what can be built is here."""

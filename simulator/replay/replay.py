@@ -17,7 +17,7 @@ _TELL_EVERY: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ReplayResult:
     """What one policy made of one order of arrivals.
 
     Attributes:
@@ -45,7 +45,7 @@ def replay(
     load_ratio: float = LOAD_RATIO,
     cpu_pods: CpuPods = CpuPods.KUBE_SCHEDULER,
     tell: Callable[[float], None] = lambda _: None,
-) -> Outcome:
+) -> ReplayResult:
     """Replay a workload once; the same arguments always give the same outcome.
 
     Args:
@@ -76,7 +76,9 @@ def replay(
             tell(number / len(pods))
     curve.append(FULL_LOAD * state.used_mib / capacity)
     tell(1.0)
-    return Outcome(policy=policy, seed=seed, arrived=len(pods), refused=refused, curve=tuple(curve))
+    return ReplayResult(
+        policy=policy, seed=seed, arrived=len(pods), refused=refused, curve=tuple(curve)
+    )
 
 
 def _reach(curve: list[float], load_percent: float, *, before: float) -> None:
@@ -85,7 +87,7 @@ def _reach(curve: list[float], load_percent: float, *, before: float) -> None:
         curve.append(before)
 
 
-def mean_curve(outcomes: Sequence[Outcome]) -> tuple[float, ...]:
+def mean_curve(outcomes: Sequence[ReplayResult]) -> tuple[float, ...]:
     """Average several outcomes at each per cent of load, as far as all of them go."""
     length = min(len(it.curve) for it in outcomes)
     return tuple(sum(it.curve[at] for it in outcomes) / len(outcomes) for at in range(length))

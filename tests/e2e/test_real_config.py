@@ -12,7 +12,7 @@ from kube.client import KubeClient
 from kube.kinds import CONFIGMAPS, EVENTS
 from kube.objects import decode_object
 from simulator.demo.service_accounts import token_of, write_kubeconfig
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
@@ -42,7 +42,7 @@ BAD = {
 }
 
 
-async def account(api: RealApiServer, client: KubeClient, role: str, folder: Path) -> Path:
+async def account(api: ControlPlane, client: KubeClient, role: str, folder: Path) -> Path:
     """Write the kubeconfig of a role's service account."""
     return write_kubeconfig(
         folder / f"{role}.kubeconfig",

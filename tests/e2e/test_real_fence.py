@@ -23,7 +23,7 @@ from kube.access import connect_to
 from kube.client import KubeClient
 from kube.errors import KubeError
 from kube.kinds import LEASES, NAMESPACES, PODS
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from tests.support.core import a_record, on
 from tests.support.gpu import Json, a_gpu_pod, a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
@@ -43,7 +43,7 @@ CARD_MIB = 24_000
 class World:
     """A cluster with one card, the policies in force, and nobody who schedules."""
 
-    api: RealApiServer
+    api: ControlPlane
     admin: KubeClient
     scheduler: KubeClient
     token: str

@@ -10,7 +10,7 @@ import pytest
 from fracgpu import names
 from kube.access import connect
 from kube.kinds import NAMESPACES, PODS, RESOURCE_QUOTAS
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from tests.certs.tls_world import a_ca
 from tests.support.gpu import a_sharing_node, register
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[RealApiServer]:
+async def api(tmp_path: Path) -> AsyncIterator[ControlPlane]:
     async with real_api_server(tmp_path) as api:
         yield api
 
 
 @pytest.fixture
-async def world(api: RealApiServer, tmp_path: Path) -> AsyncIterator[World]:
+async def world(api: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
     listen_port, telemetry_port = free_ports(2)
     kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
     async with connect(kubeconfig) as client:
@@ -140,7 +140,7 @@ async def test_workloads_are_refused_where_their_author_types_them(
 
 
 async def test_a_quota_counts_fractions_and_the_author_hears_of_it(
-    api: RealApiServer, world: World, kubectl: Kubectl
+    api: ControlPlane, world: World, kubectl: Kubectl
 ) -> None:
     await api.start_controller_manager()
     quota: Json = {

@@ -16,7 +16,7 @@ from tests.fakes.clock import VirtualClock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulator.apiserver.apimachinery.errors import Cause
+    from simulator.apiserver.apimachinery.errors import StatusCause
     from simulator.apiserver.apimachinery.request_info import Attributes
     from simulator.apiserver.apimachinery.resources import Resource
     from simulator.objects import Json
@@ -40,7 +40,7 @@ class Consent:
         value = thaw(attributes.value) if attributes.value is not None else None
         self.asked.append(replace(attributes, value=value))
 
-    def check(self, resource: Resource, value: Json) -> Sequence[Cause]:
+    def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
         return ()
 
 

@@ -11,7 +11,7 @@ from kube.client import KubeClient
 from kube.errors import NotFound
 from kube.kinds import DEPLOYMENTS, PDBS, SERVICES
 from simulator.demo.service_accounts import token_of, write_kubeconfig
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from tests.support.gpu import a_sharing_node, register, some_cards
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
@@ -28,14 +28,14 @@ _SERVICES: Final = {"service-cluster-ip-range": "127.77.0.0/24"}
 class World:
     """A cluster with FracGPU in it."""
 
-    api: RealApiServer
+    api: ControlPlane
     client: KubeClient
     kubectl: Kubectl
     kubeconfig: Path
     pods: SchedulerPods
 
 
-async def install(api: RealApiServer, client: KubeClient, kubectl: Kubectl, folder: Path) -> None:
+async def install(api: ControlPlane, client: KubeClient, kubectl: Kubectl, folder: Path) -> None:
     for number in range(2):
         name = f"gpu-{number}"
         await register(client, a_sharing_node(name, cards=some_cards(name, mib=80_000)))

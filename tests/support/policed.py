@@ -22,7 +22,7 @@ from kube.kinds import (
     STATEFULSETS,
     Kind,
 )
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from tests.support.gpu import a_sharing_node
 from tests.support.kubectl import DEPLOY, Kubectl
 from tests.support.real_apiserver import real_api_server
@@ -41,7 +41,7 @@ DENIED = "ValidatingAdmissionPolicy"
 class World:
     """A cluster where everything of deploy/ is applied but nothing of it runs."""
 
-    api: RealApiServer
+    api: ControlPlane
     kubectl: Kubectl
     admin: KubeClient
     clients: AsyncExitStack

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from simulator.envtest.control_plane import ASSETS_ENV, RealApiError, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, ControlPlaneError, find_assets
 
 
 @asynccontextmanager
 async def real_api_server(
     workdir: Path, *, flags: Mapping[str, str | None] | None = None
-) -> AsyncIterator[RealApiServer]:
+) -> AsyncIterator[ControlPlane]:
     """Start one with its state in *workdir*, or skip the test and say what is missing.
 
-    The *flags* are those of :meth:`simulator.envtest.control_plane.RealApiServer.start`.
+    The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`.
     """
     value = os.environ.get(ASSETS_ENV)
     if not value:
@@ -24,7 +24,7 @@ async def real_api_server(
     # From here on a missing binary is a mistake to hear about, not a reason to skip.
     try:
         assets = find_assets(value)
-    except RealApiError as error:
+    except ControlPlaneError as error:
         pytest.fail(str(error))
-    async with RealApiServer.start(assets, workdir, flags=flags) as api:
+    async with ControlPlane.start(assets, workdir, flags=flags) as api:
         yield api

@@ -32,7 +32,7 @@ from kube.errors import NotFound
 from kube.kinds import EVENTS, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
-from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from tests.support import cluster_dns
 from tests.support.kubectl import Kubectl
 from tests.support.namespaces import OwnMounts, own_mounts, own_network
@@ -69,7 +69,7 @@ class RealCluster:
     """A running cluster; everything of it ends with :func:`a_real_cluster`'s block."""
 
     root: Path
-    api: RealApiServer
+    api: ControlPlane
     client: KubeClient
     kubectl: Kubectl
     mounts: OwnMounts
@@ -243,7 +243,7 @@ def _make_folders(root: Path) -> None:
 
 
 @asynccontextmanager
-async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[RealApiServer]:
+async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[ControlPlane]:
     """Start the control plane as clusters have it: with all of its admission."""
     now, life = SystemClock().now(), timedelta(days=1)
     ca = make_ca(name="test CA", now=now, life=life)
@@ -273,7 +273,7 @@ async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[
     }
     users = {_KUBELET: "system:nodes", _PROXY: "system:node-proxiers"}
     assets = find_assets(os.environ[ASSETS_ENV])
-    async with RealApiServer.start(assets, root / "api", flags=wanted, users=users) as api:
+    async with ControlPlane.start(assets, root / "api", flags=wanted, users=users) as api:
         await api.start_controller_manager()
         config = root / "kube-scheduler.json"
         config.write_text(json.dumps(_scheduler_configuration(api.kubeconfig(root / "kubeconfig"))))
@@ -313,7 +313,7 @@ def _scheduler_configuration(kubeconfig: Path) -> Json:
 
 
 def _lay_out(
-    root: Path, runtime: Runtime, api: RealApiServer, client: KubeClient, mounts: OwnMounts
+    root: Path, runtime: Runtime, api: ControlPlane, client: KubeClient, mounts: OwnMounts
 ) -> RealCluster:
     assets = Path(os.environ[ASSETS_ENV])
     socket = root / "run" / "containerd.sock"

@@ -32,7 +32,7 @@ from kube.errors import NotFound
 from kube.kinds import NODES, PODS
 from kube.objects import decode_object
 from simulator.cards.simulated_cards import cards_document, write_cards_file
-from simulator.envtest.control_plane import ASSETS_ENV, RealApiServer, find_assets
+from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from tests.support.processes import Child
 from tests.support.real_pods import MARK, Sight, read_sight, state_of
 from tests.support.real_runtime import (
@@ -245,7 +245,7 @@ async def a_real_node(
         root = Path(folder)
         async with AsyncExitStack() as stack:
             assets = find_assets(os.environ[ASSETS_ENV])
-            api = await stack.enter_async_context(RealApiServer.start(assets, root / "api"))
+            api = await stack.enter_async_context(ControlPlane.start(assets, root / "api"))
             kubeconfig = api.kubeconfig(root / "kubeconfig")
             client = await stack.enter_async_context(connect(str(kubeconfig)))
             node = _lay_out(

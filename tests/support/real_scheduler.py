@@ -22,7 +22,7 @@ from kube.kinds import EVENTS, NAMESPACES, PODS, SECRETS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.supervisor import ProcessSpec, Supervisor, why_not_ready
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import ExtenderTls, scheduler_configuration
 from tests.support.gpu import Json, register
@@ -36,7 +36,7 @@ _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, n
 class World:
     """A real control plane with our extender beside its scheduler."""
 
-    api: RealApiServer
+    api: ControlPlane
     client: KubeClient
     roles: Supervisor
     telemetry_port: int

@@ -31,7 +31,7 @@ from kube.kinds import CONFIGMAPS, ENDPOINT_SLICES, NODES, PODS
 from kube.objects import decode_object
 from process.clock import SystemClock
 from simulator.demo.service_accounts import token_of, write_kubeconfig
-from simulator.envtest.control_plane import RealApiServer
+from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
 from tests.support.processes import Child
 from tests.support.real_scheduler import is_ready
@@ -152,7 +152,7 @@ class _Pod:
 class Kubelet:
     """Runs each pod of the Deployment as its manifest says, in processes on loopback."""
 
-    api: RealApiServer
+    api: ControlPlane
     client: KubeClient
     workdir: Path
     leader_url: str
@@ -374,7 +374,7 @@ class SchedulerPods:
 
 @asynccontextmanager
 async def scheduler_pods(
-    api: RealApiServer,
+    api: ControlPlane,
     client: KubeClient,
     workdir: Path,
     *,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.admission import match_conditions
 from simulator.apiserver.apimachinery import resources
-from simulator.apiserver.apimachinery.errors import Cause
+from simulator.apiserver.apimachinery.errors import StatusCause
 from simulator.objects import Json, encode, labels
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _FEWEST_NAME_PARTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class MatchedWebhook:
     """One webhook of one configuration."""
 
     name: str
@@ -41,7 +41,9 @@ class Hook:
         return bool(self.spec.get("failurePolicy") == "Ignore")
 
 
-def hooks_for(store: Store, kind: resources.Resource, attributes: Attributes) -> list[Hook]:
+def webhooks_for(
+    store: Store, kind: resources.Resource, attributes: Attributes
+) -> list[MatchedWebhook]:
     """Return the webhooks whose rules and selectors match, in the order they are called.
 
     Match conditions are not yet evaluated: they are asked last, as in the real server.
@@ -49,7 +51,7 @@ def hooks_for(store: Store, kind: resources.Resource, attributes: Attributes) ->
     if attributes.target.resource.storage in _EXEMPT:
         return []
     return [
-        Hook(name=spec["name"], spec=spec)
+        MatchedWebhook(name=spec["name"], spec=spec)
         for stored in store.list(kind.storage)
         for spec in stored.object.get("webhooks") or []
         if _rules_match(spec, attributes) and _selectors_match(spec, attributes, store)
@@ -112,7 +114,7 @@ def _namespace_labels(attributes: Attributes, store: Store) -> dict[str, str] | 
     return labels(stored.object) if stored else {}
 
 
-def faults(configuration: Json, *, services_resolve: bool) -> Iterator[Cause]:
+def faults(configuration: Json, *, services_resolve: bool) -> Iterator[StatusCause]:
     """List what is wrong with a webhook configuration.
 
     *services_resolve* says that ``clientConfig.service`` can be reached from here.
@@ -125,7 +127,7 @@ def faults(configuration: Json, *, services_resolve: bool) -> Iterator[Cause]:
             yield _invalid(f"{where}.name", name, "should be a domain with at least three "
                            "segments separated by dots")  # fmt: skip
         if name in seen:
-            yield Cause(
+            yield StatusCause(
                 field=f"{where}.name",
                 reason="FieldValueDuplicate",
                 message=f'Duplicate value: "{name}"',
@@ -140,7 +142,7 @@ def faults(configuration: Json, *, services_resolve: bool) -> Iterator[Cause]:
                 yield _invalid(f"{where}.matchConditions[{number}].expression", expression, why)
 
 
-def _policy_faults(where: str, spec: Json) -> Iterator[Cause]:
+def _policy_faults(where: str, spec: Json) -> Iterator[StatusCause]:
     if "v1" not in (spec.get("admissionReviewVersions") or []):
         yield _invalid(
             f"{where}.admissionReviewVersions",
@@ -148,7 +150,7 @@ def _policy_faults(where: str, spec: Json) -> Iterator[Cause]:
             "must include at least one of v1, v1beta1",
         )
     if "sideEffects" not in spec:
-        yield Cause(
+        yield StatusCause(
             field=f"{where}.sideEffects",
             reason="FieldValueRequired",
             message="Required value: must specify one of None, NoneOnDryRun",
@@ -166,11 +168,11 @@ def _policy_faults(where: str, spec: Json) -> Iterator[Cause]:
         )
 
 
-def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterator[Cause]:
+def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterator[StatusCause]:
     client = spec.get("clientConfig") or {}
     url, service = client.get("url"), client.get("service")
     if (url is None) == (service is None):
-        yield Cause(
+        yield StatusCause(
             field=where,
             reason="FieldValueRequired",
             message="Required value: exactly one of url or service is required",
@@ -183,7 +185,7 @@ def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterato
             "'https' is the only allowed URL scheme; desired format: https://host[/path]",
         )
     if service is not None and not services_resolve:
-        yield Cause(
+        yield StatusCause(
             field=f"{where}.service",
             reason="FieldValueForbidden",
             message="Forbidden: this embedded API server has no cluster network to reach a "
@@ -195,16 +197,16 @@ def _client_faults(where: str, spec: Json, *, services_resolve: bool) -> Iterato
         yield _invalid(f"{where}.caBundle", "...", "illegal base64 data")
 
 
-def _invalid(field: str, value: object, detail: str) -> Cause:
+def _invalid(field: str, value: object, detail: str) -> StatusCause:
     shown = encode(value).decode()
-    return Cause(
+    return StatusCause(
         field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {detail}"
     )
 
 
-def _unsupported(field: str, value: object, *allowed: str) -> Cause:
+def _unsupported(field: str, value: object, *allowed: str) -> StatusCause:
     listed = ", ".join(f'"{word}"' for word in allowed)
-    return Cause(
+    return StatusCause(
         field=field,
         reason="FieldValueNotSupported",
         message=f'Unsupported value: "{value}": supported values: {listed}',

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from simulator.apiserver.admission import match_conditions, matching
-from simulator.apiserver.admission.matching import Hook, hooks_for
+from simulator.apiserver.admission.matching import MatchedWebhook, webhooks_for
 from simulator.apiserver.apimachinery import resources
-from simulator.apiserver.apimachinery.errors import ApiError, Cause, forbidden, internal
+from simulator.apiserver.apimachinery.errors import ApiError, StatusCause, forbidden, internal
 from simulator.apiserver.apimachinery.patches import BadPatchError, PatchError, json_patch
 from simulator.apiserver.apimachinery.request_info import Operation
 from simulator.objects import Json, decode, encode, thaw
@@ -93,7 +93,7 @@ class WebhookAdmission:
         self._rng = rng
         self._resolve_service = resolve_service
 
-    def check(self, resource: Resource, value: Json) -> Sequence[Cause]:
+    def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
         """List the faults of *value* if it is a webhook configuration."""
         if resource not in matching.CONFIGURATIONS:
             return ()
@@ -106,7 +106,7 @@ class WebhookAdmission:
             ApiError: one refused, or could not be asked and fails closed.
         """
         value = attributes.value
-        for hook in hooks_for(self._store, resources.MUTATING_WEBHOOKS, attributes):
+        for hook in webhooks_for(self._store, resources.MUTATING_WEBHOOKS, attributes):
             response = await self._ask(hook, replace(attributes, value=value))
             if response is not None and response.get("patch"):
                 value = _patched(hook, attributes, value or {}, response)
@@ -118,10 +118,10 @@ class WebhookAdmission:
         Raises:
             ApiError: the first that refused, or could not be asked and fails closed.
         """
-        asked = hooks_for(self._store, resources.VALIDATING_WEBHOOKS, attributes)
+        asked = webhooks_for(self._store, resources.VALIDATING_WEBHOOKS, attributes)
         refusals: dict[int, ApiError] = {}
 
-        async def ask(index: int, hook: Hook) -> None:
+        async def ask(index: int, hook: MatchedWebhook) -> None:
             try:
                 await self._ask(hook, attributes)
             except ApiError as error:
@@ -133,7 +133,7 @@ class WebhookAdmission:
         if refusals:
             raise refusals[min(refusals)]
 
-    async def _ask(self, hook: Hook, attributes: Attributes) -> Json | None:
+    async def _ask(self, hook: MatchedWebhook, attributes: Attributes) -> Json | None:
         """Return the webhook's consent, or None if it has no say in this request."""
         review = _review(attributes, uid=str(uuid.UUID(int=self._rng.getrandbits(128), version=4)))
         if not _concerned(hook, attributes, review["request"]):
@@ -151,7 +151,7 @@ class WebhookAdmission:
             raise _denial(hook, response)
         return response
 
-    def _call(self, hook: Hook, review: Json) -> Call:
+    def _call(self, hook: MatchedWebhook, review: Json) -> Call:
         client = hook.spec["clientConfig"]
         timeout_s = hook.spec["timeoutSeconds"]
         url, server_name = client.get("url"), None
@@ -210,7 +210,7 @@ def _shown(attributes: Attributes, value: Json | None) -> Json | None:
     return {"kind": kind, "apiVersion": f"{group}/{version}" if group else version, **value}
 
 
-def _concerned(hook: Hook, attributes: Attributes, request: Json) -> bool:
+def _concerned(hook: MatchedWebhook, attributes: Attributes, request: Json) -> bool:
     wanted = hook.spec.get("matchConditions") or []
     if not wanted:
         return True
@@ -256,7 +256,7 @@ def _response(answer: bytes, *, uid: str) -> Json:
     return response
 
 
-def _denial(hook: Hook, response: Json) -> ApiError:
+def _denial(hook: MatchedWebhook, response: Json) -> ApiError:
     status = response.get("status") or {}
     denied = f'admission webhook "{hook.name}" denied the request'
     why = status.get("message") or status.get("reason")
@@ -270,7 +270,7 @@ def _denial(hook: Hook, response: Json) -> ApiError:
     )
 
 
-def _patched(hook: Hook, attributes: Attributes, value: Json, response: Json) -> Json:
+def _patched(hook: MatchedWebhook, attributes: Attributes, value: Json, response: Json) -> Json:
     if attributes.operation is Operation.DELETE:
         return value
     try:

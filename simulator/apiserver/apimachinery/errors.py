@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class StatusCause:
     """One field's fault: *reason* as a CauseType, such as ``FieldValueInvalid``."""
 
     field: str
@@ -176,7 +176,7 @@ def precondition_failed(
     )
 
 
-def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> ApiError:
     """Answer 422 with every fault found; there must be at least one."""
     listed = [str(cause) for cause in causes]
     message = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
@@ -197,7 +197,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> ApiError:
 
 def version_required(resource: Resource, name: str) -> ApiError:
     """Answer 422 to an update without a resourceVersion of a kind that insists on one."""
-    fault = Cause(
+    fault = StatusCause(
         field="metadata.resourceVersion",
         reason="FieldValueInvalid",
         message="Invalid value: 0: must be specified for an update",

@@ -56,7 +56,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class ListSelection:
     """Which objects of a collection are meant; None for the namespace means every one."""
 
     namespace: str | None = None

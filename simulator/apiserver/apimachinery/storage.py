@@ -46,7 +46,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class StoreEvent:
     """One write. ``type`` is that of a watch event; ``before`` is the version it replaced."""
 
     type: str
@@ -61,8 +61,8 @@ class Change:
 class Subscription:
     """The changes of one resource after one revision, in order, none missing."""
 
-    def __init__(self, backlog: Iterator[Change]) -> None:
-        self._waiting: deque[Change] = deque(backlog)
+    def __init__(self, backlog: Iterator[StoreEvent]) -> None:
+        self._waiting: deque[StoreEvent] = deque(backlog)
         self._arrived = asyncio.Event()
         self._ended = False
         if self._waiting:
@@ -78,7 +78,7 @@ class Subscription:
         """Whether everything that happened so far has been taken."""
         return not self._waiting
 
-    def push(self, change: Change) -> None:
+    def push(self, change: StoreEvent) -> None:
         if self._ended:
             return
         if len(self._waiting) >= BACKLOG:
@@ -91,7 +91,7 @@ class Subscription:
         self._ended = True
         self._arrived.set()
 
-    async def next(self) -> Change | None:
+    async def next(self) -> StoreEvent | None:
         """Wait for the next change; None when there will be none."""
         while not self._waiting:
             if self._ended:
@@ -106,7 +106,9 @@ class Store:
 
     def __init__(self, *, history: int = HISTORY) -> None:
         self._objects: defaultdict[str, dict[tuple[str, str], Stored]] = defaultdict(dict)
-        self._history: defaultdict[str, deque[Change]] = defaultdict(lambda: deque(maxlen=history))
+        self._history: defaultdict[str, deque[StoreEvent]] = defaultdict(
+            lambda: deque(maxlen=history)
+        )
         self._oldest: defaultdict[str, int] = defaultdict(int)
         self._floor = 0
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
@@ -136,7 +138,9 @@ class Store:
         before = self._expect(key, expected)
         stored = self._freeze(key, value)
         self._objects[key.resource][key.namespace, key.name] = stored
-        self._publish(Change(type="MODIFIED" if before else "ADDED", stored=stored, before=before))
+        self._publish(
+            StoreEvent(type="MODIFIED" if before else "ADDED", stored=stored, before=before)
+        )
         return stored
 
     def remove(self, key: Key, value: Json, *, expected: int) -> Stored:
@@ -148,7 +152,7 @@ class Store:
         before = self._expect(key, expected)
         last = self._freeze(key, value)
         del self._objects[key.resource][key.namespace, key.name]
-        self._publish(Change(type="DELETED", stored=last, before=before))
+        self._publish(StoreEvent(type="DELETED", stored=last, before=before))
         return last
 
     def _expect(self, key: Key, expected: int) -> Stored | None:
@@ -162,7 +166,7 @@ class Store:
         value["metadata"]["resourceVersion"] = str(self._revision)
         return Stored(key=key, revision=self._revision, object=value, encoded=encode(value))
 
-    def _publish(self, change: Change) -> None:
+    def _publish(self, change: StoreEvent) -> None:
         resource = change.stored.key.resource
         history = self._history[resource]
         if len(history) == history.maxlen:

@@ -8,7 +8,7 @@ import yaml
 
 from simulator.apiserver.apimachinery import patches
 from simulator.apiserver.apimachinery.errors import (
-    Cause,
+    StatusCause,
     bad_request,
     invalid,
     plain_failure,
@@ -122,7 +122,7 @@ def check_same_uid(target: Target, before: Json, patched: Json) -> None:
     """
     uid = (patched.get("metadata") or {}).get("uid")
     if uid not in (None, before["metadata"]["uid"]):
-        fault = Cause(
+        fault = StatusCause(
             field="metadata.uid",
             reason="FieldValueInvalid",
             message=f'Invalid value: "{uid}": field is immutable',

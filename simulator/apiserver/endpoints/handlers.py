@@ -18,7 +18,7 @@ from simulator.apiserver.apimachinery.errors import (
     unknown_resource,
 )
 from simulator.apiserver.apimachinery.field_selectors import parse_field_selector
-from simulator.apiserver.apimachinery.request_info import Context, Selection, Target, User
+from simulator.apiserver.apimachinery.request_info import Context, ListSelection, Target, User
 from simulator.apiserver.endpoints import discovery, versioning
 from simulator.apiserver.endpoints.bodies import (
     apply_patch,
@@ -66,7 +66,7 @@ class Reply:
     stream: AsyncGenerator[bytes, None] | None = None
 
 
-class Rest:
+class Handlers:
     """The API's routes over one registry."""
 
     def __init__(self, registry: Registry, *, bookmark_every_s: float = 10.0) -> None:
@@ -276,13 +276,13 @@ def _target(path: str) -> Target | None:
     return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
 
 
-def _selection(target: Target, request: Request) -> Selection:
+def _selection(target: Target, request: Request) -> ListSelection:
     query = request.query
     try:
         fields = query.get("fieldSelector", "")
         if target.name:  # a watch of one object is a watch of the collection by name
             fields = f"metadata.name={target.name}"
-        return Selection(
+        return ListSelection(
             namespace=target.namespace or None,
             labels=parse_label_selector(query.get("labelSelector", "")),
             fields=parse_field_selector(fields, target.resource),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery.errors import bad_request, expired, too_large_version
-from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.endpoints import versioning
 from simulator.objects import decode, encode
 
@@ -23,7 +23,7 @@ _SNAPSHOTS: Final = 100  # started paged lists that are remembered; older tokens
 class ListOptions:
     """A list request. ``at`` is the resourceVersion asked for, ``exact`` its match rule."""
 
-    selection: Selection = field(default_factory=Selection)
+    selection: ListSelection = field(default_factory=ListSelection)
     at: int = 0
     exact: bool = False
     limit: int = 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery.errors import expired
-from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.storage import CompactedError
 from simulator.apiserver.endpoints import versioning
 from simulator.objects import Json, encode
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from simulator.apiserver.apimachinery.resources import Resource
-    from simulator.apiserver.apimachinery.storage import Change, Store, Stored, Subscription
+    from simulator.apiserver.apimachinery.storage import Store, Stored, StoreEvent, Subscription
 
 LONGEST_S: Final = 3600.0
 _INITIAL_END: Final = {"k8s.io/initial-events-end": "true"}
@@ -33,7 +33,7 @@ class WatchOptions:
     and marks their end with an annotated bookmark.
     """
 
-    selection: Selection = field(default_factory=Selection)
+    selection: ListSelection = field(default_factory=ListSelection)
     after: int | None = None
     bookmarks: bool = False
     send_initial: bool = False
@@ -88,12 +88,12 @@ async def _follow(
             yield line
 
 
-def _select(store: Store, resource: Resource, selection: Selection) -> list[Stored]:
+def _select(store: Store, resource: Resource, selection: ListSelection) -> list[Stored]:
     found = store.list(resource.storage, selection.namespace)
     return [stored for stored in found if selection.matches(stored.object)]
 
 
-def _event(resource: Resource, selection: Selection, change: Change) -> bytes | None:
+def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> bytes | None:
     """Show *change* to one selection: an object that stops matching is DELETED for this reader."""
     was = change.before is not None and selection.matches(change.before.object)
     now = change.type != "DELETED" and selection.matches(change.stored.object)

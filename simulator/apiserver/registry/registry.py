@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
-    Cause,
+    StatusCause,
     already_exists,
     forbidden,
     invalid,
@@ -66,7 +66,7 @@ class Admission(Protocol):
         """
         ...
 
-    def check(self, resource: Resource, value: Json) -> Sequence[Cause]:
+    def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
         """List the faults of *value* if it is a webhook configuration."""
         ...
 
@@ -287,7 +287,7 @@ class Registry:
         if not meta.get("name"):
             prefix = meta.get("generateName")
             if not prefix:
-                fault = Cause(
+                fault = StatusCause(
                     field="metadata.name",
                     reason="FieldValueRequired",
                     message="Required value: name or generateName is required",

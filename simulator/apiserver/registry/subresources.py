@@ -13,7 +13,7 @@ from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
-    Cause,
+    StatusCause,
     bad_request,
     conflict,
     forbidden,
@@ -251,7 +251,7 @@ async def write_scale(
         wanted = change(read_scale(registry, whole))
         replicas = (wanted.get("spec") or {}).get("replicas", 0)
         if not isinstance(replicas, int) or replicas < 0:
-            fault = Cause(
+            fault = StatusCause(
                 field="spec.replicas",
                 reason="FieldValueInvalid",
                 message=f"Invalid value: {replicas}: must be greater than or equal to 0",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fracgpu.k8s import quantity
 from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
-from simulator.apiserver.apimachinery.errors import Cause
+from simulator.apiserver.apimachinery.errors import StatusCause
 from simulator.apiserver.registry.defaults import containers_of, pod_specs
 from simulator.objects import Json, encode, labels, thaw
 
@@ -56,12 +56,12 @@ _POD_UPDATE: Final = (
 )
 
 
-def validate_create(resource: Resource, value: Json) -> list[Cause]:
+def validate_create(resource: Resource, value: Json) -> list[StatusCause]:
     """List every fault of a new object; empty when it is good."""
     return [*_metadata(resource, value), *_content(resource, value)]
 
 
-def validate_update(resource: Resource, value: Json, before: Json) -> list[Cause]:
+def validate_update(resource: Resource, value: Json, before: Json) -> list[StatusCause]:
     """List every fault of a changed object; *value* and *before* share name and uid."""
     if resource.storage == resources.PODS.storage:
         return [*_metadata(resource, value), *_pod_update(value["spec"], before["spec"])]
@@ -74,19 +74,19 @@ def is_extended(name: str) -> bool:
     return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
 
-def _required(field: str, detail: str = "") -> Cause:
+def _required(field: str, detail: str = "") -> StatusCause:
     message = f"Required value: {detail}" if detail else "Required value"
-    return Cause(field=field, reason="FieldValueRequired", message=message)
+    return StatusCause(field=field, reason="FieldValueRequired", message=message)
 
 
-def _bad(field: str, value: object, detail: str) -> Cause:
+def _bad(field: str, value: object, detail: str) -> StatusCause:
     shown = encode(value).decode()
-    return Cause(
+    return StatusCause(
         field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown}: {detail}"
     )
 
 
-def _metadata(resource: Resource, value: Json) -> Iterator[Cause]:
+def _metadata(resource: Resource, value: Json) -> Iterator[StatusCause]:
     meta = value["metadata"]
     yield from _name(resource, meta["name"])
     yield from _labels("metadata.labels", meta.get("labels") or {})
@@ -96,14 +96,14 @@ def _metadata(resource: Resource, value: Json) -> Iterator[Cause]:
             yield _bad("metadata.annotations", key, _NAME_PART)
     size = sum(len(key) + len(text.encode()) for key, text in annotations.items())
     if size > _ANNOTATIONS_LIMIT:
-        yield Cause(
+        yield StatusCause(
             field="metadata.annotations",
             reason="FieldValueTooLong",
             message=f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes",
         )
 
 
-def _name(resource: Resource, name: str) -> Iterator[Cause]:
+def _name(resource: Resource, name: str) -> Iterator[StatusCause]:
     if resource.group == "rbac.authorization.k8s.io":
         if not _PATH_SEGMENT.fullmatch(name):
             yield _bad("metadata.name", name, "may not contain '/' or '%'")
@@ -114,7 +114,7 @@ def _name(resource: Resource, name: str) -> Iterator[Cause]:
         yield _bad("metadata.name", name, _SUBDOMAIN_RULE)
 
 
-def _labels(field: str, found: dict[str, str]) -> Iterator[Cause]:
+def _labels(field: str, found: dict[str, str]) -> Iterator[StatusCause]:
     for key, value in found.items():
         if not _QUALIFIED.fullmatch(key):
             yield _bad(field, key, _NAME_PART)
@@ -122,7 +122,7 @@ def _labels(field: str, found: dict[str, str]) -> Iterator[Cause]:
             yield _bad(field, value, _VALUE_RULE)
 
 
-def _content(resource: Resource, value: Json) -> Iterator[Cause]:
+def _content(resource: Resource, value: Json) -> Iterator[StatusCause]:
     for path, spec in pod_specs(resource, value):
         yield from _pod_spec(path, spec)
     match resource.storage:
@@ -142,24 +142,24 @@ def _content(resource: Resource, value: Json) -> Iterator[Cause]:
             pass
 
 
-def _job(value: Json) -> Iterator[Cause]:
+def _job(value: Json) -> Iterator[StatusCause]:
     if value["spec"]["template"]["spec"]["restartPolicy"] not in {"OnFailure", "Never"}:
         yield _required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
 
 
-def _event(value: Json) -> Iterator[Cause]:
+def _event(value: Json) -> Iterator[StatusCause]:
     about = (value.get("involvedObject") or {}).get("namespace") or "default"
     if about != value["metadata"]["namespace"]:
         yield _bad("involvedObject.namespace", about, "does not match event.namespace")
 
 
-def _budget(value: Json) -> Iterator[Cause]:
+def _budget(value: Json) -> Iterator[StatusCause]:
     spec = value.get("spec") or {}
     if "minAvailable" in spec and "maxUnavailable" in spec:
         yield _bad("spec", "", "minAvailable and maxUnavailable cannot be both set")
 
 
-def _selects_its_template(spec: Json) -> Iterator[Cause]:
+def _selects_its_template(spec: Json) -> Iterator[StatusCause]:
     selector = label_selector(spec.get("selector"))
     if selector is None:
         yield _required("spec.selector")
@@ -173,7 +173,7 @@ def _selects_its_template(spec: Json) -> Iterator[Cause]:
         )
 
 
-def _pod_spec(path: str, spec: Json) -> Iterator[Cause]:
+def _pod_spec(path: str, spec: Json) -> Iterator[StatusCause]:
     if not spec.get("containers"):
         yield _required(f"{path}.containers")
     seen: set[str] = set()
@@ -185,7 +185,7 @@ def _pod_spec(path: str, spec: Json) -> Iterator[Cause]:
         elif not _LABEL.fullmatch(name):
             yield _bad(f"{field}.name", name, _LABEL_RULE)
         elif name in seen:
-            yield Cause(
+            yield StatusCause(
                 field=f"{field}.name",
                 reason="FieldValueDuplicate",
                 message=f'Duplicate value: "{name}"',
@@ -196,7 +196,7 @@ def _pod_spec(path: str, spec: Json) -> Iterator[Cause]:
         yield from _demands(f"{field}.resources", container.get("resources") or {})
 
 
-def _demands(field: str, demands: Json) -> Iterator[Cause]:
+def _demands(field: str, demands: Json) -> Iterator[StatusCause]:
     limits, requests = demands.get("limits") or {}, demands.get("requests") or {}
     for member, amounts in (("limits", limits), ("requests", requests)):
         for name, amount in amounts.items():
@@ -216,7 +216,7 @@ def _demands(field: str, demands: Json) -> Iterator[Cause]:
             )
 
 
-def _amount(field: str, name: str, amount: str) -> Iterator[Cause]:
+def _amount(field: str, name: str, amount: str) -> Iterator[StatusCause]:
     value = quantity.parse(amount)
     standard = name in {"cpu", "memory", "ephemeral-storage"} or name.startswith("hugepages-")
     if not standard and "/" not in name:
@@ -228,7 +228,7 @@ def _amount(field: str, name: str, amount: str) -> Iterator[Cause]:
         yield _bad(field, amount, "must be an integer")
 
 
-def _pod_update(new: Json, old: Json) -> Iterator[Cause]:
+def _pod_update(new: Json, old: Json) -> Iterator[StatusCause]:
     copy = thaw(new)
     for member in ("containers", "initContainers"):
         for mine, theirs in zip(copy.get(member) or [], old.get(member) or [], strict=False):
@@ -240,7 +240,7 @@ def _pod_update(new: Json, old: Json) -> Iterator[Cause]:
     if all(g in (old.get("schedulingGates") or []) for g in new.get("schedulingGates") or []):
         _take(copy, old, "schedulingGates")
     if copy != old:
-        yield Cause(field="spec", reason="FieldValueForbidden", message=_POD_UPDATE)
+        yield StatusCause(field="spec", reason="FieldValueForbidden", message=_POD_UPDATE)
 
 
 def _take(new: Json, old: Json, member: str) -> None:
@@ -258,7 +258,7 @@ _IMMUTABLE: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _immutable(resource: Resource, value: Json, before: Json) -> Iterator[Cause]:
+def _immutable(resource: Resource, value: Json, before: Json) -> Iterator[StatusCause]:
     for path in _IMMUTABLE.get(resource.storage, ()):
         if _at(value, path) != _at(before, path):
             yield _bad(path, _at(value, path), "field is immutable")

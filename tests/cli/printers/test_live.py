@@ -14,14 +14,14 @@ from cli.printers.live import (
     show_fleet,
     show_promises,
 )
-from simulator.demo.dashboard import Picture
+from simulator.demo.dashboard import Dashboard
 from simulator.demo.promises import Promise
 from tests.support.core import a_card
 from tests.support.explaining import Cluster
 
 
-def a_picture(*news: str) -> Picture:
-    return Picture(
+def a_picture(*news: str) -> Dashboard:
+    return Dashboard(
         nodes=(), pods_running=0, pods_expected=0, roles=(), hot_line=0.8, news=tuple(news)
     )
 

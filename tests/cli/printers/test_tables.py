@@ -9,25 +9,25 @@ from rich.text import Text
 from cli.fleet import fleet_of
 from cli.printers.tables import card_line, coloured, dashboard, fleet_view, palette, promises
 from cli.printers.text import Line, Tone
-from simulator.demo.dashboard import CardPicture, NodePicture, Picture, SlicePicture
+from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
 from simulator.demo.promises import Promise
 from tests.support import core
 from tests.support.explaining import Cluster
 
 
-def a_card(*, busy: float | None = 0.5, cordoned: bool = False, mib: int = 20160) -> CardPicture:
-    return CardPicture(
+def a_card(*, busy: float | None = 0.5, cordoned: bool = False, mib: int = 20160) -> CardPanel:
+    return CardPanel(
         uuid="GPU-a",
         index=3,
         model="NVIDIA A10",
         capacity_mib=40320,
-        slices=(SlicePicture(pod="chat-1", mib=mib),),
+        slices=(SlicePanel(pod="chat-1", mib=mib),),
         busy=busy,
         cordoned=cordoned,
     )
 
 
-def draw(card: CardPicture) -> tuple[Text, ...]:
+def draw(card: CardPanel) -> tuple[Text, ...]:
     return card_line(card, hot_line=0.8, colours={"chat": "cyan"})
 
 
@@ -63,8 +63,8 @@ def test_the_bar_never_outgrows_its_room() -> None:
 
 
 def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
-    picture = Picture(
-        nodes=(NodePicture(name="gpu-node-1", cards=(a_card(),)),),
+    picture = Dashboard(
+        nodes=(NodePanel(name="gpu-node-1", cards=(a_card(),)),),
         pods_running=1,
         pods_expected=2,
         roles=(("webhook", True), ("certs", False)),
@@ -88,8 +88,8 @@ def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
 
 def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_news() -> None:
     cards = tuple(replace(a_card(busy=0.93), index=index, uuid=str(index)) for index in range(4))
-    picture = Picture(
-        nodes=tuple(NodePicture(name=f"gpu-node-{n}", cards=cards) for n in range(4)),
+    picture = Dashboard(
+        nodes=tuple(NodePanel(name=f"gpu-node-{n}", cards=cards) for n in range(4)),
         pods_running=13,
         pods_expected=13,
         roles=(("webhook", True), ("certs", False)),
@@ -120,10 +120,10 @@ def test_a_broken_promise_stands_out_with_its_figures() -> None:
 def test_each_owner_has_a_colour_of_its_own() -> None:
     names = ("chat-1", "embed-1", "train-1", "burner-1", "notebook", "legacy")
     cards = tuple(
-        replace(a_card(), slices=(SlicePicture(pod=name, mib=1),), uuid=name) for name in names
+        replace(a_card(), slices=(SlicePanel(pod=name, mib=1),), uuid=name) for name in names
     )
-    picture = Picture(
-        nodes=(NodePicture(name="n", cards=cards),),
+    picture = Dashboard(
+        nodes=(NodePanel(name="n", cards=cards),),
         pods_running=0,
         pods_expected=0,
         roles=(),

@@ -7,7 +7,7 @@ from cli.printers.text import Tone, explanation_lines, fleet_lines, outcome_line
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
-from simulator.replay.replay import Outcome
+from simulator.replay.replay import ReplayResult
 from tests.support.core import a_card, a_need, a_pod_need, on
 from tests.support.explaining import Cluster, a_waiting_pod, bound
 
@@ -108,9 +108,9 @@ def test_a_card_in_trouble_stands_out() -> None:
 
 
 def test_the_best_policy_of_a_simulation_stands_out() -> None:
-    def outcome(policy: str, seed: int, most: float) -> Outcome:
+    def outcome(policy: str, seed: int, most: float) -> ReplayResult:
         curve = tuple(min(float(load), most) for load in range(131))
-        return Outcome(policy=policy, seed=seed, arrived=100, refused=25, curve=curve)
+        return ReplayResult(policy=policy, seed=seed, arrived=100, refused=25, curve=curve)
 
     head, good, better, _ = outcome_lines(
         {

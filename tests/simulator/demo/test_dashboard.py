@@ -1,13 +1,13 @@
-from simulator.demo.dashboard import CardPicture, SlicePicture
+from simulator.demo.dashboard import CardPanel, SlicePanel
 
 
 def test_a_card_holds_the_sum_of_its_slices() -> None:
-    card = CardPicture(
+    card = CardPanel(
         uuid="GPU-a",
         index=0,
         model="A10",
         capacity_mib=100,
-        slices=(SlicePicture(pod="a", mib=30), SlicePicture(pod="b", mib=12)),
+        slices=(SlicePanel(pod="a", mib=30), SlicePanel(pod="b", mib=12)),
         busy=None,
         cordoned=False,
     )

@@ -7,7 +7,15 @@ import pytest
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from simulator.demo.promises import CardPeak, Facts, HeatFact, PodFact, Promise, RefusalFact, judge
+from simulator.demo.promises import (
+    CardPeak,
+    DemoFacts,
+    HeatFact,
+    PodFact,
+    Promise,
+    RefusalFact,
+    judge,
+)
 
 A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
@@ -18,7 +26,7 @@ GOOD_POD = PodFact(
     assignment={"main": (Slice(card=A, mib=Mib(10)), Slice(card=B, mib=Mib(10)))},
     wired={"main": (B, A)},
 )
-GOOD = Facts(
+GOOD = DemoFacts(
     expected_pods={"chat": 1},
     pods=(GOOD_POD,),
     refusals=(RefusalFact(name="bad", mentions=("fraction",), message="fraction is wrong"),),
@@ -36,7 +44,7 @@ GOOD = Facts(
 )
 
 
-def broken(facts: Facts) -> list[str]:
+def broken(facts: DemoFacts) -> list[str]:
     return [promise.name for promise in judge(facts) if not promise.held]
 
 
@@ -93,12 +101,12 @@ def test_everything_as_promised_is_kept() -> None:
         ),
     ],
 )
-def test_a_broken_promise_is_named(what: str, facts: Facts) -> None:
+def test_a_broken_promise_is_named(what: str, facts: DemoFacts) -> None:
     assert broken(facts) == [what]
 
 
 def test_having_seen_nothing_keeps_no_promise() -> None:
-    nothing = Facts(expected_pods={}, pods=(), refusals=(), peaks=(), heat=HeatFact())
+    nothing = DemoFacts(expected_pods={}, pods=(), refusals=(), peaks=(), heat=HeatFact())
 
     assert broken(nothing) == [promise.name for promise in judge(nothing)]
 

@@ -11,7 +11,7 @@ from kube.errors import KubeError
 from kube.informer import Change, Informer
 from kube.kinds import CONFIGMAPS, DEPLOYMENTS, PODS
 from kube.retry import RetryPolicy
-from simulator.envtest.control_plane import RealApiError, RealApiServer, find_assets
+from simulator.envtest.control_plane import ControlPlane, ControlPlaneError, find_assets
 from simulator.envtest.ports import free_ports
 from tests.support.objects import a_config, a_pod
 from tests.support.real_apiserver import real_api_server
@@ -23,12 +23,12 @@ FAST = RetryPolicy(attempts=1, first_pause_s=0.05, longest_pause_s=0.2)
 def test_a_folder_without_the_binaries_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "etcd").touch()
 
-    with pytest.raises(RealApiError, match=r"lacks kube-apiserver$"):
+    with pytest.raises(ControlPlaneError, match=r"lacks kube-apiserver$"):
         find_assets(str(tmp_path))
 
 
 def test_no_folder_at_all_is_refused() -> None:
-    with pytest.raises(RealApiError, match="KUBEBUILDER_ASSETS is not set"):
+    with pytest.raises(ControlPlaneError, match="KUBEBUILDER_ASSETS is not set"):
         find_assets(None)
 
 
@@ -44,9 +44,9 @@ async def test_a_server_that_ends_at_once_is_an_error_that_names_its_log(tmp_pat
         (assets / name).chmod(0o755)
 
     with pytest.raises(
-        RealApiError, match=r"kube-apiserver ended with 3; see .*kube-apiserver.log"
+        ControlPlaneError, match=r"kube-apiserver ended with 3; see .*kube-apiserver.log"
     ):
-        async with RealApiServer.start(assets, tmp_path / "work"):
+        async with ControlPlane.start(assets, tmp_path / "work"):
             pass
 
     assert (tmp_path / "work" / "kube-apiserver.log").read_text() == "broken\n"

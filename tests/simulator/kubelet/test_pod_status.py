@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from simulator.kubelet.pod_status import ContainerPlan, PodSpec, number, pod_status, read_pod_spec
+from simulator.kubelet.pod_status import (
+    ContainerPlan,
+    KubeletPod,
+    number,
+    pod_status,
+    read_kubelet_pod,
+)
 from tests.support.gpu import a_gpu_pod
 
 WHO = {"uid": "u"}
@@ -20,7 +26,7 @@ def test_a_pod_is_read_with_what_its_containers_want() -> None:
         {"name": "proxy", "restartPolicy": "Always"},
     ]
 
-    pod = read_pod_spec(json.dumps(body).encode())
+    pod = read_kubelet_pod(json.dumps(body).encode())
 
     wants = {"fracgpu.io/gpu-mem": 1000, "fracgpu.io/gpu-slot": 2}
     assert pod.containers == (
@@ -37,16 +43,16 @@ def test_a_pod_has_ended_by_its_phase(phase: str, ended: bool) -> None:
     body["metadata"] |= WHO
     body["status"] = {"phase": phase}
 
-    assert read_pod_spec(json.dumps(body).encode()).ended is ended
+    assert read_kubelet_pod(json.dumps(body).encode()).ended is ended
 
 
 def test_something_else_is_no_pod() -> None:
     with pytest.raises(ValueError, match="metadata"):
-        read_pod_spec(b"{}")
+        read_kubelet_pod(b"{}")
 
 
 def test_a_status_shows_each_container_and_readiness_only_when_running() -> None:
-    pod = PodSpec(
+    pod = KubeletPod(
         uid="u",
         namespace="ml",
         name="one",

@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.request.need import Strategy
 from simulator.replay.fleet import FleetState
-from simulator.replay.policies import COMPARED, POLICIES, CpuPods, Policy
+from simulator.replay.policies import COMPARED, POLICIES, CpuPods, ReplayPolicy
 from simulator.replay.workload import ReplayPod, Workload
 from tests.simulator.replay.trace import a_trace
 
@@ -17,12 +17,12 @@ def a_policy(
     workload: Workload = TRACE,
     *,
     cpu_pods: CpuPods = CpuPods.KUBE_SCHEDULER,
-) -> tuple[FleetState, Policy]:
+) -> tuple[FleetState, ReplayPolicy]:
     state = FleetState(workload.nodes)
     return state, POLICIES[name](state, workload, cpu_pods)
 
 
-def put(state: FleetState, policy: Policy, pod: ReplayPod) -> tuple[int, set[str]]:
+def put(state: FleetState, policy: ReplayPolicy, pod: ReplayPod) -> tuple[int, set[str]]:
     choice = policy.choose(pod)
     assert choice is not None
     place, assignment = choice

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from simulator.replay.policies import POLICIES, CpuPods
-from simulator.replay.replay import Outcome, mean_curve, replay
+from simulator.replay.replay import ReplayResult, mean_curve, replay
 from simulator.replay.workload import read_trace
 from tests.simulator.replay.trace import a_trace
 
@@ -44,8 +44,8 @@ def test_progress_is_told_up_to_the_end() -> None:
 
 
 def test_a_mean_goes_as_far_as_all_of_its_curves() -> None:
-    def outcome(*curve: float) -> Outcome:
-        return Outcome(policy="p", seed=1, arrived=1, refused=0, curve=curve)
+    def outcome(*curve: float) -> ReplayResult:
+        return ReplayResult(policy="p", seed=1, arrived=1, refused=0, curve=curve)
 
     assert mean_curve([outcome(0, 2, 4), outcome(0, 4)]) == (0, 3)
     assert outcome(0, 2, 4).allocated_percent(100) == 4

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.apiserver.admission.matching import faults, hooks_for
+from simulator.apiserver.admission.matching import faults, webhooks_for
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.apimachinery.resources import (
     DEPLOYMENTS,
@@ -66,7 +66,7 @@ def called(
         before=None,
         context=Context(),
     )
-    return [hook.name for hook in hooks_for(store, VALIDATING_WEBHOOKS, attributes)]
+    return [hook.name for hook in webhooks_for(store, VALIDATING_WEBHOOKS, attributes)]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from simulator.apiserver.apimachinery.errors import (
-    Cause,
+    StatusCause,
     already_exists,
     bad_request,
     conflict,
@@ -26,7 +26,7 @@ from simulator.apiserver.apimachinery.errors import (
 from simulator.apiserver.apimachinery.resources import DEPLOYMENTS, PODS
 from tests.simulator.world import at
 
-BAD = Cause(field="spec.replicas", reason="FieldValueInvalid", message='Invalid value: "x"')
+BAD = StatusCause(field="spec.replicas", reason="FieldValueInvalid", message='Invalid value: "x"')
 
 
 def test_every_refusal_has_its_code_and_reason() -> None:

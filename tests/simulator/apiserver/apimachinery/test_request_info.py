@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery.field_selectors import FieldSelector, parse_field_selector
-from simulator.apiserver.apimachinery.request_info import Selection, Target, User
+from simulator.apiserver.apimachinery.request_info import ListSelection, Target, User
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key
 
@@ -14,17 +14,17 @@ POD = {"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "x"}}, "sp
 @pytest.mark.parametrize(
     ("selection", "matches", "narrowed"),
     [
-        (Selection(), True, False),
-        (Selection(namespace="ml"), True, False),
-        (Selection(namespace="other"), False, False),
-        (Selection(labels=parse_label_selector("app=x")), True, True),
-        (Selection(labels=parse_label_selector("app=y")), False, True),
-        (Selection(fields=parse_field_selector("metadata.name=b", PODS)), False, True),
-        (Selection(fields=FieldSelector()), True, False),
+        (ListSelection(), True, False),
+        (ListSelection(namespace="ml"), True, False),
+        (ListSelection(namespace="other"), False, False),
+        (ListSelection(labels=parse_label_selector("app=x")), True, True),
+        (ListSelection(labels=parse_label_selector("app=y")), False, True),
+        (ListSelection(fields=parse_field_selector("metadata.name=b", PODS)), False, True),
+        (ListSelection(fields=FieldSelector()), True, False),
     ],
 )
 def test_a_selection_holds_namespace_labels_and_fields(
-    selection: Selection, matches: bool, narrowed: bool
+    selection: ListSelection, matches: bool, narrowed: bool
 ) -> None:
     assert selection.matches(POD) is matches
     assert selection.is_narrowed is narrowed

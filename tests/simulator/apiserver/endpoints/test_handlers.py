@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from simulator.apiserver.apimachinery.storage import Store
-from simulator.apiserver.endpoints.handlers import Reply, Request, Rest
+from simulator.apiserver.endpoints.handlers import Handlers, Reply, Request
 from simulator.apiserver.registry.registry import Registry
 from simulator.objects import Json, decode, encode
 from tests.fakes.clock import VirtualClock
@@ -24,7 +24,7 @@ class Caller:
     def __init__(self) -> None:
         self.admission = Consent()
         registry = Registry(Store(), self.admission, VirtualClock(), random.Random(1))  # noqa: S311
-        self.rest = Rest(registry)
+        self.rest = Handlers(registry)
 
     async def __call__(self, method: str, path: str, body: Any = None, **parts: Any) -> Reply:
         path, _, query = path.partition("?")

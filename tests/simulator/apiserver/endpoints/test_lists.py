@@ -4,7 +4,7 @@ import pytest
 
 from fracgpu.k8s.selectors import parse_label_selector
 from simulator.apiserver.apimachinery.errors import ApiError
-from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.apiserver.endpoints.lists import Lister, ListOptions
@@ -61,7 +61,7 @@ def test_a_page_may_be_asked_for_again() -> None:
 
 
 def test_a_selected_list_does_not_say_how_many_are_left() -> None:
-    selection = Selection(labels=parse_label_selector("name in (a, b)"))
+    selection = ListSelection(labels=parse_label_selector("name in (a, b)"))
 
     listed = page(Lister(a_store("a", "b", "c")), limit=1, selection=selection)
 

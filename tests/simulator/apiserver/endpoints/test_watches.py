@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fracgpu.k8s.selectors import parse_label_selector
-from simulator.apiserver.apimachinery.request_info import Selection
+from simulator.apiserver.apimachinery.request_info import ListSelection
 from simulator.apiserver.apimachinery.resources import PODS
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.apiserver.endpoints.watches import WatchOptions, watch
@@ -56,7 +56,7 @@ async def test_an_object_enters_and_leaves_a_selection() -> None:
     store = Store()
     start = put(store, phase="old")
     versions = [put(store, phase="new"), put(store, phase="new", x="y"), put(store, phase="old")]
-    selection = Selection(labels=parse_label_selector("phase=new"))
+    selection = ListSelection(labels=parse_label_selector("phase=new"))
 
     events = await take(store, 3, after=start, selection=selection)
 
@@ -72,7 +72,7 @@ async def test_what_never_matched_is_never_told() -> None:
     start = put(store, phase="old")
     put(store, phase="older")
     store.end_subscriptions()
-    selection = Selection(labels=parse_label_selector("phase=new"))
+    selection = ListSelection(labels=parse_label_selector("phase=new"))
 
     assert await take(store, 1, after=start, selection=selection, timeout_s=0.05) == []
 
