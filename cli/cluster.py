@@ -64,7 +64,7 @@ class SeenNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedCluster:
     """All pods and nodes, at about the same moment.
 
     Attributes:
@@ -80,7 +80,7 @@ class Observed:
         return next((it for it in self.pods if it.view.record.key == key), None)
 
 
-async def observe(client: KubeClient) -> Observed:
+async def observe(client: KubeClient) -> ObservedCluster:
     """List pods and nodes.
 
     Raises:
@@ -88,7 +88,7 @@ async def observe(client: KubeClient) -> Observed:
     """
     nodes = await client.list(NODES)
     pods = await client.list(PODS)
-    return Observed(
+    return ObservedCluster(
         pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
         bound=tuple(it for raw in pods.items if (it := decode_bound_pod(bytes(raw))) is not None),
@@ -124,8 +124,8 @@ def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: dat
     return ledger.snapshot(now=now)
 
 
-def world_of(
-    observed: Observed,
+def cluster_state_of(
+    observed: ObservedCluster,
     subject: ExplainedPod,
     *,
     schedulers: Iterable[str],

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from cli.cluster import Observed
+from cli.cluster import ObservedCluster
 from component import placement_config
 from fracgpu import names
 from fracgpu.explain.explanation import objections_of
@@ -62,7 +62,9 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
         )
 
 
-def with_choice(world: ClusterState, subject: ExplainedPod, observed: Observed) -> ClusterState:
+def with_choice(
+    world: ClusterState, subject: ExplainedPod, observed: ObservedCluster
+) -> ClusterState:
     """Add to a world which cards the extender would take on each node, and which node it prefers.
 
     Nodes to which kube-scheduler's own rules do not let the pod are not offered to the extender.
@@ -92,7 +94,7 @@ def with_choice(world: ClusterState, subject: ExplainedPod, observed: Observed) 
     )
 
 
-def _core(world: ClusterState, observed: Observed) -> SchedulerCore:
+def _core(world: ClusterState, observed: ObservedCluster) -> SchedulerCore:
     core = SchedulerCore(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
     for node in observed.nodes:
         core.ledger.set_node(node.cards)

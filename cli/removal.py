@@ -76,7 +76,7 @@ class _Object(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundObject:
     """An object of ours that lies in no namespace of ours."""
 
     kind: Kind
@@ -90,7 +90,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RemovalPlan:
     """What is to be removed; false where there is nothing.
 
     Attributes:
@@ -100,7 +100,7 @@ class Plan:
     """
 
     nodes: Mapping[str, NodeMarks] = field(default_factory=dict)
-    objects: Sequence[Found] = ()
+    objects: Sequence[FoundObject] = ()
     namespaces: Sequence[str] = ()
     pods: Sequence[str] = ()
 
@@ -126,7 +126,7 @@ class Left:
         return bool(self.nodes or self.namespaces)
 
 
-async def make_plan(client: KubeClient, *, node: str | None = None) -> Plan:
+async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPlan:
     """Look for everything of ours, or only on one *node*.
 
     Raises:
@@ -139,10 +139,12 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> Plan:
         if reason:
             raise StillSharesError(reason)
         marks = marks_of(body, peoples_too=True)
-        return Plan(nodes={node: marks} if marks else {}, pods=await _holders(client, node=node))
+        return RemovalPlan(
+            nodes={node: marks} if marks else {}, pods=await _holders(client, node=node)
+        )
     namespaces = [it.name for it in await _labelled(client, NAMESPACES)]
     objects = [it for kind in _KINDS for it in await _labelled(client, kind)]
-    return Plan(
+    return RemovalPlan(
         nodes={name: marks for name, marks in (await _nodes(client)).items() if marks},
         objects=[it for it in objects if it.namespace not in namespaces],
         namespaces=namespaces,
@@ -150,13 +152,13 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> Plan:
     )
 
 
-async def _labelled(client: KubeClient, kind: Kind) -> list[Found]:
+async def _labelled(client: KubeClient, kind: Kind) -> list[FoundObject]:
     try:
         listed = await client.list(kind, label_selector=OURS)
     except NotFound:  # the cluster serves no such kind
         return []
     metas = [msgspec.json.decode(raw, type=_Object).metadata for raw in listed.items]
-    return [Found(kind=kind, name=it.name, namespace=it.namespace) for it in metas]
+    return [FoundObject(kind=kind, name=it.name, namespace=it.namespace) for it in metas]
 
 
 async def _nodes(client: KubeClient) -> dict[str, NodeMarks]:
@@ -190,7 +192,7 @@ class Removal:
         self._say = say
         self._until_s = clock.monotonic() + limit_s
 
-    async def run(self, plan: Plan) -> Left:
+    async def run(self, plan: RemovalPlan) -> Left:
         """Remove what the plan names, as far as it can be.
 
         Raises:
@@ -200,7 +202,7 @@ class Removal:
         for name in plan.nodes:
             await self._clean(name)
         await self._delete(it for it in plan.objects if it.kind in _IN_THE_WAY)
-        await self._delete(Found(kind=NAMESPACES, name=it) for it in plan.namespaces)
+        await self._delete(FoundObject(kind=NAMESPACES, name=it) for it in plan.namespaces)
         waiting = await self._wait_gone(plan.namespaces)
         await self._delete(it for it in plan.objects if it.kind not in _IN_THE_WAY)
         left = await self._wait_clean(plan.nodes)
@@ -253,7 +255,7 @@ class Removal:
     async def _patch(self, name: str, patch: Mapping[str, Any], **how: Any) -> None:
         await self._client.patch(NODES, name, patch, **how)
 
-    async def _delete(self, objects: Iterable[Found]) -> None:
+    async def _delete(self, objects: Iterable[FoundObject]) -> None:
         for it in objects:
             try:
                 await self._client.delete(it.kind, it.name, namespace=it.namespace or None)

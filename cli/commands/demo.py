@@ -19,7 +19,7 @@ from cli.printers.live import (
     open_console,
     open_screen,
     print_plain,
-    save_picture,
+    save_dashboard,
     show_promises,
 )
 from process import logs
@@ -154,7 +154,7 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
             acting = any(card.cordoned for node in picture.nodes for card in node.cards)
             if options.picture is not None and acting and not pictured:
                 pictured = True
-                save_picture(
+                save_dashboard(
                     options.picture,
                     picture,
                     elapsed_s=elapsed_s,

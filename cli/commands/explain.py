@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from cli.cluster import Observed, add_cluster_flags, observe, with_cluster, world_of
+from cli.cluster import ObservedCluster, add_cluster_flags, cluster_state_of, observe, with_cluster
 from cli.extender_choice import default_config_map, read_strategy, with_choice
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.live import open_console, show_lines
@@ -47,7 +47,7 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
         return _complain(f"no pod {key}{_nearest(observed, key)}")
     namespace, _, config_map = options.config_map.rpartition("/")
     config = await read_strategy(client, namespace=namespace, config_map=config_map)
-    world = world_of(
+    world = cluster_state_of(
         observed,
         subject,
         schedulers=options.scheduler_name or [names.SCHEDULER_NAME],
@@ -92,7 +92,7 @@ def _camel(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _nearest(observed: Observed, key: str) -> str:
+def _nearest(observed: ObservedCluster, key: str) -> str:
     name = key.partition("/")[2]
     same = [it.view.record.key for it in observed.pods if it.view.record.name == name]
     return f"; did you mean {same[0]}?" if same else ""

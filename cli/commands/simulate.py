@@ -16,7 +16,7 @@ from cli.cluster import add_cluster_flags, observe, with_cluster
 from cli.main import CALLED_WRONG, DONE, FAILED
 from cli.printers.chart import svg_chart, text_chart
 from cli.printers.live import open_console, open_progress, show_lines
-from cli.printers.text import Line, outcome_lines
+from cli.printers.text import Line, replay_lines
 from kube.client import KubeClient
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
 from simulator.replay.replay import FULL_LOAD, ReplayResult, mean_curve, replay
@@ -87,17 +87,17 @@ def _compare(workload: Workload, options: argparse.Namespace) -> int:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
         options.plot.write_text(svg_chart(curves, title=title))
     if options.json:
-        print(json.dumps(outcomes_json(workload, outcomes), indent=2))
+        print(json.dumps(replay_json(workload, outcomes), indent=2))
         return DONE
     show_lines(console, [Line(text=_what(workload, options.seeds)), Line(text="")])
-    show_lines(console, outcome_lines(outcomes))
+    show_lines(console, replay_lines(outcomes))
     show_lines(console, (Line(text=it) for it in ("", *text_chart(curves))))
     if options.plot is not None:
         show_lines(console, [Line(text=f"\nplotted in {options.plot}")])
     return DONE
 
 
-def outcomes_json(workload: Workload, outcomes: dict[str, list[ReplayResult]]) -> dict[str, Any]:
+def replay_json(workload: Workload, outcomes: dict[str, list[ReplayResult]]) -> dict[str, Any]:
     """Write the outcomes for programs."""
     return {
         "nodes": len(workload.nodes),

@@ -7,7 +7,7 @@ from typing import Final
 
 from cli.cluster import with_cluster
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.removal import HOST_FILES, Left, Plan, Removal, StillSharesError, make_plan
+from cli.removal import HOST_FILES, Left, Removal, RemovalPlan, StillSharesError, make_plan
 from kube.client import KubeClient
 from process.clock import SystemClock
 
@@ -51,7 +51,7 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     return FAILED if left.unfinished else DONE
 
 
-def plan_lines(plan: Plan) -> list[str]:
+def plan_lines(plan: RemovalPlan) -> list[str]:
     """Say in lines what is there, and what becomes of the pods that still hold cards."""
     lines = [f"node {node}: {', '.join(marks.words)}" for node, marks in plan.nodes.items()]
     lines += [f"{it.kind.kind} {it.key}" for it in plan.objects]

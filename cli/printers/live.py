@@ -162,7 +162,7 @@ def open_console() -> Console:
     return Console(highlight=False)
 
 
-def save_picture(
+def save_dashboard(
     path: Path, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str
 ) -> None:
     """Write the live view of one moment as an SVG file."""

@@ -71,7 +71,7 @@ def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
     )
 
 
-def outcome_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:
+def replay_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:
     """Write a simulation as a table, the best policy in its own tone."""
     loads = (90, 95, 100, 110, 130)
     heads = "".join(f"{f'at {load} %':>10}" for load in loads)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from cli.cluster import Observed, read_seen_node, read_subject, snapshot_of, world_of
+from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node, read_subject, snapshot_of
 from fracgpu import names
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
@@ -29,9 +29,9 @@ def test_gates_taints_and_cordons_are_read() -> None:
         ],
     }
     pod = subject(a_gpu_pod("p", schedulingGates=[{"name": "quota"}]))
-    observed = Observed(pods=(pod,), nodes=(seen(node),))
+    observed = ObservedCluster(pods=(pod,), nodes=(seen(node),))
 
-    world = world_of(
+    world = cluster_state_of(
         observed, pod, schedulers=[names.SCHEDULER_NAME], strategy=Strategy.PACK, now=NOON
     )
 
@@ -47,9 +47,11 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
     hungry["metadata"]["uid"], asking["metadata"]["uid"] = "u1", "u2"
     asking["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1"
     pods = (subject(hungry), subject(asking))
-    observed = Observed(pods=pods, nodes=(seen(a_sharing_node("n")), seen(a_sharing_node("m"))))
+    observed = ObservedCluster(
+        pods=pods, nodes=(seen(a_sharing_node("n")), seen(a_sharing_node("m")))
+    )
 
-    world = world_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
+    world = cluster_state_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
 
     assert world.sites["n"].short == ("too little CPU: 500m free, 1000m asked",)
     assert world.sites["m"].short == ()

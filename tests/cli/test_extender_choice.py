@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cli.cluster import Observed, read_seen_node, read_subject, world_of
+from cli.cluster import ObservedCluster, cluster_state_of, read_seen_node, read_subject
 from cli.extender_choice import ClusterStrategy, default_config_map, read_strategy, with_choice
 from fracgpu import names
 from fracgpu.cards.annotations import write_time
@@ -135,13 +135,13 @@ def extender_over(cluster: Cluster, strategy: Strategy) -> SchedulerCore:
 
 def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
     bodies = [json.dumps(pod).encode() for pod in (*cluster.pods, cluster.waits)]
-    observed = Observed(
+    observed = ObservedCluster(
         pods=tuple(read_subject(body) for body in bodies),
         nodes=tuple(read_seen_node(json.dumps(node).encode()) for node in cluster.nodes),
         bound=tuple(it for body in bodies if (it := decode_bound_pod(body)) is not None),
     )
     subject = observed.pods[-1]
-    world = world_of(
+    world = cluster_state_of(
         observed,
         subject,
         schedulers=[names.SCHEDULER_NAME],

@@ -6,17 +6,17 @@ import pytest
 
 from cli.commands.uninstall import left_lines, main, plan_lines
 from cli.main import CALLED_WRONG, DONE, FAILED
-from cli.removal import Found, Left, Plan
+from cli.removal import FoundObject, Left, RemovalPlan
 from fracgpu.cards.node_marks import NodeMarks
 from kube.kinds import CLUSTER_ROLES, ROLE_BINDINGS
 
 
 def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> None:
-    plan = Plan(
+    plan = RemovalPlan(
         nodes={"n1": NodeMarks(labels=("fracgpu.io/driver",), condition=True)},
         objects=[
-            Found(kind=CLUSTER_ROLES, name="fracgpu-webhook"),
-            Found(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
+            FoundObject(kind=CLUSTER_ROLES, name="fracgpu-webhook"),
+            FoundObject(kind=ROLE_BINDINGS, name="reader", namespace="kube-system"),
         ],
         namespaces=["fracgpu-system"],
         pods=[f"ml/p{n}" for n in range(22)],

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cli.fleet import fleet_of
-from cli.printers.text import Tone, explanation_lines, fleet_lines, outcome_lines
+from cli.printers.text import Tone, explanation_lines, fleet_lines, replay_lines
 from fracgpu.explain.explanation import explain
 from fracgpu.explain.suggestions import suggest
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -112,7 +112,7 @@ def test_the_best_policy_of_a_simulation_stands_out() -> None:
         curve = tuple(min(float(load), most) for load in range(131))
         return ReplayResult(policy=policy, seed=seed, arrived=100, refused=25, curve=curve)
 
-    head, good, better, _ = outcome_lines(
+    head, good, better, _ = replay_lines(
         {
             "pack": [outcome("pack", 1, 88.0), outcome("pack", 2, 89.0)],
             "least-waste": [outcome("least-waste", 1, 95.0), outcome("least-waste", 2, 96.0)],
