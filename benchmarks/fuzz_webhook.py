@@ -44,7 +44,7 @@ _WARM_UP: Final = 5_000  # caches and pools fill; from here on memory has to be 
 
 
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class FuzzReport:
     """What came back."""
 
     statuses: Counter[str] = field(default_factory=Counter)
@@ -83,10 +83,10 @@ class Tally:
         }
 
 
-async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> Tally:
+async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Ask *count* odd questions, one after the other, and judge every answer."""
     webhook = live.webhooks[0]
-    tally = Tally()
+    tally = FuzzReport()
     reviews = odd_reviews(count, seed=seed)
     # The first takes long to think of, and a connection that asks nothing for 5 s is closed.
     first = tuple(islice(reviews, 1))
@@ -105,10 +105,10 @@ async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> Tally:
     return tally
 
 
-async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> Tally:
+async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Ask *count* questions that mean to be dear, and hold the CPU time of each to its limit."""
     webhook = live.webhooks[0]
-    tally = Tally()
+    tally = FuzzReport()
     began_s = time.monotonic()
     async with Caller(webhook.port, live.trust()) as caller:
         for number, (what, path, body) in enumerate(adversarial_reviews(count, seed=seed)):
@@ -132,7 +132,7 @@ async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> Tally:
     return tally
 
 
-async def _ask(caller: Caller, path: str, body: bytes, tally: Tally) -> None:
+async def _ask(caller: Caller, path: str, body: bytes, tally: FuzzReport) -> None:
     began_s = time.monotonic()
     try:
         async with asyncio.timeout(_ANSWER_LIMIT_S):
@@ -209,7 +209,7 @@ def _patch_fault(response: dict[str, Any]) -> str:
     return "" if fine else "a patch that is none"
 
 
-async def _run(count: int, dear: int, seed: int) -> list[Tally]:
+async def _run(count: int, dear: int, seed: int) -> list[FuzzReport]:
     with tempfile.TemporaryDirectory() as folder:
         async with live_webhooks(Path(folder), models=MODELS) as live:
             odd = await fuzz(live, count=count, seed=seed)
