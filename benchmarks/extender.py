@@ -18,7 +18,7 @@ from typing import Final
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import PENDING, a_pending_pod, node_name
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_extender import Live, live_extender
+from benchmarks.fixtures.live_extender import LiveExtender, live_extender
 
 _SIZES: Final = (1_000, 5_000)
 _PODS_PER_NODE: Final = 20
@@ -56,7 +56,7 @@ async def _measured(nodes: int) -> Sequence[Figure]:
     return found
 
 
-async def _verbs(live: Live, nodes: int, *, named: int) -> AsyncIterator[Figure]:
+async def _verbs(live: LiveExtender, nodes: int, *, named: int) -> AsyncIterator[Figure]:
     bodies = [_body(nodes, named, turn) for turn in range(_BODIES)]
     label = f"{nodes}_nodes" if named == nodes else f"{named}_of_{nodes}_nodes"
     for verb in ("filter", "prioritize"):
@@ -75,7 +75,7 @@ async def _verbs(live: Live, nodes: int, *, named: int) -> AsyncIterator[Figure]
 
 
 async def _side_by_side(
-    live: Live, requests: Sequence[bytes]
+    live: LiveExtender, requests: Sequence[bytes]
 ) -> Sequence[tuple[list[float], list[float]]]:
     runs: list[tuple[list[float], list[float]]] = []
     async with Caller(live.port, live.trust) as ours, Caller(live.bare_port, live.trust) as bare:
@@ -93,7 +93,7 @@ async def _side_by_side(
     return runs
 
 
-async def _bind_rate(live: Live, nodes: int) -> Figure:
+async def _bind_rate(live: LiveExtender, nodes: int) -> Figure:
     """Bind every waiting pod, some at once, as kube-scheduler does."""
     numbers = iter(range(PENDING))
     failed: list[str] = []

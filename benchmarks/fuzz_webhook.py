@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from benchmarks.fixtures.adversarial_reviews import adversarial_reviews
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import Live, live_webhooks
+from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.odd_reviews import odd_reviews
 
 _COUNT: Final = 100_000
@@ -83,7 +83,7 @@ class FuzzReport:
         }
 
 
-async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> FuzzReport:
+async def fuzz(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Ask *count* odd questions, one after the other, and judge every answer."""
     webhook = live.webhooks[0]
     tally = FuzzReport()
@@ -105,7 +105,7 @@ async def fuzz(live: Live, *, count: int, seed: int = _SEED) -> FuzzReport:
     return tally
 
 
-async def fuzz_costs(live: Live, *, count: int, seed: int = _SEED) -> FuzzReport:
+async def fuzz_costs(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
     """Ask *count* questions that mean to be dear, and hold the CPU time of each to its limit."""
     webhook = live.webhooks[0]
     tally = FuzzReport()

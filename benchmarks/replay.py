@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from benchmarks.figure import Figure
 from simulator.replay.policies import COMPARED
 from simulator.replay.replay import FULL_LOAD, replay
-from simulator.replay.workload import Workload, read_trace
+from simulator.replay.workload import ReplayWorkload, read_trace
 
 _NODES = 300
 _PODS = 1_500
 _SEED = 42
 
 
-def a_workload(*, nodes: int = _NODES, pods: int = _PODS, seed: int = _SEED) -> Workload:
+def a_workload(*, nodes: int = _NODES, pods: int = _PODS, seed: int = _SEED) -> ReplayWorkload:
     """Draw a fleet and a workload; the same seed always gives the same."""
     dice = random.Random(seed)  # noqa: S311 - no secret
     node_lines = ["sn,cpu_milli,memory_mib,gpu,model"]

@@ -19,7 +19,7 @@ from typing import Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import Live, live_webhooks
+from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_serving
 from process.clock import SystemClock
@@ -54,7 +54,7 @@ async def _measured() -> Sequence[Figure]:
     return [*found, _figure("body", len(body) / 1024, "KiB", "AdmissionReview of one pod")]
 
 
-async def _side_by_side(live: Live, echo_port: int, request: bytes) -> list[Figure]:
+async def _side_by_side(live: LiveWebhooks, echo_port: int, request: bytes) -> list[Figure]:
     trust = live.trust()
     runs: list[tuple[list[float], list[float]]] = []
     async with Caller(live.webhooks[0].port, trust) as webhook, Caller(echo_port, trust) as echo:
@@ -83,7 +83,7 @@ async def _side_by_side(live: Live, echo_port: int, request: bytes) -> list[Figu
     return found
 
 
-async def _crowd(live: Live, request: bytes) -> list[Figure]:
+async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
     """Eight callers on two processes, which share two cores with the callers themselves."""
     trust = live.trust()
     times: list[float] = []
@@ -106,7 +106,7 @@ async def _crowd(live: Live, request: bytes) -> list[Figure]:
 
 
 @asynccontextmanager
-async def _echo(live: Live, folder: Path) -> AsyncIterator[int]:
+async def _echo(live: LiveWebhooks, folder: Path) -> AsyncIterator[int]:
     (port,) = free_ports(1)
     leaf = make_serving(
         live.ca, names=("127.0.0.1",), now=SystemClock().now(), life=timedelta(hours=1)

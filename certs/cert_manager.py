@@ -18,8 +18,8 @@ from certs.rotation import trusted_authorities
 from certs.store import CertStore, SecretClient, read_bundle
 from certs.trust.ca_injector import (
     BundleTarget,
-    CaInjector,
     ConfigurationClient,
+    InjectionResult,
     current_bundles,
     inject,
 )
@@ -104,8 +104,8 @@ class CertManagerReconciler(WorkLoop):
         moved = False
         for target in self._wanted.targets:
             outcome = await inject(self._client, target, bundle_pem=bundle_pem)
-            moved = moved or outcome is CaInjector.MOVED
-            if outcome is CaInjector.PATCHED:
+            moved = moved or outcome is InjectionResult.MOVED
+            if outcome is InjectionResult.PATCHED:
                 self._metrics.injected(str(target))
                 log.info("bundle_injected", configuration=str(target))
         return moved

@@ -27,7 +27,7 @@ from certs.rotation import (
     trusted_authorities,
 )
 from certs.store import CertStore, SecretClient, StoredSecret, asked_for, stored_bundle, stored_pair
-from certs.trust.ca_injector import BundleTarget, CaInjector, inject
+from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
 from certs.trust.rollout import DeploymentClient, restarted
 from certs.trust.served_certificates import ServedCertificates, SliceClient
 from certs.work_loop import LOOK_AT_LEAST_EVERY, LookAgain, WorkLoop
@@ -174,10 +174,10 @@ class Reconciler(WorkLoop):
         for target in self._wanted.targets:
             outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
             outcomes.append(outcome)
-            if outcome is CaInjector.PATCHED:
+            if outcome is InjectionResult.PATCHED:
                 self._metrics.injected(str(target))
                 log.info("bundle_injected", configuration=str(target))
-        if CaInjector.MOVED in outcomes:
+        if InjectionResult.MOVED in outcomes:
             self._trusted = None
             self.look()
             return None

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
-from certs.status import CertificateStatus, Report, Role, TrustState, look
+from certs.status import CertificateRole, CertificateStatus, Report, TrustState, look
 from certs.store import ROTATE_KEY
 from kube.client import PatchType
 from kube.kinds import SECRETS, Kind
@@ -61,7 +61,7 @@ async def ask(
             "cert-manager makes these certificates; ask it: cmctl renew --all "
             f"--namespace {settings.namespace}"
         )
-    rows = [row for row in report.rows if (row.role is Role.AUTHORITY) is authority]
+    rows = [row for row in report.rows if (row.role is CertificateRole.AUTHORITY) is authority]
     present = {row.secret: row.facts.fingerprint for row in rows if row.facts is not None}
     if not present:
         raise RotationRefused(
@@ -92,7 +92,7 @@ def missing(order: RotationRequest, report: Report) -> list[str]:
         lacking += [
             f"{row.secret} is not signed by the new authority yet"
             for row in report.rows
-            if row.role is not Role.AUTHORITY and row.signed_by != "current"
+            if row.role is not CertificateRole.AUTHORITY and row.signed_by != "current"
         ]
     return list(dict.fromkeys(lacking))
 

@@ -10,7 +10,7 @@ from certs.cert_manager import AdoptedCertificates, CertManagerReconciler
 from certs.metrics import CertsMetrics
 from certs.node.files import CURRENT
 from certs.node.node_files import CONFIGURATION, DesiredNodeFiles, NodeFiles
-from certs.node.static_pod import KubeScheduler
+from certs.node.static_pod import KubeSchedulerProcesses
 from certs.reconciler import DesiredCertificates, Leaf, Purpose, Reconciler
 from certs.settings import CertsSettings, normal_name
 from certs.trust.ca_injector import BundleTarget
@@ -135,7 +135,7 @@ def _loop(
             clock,
             namespace=namespace,
             wanted=node,
-            kube_scheduler=KubeScheduler(
+            kube_scheduler=KubeSchedulerProcesses(
                 config=str(node.folder / CURRENT / CONFIGURATION), proc=Path(settings.node_proc)
             ),
             metrics=metrics,

@@ -18,7 +18,7 @@ from process.tls import CA_KEY, CERT_KEY, PRIVATE_KEY_KEY
 _CERT_MANAGERS: Final = "cert-manager.io/certificate-name"
 
 
-class Role(Enum):
+class CertificateRole(Enum):
     """What a certificate is for."""
 
     AUTHORITY = "authority"
@@ -41,7 +41,7 @@ class CertificateStatus:
     """One certificate; *facts* is None where there is none to read."""
 
     secret: str
-    role: Role
+    role: CertificateRole
     facts: CertificateInfo | None
     signed_by: str
     problem: str | None
@@ -105,7 +105,9 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
     signers = {each.key_id: "older" for each in bundle}
     rows = []
     if not foreign:
-        row = _row(settings.ca_secret, Role.AUTHORITY, authority, signers={}, now=now, own=True)
+        row = _row(
+            settings.ca_secret, CertificateRole.AUTHORITY, authority, signers={}, now=now, own=True
+        )
         rows.append(row)
         if row.facts is not None:
             signers[row.facts.key_id] = "current"
@@ -135,13 +137,13 @@ def is_cert_managers(stored: StoredSecret | None) -> bool:
     return _CERT_MANAGERS in (annotations or {})
 
 
-def _role(purpose: Purpose) -> Role:
-    return Role.CLIENT if purpose is Purpose.CALL else Role.SERVER
+def _role(purpose: Purpose) -> CertificateRole:
+    return CertificateRole.CLIENT if purpose is Purpose.CALL else CertificateRole.SERVER
 
 
 def _row(
     name: str,
-    role: Role,
+    role: CertificateRole,
     stored: StoredSecret | None,
     *,
     signers: Mapping[str, str],
@@ -158,7 +160,11 @@ def _row(
         return CertificateStatus(
             secret=name, role=role, facts=None, signed_by="-", problem=str(error)
         )
-    signed_by = "itself" if role is Role.AUTHORITY else signers.get(facts.issuer_key_id, "unknown")
+    signed_by = (
+        "itself"
+        if role is CertificateRole.AUTHORITY
+        else signers.get(facts.issuer_key_id, "unknown")
+    )
     wrong: str | None = None
     if facts.not_after <= now:
         wrong = f"expired at {facts.not_after.isoformat()}"

@@ -13,7 +13,7 @@ import msgspec
 from cli.main import FAILED
 from fracgpu.cards.card import NodeCards
 from fracgpu.explain.explanation import shortages
-from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
@@ -55,7 +55,7 @@ _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenNode:
+class ObservedNode:
     """A node: its cards, and what else keeps pods off it."""
 
     cards: NodeCards
@@ -72,7 +72,7 @@ class ObservedCluster:
     """
 
     pods: tuple[ExplainedPod, ...]
-    nodes: tuple[SeenNode, ...]
+    nodes: tuple[ObservedNode, ...]
     bound: tuple[BoundPod, ...] = ()
 
     def find(self, key: str) -> ExplainedPod | None:
@@ -100,14 +100,14 @@ def read_subject(body: bytes) -> ExplainedPod:
     gates = _gated_decoder.decode(body).spec.scheduling_gates or ()
     return ExplainedPod(
         view=decode_pod_info(body),
-        rules=node_affinity_of(body),
+        rules=scheduling_constraints_of(body),
         gates=tuple(it.name for it in gates),
     )
 
 
-def read_seen_node(body: bytes) -> SeenNode:
+def read_seen_node(body: bytes) -> ObservedNode:
     """Read everything an explanation needs of a node."""
-    return SeenNode(
+    return ObservedNode(
         cards=read_node(body),
         taints=taints_of(body),
         cordoned=_node_decoder.decode(body).spec.unschedulable,
@@ -156,7 +156,7 @@ def cluster_state_of(
     )
 
 
-def _own_taints(node: SeenNode) -> tuple[Taint, ...]:
+def _own_taints(node: ObservedNode) -> tuple[Taint, ...]:
     """Leave out the taint that a cordoned node gets, which says the same."""
     same = "node.kubernetes.io/unschedulable"
     return tuple(it for it in node.taints if not (node.cordoned and it.key == same))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node
@@ -99,7 +99,7 @@ class ClusterCache:
 
 
 def _read_occupant(body: bytes) -> PlacedPod:
-    return PlacedPod(view=decode_pod_info(body), rules=node_affinity_of(body))
+    return PlacedPod(view=decode_pod_info(body), rules=scheduling_constraints_of(body))
 
 
 def _read_node(body: bytes) -> _Node:

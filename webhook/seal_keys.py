@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from fracgpu.request.grant_note import LASTS, SKEW
+from fracgpu.request.grant_note import CLOCK_SKEW, SEAL_LIFETIME
 
 # Replicas follow the Secret by a watch, which tells them within seconds.
 SPREADS: Final = timedelta(seconds=20)
@@ -56,7 +56,7 @@ class SealKeys:
 
 
 # An old key seals until its successor has spread, and what it sealed then lasts as long as any.
-_KEPT: Final = SPREADS + LASTS + SKEW
+_KEPT: Final = SPREADS + SEAL_LIFETIME + CLOCK_SKEW
 
 
 def seal_key(private_key_pem: bytes) -> bytes:

@@ -22,7 +22,7 @@ from webhook.admission.mutation import admit_create, refuse_written_keys
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import Review, read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import NO_DIALECT, Admission, Allowed, Denied, Patched
+from webhook.admission.verdict import NO_DIALECT, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import Decision, WebhookMetrics
@@ -159,7 +159,7 @@ class AdmissionHandler:
         return await self._handle(request, self._judge_workload)
 
     async def _handle(
-        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], Admission]
+        self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
     ) -> web.Response:
         try:
             async with self._intake.body_of(request) as body:
@@ -174,7 +174,7 @@ class AdmissionHandler:
             raise
 
     async def _answer(
-        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], Admission]
+        self, body: bytes, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
     ) -> web.Response:
         began_s = self._clock.monotonic()
         try:
@@ -194,7 +194,7 @@ class AdmissionHandler:
         asyncio.get_running_loop().call_soon(self._log_access, review, outcome, took_s)
         return web.Response(body=answer, content_type="application/json")
 
-    def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> Admission:
+    def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         rules = self._known.rules()
         excluded = review.old is None and review.namespace in rules.excluded_namespaces
         beyond = check_size(review.object, review.old, what="the pod")
@@ -214,7 +214,7 @@ class AdmissionHandler:
             seal=self._known.seal(review.namespace),
         )
 
-    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> Admission:
+    def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
         rules = self._known.rules()
         if review.namespace in rules.excluded_namespaces:
             return _excluded(review)
@@ -225,7 +225,7 @@ class AdmissionHandler:
             namespace_labels=labels,
         )
 
-    def _log_access(self, review: Review, outcome: Admission, took_s: float) -> None:
+    def _log_access(self, review: Review, outcome: AdmissionResult, took_s: float) -> None:
         """Write one line per review: the access log, and the reason of what was decided."""
         event, said = _told(review, outcome)
         self._log.info(
@@ -251,7 +251,7 @@ def _excluded(review: Review) -> Allowed:
     )
 
 
-def _answered(review: Review, outcome: Admission) -> tuple[Decision, bytes]:
+def _answered(review: Review, outcome: AdmissionResult) -> tuple[Decision, bytes]:
     match outcome:
         case Patched():
             answer = write_allowed(review.uid, edits=outcome.edits, warnings=outcome.warnings)
@@ -267,7 +267,7 @@ def _answered(review: Review, outcome: Admission) -> tuple[Decision, bytes]:
             return Decision.REFUSED, answer
 
 
-def _told(review: Review, outcome: Admission) -> tuple[str, Mapping[str, str]]:
+def _told(review: Review, outcome: AdmissionResult) -> tuple[str, Mapping[str, str]]:
     match outcome:
         case Patched():
             return "pod_granted", {"granted": outcome.granted}

@@ -38,7 +38,7 @@ _SOON: Final = timedelta(seconds=1)
 
 
 class Restartable(Protocol):
-    """What we need of :class:`certs.node.static_pod.KubeScheduler`."""
+    """What we need of :class:`certs.node.static_pod.KubeSchedulerProcesses`."""
 
     def running(self) -> frozenset[Process]: ...
 

@@ -20,7 +20,7 @@ class Process:
     started: str
 
 
-class KubeScheduler:
+class KubeSchedulerProcesses:
     """The processes named ``kube-scheduler`` that were started with one configuration file.
 
     Args:

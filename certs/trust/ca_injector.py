@@ -39,7 +39,7 @@ class BundleTarget:
         return f"{self.kind.kind}/{self.name}"
 
 
-class CaInjector(Enum):
+class InjectionResult(Enum):
     """How it went with one target."""
 
     ABSENT = "absent"
@@ -94,7 +94,7 @@ def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]
 
 async def inject(
     client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
-) -> CaInjector:
+) -> InjectionResult:
     """Make *target* carry *bundle_pem*; writes only when it does not.
 
     Raises:
@@ -104,11 +104,11 @@ async def inject(
         configuration = await client.get_object(target.kind, target.name)
         patch = bundle_patch(configuration, bundle_pem=bundle_pem)
         if not patch:
-            return CaInjector.CURRENT
+            return InjectionResult.CURRENT
         await client.patch(target.kind, target.name, patch, how=PatchType.JSON)
     except NotFound:
-        return CaInjector.ABSENT
+        return InjectionResult.ABSENT
     except (Conflict, Invalid):
         # A test in the patch failed (422): the list of webhooks is not the one we read.
-        return CaInjector.MOVED
-    return CaInjector.PATCHED
+        return InjectionResult.MOVED
+    return InjectionResult.PATCHED

@@ -20,7 +20,7 @@ from cli.printers.text import Line, replay_lines
 from kube.client import KubeClient
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods
 from simulator.replay.replay import FULL_LOAD, ReplayResult, mean_curve, replay
-from simulator.replay.workload import Workload, WorkloadError, of_cluster, read_trace
+from simulator.replay.workload import ReplayWorkload, WorkloadError, of_cluster, read_trace
 
 _FIRST_SEED: Final = 42
 
@@ -52,7 +52,7 @@ async def _live(client: KubeClient, options: argparse.Namespace) -> int:
     return _compare(workload, options)
 
 
-def _from_files(pods: Path, nodes: Path | None) -> Workload:
+def _from_files(pods: Path, nodes: Path | None) -> ReplayWorkload:
     """Read a trace; its node list may be the only ``*node*.csv`` beside the pod list.
 
     Raises:
@@ -70,7 +70,7 @@ def _from_files(pods: Path, nodes: Path | None) -> Workload:
         return read_trace(nodes=node_lines, pods=pod_lines)
 
 
-def _compare(workload: Workload, options: argparse.Namespace) -> int:
+def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
     console = open_console()
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
@@ -97,7 +97,9 @@ def _compare(workload: Workload, options: argparse.Namespace) -> int:
     return DONE
 
 
-def replay_json(workload: Workload, outcomes: dict[str, list[ReplayResult]]) -> dict[str, Any]:
+def replay_json(
+    workload: ReplayWorkload, outcomes: dict[str, list[ReplayResult]]
+) -> dict[str, Any]:
     """Write the outcomes for programs."""
     return {
         "nodes": len(workload.nodes),
@@ -124,7 +126,7 @@ def _scaled(
     return lambda ratio: progress(policy, (number + ratio) / runs)
 
 
-def _what(workload: Workload, seeds: int) -> str:
+def _what(workload: ReplayWorkload, seeds: int) -> str:
     count = len(workload.nodes)
     nodes = f"{count} node{'s' if count != 1 else ''} with {workload.cards} cards"
     return f"{nodes}, a workload of {len(workload.pods)} pods, {_seeds(seeds)}"

@@ -28,7 +28,7 @@ _URGENT_PART: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class NodeLoad:
     """What the node should say: UUID → busy share of time, 0..1; UUID → MiB of nobody we know.
 
     A card whose use nobody can tell has no heat; one without foreign memory is not in *foreign*.
@@ -89,7 +89,7 @@ class LoadAverage:
         self._cards: dict[CardUuid, _Watched] = {}
         self._known_foreign: dict[CardUuid, int] = {}
         self._began_s: float | None = None
-        self._told: Load | None = None
+        self._told: NodeLoad | None = None
         self._told_s = 0.0
 
     def remember(self, foreign: Mapping[CardUuid, Mib]) -> None:
@@ -121,7 +121,7 @@ class LoadAverage:
             for uuid in [it for it in self._known_foreign if it not in here]:
                 del self._known_foreign[uuid]
 
-    def say(self, *, now_s: float) -> Load | None:
+    def say(self, *, now_s: float) -> NodeLoad | None:
         """Give what the node should say at *now_s*; None until there is something to say."""
         now = self._now(now_s)
         if self._told is None:
@@ -145,7 +145,7 @@ class LoadAverage:
         share = 1.0 - math.exp((last_s - now_s) / over_s) if over_s > 0 else 1.0
         card.heat += share * (ratio - card.heat)
 
-    def _now(self, now_s: float) -> Load:
+    def _now(self, now_s: float) -> NodeLoad:
         heat = {
             uuid: round(min(1.0, it.heat), _HEAT_DIGITS)
             for uuid, it in self._cards.items()
@@ -154,16 +154,16 @@ class LoadAverage:
         # What was there in each of the last readings. A card that cannot be read keeps its figures:
         # what was not free is not free now.
         foreign = {uuid: Mib(it) for uuid, it in self._known_foreign.items() if it}
-        return Load(heat=heat, foreign=foreign)
+        return NodeLoad(heat=heat, foreign=foreign)
 
 
-def _is_worse(told: Load, now: Load) -> bool:
+def _is_worse(told: NodeLoad, now: NodeLoad) -> bool:
     """Whether a card's heat is no longer known, or more of it is used by nobody."""
     grown = any(mib > told.foreign.get(uuid, 0) for uuid, mib in now.foreign.items())
     return grown or bool(told.heat.keys() - now.heat.keys())
 
 
-def _differs(told: Load, now: Load) -> bool:
+def _differs(told: NodeLoad, now: NodeLoad) -> bool:
     """Whether it is worth a change of the node object."""
     if told.heat.keys() != now.heat.keys() or told.foreign != now.foreign:
         return True

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from deviceplugin.exporter.load import Load, LoadAverage
+from deviceplugin.exporter.load import LoadAverage, NodeLoad
 from deviceplugin.exporter.usage import UsageSnapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.capacity import NodeState
@@ -30,7 +30,7 @@ _CONFIRM_S: Final = 300.0
 class _Stamped:
     """What the node says, and since when: by a clock that never goes back, and by the calendar."""
 
-    load: Load
+    load: NodeLoad
     at_s: float
     at: datetime
 
@@ -117,7 +117,7 @@ class LoadAnnotator:
         except WireError as error:
             log.warning("foreign_not_remembered", node=self._node, reason=str(error))
 
-    def _stamp(self, load: Load, now_s: float) -> datetime:
+    def _stamp(self, load: NodeLoad, now_s: float) -> datetime:
         """Say when *load* was last stood by: when it began to be said, and from time to time."""
         last = self._stamped
         if last is None or last.load is not load or now_s - last.at_s >= _CONFIRM_S:
@@ -125,7 +125,7 @@ class LoadAnnotator:
         return last.at
 
 
-def _annotations(load: Load, have: NodeState, *, at: datetime) -> Mapping[str, str]:
+def _annotations(load: NodeLoad, have: NodeState, *, at: datetime) -> Mapping[str, str]:
     """Write *load* down; on a node that another plugin counts, nothing but the end of it."""
     if have.others:
         ours = (names.NODE_HEAT, names.NODE_FOREIGN)

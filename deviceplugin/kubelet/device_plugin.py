@@ -56,7 +56,7 @@ class Starter(Protocol):
         ...
 
 
-class HandsOut(Protocol):
+class Allocator(Protocol):
     """Who decides how a container gets its card."""
 
     async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
@@ -78,7 +78,7 @@ class DevicePlugin(services.DevicePluginServicer):
         self,
         board: InventoryTracker,
         starter: Starter,
-        injection: HandsOut | None = None,
+        injection: Allocator | None = None,
         *,
         links_visible: str = "void",
     ) -> None:

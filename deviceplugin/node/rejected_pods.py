@@ -7,7 +7,7 @@ import structlog
 
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from fracgpu.state.refused_pod import is_replaced, was_refused
+from fracgpu.state.refused_pod import is_replaced, was_rejected
 from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, Regarding
 from kube.kinds import PODS, Kind
@@ -76,7 +76,7 @@ class RejectedPodCleaner:
 
     async def round(self) -> None:
         """Delete what is there to delete; a failure is logged and tried again."""
-        refused = [it for it in self._pods() if it.owner is not None and was_refused(it)]
+        refused = [it for it in self._pods() if it.owner is not None and was_rejected(it)]
         listed: dict[str, Sequence[PodInfo]] = {}
         for pod in refused[:_MOST_AT_ONCE]:
             namespace = pod.record.namespace

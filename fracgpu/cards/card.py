@@ -22,9 +22,9 @@ DEFAULT_SLOTS: Final = 32
 
 # How long heat is believed after the agent last stood by it, which it does every five minutes; and
 # how far its clock may be ahead of the reader's.
-HEAT_LASTS: Final = timedelta(minutes=15)
+HEAT_MAX_AGE: Final = timedelta(minutes=15)
 
-CLOCKS_DIFFER: Final = timedelta(minutes=5)
+MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
 class Health(Enum):
@@ -110,14 +110,14 @@ class NodeCards:
         """Give the heat that still holds at *now*: none that is old, or of an unknown time."""
         if self.load_time is None:
             return {}
-        return self.heat if -CLOCKS_DIFFER <= now - self.load_time < HEAT_LASTS else {}
+        return self.heat if -MAX_CLOCK_SKEW <= now - self.load_time < HEAT_MAX_AGE else {}
 
     @property
     def heat_changes_at(self) -> tuple[datetime, ...]:
         """When :meth:`known_heat` begins and ends to hold, where there is heat at all."""
         if self.load_time is None or not self.heat:
             return ()
-        return (self.load_time - CLOCKS_DIFFER, self.load_time + HEAT_LASTS)
+        return (self.load_time - MAX_CLOCK_SKEW, self.load_time + HEAT_MAX_AGE)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
         """Give the cards whose cordon has not lapsed at *now*."""

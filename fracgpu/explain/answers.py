@@ -88,7 +88,7 @@ class HeldCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Home:
+class FittingCards:
     """Where a pod would fit: cards of one node, by index."""
 
     node: str = ""
@@ -101,7 +101,7 @@ class Home:
         return f"{self.node}, card{'s' if len(self.cards) > 1 else ''} {which}"
 
 
-NO_HOME: Final = Home()
+NO_FITTING_CARDS: Final = FittingCards()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class Explanation:
     nodes: tuple[NodeAnswer, ...] = ()
     on_node: str = ""
     held: tuple[HeldCard, ...] = ()
-    choice: Home = NO_HOME
+    choice: FittingCards = NO_FITTING_CARDS
     since: datetime | None = None
 
 
@@ -156,6 +156,6 @@ class Suggestion:
     kind: SuggestionKind
     text: str
     annotations: Mapping[str, str] = field(default_factory=dict)
-    home: Home = field(default_factory=Home)
+    home: FittingCards = field(default_factory=FittingCards)
     pods: tuple[str, ...] = ()
     at: datetime | None = None

@@ -10,12 +10,12 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, CardUuid, Cordon, NodeCards
 from fracgpu.explain.answers import (
-    NO_HOME,
+    NO_FITTING_CARDS,
     CardAnswer,
     Explanation,
+    FittingCards,
     HeldCard,
     Holder,
-    Home,
     NodeAnswer,
     Objection,
     PodVerdict,
@@ -61,7 +61,7 @@ def explain(subject: ExplainedPod, world: ClusterState) -> Explanation:
         found,
         verdict=PodVerdict.FITS if fits else PodVerdict.STUCK,
         nodes=nodes,
-        choice=_choice(nodes, world.preferred_node) if fits else NO_HOME,
+        choice=_choice(nodes, world.preferred_node) if fits else NO_FITTING_CARDS,
     )
 
 
@@ -70,11 +70,11 @@ def by_strategy(need: PodNeed, world: ClusterState) -> PodNeed:
     return replace(need, strategy=need.strategy or world.strategy)
 
 
-def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> Home:
+def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> FittingCards:
     """Name the preferred node's cards; where none is preferred, those of the first that fits."""
     fitting = sorted((it for it in nodes if it.fits), key=lambda it: it.node != preferred)
     cards = tuple(it.index for it in fitting[0].cards if it.chosen)
-    return Home(node=fitting[0].node, cards=cards)
+    return FittingCards(node=fitting[0].node, cards=cards)
 
 
 def judge_node(
@@ -119,20 +119,20 @@ def try_cards(
     return answer
 
 
-def find_home(need: PodNeed, sites: Iterable[NodeInfo]) -> Home | None:
+def find_fitting_cards(need: PodNeed, sites: Iterable[NodeInfo]) -> FittingCards | None:
     """Give the first of *sites* whose cards would take the pod now."""
     for loads in sites:
         answer = try_cards(loads, need)
         if isinstance(answer, Placement):
-            return home_of(answer, loads)
+            return fitting_cards_of(answer, loads)
     return None
 
 
-def home_of(answer: Placement, loads: NodeInfo) -> Home:
+def fitting_cards_of(answer: Placement, loads: NodeInfo) -> FittingCards:
     """Name a placement's cards as people do, by index."""
     uuids = {part.card for parts in answer.assignment.values() for part in parts}
     indexes = sorted(loads.cards[uuid].card.index for uuid in uuids)
-    return Home(node=answer.node, cards=tuple(indexes))
+    return FittingCards(node=answer.node, cards=tuple(indexes))
 
 
 def objections_of(

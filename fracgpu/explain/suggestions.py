@@ -9,13 +9,13 @@ from typing import Final
 from fracgpu import names
 from fracgpu.cards.card import FULL_CORES, Health
 from fracgpu.cards.card_class import model_allowed, model_key
-from fracgpu.explain.answers import Explanation, Holder, Home, Suggestion, SuggestionKind
+from fracgpu.explain.answers import Explanation, FittingCards, Holder, Suggestion, SuggestionKind
 from fracgpu.explain.explanation import (
     by_strategy,
     describe_need,
-    find_home,
+    find_fitting_cards,
+    fitting_cards_of,
     holders_of,
-    home_of,
     try_cards,
 )
 from fracgpu.k8s.container import ContainerKind
@@ -60,7 +60,7 @@ def _smaller(
     subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
 ) -> Iterator[Suggestion]:
     """Find the largest smaller share that fits now, on a card that qualifies."""
-    best: tuple[int, PodNeed, Home] | None = None
+    best: tuple[int, PodNeed, FittingCards] | None = None
     for size in _class_sizes(need, sites):
         steps = _steps(need)
 
@@ -143,7 +143,9 @@ def _other_models(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggesti
             changed = replace(changed, containers=some)
         allowed = model_allowed(model, globs=need.models)
         home = (
-            None if allowed and changed.containers == need.containers else find_home(changed, sites)
+            None
+            if allowed and changed.containers == need.containers
+            else find_fitting_cards(changed, sites)
         )
         if home is not None:
             yield Suggestion(
@@ -157,14 +159,14 @@ def _other_models(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggesti
 
 def _largest(
     changed: Callable[[int], PodNeed | None], most: int, sites: Sequence[NodeInfo]
-) -> tuple[int, PodNeed, Home] | None:
+) -> tuple[int, PodNeed, FittingCards] | None:
     """Find the largest step from 1 to *most* that fits; what fits still fits when it is smaller."""
-    found: tuple[int, PodNeed, Home] | None = None
+    found: tuple[int, PodNeed, FittingCards] | None = None
     low, high = 1, most
     while low <= high:
         middle = (low + high) // 2
         need = changed(middle)
-        home = find_home(need, sites) if need is not None else None
+        home = find_fitting_cards(need, sites) if need is not None else None
         if need is not None and home is not None:
             found = (middle, need, home)
             low = middle + 1
@@ -270,7 +272,7 @@ def lapsing_cordons(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Sugges
         taken = {part.card for parts in answer.assignment.values() for part in parts}
         until = [it.until for it in loads.node.cordons if it.card in taken]
         if until:
-            home = home_of(answer, loads)
+            home = fitting_cards_of(answer, loads)
             yield Suggestion(
                 kind=SuggestionKind.CORDON_ENDS,
                 text=f"it fits on {home.text} when the cordon lapses at {max(until):%H:%M:%S} UTC",
@@ -284,7 +286,7 @@ def leaving_pods(
     need: PodNeed, sites: Sequence[NodeInfo], world: ClusterState
 ) -> Iterator[Suggestion]:
     """Find the fewest pods of one node whose end would let the pod in."""
-    best: tuple[tuple[int, int, str], Home, tuple[Holder, ...]] | None = None
+    best: tuple[tuple[int, int, str], FittingCards, tuple[Holder, ...]] | None = None
     for loads in sites:
         uids = _in_the_way(loads, need, world)
         rest = _without(loads, uids, world)
@@ -294,7 +296,7 @@ def leaving_pods(
         victims = _victims(loads, uids, world)
         cost = (len(victims), sum(it.mib for it in victims), loads.node.node)
         if best is None or cost < best[0]:
-            home = home_of(answer, rest)
+            home = fitting_cards_of(answer, rest)
             best = (cost, home, victims)
     if best is None:
         return
@@ -377,7 +379,7 @@ def opened_nodes(explanation: Explanation) -> Iterator[Suggestion]:
         yield Suggestion(
             kind=SuggestionKind.NODE_OPENS,
             text=f"{text}; to open it: {how}" if how else text,
-            home=Home(
+            home=FittingCards(
                 node=node.node, cards=tuple(card.index for card in node.cards if card.chosen)
             ),
         )

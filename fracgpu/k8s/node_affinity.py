@@ -111,7 +111,7 @@ class Taint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAffinity:
+class SchedulingConstraints:
     """Where one pod may go.
 
     Attributes:
@@ -124,7 +124,7 @@ class NodeAffinity:
     keeps_local_data: bool = False
 
 
-def node_affinity_of(body: bytes) -> NodeAffinity:
+def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
     """Read a pod's rules from its JSON.
 
     Raises:
@@ -146,7 +146,7 @@ def node_affinity_of(body: bytes) -> NodeAffinity:
         )
 
     volumes = spec.volumes or ()
-    return NodeAffinity(
+    return SchedulingConstraints(
         allows=allows,
         unjudged=_unjudged(spec, terms or ()),
         keeps_local_data=any(

@@ -18,8 +18,8 @@ import msgspec
 
 from fracgpu.request.grant import Grant, describe
 
-LASTS: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
-SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
+SEAL_LIFETIME: Final = timedelta(seconds=60)  # --request-timeout of kube-apiserver, by default
+CLOCK_SKEW: Final = timedelta(seconds=5)  # between the clocks of two replicas
 _SEAL_CHARS: Final = 32
 _FROM: Final = "; in other words: "
 
@@ -108,7 +108,7 @@ class Seal:
             age = self.now - written
         except (ValueError, TypeError):
             return False
-        if not -SKEW <= age <= LASTS:
+        if not -CLOCK_SKEW <= age <= SEAL_LIFETIME:
             return False
         unsealed, seal = msgspec.structs.replace(data, seal=""), data.seal.encode()
         seals = [self._over(granted.words, unsealed, it) for it in (self.key, *self.also)]

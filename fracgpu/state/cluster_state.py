@@ -6,7 +6,7 @@ from datetime import datetime
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.node_affinity import NodeAffinity, Taint
+from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
 from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot
@@ -17,7 +17,7 @@ class PlacedPod:
     """A pod on a card, and where else it may go."""
 
     view: PodInfo
-    rules: NodeAffinity
+    rules: SchedulingConstraints
 
     @property
     def uid(self) -> str:
@@ -38,7 +38,7 @@ class ExplainedPod:
     """
 
     view: PodInfo
-    rules: NodeAffinity
+    rules: SchedulingConstraints
     gates: tuple[str, ...] = ()
 
 

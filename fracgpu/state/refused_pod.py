@@ -12,7 +12,7 @@ from fracgpu.state.pod_info import PodInfo
 
 # Sources: kubelet's lifecycle.UnexpectedAdmissionError (a device plugin away, or no device left),
 # and InsufficientResourcePrefix with the resource that the node has no longer.
-REFUSAL_REASONS: Final = (
+REJECTION_REASONS: Final = (
     "UnexpectedAdmissionError",
     f"OutOf{names.GPU_SLOT}",
     f"OutOf{names.GPU_MEM}",
@@ -22,11 +22,11 @@ REFUSAL_REASONS: Final = (
 _REPLACE_ALWAYS: Final = ("ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
 
 
-def was_refused(pod: PodInfo) -> bool:
+def was_rejected(pod: PodInfo) -> bool:
     """Tell whether kubelet refused a pod that we had bound, and whose end is not asked for yet."""
     return (
         pod.phase == "Failed"
-        and pod.reason in REFUSAL_REASONS
+        and pod.reason in REJECTION_REASONS
         and not pod.record.terminating
         and pod.record.assignment is not None
         and any(names.GPU_SLOT in it.limits for it in pod.record.containers)

@@ -16,7 +16,7 @@ _LATEST_S: Final = 1e11  # Unix time in milliseconds would be above it
 _SLACK: Final = 1e-6  # means of floats may come out a hair above their largest term
 
 
-class Asks(Protocol):
+class Querier(Protocol):
     """What this module needs of :class:`rebalancer.usage.prometheus.Prometheus`."""
 
     def ask(self, query: str, *, at_s: float | None = None) -> Awaitable[tuple[Sample, ...]]: ...
@@ -63,7 +63,7 @@ class MeasuredUsage:
 
     def __init__(
         self,
-        prometheus: Asks,
+        prometheus: Querier,
         *,
         on_trouble: Callable[[QueryFailed], None] = lambda _: None,
     ) -> None:

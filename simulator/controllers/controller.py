@@ -54,7 +54,7 @@ class WorkQueue:
         return key
 
 
-class Cluster:
+class SharedInformers:
     """One connection and one informer of each kind, shared by all controllers."""
 
     def __init__(self, client: KubeClient, clock: Clock) -> None:

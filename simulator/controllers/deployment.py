@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kube.errors import AlreadyExists
 from kube.kinds import DEPLOYMENTS, REPLICASETS
 from simulator.controllers.controller import (
-    Cluster,
+    SharedInformers,
     WorkQueue,
     enqueue_owner,
     is_owned_by,
@@ -33,7 +33,7 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 class DeploymentController:
     """One queue of Deployments."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "deployment"
         self.queue = WorkQueue()
         self._cluster = cluster

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from fracgpu.k8s.selectors import label_selector
 from kube.kinds import DEPLOYMENTS, PDBS, PODS, REPLICASETS, STATEFULSETS
 from kube.objects import ObjectKey
-from simulator.controllers.controller import Cluster, WorkQueue, controller_of, key_of
+from simulator.controllers.controller import SharedInformers, WorkQueue, controller_of, key_of
 from simulator.controllers.pods import is_ready, is_terminating
 from simulator.objects import Json, format_time, labels
 
@@ -28,7 +28,7 @@ _SCALED: Final[dict[str, Kind]] = {k.kind: k for k in (REPLICASETS, STATEFULSETS
 class DisruptionController:
     """One queue of PodDisruptionBudgets."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "disruption"
         self.queue = WorkQueue()
         self._cluster = cluster

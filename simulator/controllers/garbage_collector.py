@@ -15,7 +15,7 @@ from kube.client import Propagation
 from kube.errors import NotFound
 from kube.kinds import NAMESPACES, Kind
 from kube.objects import ObjectKey
-from simulator.controllers.controller import FOLLOWED, Cluster, WorkQueue, key_of
+from simulator.controllers.controller import FOLLOWED, SharedInformers, WorkQueue, key_of
 from simulator.objects import Json
 
 log = structlog.get_logger()
@@ -32,7 +32,7 @@ _FINALIZERS: Final = ("orphan", "foregroundDeletion")
 class GarbageCollector:
     """One queue of objects of one kind that have owners, or wait for those they own."""
 
-    def __init__(self, cluster: Cluster, kind: Kind) -> None:
+    def __init__(self, cluster: SharedInformers, kind: Kind) -> None:
         self.name = f"garbage-{kind.plural}"
         self.queue = WorkQueue()
         self._cluster = cluster
@@ -140,7 +140,7 @@ class GarbageCollector:
 class NamespaceController:
     """One queue of namespaces: a terminating one is emptied, then released."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "namespace"
         self.queue = WorkQueue()
         self._cluster = cluster
@@ -181,6 +181,6 @@ def _refers_to(value: Json, uid: str) -> bool:
     return any(o["uid"] == uid for o in value["metadata"].get("ownerReferences") or [])
 
 
-def collectors(cluster: Cluster) -> list[GarbageCollector]:
+def collectors(cluster: SharedInformers) -> list[GarbageCollector]:
     """Make one collector for each kind that can have owners."""
     return [GarbageCollector(cluster, kind) for kind in _OWNED]

@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kube.kinds import JOBS, PODS
-from simulator.controllers.controller import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
+from simulator.controllers.controller import (
+    SharedInformers,
+    WorkQueue,
+    enqueue_owner,
+    is_owned_by,
+    key_of,
+)
 from simulator.controllers.pods import (
     delete_pod,
     from_template,
@@ -27,7 +33,7 @@ if TYPE_CHECKING:
 class JobController:
     """One queue of Jobs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "job"
         self.queue = WorkQueue()
         self._cluster = cluster

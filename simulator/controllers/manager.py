@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from simulator.controllers.controller import Cluster, Controller, run_controller
+from simulator.controllers.controller import Controller, SharedInformers, run_controller
 from simulator.controllers.deployment import DeploymentController
 from simulator.controllers.disruption import DisruptionController
 from simulator.controllers.garbage_collector import NamespaceController, collectors
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 async def run_controllers(client: KubeClient, clock: Clock) -> None:
     """Run all controllers until cancelled; an outage of the API server is waited out."""
-    cluster = Cluster(client, clock)
+    cluster = SharedInformers(client, clock)
     controllers: list[Controller] = [
         DeploymentController(cluster),
         ReplicaSetController(cluster),

@@ -14,7 +14,7 @@ from kube.client import PatchType
 from kube.errors import Forbidden, Invalid, KubeError, NotFound
 from kube.kinds import PODS, REPLICASETS
 from simulator.controllers.controller import (
-    Cluster,
+    SharedInformers,
     WorkQueue,
     controller_of,
     enqueue_owner,
@@ -43,7 +43,7 @@ _BURST: Final = 500  # pods created or deleted in one pass, as in the real one
 class ReplicaSetController:
     """One queue of ReplicaSets."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "replicaset"
         self.queue = WorkQueue()
         self._cluster = cluster

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from kube.errors import AlreadyExists
 from kube.kinds import PODS, STATEFULSETS
-from simulator.controllers.controller import Cluster, WorkQueue, enqueue_owner, is_owned_by, key_of
+from simulator.controllers.controller import (
+    SharedInformers,
+    WorkQueue,
+    enqueue_owner,
+    is_owned_by,
+    key_of,
+)
 from simulator.controllers.pods import (
     delete_pod,
     from_template,
@@ -31,7 +37,7 @@ _REVISION = "controller-revision-hash"
 class StatefulSetController:
     """One queue of StatefulSets."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SharedInformers) -> None:
         self.name = "statefulset"
         self.queue = WorkQueue()
         self._cluster = cluster

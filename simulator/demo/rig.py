@@ -22,7 +22,7 @@ from simulator.demo.control_plane import DemoControlPlane, open_control_plane
 from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.demo.roles import (
     Addresses,
-    NodePlace,
+    NodePaths,
     choose_addresses,
     process_spec,
     role_processes,
@@ -157,7 +157,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
             hot_line=float(settings.policy["hotRatio"]),
         )
         places = {
-            plan.name: NodePlace(
+            plan.name: NodePaths(
                 folders=KubeletFolders.under(workdir / f"n{number}"),
                 cards_file=workdir / f"n{number}" / "cards.json",
             )
@@ -239,7 +239,7 @@ async def _specs(
     kube: KubeClient,
     plane: DemoControlPlane,
     addresses: Addresses,
-    places: Mapping[str, NodePlace],
+    places: Mapping[str, NodePaths],
     *,
     prometheus_url: str,
 ) -> list[ProcessSpec]:

@@ -41,7 +41,7 @@ def plugin_name(node: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodePlace:
+class NodePaths:
     """Where one node's agent finds kubelet, the runtime and its cards."""
 
     folders: KubeletFolders
@@ -59,7 +59,7 @@ class RoleProcess:
 
 
 def role_processes(
-    addresses: Addresses, nodes: Mapping[str, NodePlace], *, prometheus_url: str
+    addresses: Addresses, nodes: Mapping[str, NodePaths], *, prometheus_url: str
 ) -> tuple[RoleProcess, ...]:
     """List every process of the demo."""
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
@@ -93,7 +93,7 @@ def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path)
     )
 
 
-def _plugin(node: str, place: NodePlace) -> Sequence[str]:
+def _plugin(node: str, place: NodePaths) -> Sequence[str]:
     folders = place.folders
     return (
         *("--node-name", node, "--cards", f"simulated:{place.cards_file}"),

@@ -11,7 +11,7 @@ from process.clock import Clock
 from simulator.demo.promises import DemoFacts, PodFact, Promise, RefusalFact, judge
 from simulator.demo.rig import Rig
 from simulator.demo.workload import (
-    Workload,
+    DemoWorkload,
     bad_requests,
     disruption_budget,
     heating_workload,
@@ -113,7 +113,7 @@ class Script:
         except OSError:
             return {}
 
-    async def _submit(self, workload: Workload) -> None:
+    async def _submit(self, workload: DemoWorkload) -> None:
         await self._rig.kube.create(_KINDS[workload.plural], workload.body)
         self.progress.expected[workload.name] = workload.pods
         self._rig.observer.tell(f"submitted {workload.name}: {workload.story}")

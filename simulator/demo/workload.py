@@ -13,7 +13,7 @@ BUSY_KEY: Final = "simulator.fracgpu.io/busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class DemoWorkload:
     """One object to create, and the pods that must run because of it."""
 
     plural: str
@@ -41,7 +41,7 @@ class BadRequest:
         return name
 
 
-def steady_workloads() -> tuple[Workload, ...]:
+def steady_workloads() -> tuple[DemoWorkload, ...]:
     """Everything that fits and stays cool: each way to ask, and each kind of owner."""
     return (
         _deployment(
@@ -56,7 +56,7 @@ def steady_workloads() -> tuple[Workload, ...]:
             {names.MEMORY: "8Gi", names.MODEL: "*A100*", BUSY_KEY: "0.04"},
             "4 pods with 8 GiB each",
         ),
-        Workload(
+        DemoWorkload(
             plural="statefulsets",
             body=_owner(
                 "StatefulSet",
@@ -73,7 +73,7 @@ def steady_workloads() -> tuple[Workload, ...]:
             pods=2,
             story="2 pods with a quarter of each of two cards",
         ),
-        Workload(
+        DemoWorkload(
             plural="pods",
             body=_pod(
                 "notebook",
@@ -87,7 +87,7 @@ def steady_workloads() -> tuple[Workload, ...]:
             pods=1,
             story="one pod whose two containers hold a quarter and a tenth of a card",
         ),
-        Workload(
+        DemoWorkload(
             plural="pods",
             body=_pod("legacy", {names.MODEL: "*A100*"}, limits={names.GPU_MEM: "4096"}),
             pods=1,
@@ -96,7 +96,7 @@ def steady_workloads() -> tuple[Workload, ...]:
     )
 
 
-def heating_workload() -> Workload:
+def heating_workload() -> DemoWorkload:
     """Two pods that land on one card and together want more of it than the hot line allows.
 
     Each alone stays below the rebalancer's target ceiling, so moving one relieves the card.
@@ -152,9 +152,11 @@ def bad_requests() -> tuple[BadRequest, ...]:
     )
 
 
-def _deployment(name: str, replicas: int, annotations: Mapping[str, str], story: str) -> Workload:
+def _deployment(
+    name: str, replicas: int, annotations: Mapping[str, str], story: str
+) -> DemoWorkload:
     body = _owner("Deployment", name, replicas, annotations)
-    return Workload(plural="deployments", body=body, pods=replicas, story=story)
+    return DemoWorkload(plural="deployments", body=body, pods=replicas, story=story)
 
 
 def _owner(

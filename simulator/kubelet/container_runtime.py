@@ -27,7 +27,7 @@ class CreatedContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ContainerLoad:
     """What a container does once it runs, on each of its cards."""
 
     cards: tuple[str, ...]
@@ -85,7 +85,7 @@ class ContainerRuntime:
                 found[name] = device["containerEdits"]
         return found
 
-    def start(self, key: ContainerKey, load: Load | None) -> int:
+    def start(self, key: ContainerKey, load: ContainerLoad | None) -> int:
         """Let a created container run, with a process on its cards if it has a *load*."""
         pid = next(self._pids)
         self._running[key] = pid

@@ -13,9 +13,9 @@ from kube.events import EventLevel, EventRecorder, Regarding
 from kube.kinds import PODS
 from process.clock import Clock
 from simulator.kubelet.container_runtime import (
+    ContainerLoad,
     ContainerRuntime,
     CreatedContainer,
-    Load,
     RuntimeFailedError,
 )
 from simulator.kubelet.device_manager import DeviceAllocation, DeviceError, DeviceManager
@@ -208,7 +208,7 @@ class PodWorker:
         await self._event(EventLevel.WARNING, "Failed", f"Error: {text}")
         await self._report("Pending")
 
-    def _load(self, container: str, created: CreatedContainer) -> Load | None:
+    def _load(self, container: str, created: CreatedContainer) -> ContainerLoad | None:
         cards = tuple(it for it in created.env.get(names.ENV_VISIBLE_DEVICES, "").split(",") if it)
         if not cards:
             return None
@@ -219,7 +219,7 @@ class PodWorker:
         if used_mib is None:
             slice_mib = number(created.env.get(names.ENV_MEM_MIB, "").split(",")[0])
             used_mib = (slice_mib or 0) * _USED_SHARE
-        return Load(cards=cards, used_mib=int(used_mib), busy_ratio=busy_ratio or 0.0)
+        return ContainerLoad(cards=cards, used_mib=int(used_mib), busy_ratio=busy_ratio or 0.0)
 
     def _stop_containers(self) -> None:
         for plan in self.pod.containers:

@@ -14,7 +14,7 @@ from fracgpu.request.need import Strategy
 from fracgpu.state.allocation import Assignment
 from fracgpu.state.snapshot import NodeInfo
 from simulator.replay.fleet import NOW, FleetState
-from simulator.replay.workload import ReplayPod, Workload
+from simulator.replay.workload import ReplayPod, ReplayWorkload
 
 
 class CpuPods(Enum):
@@ -84,7 +84,7 @@ class ByScore:
 class ByLeastWaste:
     """``least-waste`` as the extender asks it; it knows the workload's mix beforehand."""
 
-    def __init__(self, state: FleetState, workload: Workload, cpu_pods: CpuPods) -> None:
+    def __init__(self, state: FleetState, workload: ReplayWorkload, cpu_pods: CpuPods) -> None:
         self._state = state
         self._cpu_pods = cpu_pods
         self._order = LeastWasteOrder(state.board, state.roster, now=lambda: NOW)
@@ -129,14 +129,16 @@ def _cards(
     return answer.assignment
 
 
-Maker = Callable[[FleetState, Workload, CpuPods], ReplayPolicy]
+Maker = Callable[[FleetState, ReplayWorkload, CpuPods], ReplayPolicy]
 
 
-def _by_score(state: FleetState, _: Workload, __: CpuPods, *, strategy: Strategy) -> ReplayPolicy:
+def _by_score(
+    state: FleetState, _: ReplayWorkload, __: CpuPods, *, strategy: Strategy
+) -> ReplayPolicy:
     return ByScore(state, strategy)
 
 
-def _first_fit(state: FleetState, _: Workload, cpu_pods: CpuPods) -> ReplayPolicy:
+def _first_fit(state: FleetState, _: ReplayWorkload, cpu_pods: CpuPods) -> ReplayPolicy:
     return FirstFit(state, cpu_pods)
 
 

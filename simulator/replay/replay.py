@@ -9,7 +9,7 @@ from typing import Final
 
 from simulator.replay.fleet import FleetState
 from simulator.replay.policies import POLICIES, CpuPods
-from simulator.replay.workload import Workload, arrivals, node_order
+from simulator.replay.workload import ReplayWorkload, arrivals, node_order
 
 LOAD_RATIO: Final = 1.3
 FULL_LOAD: Final = 100
@@ -38,7 +38,7 @@ class ReplayResult:
 
 
 def replay(
-    workload: Workload,
+    workload: ReplayWorkload,
     policy: str,
     *,
     seed: int,

@@ -50,7 +50,7 @@ class ReplayPod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ReplayWorkload:
     """An empty fleet and the pods that come to it."""
 
     nodes: tuple[NodeCards, ...]
@@ -65,7 +65,7 @@ class Workload:
         return sum(card.capacity_mib for node in self.nodes for card in node.cards)
 
 
-def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> Workload:
+def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> ReplayWorkload:
     """Read a trace from the lines of its two CSV files.
 
     Raises:
@@ -73,10 +73,10 @@ def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> Workload:
     """
     node_rows = [_node(row) for row in _rows(nodes, _NODE_COLUMNS, "the node list")]
     pod_rows = [_pod(row) for row in _rows(pods, _POD_COLUMNS, "the pod list")]
-    return _checked(Workload(nodes=tuple(node_rows), pods=tuple(pod_rows)))
+    return _checked(ReplayWorkload(nodes=tuple(node_rows), pods=tuple(pod_rows)))
 
 
-def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> Workload:
+def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWorkload:
     """Take the sharing nodes of a live cluster, emptied, and the pods that ask for cards.
 
     What other pods on these nodes request of CPU and host memory stays taken.
@@ -100,10 +100,10 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> Workload:
         elif view.record.node in fleet and fleet[view.record.node].host != NO_HOST_RESOURCES:
             node = fleet[view.record.node]
             fleet[view.record.node] = replace(node, host=_less(node.host, host))
-    return _checked(Workload(nodes=tuple(fleet.values()), pods=tuple(found)))
+    return _checked(ReplayWorkload(nodes=tuple(fleet.values()), pods=tuple(found)))
 
 
-def arrivals(workload: Workload, *, load_ratio: float, seed: int) -> Sequence[ReplayPod]:
+def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Sequence[ReplayPod]:
     """Order the pods by chance, until they ask for *load_ratio* of all cards.
 
     A workload that asks for less is topped up with pods drawn again, one that asks for more is
@@ -123,14 +123,14 @@ def arrivals(workload: Workload, *, load_ratio: float, seed: int) -> Sequence[Re
         order.append(pod)
 
 
-def node_order(workload: Workload, *, seed: int) -> Sequence[NodeCards]:
+def node_order(workload: ReplayWorkload, *, seed: int) -> Sequence[NodeCards]:
     """Order the nodes by chance: who comes first wins among equals."""
     order = list(workload.nodes)
     random.Random(f"nodes-{seed}").shuffle(order)  # noqa: S311
     return order
 
 
-def _checked(workload: Workload) -> Workload:
+def _checked(workload: ReplayWorkload) -> ReplayWorkload:
     if not workload.capacity_mib:
         raise WorkloadError("there are no cards to place anything on")
     if not any(pod.mib for pod in workload.pods):

@@ -29,7 +29,7 @@ Amounts = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoom:
+class NodeUsage:
     """One node, and what the pods on it have taken."""
 
     node: Json
@@ -74,7 +74,7 @@ def sum_of(amounts: Iterable[Amounts]) -> Amounts:
     return total
 
 
-def misfits(pod: Json, room: NodeRoom) -> tuple[str, ...]:
+def misfits(pod: Json, room: NodeUsage) -> tuple[str, ...]:
     """Give the reasons why a node will not do, in kube-scheduler's words; none means it will."""
     spec = pod.get("spec") or {}
     taint = _untolerated(room.node, spec.get("tolerations") or ())
@@ -85,7 +85,7 @@ def misfits(pod: Json, room: NodeRoom) -> tuple[str, ...]:
     return tuple(_insufficient(requests_of(pod), room))
 
 
-def _insufficient(wanted: Amounts, room: NodeRoom) -> Iterable[str]:
+def _insufficient(wanted: Amounts, room: NodeUsage) -> Iterable[str]:
     allocatable = (room.node.get("status") or {}).get("allocatable") or {}
     for resource, amount in wanted.items():
         there = _milli(allocatable[resource]) if resource in allocatable else 0

@@ -21,7 +21,7 @@ from kube.kinds import NODES, PODS
 from process.clock import Clock, wait_at_most
 from simulator.objects import Json, decode, format_time
 from simulator.scheduler.extender_client import ExtenderClient, ExtenderError
-from simulator.scheduler.filters import NodeRoom, misfits, requests_of, sum_of
+from simulator.scheduler.filters import NodeUsage, misfits, requests_of, sum_of
 from simulator.scheduler.scheduling_queue import SchedulingQueue
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class KubeScheduler:
             and "deletionTimestamp" not in pod["metadata"]
         )
 
-    def _rooms(self) -> Iterable[NodeRoom]:
+    def _rooms(self) -> Iterable[NodeUsage]:
         on_node: dict[str, list[Json]] = {}
         for uid, pod in self._pods.items():
             node = pod["spec"].get("nodeName") or self._assumed.get(uid)
@@ -137,7 +137,7 @@ class KubeScheduler:
                 on_node.setdefault(node, []).append(pod)
         for key, node in sorted(self._node_informer.items().items()):
             taken = sum_of(requests_of(pod) for pod in on_node.get(key.name, ()))
-            yield NodeRoom(node=node, taken=taken)
+            yield NodeUsage(node=node, taken=taken)
 
     # -- one attempt ---------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from certs.metrics import CertsMetrics
 from certs.reconciler import Reconciler
 from certs.service import desired_of
 from certs.settings import CertsSettings
-from certs.status import Report, Role, TrustState, look
+from certs.status import CertificateRole, Report, TrustState, look
 from certs.store import ROTATE_KEY, CertStore
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
@@ -61,10 +61,10 @@ async def test_when_all_is_well_every_certificate_and_bundle_is_current(world: W
     report = await world.look()
 
     assert [(row.secret, row.role, row.signed_by) for row in report.rows] == [
-        (CA, Role.AUTHORITY, "itself"),
-        (WEBHOOK, Role.SERVER, "current"),
-        (SCHEDULER, Role.SERVER, "current"),
-        (CLIENT, Role.CLIENT, "current"),
+        (CA, CertificateRole.AUTHORITY, "itself"),
+        (WEBHOOK, CertificateRole.SERVER, "current"),
+        (SCHEDULER, CertificateRole.SERVER, "current"),
+        (CLIENT, CertificateRole.CLIENT, "current"),
     ]
     assert [row.facts.names for row in report.rows if row.facts is not None][3] == {
         "fracgpu-scheduler"

@@ -11,7 +11,7 @@ import pytest
 from certs.service import build
 from certs.settings import CertsSettings
 from certs.store import CertStore
-from certs.trust.ca_injector import BundleTarget, CaInjector, inject
+from certs.trust.ca_injector import BundleTarget, InjectionResult, inject
 from kube.access import connect
 from kube.client import KubeClient, PatchType
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES, SECRETS
@@ -76,7 +76,7 @@ async def check_a_reordered_list_is_left_alone(kube: KubeClient) -> None:
     before = await bundles(kube, MUTATING_WEBHOOKS)
     target = BundleTarget(kind=MUTATING_WEBHOOKS, name="fracgpu-webhook")
     outcome = await inject(Reordering(kube), target, bundle_pem=a_ca().cert_pem)
-    assert outcome is CaInjector.MOVED
+    assert outcome is InjectionResult.MOVED
     assert await bundles(kube, MUTATING_WEBHOOKS) == before
 
 

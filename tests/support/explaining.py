@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import NodeAffinity, Taint
+from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -112,7 +112,7 @@ def a_waiting_pod(
         annotations={names.GRANTED: "granted", **(annotations or {})},
         node_selector=wanted,
     )
-    return ExplainedPod(view=view, rules=NodeAffinity(allows=allows))
+    return ExplainedPod(view=view, rules=SchedulingConstraints(allows=allows))
 
 
 def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:

@@ -19,7 +19,7 @@ from fracgpu.disruption.heat import (
 from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import NodeAffinity
+from fracgpu.k8s.node_affinity import SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.cluster_state import PlacedPod
@@ -71,7 +71,7 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     node: str = "n1",
     mib: int = 4000,
     owner: tuple[str, str, str] | None = ("ReplicaSet", "web", "owner-1"),
-    rules: NodeAffinity | None = None,
+    rules: SchedulingConstraints | None = None,
     record: Mapping[str, Any] | None = None,
     **view: Any,
 ) -> PlacedPod:
@@ -95,7 +95,7 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     facts |= view
     return PlacedPod(
         view=PodInfo(record=replace(assigned, **(record or {})), **facts),
-        rules=rules or NodeAffinity(allows=anywhere),
+        rules=rules or SchedulingConstraints(allows=anywhere),
     )
 
 

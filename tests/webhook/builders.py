@@ -14,7 +14,7 @@ from simulator.apiserver.apimachinery.patches import json_patch
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import Pod, read_pod, read_stored_pod
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import Admission, Patched
+from webhook.admission.verdict import AdmissionResult, Patched
 from webhook.admission_config import AdmissionConfig
 
 Json = dict[str, Any]
@@ -80,18 +80,18 @@ def judged(
     *,
     rules: AdmissionConfig = RULES,
     labels: Mapping[str, str] | None = None,
-) -> Admission:
+) -> AdmissionResult:
     """Judge a pod in a namespace with these *labels*."""
     return admit_create(parsed(pod), classes, rules=rules, namespace_labels=labels or {})
 
 
-def judged_change(old: Json, new: Json, *, user: str = "alice") -> Admission:
+def judged_change(old: Json, new: Json, *, user: str = "alice") -> AdmissionResult:
     """Judge an update, the stored pod read as the webhook reads it."""
     before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
     return admit_update(before, parsed(new), user=user, rules=RULES)
 
 
-def stored(pod: Json, outcome: Admission) -> Json:
+def stored(pod: Json, outcome: AdmissionResult) -> Json:
     """The pod as the API server keeps it after *outcome*: patched, its amounts in short form."""
     result: Json = copy.deepcopy(pod)
     if isinstance(outcome, Patched):

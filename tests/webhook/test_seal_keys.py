@@ -7,7 +7,14 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fracgpu.request.grant_note import LASTS, SKEW, GrantData, GrantNote, Seal, read_grant_note
+from fracgpu.request.grant_note import (
+    CLOCK_SKEW,
+    SEAL_LIFETIME,
+    GrantData,
+    GrantNote,
+    Seal,
+    read_grant_note,
+)
 from webhook.seal_keys import SPREADS, SealKeys
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -41,7 +48,7 @@ def test_a_new_key_is_known_at_once_and_seals_when_it_has_spread() -> None:
 
 def test_an_old_key_is_forgotten_with_the_last_that_it_sealed() -> None:
     keys = keys_learnt((b"a", NOON), (b"b", NOON))
-    end = NOON + SPREADS + LASTS + SKEW
+    end = NOON + SPREADS + SEAL_LIFETIME + CLOCK_SKEW
 
     assert keys.at(end - SECOND) == (b"b", b"a")
     assert keys.at(end) == (b"b",)

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from benchmarks.fixtures.http_caller import Caller, request_bytes
-from benchmarks.fixtures.live_webhook import Live, live_webhooks
+from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
 from tests.certs.tls_world import HOUR, a_ca, now, trusting
@@ -21,7 +21,7 @@ BODY = json.dumps(a_review()).encode()
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def opened(live: Live, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
+async def opened(live: LiveWebhooks, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
     """Connections over TLS that ask nothing, or send something and then nothing."""
     limited = asyncio.Semaphore(20)
     trust = live.trust()
@@ -42,7 +42,7 @@ async def opened(live: Live, count: int, *, sends: bytes = b"") -> Sequence[Ends
     return [it.result() for it in tasks if it.result() is not None]  # type: ignore[misc]  # filtered
 
 
-async def honest(live: Live) -> None:
+async def honest(live: LiveWebhooks) -> None:
     async with Caller(live.webhooks[0].port, live.trust()) as caller:
         async with asyncio.timeout(20):
             status, answer = await caller.post(request_bytes("/mutate", BODY))

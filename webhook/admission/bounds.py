@@ -15,7 +15,7 @@ from fracgpu.request.bounds import (
     MAX_RESOURCES,
 )
 from webhook.admission.pod import Container, Pod
-from webhook.admission.verdict import Admission, Allowed, Denied
+from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 
 # Building objects out of hostile JSON takes 60 ns a byte. The API server stores annotations of at
 # most 256 KiB (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
@@ -38,7 +38,7 @@ def size_of(body: msgspec.Raw) -> int:
     return memoryview(body).nbytes
 
 
-def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Admission | None:
+def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> AdmissionResult | None:
     """Judge an object that is too large to be read; None for one that is not.
 
     What was stored before stays free to change and to end. FracGPU's own annotations are guarded by
@@ -56,7 +56,7 @@ def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Admis
     return Denied(message=fault) if asks_in_json(new) else Allowed(warnings=(_unread(fault),))
 
 
-def check_bounds(pod: Pod) -> Admission | None:
+def check_bounds(pod: Pod) -> AdmissionResult | None:
     """Judge a pod that has more of something than is read; None for one that has not."""
     fault = _fault_of(pod)
     if not fault:

@@ -38,7 +38,15 @@ from webhook.admission.pod_edits import (
     resource_edits,
     void_edits,
 )
-from webhook.admission.verdict import OTHER, OURS, UNAVAILABLE, Admission, Allowed, Denied, Patched
+from webhook.admission.verdict import (
+    OTHER,
+    OURS,
+    UNAVAILABLE,
+    AdmissionResult,
+    Allowed,
+    Denied,
+    Patched,
+)
 from webhook.admission_config import AdmissionConfig
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
@@ -61,7 +69,7 @@ def admit_create(
     rules: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
-) -> Admission:
+) -> AdmissionResult:
     """Judge a pod that is about to be created.
 
     Judging the result again, within the same request, leaves it untouched.

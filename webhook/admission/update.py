@@ -11,14 +11,14 @@ from webhook.admission.bounds import check_bounds
 from webhook.admission.patch import Edit, escape
 from webhook.admission.pod import Pod, amounts, specs
 from webhook.admission.pod_edits import node_edits, places
-from webhook.admission.verdict import OURS, Admission, Allowed, Denied, Patched
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
 # What a pod asks is settled when it is created; how it may be moved is not.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
 
-def admit_update(old: Pod, new: Pod, *, user: str, rules: AdmissionConfig) -> Admission:
+def admit_update(old: Pod, new: Pod, *, user: str, rules: AdmissionConfig) -> AdmissionResult:
     """Judge an update of a stored pod; it needs no knowledge of the cluster.
 
     The assignment comes with the Binding, which is another resource, so nobody may touch it here.

@@ -44,4 +44,4 @@ class Denied:
     dialect: str = OURS
 
 
-Admission = Patched | Allowed | Denied
+AdmissionResult = Patched | Allowed | Denied

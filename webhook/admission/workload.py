@@ -14,7 +14,7 @@ from webhook.admission.misplaced_keys import requests_among
 from webhook.admission.mutation import NO_LABELS, NOT_READ_YET, admit_create
 from webhook.admission.pod import MalformedReviewError, decode, read_pod
 from webhook.admission.review import Review, kind_of
-from webhook.admission.verdict import OURS, Admission, Allowed, Denied, Patched
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import BUILT_IN_WORKLOADS, AdmissionConfig, WorkloadKind
 
 _fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -28,7 +28,7 @@ def admit_workload(
     *,
     rules: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
-) -> Admission:
+) -> AdmissionResult:
     """Judge the pod templates of a workload that is about to be stored.
 
     A template that an update leaves as it was is not judged again: it was admitted once, and its
@@ -61,7 +61,7 @@ def admit_workload(
     return Allowed(warnings=tuple(warnings), dialect=OURS if asked else Allowed().dialect)
 
 
-def _too_many(review: Review) -> Admission:
+def _too_many(review: Review) -> AdmissionResult:
     fault = f"the {review.kind} has more than {MAX_TEMPLATES} pod templates; want fewer"
     return Denied(message=fault) if asks_in_json(review.object) else Allowed()
 
@@ -93,7 +93,7 @@ def _judge_template(
     *,
     rules: AdmissionConfig,
     namespace_labels: Mapping[str, str],
-) -> Admission:
+) -> AdmissionResult:
     try:
         pod = read_pod(template, what="the pod template")
     except MalformedReviewError as error:

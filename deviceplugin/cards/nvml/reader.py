@@ -22,7 +22,7 @@ from deviceplugin.cards.interface import (
 )
 from deviceplugin.cards.nvml.calls import NvmlCalls, driver_is_lost, library_is_outdated
 from deviceplugin.cards.nvml.card import FoundCard, NvmlCard
-from deviceplugin.cards.nvml.topology import NvmlTopology, Place
+from deviceplugin.cards.nvml.topology import CardLocation, NvmlTopology
 from deviceplugin.cards.nvml.xid_events import XidWatch
 from fracgpu.cards.card import CardUuid, Health
 from process.clock import Clock, SystemClock
@@ -214,7 +214,7 @@ class NvmlReader(Cards):
     ) -> Mapping[int, CardHardware]:
         """Add the distances to the cards that can be asked; the others keep what they had."""
         places = {
-            uuid: Place(handle=it.handle, bus_id=it.facts.pci_bus_id)
+            uuid: CardLocation(handle=it.handle, bus_id=it.facts.pci_bus_id)
             for uuid, it in reached.items()
         }
         distances = await self._visit(lambda: self._topology.distances(places))

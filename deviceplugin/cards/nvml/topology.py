@@ -19,7 +19,7 @@ Distances = Mapping[CardUuid, Mapping[CardUuid, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CardLocation:
     """One card, as topology needs it."""
 
     handle: Any
@@ -47,7 +47,7 @@ class NvmlTopology:
         """Measure again at the next call."""
         self._cards = frozenset()
 
-    async def distances(self, places: Mapping[CardUuid, Place]) -> Distances:
+    async def distances(self, places: Mapping[CardUuid, CardLocation]) -> Distances:
         """Give each card's distance to each other one, where NVML can tell it.
 
         Raises:
@@ -59,7 +59,7 @@ class NvmlTopology:
             self._cards = cards
         return self._distances
 
-    async def _measure(self, places: Mapping[CardUuid, Place]) -> Distances:
+    async def _measure(self, places: Mapping[CardUuid, CardLocation]) -> Distances:
         found: dict[CardUuid, dict[CardUuid, int]] = {uuid: {} for uuid in places}
         several = len(places) > 1
         links = {uuid: await self._links(uuid, places[uuid]) for uuid in places if several}
@@ -75,7 +75,7 @@ class NvmlTopology:
         self,
         one: CardUuid,
         other: CardUuid,
-        places: Mapping[CardUuid, Place],
+        places: Mapping[CardUuid, CardLocation],
         links: Mapping[CardUuid, _Links],
     ) -> int | None:
         direct = links[one].direct[places[other].bus_id.upper()]
@@ -88,7 +88,7 @@ class NvmlTopology:
         )
         return None if level is None else max(_NO_LINK_YET, int(level))
 
-    async def _links(self, uuid: CardUuid, place: Place) -> _Links:
+    async def _links(self, uuid: CardUuid, place: CardLocation) -> _Links:
         links = _Links()
         for number in range(self._nvml.NVML_NVLINK_MAX_LINKS):
             far_end = await self._far_end(uuid, place.handle, number)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from certs.node.static_pod import KubeScheduler, Process
+from certs.node.static_pod import KubeSchedulerProcesses, Process
 
 CONFIG = "/etc/fracgpu/kube-scheduler/current/config.yaml"
 STAT = "{pid} (kube (odd) name) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0"
@@ -22,7 +22,9 @@ def a_process(proc: Path, pid: int, *words: str, start: int = 700) -> None:
 
 
 def found(proc: Path) -> set[tuple[int, str]]:
-    return {(it.pid, it.started) for it in KubeScheduler(config=CONFIG, proc=proc).running()}
+    return {
+        (it.pid, it.started) for it in KubeSchedulerProcesses(config=CONFIG, proc=proc).running()
+    }
 
 
 def test_it_is_the_one_that_was_started_with_our_configuration(tmp_path: Path) -> None:
@@ -44,7 +46,9 @@ def test_a_number_that_is_used_again_is_another_process(
     a_process(tmp_path, os.getpid(), "kube-scheduler", f"--config={CONFIG}", start=900)
 
     # Were it ended, so were this test.
-    KubeScheduler(config=CONFIG, proc=tmp_path).end(Process(pid=os.getpid(), started="700"))
+    KubeSchedulerProcesses(config=CONFIG, proc=tmp_path).end(
+        Process(pid=os.getpid(), started="700")
+    )
 
     assert capfd.readouterr().err == ""
 
@@ -55,7 +59,7 @@ async def test_a_real_process_is_asked_to_end(tmp_path: Path) -> None:
         *(str(tmp_path / "kube-scheduler"), "-c", "import time; time.sleep(60)"),
         f"--config={CONFIG}-{tmp_path.name}",
     )
-    ours = KubeScheduler(config=f"{CONFIG}-{tmp_path.name}", proc=Path("/proc"))
+    ours = KubeSchedulerProcesses(config=f"{CONFIG}-{tmp_path.name}", proc=Path("/proc"))
 
     (process,) = ours.running()
     ours.end(process)

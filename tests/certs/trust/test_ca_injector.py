@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from certs.authority import make_ca
-from certs.trust.ca_injector import BundleTarget, CaInjector, bundle_patch, inject
+from certs.trust.ca_injector import BundleTarget, InjectionResult, bundle_patch, inject
 from kube.client import KubeClient, PatchType
 from kube.kinds import MUTATING_WEBHOOKS, Kind
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
@@ -50,14 +50,14 @@ async def test_the_bundle_gets_in_once_and_is_then_left_alone(kube: KubeClient, 
     version = (await kube.get_object(kind, "fracgpu-webhook"))["metadata"]["resourceVersion"]
     second = await inject(kube, target(kind), bundle_pem=PEM)
 
-    assert (first, second) == (CaInjector.PATCHED, CaInjector.CURRENT)
+    assert (first, second) == (InjectionResult.PATCHED, InjectionResult.CURRENT)
     assert await bundles(kube, kind) == [PEM, PEM]
     after = await kube.get_object(kind, "fracgpu-webhook")
     assert after["metadata"]["resourceVersion"] == version
 
 
 async def test_a_configuration_that_does_not_exist_is_no_trouble(kube: KubeClient) -> None:
-    assert await inject(kube, target(), bundle_pem=PEM) is CaInjector.ABSENT
+    assert await inject(kube, target(), bundle_pem=PEM) is InjectionResult.ABSENT
 
 
 class Reordering:
@@ -86,5 +86,5 @@ async def test_a_list_that_was_reordered_meanwhile_is_not_patched_in_the_wrong_p
 
     outcome = await inject(Reordering(kube), target(), bundle_pem=PEM)
 
-    assert outcome is CaInjector.MOVED
+    assert outcome is InjectionResult.MOVED
     assert await bundles(kube, MUTATING_WEBHOOKS) == [PEM, None]

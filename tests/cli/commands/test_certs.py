@@ -10,7 +10,7 @@ import pytest
 from certs.authority import CertificateInfo
 from certs.service import build
 from certs.settings import CertsSettings
-from certs.status import BundleStatus, CertificateStatus, Report, Role, TrustState
+from certs.status import BundleStatus, CertificateRole, CertificateStatus, Report, TrustState
 from cli.commands.certs import as_json, as_text, duration, main
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, NAMESPACES
@@ -34,14 +34,14 @@ REPORT = Report(
     rows=[
         CertificateStatus(
             secret="hook-tls",
-            role=Role.SERVER,
+            role=CertificateRole.SERVER,
             facts=FACTS,
             signed_by="older",
             problem=None,
         ),
         CertificateStatus(
             secret="caller-client",
-            role=Role.CLIENT,
+            role=CertificateRole.CLIENT,
             facts=None,
             signed_by="-",
             problem="there is none",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.cards.interface import CardMetrics, CardProcess, CardSample, CardSamples
 from deviceplugin.exporter.attribution import Owner
-from deviceplugin.exporter.load import Load, LoadAverage, foreign_mib
+from deviceplugin.exporter.load import LoadAverage, NodeLoad, foreign_mib
 from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
@@ -57,7 +57,7 @@ class Watching:
     def __init__(self, **changes: float) -> None:
         self.load = a_load(**changes)
         self.now_s = 1000.0
-        self.told: list[tuple[float, Load]] = []
+        self.told: list[tuple[float, NodeLoad]] = []
 
     def show(self, picture: UsageSnapshot, *, for_s: float) -> None:
         for _ in range(int(for_s / PERIOD_S)):
@@ -68,7 +68,7 @@ class Watching:
             self.now_s += PERIOD_S
 
     @property
-    def last(self) -> Load:
+    def last(self) -> NodeLoad:
         return self.told[-1][1]
 
 
@@ -189,7 +189,7 @@ def test_whatever_is_measured_heat_is_a_ratio_and_the_node_changes_at_most_each_
     shown: list[tuple[float | None, int, float]],
 ) -> None:
     load, now_s = a_load(), 0.0
-    told: list[tuple[float, Load]] = []
+    told: list[tuple[float, NodeLoad]] = []
     for percent, foreign, pause_s in shown:
         load.observe(
             a_picture(percent=percent, used_mib=foreign, processes=[(2, foreign)]), now_s=now_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fracgpu.explain.answers import Home, PodVerdict
+from fracgpu.explain.answers import FittingCards, PodVerdict
 
 
 @pytest.mark.parametrize("verdict", PodVerdict)
@@ -11,5 +11,5 @@ def test_only_a_pod_with_cards_or_a_place_for_it_is_well(verdict: PodVerdict) ->
 
 
 def test_a_home_is_named_as_people_do() -> None:
-    assert Home(node="n1", cards=(2,)).text == "n1, card 2"
-    assert Home(node="n1", cards=(0, 3)).text == "n1, cards 0, 3"
+    assert FittingCards(node="n1", cards=(2,)).text == "n1, card 2"
+    assert FittingCards(node="n1", cards=(0, 3)).text == "n1, cards 0, 3"

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from fracgpu import names
 from fracgpu.explain.answers import Suggestion, SuggestionKind
-from fracgpu.explain.explanation import explain, find_home
+from fracgpu.explain.explanation import explain, find_fitting_cards
 from fracgpu.explain.suggestions import suggest
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.placement.outcome import Placement
@@ -137,5 +137,5 @@ def test_every_smaller_request_that_is_told_can_be_read_and_fits(
                 for part, it in zip(request.slices, need.containers, strict=True)
             )
         )
-        assert find_home(asked, [site]) == smaller.home
+        assert find_fitting_cards(asked, [site]) == smaller.home
         assert not isinstance(place(site, need, strategy=Strategy.PACK), Placement)

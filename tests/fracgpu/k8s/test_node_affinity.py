@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.node_affinity import Taint, node_affinity_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
 
 A100 = {"zone": "a", "gpu": "A100", "count": "8"}
 
 
 def rules_of(**spec: Any) -> Any:
-    return node_affinity_of(json.dumps({"spec": spec}).encode())
+    return scheduling_constraints_of(json.dumps({"spec": spec}).encode())
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_taints_that_only_advise_are_not_read() -> None:
     )
 
 
-@pytest.mark.parametrize("read", [node_affinity_of, taints_of])
+@pytest.mark.parametrize("read", [scheduling_constraints_of, taints_of])
 def test_what_is_no_object_is_refused(read: Any) -> None:
     with pytest.raises(WireError):
         read(b"[]")

@@ -8,7 +8,7 @@ import pytest
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.state.pod_info import PodInfo
-from fracgpu.state.refused_pod import is_replaced, was_refused
+from fracgpu.state.refused_pod import is_replaced, was_rejected
 from tests.fakes.clock import NOON
 from tests.support.core import a_record, on
 
@@ -30,8 +30,8 @@ def a_refused_pod(kind: str = "ReplicaSet", **changes: object) -> PodInfo:
 
 
 def test_a_pod_that_kubelet_refused_before_it_ran_is_found() -> None:
-    assert was_refused(a_refused_pod())
-    assert was_refused(a_refused_pod(reason="OutOffracgpu.io/gpu-mem"))
+    assert was_rejected(a_refused_pod())
+    assert was_rejected(a_refused_pod(reason="OutOffracgpu.io/gpu-mem"))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_pod_that_kubelet_refused_before_it_ran_is_found() -> None:
     ],
 )
 def test_every_other_pod_is_left_alone(pod: PodInfo) -> None:
-    assert not was_refused(pod)
+    assert not was_rejected(pod)
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])

@@ -8,7 +8,7 @@ import pytest
 from cli.commands.run import ROLES
 from process.settings import load
 from simulator.demo.roles import (
-    NodePlace,
+    NodePaths,
     RoleProcess,
     choose_addresses,
     plugin_name,
@@ -21,7 +21,7 @@ from simulator.kubelet.kubelet import KubeletFolders
 NODES = ("gpu-node-1", "gpu-node-2")
 ADDRESSES = choose_addresses(NODES)
 PLACES = {
-    node: NodePlace(folders=KubeletFolders.under(Path("/t") / node), cards_file=Path("/t/cards"))
+    node: NodePaths(folders=KubeletFolders.under(Path("/t") / node), cards_file=Path("/t/cards"))
     for node in NODES
 }
 PROCESSES = role_processes(ADDRESSES, PLACES, prometheus_url="http://127.0.0.1:9090")

@@ -11,7 +11,7 @@ from fracgpu.request.language import parse_request
 from simulator.cards.models import plan_nodes
 from simulator.demo.workload import (
     BadRequest,
-    Workload,
+    DemoWorkload,
     bad_requests,
     heating_workload,
     steady_workloads,
@@ -41,7 +41,7 @@ def annotations_and_specs(body: object) -> tuple[dict[str, str], list[ContainerS
 @pytest.mark.parametrize(
     "workload", [*steady_workloads(), heating_workload()], ids=lambda w: w.name
 )
-def test_every_workload_can_be_granted_on_the_default_park(workload: Workload) -> None:
+def test_every_workload_can_be_granted_on_the_default_park(workload: DemoWorkload) -> None:
     request = parse_request(*annotations_and_specs(workload.body))
 
     assert request is not None

@@ -9,7 +9,7 @@ from deviceplugin.cards.interface import DeviceNode
 from deviceplugin.container.cdi import CdiFolder, CdiSpec
 from deviceplugin.exporter.attribution import Attribution, Owner
 from simulator.cards.processes import ProcessFolder
-from simulator.kubelet.container_runtime import ContainerRuntime, Load, RuntimeFailedError
+from simulator.kubelet.container_runtime import ContainerLoad, ContainerRuntime, RuntimeFailedError
 from simulator.kubelet.device_manager import ContainerKey
 
 UID = "8f3c1d2e-0a1b-4c5d-8e9f-0123456789ab"
@@ -71,7 +71,7 @@ def test_half_a_file_is_passed_over(runtime: ContainerRuntime, tmp_path: Path) -
 def test_a_running_container_is_a_process_of_its_pod(
     runtime: ContainerRuntime, tmp_path: Path
 ) -> None:
-    pid = runtime.start(KEY, Load(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
+    pid = runtime.start(KEY, ContainerLoad(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
 
     (process,) = ProcessFolder(tmp_path / "processes").read()
     assert (process.pid, process.cards, process.used_mib) == (pid, ("GPU-a",), 64)
@@ -88,7 +88,7 @@ def test_a_container_without_load_has_no_process_on_a_card(
 
 
 def test_a_stopped_container_leaves_nothing(runtime: ContainerRuntime, tmp_path: Path) -> None:
-    runtime.start(KEY, Load(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
+    runtime.start(KEY, ContainerLoad(cards=("GPU-a",), used_mib=64, busy_ratio=0.5))
 
     runtime.stop(KEY)
     runtime.stop(KEY)

@@ -5,7 +5,7 @@ import pytest
 from fracgpu.request.need import Strategy
 from simulator.replay.fleet import FleetState
 from simulator.replay.policies import COMPARED, POLICIES, CpuPods, ReplayPolicy
-from simulator.replay.workload import ReplayPod, Workload
+from simulator.replay.workload import ReplayPod, ReplayWorkload
 from tests.simulator.replay.trace import a_trace
 
 TRACE = a_trace()
@@ -14,7 +14,7 @@ PODS = {pod.name: pod for pod in TRACE.pods}
 
 def a_policy(
     name: str,
-    workload: Workload = TRACE,
+    workload: ReplayWorkload = TRACE,
     *,
     cpu_pods: CpuPods = CpuPods.KUBE_SCHEDULER,
 ) -> tuple[FleetState, ReplayPolicy]:

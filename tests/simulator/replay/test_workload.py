@@ -12,7 +12,7 @@ from fracgpu.cards.card import Cordon
 from fracgpu.state.node_info import read_node
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from simulator.replay.workload import (
-    Workload,
+    ReplayWorkload,
     WorkloadError,
     arrivals,
     node_order,
@@ -69,7 +69,7 @@ def test_what_is_no_trace_is_said_with_its_place(nodes: str, pods: str, said: st
         read_trace(nodes=nodes.splitlines(), pods=pods.splitlines())
 
 
-def asked_ratio(workload: Workload, seed: int, load_ratio: float) -> float:
+def asked_ratio(workload: ReplayWorkload, seed: int, load_ratio: float) -> float:
     order = arrivals(workload, load_ratio=load_ratio, seed=seed)
     return sum(it.mib for it in order) / workload.capacity_mib
 

@@ -1,6 +1,6 @@
 """A tiny trace of our own, as two CSV files are read."""
 
-from simulator.replay.workload import Workload, read_trace
+from simulator.replay.workload import ReplayWorkload, read_trace
 
 NODES = """\
 sn,cpu_milli,memory_mib,gpu,model
@@ -21,5 +21,5 @@ cpu,2000,4000,0,0,
 """
 
 
-def a_trace(*, nodes: str = NODES, pods: str = PODS) -> Workload:
+def a_trace(*, nodes: str = NODES, pods: str = PODS) -> ReplayWorkload:
     return read_trace(nodes=nodes.splitlines(), pods=pods.splitlines())

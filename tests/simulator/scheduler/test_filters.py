@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from simulator.scheduler.filters import NodeRoom, misfits, requests_of, sum_of
+from simulator.scheduler.filters import NodeUsage, misfits, requests_of, sum_of
 from tests.support.gpu import Json
 
 AFFINITY = "node(s) didn't match Pod's node affinity/selector"
@@ -20,14 +20,14 @@ def a_pod(*containers: Json, **spec: Any) -> Json:
 
 def a_room(
     *, labels: Json | None = None, spec: Json | None = None, taken: dict[str, int] | None = None
-) -> NodeRoom:
+) -> NodeUsage:
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "2", "fracgpu.io/gpu-mem": "96k"}
     node = {
         "metadata": {"name": "n", "labels": labels or {}},
         "spec": spec or {},
         "status": {"allocatable": allocatable},
     }
-    return NodeRoom(node=node, taken=taken or {})
+    return NodeUsage(node=node, taken=taken or {})
 
 
 def requiring(*expressions: Json, fields: list[Json] | None = None) -> Json:

@@ -30,7 +30,7 @@ from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_pods, read_review, write_allowed, write_refused
 from webhook.admission.update import admit_update
-from webhook.admission.verdict import Admission, Allowed, Denied
+from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig, WorkloadKind
 
@@ -46,7 +46,7 @@ ODD_CLASSES = (
 HOSTILE = "Ж"  # stands in no word of ours
 
 
-def answered(path: str, body: bytes) -> tuple[Admission | None, bytes]:
+def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
     """Judge a body as the server does, but for the transport."""
     review = read_review(body)
     if path == "/validate":
@@ -182,7 +182,7 @@ def test_a_pod_too_large_to_be_read_is_refused_if_it_asks_and_left_alone_with_a_
     large = a_pod(spec={"nodeSelector": {"a": "x" * MAX_OBJECT_BYTES}})
     asks = a_pod(spec={"nodeSelector": {"a": "x" * MAX_OBJECT_BYTES}}, fraction="0.5")
 
-    def judged_size(pod: Json, old: Json | None = None) -> Admission | None:
+    def judged_size(pod: Json, old: Json | None = None) -> AdmissionResult | None:
         operation = "CREATE" if old is None else "UPDATE"
         review = read_review(raw(a_review(pod, operation=operation, oldObject=old)))
         return check_size(review.object, review.old, what="the pod")

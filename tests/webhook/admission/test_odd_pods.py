@@ -7,12 +7,12 @@ from tests.webhook.builders import CLASSES, RULES, Json, parsed, stored
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError, Pod
 from webhook.admission.review import read_pods, read_review
-from webhook.admission.verdict import Admission, Allowed, Patched
+from webhook.admission.verdict import AdmissionResult, Allowed, Patched
 
 ALL = {"fracgpu.io/dialects": "all"}
 
 
-def judged(pod: Pod) -> Admission:
+def judged(pod: Pod) -> AdmissionResult:
     return admit_create(pod, CLASSES, rules=RULES, namespace_labels=ALL)
 
 

@@ -11,7 +11,7 @@ import pytest
 from fracgpu.request.dialects import DialectSettings, Options
 from fracgpu.request.dialects.registry import DIALECTS
 from tests.webhook.builders import RULES, Json, a_container, a_pod, judged, stored
-from webhook.admission.verdict import Admission, Denied, Patched
+from webhook.admission.verdict import AdmissionResult, Denied, Patched
 
 SCHEDULER = "schedulerName"
 REMOVED, WARNED, REFUSED = "removed", "warned", "refused"
@@ -415,7 +415,7 @@ SHAPES = [
 ]
 
 
-def taken(shape: Shape) -> Admission:
+def taken(shape: Shape) -> AdmissionResult:
     settings = DialectSettings(options=OPTIONS)
     return judged(shape.pod(), labels=ALL, rules=replace(RULES, dialects=settings))
 

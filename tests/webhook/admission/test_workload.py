@@ -7,7 +7,7 @@ from fracgpu.units import Mib
 from tests.webhook.builders import CLASSES, RULES, Json, a_container, a_pod, a_review
 from webhook.admission.pod import MalformedReviewError
 from webhook.admission.review import read_review
-from webhook.admission.verdict import OURS, Admission, Allowed, Denied
+from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied
 from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig, WorkloadKind
 
@@ -38,7 +38,7 @@ def judged(
     old: Json | None = None,
     classes: Any = CLASSES,
     rules: AdmissionConfig = RULES,
-) -> Admission:
+) -> AdmissionResult:
     request = {"kind": {"group": GROUPS.get(kind, "") if group is None else group, "kind": kind}}
     if old is not None:
         request |= {"operation": "UPDATE", "oldObject": old}  # type: ignore[dict-item]

@@ -11,7 +11,7 @@ from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.node_affinity import NodeAffinity, Taint
+from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -118,7 +118,10 @@ def test_selectors_and_taints_of_nodes_are_respected() -> None:
     def only_zone_a(labels: Any, taints: Any) -> bool:
         return labels.get("zone") == "a" and not taints
 
-    pods = [an_occupant(uid, rules=NodeAffinity(allows=only_zone_a)) for uid in ("pod-a", "pod-b")]
+    pods = [
+        an_occupant(uid, rules=SchedulingConstraints(allows=only_zone_a))
+        for uid in ("pod-a", "pod-b")
+    ]
     in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
 
     assert plan(a_picture(occupants=pods)).moves == ()
