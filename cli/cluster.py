@@ -77,7 +77,7 @@ class ObservedCluster:
 
     def find(self, key: str) -> ExplainedPod | None:
         """Give the pod ``namespace/name``."""
-        return next((it for it in self.pods if it.view.record.key == key), None)
+        return next((it for it in self.pods if it.info.record.key == key), None)
 
 
 async def observe(client: KubeClient) -> ObservedCluster:
@@ -99,8 +99,8 @@ def read_subject(body: bytes) -> ExplainedPod:
     """Read everything an explanation needs of a pod."""
     gates = _gated_decoder.decode(body).spec.scheduling_gates or ()
     return ExplainedPod(
-        view=decode_pod_info(body),
-        rules=scheduling_constraints_of(body),
+        info=decode_pod_info(body),
+        scheduling_constraints=scheduling_constraints_of(body),
         gates=tuple(it.name for it in gates),
     )
 
@@ -133,9 +133,9 @@ def cluster_state_of(
     now: datetime,
 ) -> ClusterState:
     """See the cluster from where one pod stands."""
-    views = {it.view.record.uid: it.view for it in observed.pods}
+    views = {it.info.record.uid: it.info for it in observed.pods}
     taken = _taken_by_node(views.values())
-    asked = pod_requests(subject.view.record.containers)
+    asked = pod_requests(subject.info.record.containers)
     sites = {
         it.cards.node: NodeConstraints(
             taints=_own_taints(it),
@@ -149,7 +149,7 @@ def cluster_state_of(
     return ClusterState(
         snapshot=snapshot_of(views.values(), (it.cards for it in observed.nodes), now=now),
         pods=views,
-        sites=sites,
+        node_constraints=sites,
         schedulers=frozenset(schedulers),
         strategy=strategy,
         now=now,

@@ -69,8 +69,8 @@ def with_choice(
 
     Nodes to which kube-scheduler's own rules do not let the pod are not offered to the extender.
     """
-    need = subject.view.need
-    if need is None or subject.view.record.node:
+    need = subject.info.need
+    if need is None or subject.info.record.node:
         return world
     core = _core(world, observed)
     offered = [
@@ -81,7 +81,7 @@ def with_choice(
     chosen = {
         name: frozenset(part.card for parts in answer.assignment.values() for part in parts)
         for name in offered
-        if isinstance(answer := core.cards_on(subject.view, name), Placement)
+        if isinstance(answer := core.cards_on(subject.info, name), Placement)
     }
     notes = world.notes
     if (need.strategy or world.strategy) is Strategy.LEAST_WASTE and len(need.containers) == 1:
@@ -89,7 +89,7 @@ def with_choice(
     return replace(
         world,
         chosen=chosen,
-        preferred_node=core.best_node(subject.view, offered) or "",
+        preferred_node=core.best_node(subject.info, offered) or "",
         notes=notes,
     )
 

@@ -73,13 +73,13 @@ class ClusterCache:
         return self._ledger.snapshot(now=now)
 
     def _pod(self, change: Change[PlacedPod]) -> None:
-        record = change.object.view.record
+        record = change.object.info.record
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
             self._occupants.pop(change.uid, None)
             return
         self._ledger.set_pod(record)
-        view = change.object.view
+        view = change.object.info
         concerned = (
             view.need is not None or view.need_problem or record.assignment or record.problem
         )
@@ -99,7 +99,9 @@ class ClusterCache:
 
 
 def _read_occupant(body: bytes) -> PlacedPod:
-    return PlacedPod(view=decode_pod_info(body), rules=scheduling_constraints_of(body))
+    return PlacedPod(
+        info=decode_pod_info(body), scheduling_constraints=scheduling_constraints_of(body)
+    )
 
 
 def _read_node(body: bytes) -> _Node:

@@ -79,7 +79,7 @@ class CycleMetrics:
         metrics = self._metrics
         metrics.set_cards(
             Counter(it.heat for it in picture.heat.values()),
-            Counter(it.trust for it in picture.usage.values()),
+            Counter(it.quality for it in picture.usage.values()),
         )
         self._count_heat(picture, policy=policy, now=now)
         metrics.coverage.set(fresh_ratio(picture.usage, picture.cards()))
@@ -87,7 +87,7 @@ class CycleMetrics:
         metrics.blind.set(1 if blind else 0)
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
-        metrics.cordoned.set(len(plan.repel))
+        metrics.cordoned.set(len(plan.cordon))
         under_way = sum(it.under_way for it in picture.past) + len(plan.moves)
         this_hour = len(begun_within(picture.past, hours=1, now=now)) + len(plan.moves)
         metrics.in_flight.set(under_way)

@@ -53,7 +53,7 @@ class SchedulerCore:
             self.ledger,
             self.news,
             self.roster,
-            on_new=self.waste.saw,
+            on_new=self.waste.observe,
             on_unreadable=on_unreadable,
         )
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(

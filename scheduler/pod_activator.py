@@ -111,7 +111,7 @@ class PodActivator:
         ):
             return False
         answers = self._survey.ask(now.need, strategy=self._strategy(), now=self._clock.now())
-        rows = self._survey.board.rows_of(sorted(self._opened))
+        rows = self._survey.matrix.rows_of(sorted(self._opened))
         if not (answers.verdict[rows] == FITS).any() or not self._leads():
             return False
         try:

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 async def read_fleet(client: KubeClient, clock: Clock, *, node: str | None = None) -> Fleet:
     """List pods and nodes and lay out their cards."""
     observed = await observe(client)
-    views = {it.view.record.uid: it.view for it in observed.pods}
+    views = {it.info.record.uid: it.info for it in observed.pods}
     nodes = [it.cards for it in observed.nodes]
     return fleet_of(snapshot_of(views.values(), nodes, now=clock.now()), views, node=node)
 

@@ -94,7 +94,7 @@ def _camel(name: str) -> str:
 
 def _nearest(observed: ObservedCluster, key: str) -> str:
     name = key.partition("/")[2]
-    same = [it.view.record.key for it in observed.pods if it.view.record.name == name]
+    same = [it.info.record.key for it in observed.pods if it.info.record.name == name]
     return f"; did you mean {same[0]}?" if same else ""
 
 

@@ -46,7 +46,7 @@ async def _live(client: KubeClient, options: argparse.Namespace) -> int:
     observed = await observe(client)
     nodes = (it.cards for it in observed.nodes)
     try:
-        workload = of_cluster(nodes, (it.view for it in observed.pods))
+        workload = of_cluster(nodes, (it.info for it in observed.pods))
     except WorkloadError as error:
         return _complain(f"{error}", code=FAILED)
     return _compare(workload, options)

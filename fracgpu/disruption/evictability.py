@@ -27,8 +27,8 @@ def why_not_evictable(
 ) -> HoldReason | None:
     """Give the first rule that keeps a pod where it is."""
     rules = (
-        *_state_rules(occupant.view, policy=policy, now=now),
-        *_wish_rules(occupant.view),
+        *_state_rules(occupant.info, policy=policy, now=now),
+        *_wish_rules(occupant.info),
         *_placing_rules(picture, occupant),
         *_owner_rules(picture, occupant, policy=policy, now=now),
     )
@@ -64,14 +64,14 @@ def _wish_rules(view: PodInfo) -> _Rules:
 
 
 def _placing_rules(picture: DisruptionState, occupant: PlacedPod) -> _Rules:
-    view, rules = occupant.view, occupant.rules
+    view, rules = occupant.info, occupant.scheduling_constraints
     held = picture.snapshot.pods.get(occupant.uid)
     opted_in = view.rebalance is Rebalance.EVICT
     need = view.need
     return (
         (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
         (bool(view.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
-        (held is not None and len(held.holds) > 1, HoldReason.SEVERAL_CARDS),
+        (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
         (
             need is not None and any(it.cards > 1 for it in need.containers),
             HoldReason.SEVERAL_CARDS,
@@ -87,11 +87,11 @@ def _owner_rules(
 ) -> _Rules:
     owner = occupant.owner_uid
     others = [
-        it.view for it in picture.pods.values() if it.owner_uid == owner and it is not occupant
+        it.info for it in picture.pods.values() if it.owner_uid == owner and it is not occupant
     ]
-    opted_in = occupant.view.rebalance is Rebalance.EVICT
+    opted_in = occupant.info.rebalance is Rebalance.EVICT
     of_owner = [it for it in picture.past if it.move.owner_uid == owner]
-    namespace = occupant.view.record.namespace
+    namespace = occupant.info.record.namespace
     this_hour = begun_within(picture.past, hours=1, now=now)
     return (
         (not others and not opted_in, HoldReason.SINGLE_REPLICA),

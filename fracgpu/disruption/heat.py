@@ -78,12 +78,12 @@ class CardUsage:
     """A card's reading, or why there is none that could be trusted."""
 
     card: CardUuid
-    trust: ReadingQuality
+    quality: ReadingQuality
     reading: CardReading | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        assert (self.trust is ReadingQuality.OK) == (self.reading is not None), (
+        assert (self.quality is ReadingQuality.OK) == (self.reading is not None), (
             "a reading is trusted"
         )
 
@@ -215,7 +215,7 @@ def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable
 
 def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid]) -> float:
     """Give the share of *cards* that have a trusted reading; 1 when there are no cards."""
-    trusted = sum(uuid in usage and usage[uuid].trust is ReadingQuality.OK for uuid in cards)
+    trusted = sum(uuid in usage and usage[uuid].quality is ReadingQuality.OK for uuid in cards)
     return trusted / len(cards) if cards else 1.0
 
 

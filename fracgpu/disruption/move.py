@@ -125,7 +125,7 @@ class Plan:
 
     moves: tuple[Move, ...] = ()
     held: tuple[HeldBack, ...] = ()
-    repel: frozenset[CardUuid] = frozenset()
+    cordon: frozenset[CardUuid] = frozenset()
 
 
 def begun_within(past: Sequence[PastMove], *, hours: int, now: datetime) -> list[PastMove]:

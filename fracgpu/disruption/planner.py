@@ -44,7 +44,7 @@ def plan_moves(picture: DisruptionState, *, policy: RebalancerPolicy, now: datet
         if found is not None:
             moves.append(found)
             picture = _with_planned(picture, found, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), repel=repel)
+    return Plan(moves=tuple(moves), held=tuple(held), cordon=repel)
 
 
 def validate_move(
@@ -143,5 +143,5 @@ def _with_planned(picture: DisruptionState, move: Move, *, now: datetime) -> Dis
 def _coming(move: Move) -> PodAllocation:
     hold = {move.target: CardAllocation(mib=move.mib, cores=move.cores)}
     return PodAllocation(
-        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, holds=hold
+        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, by_card=hold
     )

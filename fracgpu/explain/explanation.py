@@ -38,7 +38,7 @@ _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of th
 
 def explain(subject: ExplainedPod, world: ClusterState) -> Explanation:
     """Explain one pod; the same world always gives the same answer."""
-    view = subject.view
+    view = subject.info
     record = view.record
     asks = words_of(view.annotations.get(names.GRANTED, "")) or _asks(view.need)
     found = Explanation(pod=record.key, verdict=PodVerdict.STUCK, asks=asks)
@@ -140,7 +140,7 @@ def objections_of(
 ) -> tuple[Objection, ...]:
     """Give the reasons that keep the pod off a node whatever its cards."""
     name = node.node
-    site = world.sites.get(name, NodeConstraints())
+    site = world.node_constraints.get(name, NodeConstraints())
     found = []
     if site.cordoned:
         found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
@@ -150,12 +150,12 @@ def objections_of(
         )
     if node.problem:
         found.append(Objection(text=f"an annotation of it cannot be read: {node.problem}"))
-    allows = subject.rules.allows
+    allows = subject.scheduling_constraints.allows
     opened = open_labels(node, world)
     found += [_selector_objection(node, subject)] if not allows(opened, ()) else []
     if allows(opened, ()) and not allows(node.labels, ()):
         found.append(_NO_SUCH_SIZE)
-    bare = {**opened, **subject.view.node_selector}
+    bare = {**opened, **subject.info.node_selector}
     found += [
         Objection(
             text=f"taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect} "
@@ -251,7 +251,7 @@ def _held(record: PodRecord, world: ClusterState) -> tuple[HeldCard, ...]:
 
 
 def _blockers(subject: ExplainedPod, world: ClusterState) -> tuple[str, ...]:
-    view = subject.view
+    view = subject.info
     found = []
     if view.record.terminating:
         found.append("it is being deleted")
@@ -273,14 +273,14 @@ def _blockers(subject: ExplainedPod, world: ClusterState) -> tuple[str, ...]:
 
 
 def _notes(subject: ExplainedPod) -> tuple[str, ...]:
-    unjudged = (*subject.view.constraints, *subject.rules.unjudged)
+    unjudged = (*subject.info.constraints, *subject.scheduling_constraints.unjudged)
     return tuple(f"its {it} was not judged here" for it in unjudged)
 
 
 def _selector_objection(node: NodeCards, subject: ExplainedPod) -> Objection:
     wrong = [
         f"{key}={value}"
-        for key, value in subject.view.node_selector.items()
+        for key, value in subject.info.node_selector.items()
         if node.labels.get(key) != value
     ]
     if wrong:
@@ -336,7 +336,7 @@ def holders_of(
     """Name the pods on a card, the largest first."""
     found = []
     for uid in load.pods:
-        hold, view = snapshot.pods[uid].holds[load.card.uuid], pods.get(uid)
+        hold, view = snapshot.pods[uid].by_card[load.card.uuid], pods.get(uid)
         found.append(
             Holder(
                 pod=view.record.key if view else uid,

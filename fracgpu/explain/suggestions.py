@@ -32,8 +32,8 @@ def suggest(
     subject: ExplainedPod, world: ClusterState, explanation: Explanation
 ) -> tuple[Suggestion, ...]:
     """Give what would make the pod fit, what costs its owner least first."""
-    need = subject.view.need
-    if need is None or explanation.verdict.good or subject.view.record.node:
+    need = subject.info.need
+    if need is None or explanation.verdict.good or subject.info.record.node:
         return ()
     need = by_strategy(need, world)
     closed = {it.node for it in explanation.nodes if it.objections}
@@ -241,14 +241,14 @@ def _asked_with(subject: ExplainedPod, need: PodNeed) -> tuple[str, str]:
     shares = {it.name: f"{float(it.share):.3f}".rstrip("0") for it in need.containers if it.share}
     if len(shares) == len(need.containers):
         return names.FRACTION, _items(shares, subject)
-    annotations = subject.view.annotations
+    annotations = subject.info.annotations
     if len(need.containers) == 1 and not {names.MEMORY, names.FRACTION} & annotations.keys():
         return f"limits {names.GPU_MEM}", str(need.containers[0].total_mib)
     return names.MEMORY, _items({it.name: f"{it.mib}Mi" for it in need.containers}, subject)
 
 
 def _items(values: Mapping[str, str], subject: ExplainedPod) -> str:
-    containers = subject.view.record.containers
+    containers = subject.info.record.containers
     first_app = next((it.name for it in containers if it.kind is ContainerKind.APP), "")
     if list(values) == [first_app]:  # whom an item without a name is for
         return values[first_app]
@@ -315,7 +315,7 @@ def leaving_pods(
 def _without(loads: NodeInfo, uids: frozenset[str], world: ClusterState) -> NodeInfo:
     cards = dict(loads.cards)
     for uid in uids:
-        for uuid, hold in world.snapshot.pods[uid].holds.items():
+        for uuid, hold in world.snapshot.pods[uid].by_card.items():
             if uuid in cards:
                 cards[uuid] = cards[uuid].minus(hold, pod_uid=uid)
     return replace(loads, cards=MappingProxyType(cards))
@@ -338,7 +338,7 @@ def _in_the_way(loads: NodeInfo, need: PodNeed, world: ClusterState) -> frozense
 
 
 def _cheapest(load: CardInfo, world: ClusterState, *, mib: int, cores: int) -> tuple[str, ...]:
-    holds = {uid: world.snapshot.pods[uid].holds[load.card.uuid] for uid in sorted(load.pods)}
+    holds = {uid: world.snapshot.pods[uid].by_card[load.card.uuid] for uid in sorted(load.pods)}
     short_mib = mib - load.free_mib
     short_cores = cores - (FULL_CORES - load.held_cores)
     short_slots = 1 - load.free_slots

@@ -166,7 +166,7 @@ class FitResult:
         return mean
 
     def _search(self, board: NodeMatrix, row: int) -> tuple[int, float]:
-        loads = board.loads[row]
+        loads = board.infos[row]
         assert loads is not None, "a row that shares its cards is a node"
         answer = place(loads, self._need, strategy=self._strategy)
         if isinstance(answer, Placement):
@@ -178,17 +178,17 @@ class FitIndex:
     """Answers by need, kept as long as they are asked for.
 
     Args:
-        board: the cards.
+        matrix: the cards.
     """
 
     def __init__(self, board: NodeMatrix) -> None:
-        self.board = board
+        self.matrix = board
         self._kept: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._read: dict[int, tuple[Obstacle, bool]] = {}
 
     def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> FitResult:
         """Judge every node for *need* as the ledger is now."""
-        self.board.refresh(now=now)
+        self.matrix.refresh(now=now)
         key = (need, strategy)
         answers = self._kept.get(key)
         if answers is None:
@@ -197,7 +197,7 @@ class FitIndex:
                 self._kept.popitem(last=False)
         else:
             self._kept.move_to_end(key)
-        answers.keep_up(self.board)
+        answers.keep_up(self.matrix)
         return answers
 
     def why(self, verdict: int) -> tuple[Obstacle, bool]:

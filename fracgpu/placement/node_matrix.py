@@ -50,7 +50,7 @@ class NodeMatrix:
         self._packed = 0
         self._spare: list[int] = []
         self.names: list[str] = [""]
-        self.loads: list[NodeInfo | None] = [None]
+        self.infos: list[NodeInfo | None] = [None]
         self._models: dict[str, int] = {}
         self._allocate(_FIRST_ROWS, 1)
         self.node_state[UNSEEN] = UNKNOWN
@@ -79,7 +79,7 @@ class NodeMatrix:
 
     def refresh(self, *, now: datetime) -> None:
         """Take over what changed in the ledger."""
-        for name in sorted(self._ledger.changed(now=now)):
+        for name in sorted(self._ledger.take_changed(now=now)):
             loads = self._ledger.node(name, now=now)
             if loads is None:
                 self._drop(name)
@@ -118,7 +118,7 @@ class NodeMatrix:
         cards = tuple(loads.cards.values())
         if len(cards) > self.width:
             self._grow(rows=len(self.changed), width=len(cards))
-        self.loads[row] = loads
+        self.infos[row] = loads
         self.node_state[row] = _node_state(loads)
         self.state[row] = ABSENT
         for column, load in enumerate(cards):
@@ -138,7 +138,7 @@ class NodeMatrix:
     def _drop(self, name: str) -> None:
         row = self.rows.pop(name, None)
         if row is not None:
-            self.loads[row] = None
+            self.infos[row] = None
             self.names[row] = ""
             self.node_state[row] = UNKNOWN
             self.state[row] = ABSENT
@@ -156,7 +156,7 @@ class NodeMatrix:
             self._grow(rows=2 * self.size, width=self.width)
         self.size += 1
         self.names.append("")
-        self.loads.append(None)
+        self.infos.append(None)
         return self.size - 1
 
     def _grow(self, *, rows: int, width: int) -> None:
@@ -176,7 +176,7 @@ class NodeMatrix:
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
         """Name the cards of a row by column."""
-        loads = self.loads[row]
+        loads = self.infos[row]
         return () if loads is None else tuple(loads.cards)
 
 

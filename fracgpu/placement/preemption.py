@@ -35,11 +35,11 @@ class PotentialVictim:
     """
 
     uid: str
-    subject: BudgetedPod
+    budgeted: BudgetedPod
     priority: int
     started: str = ""
     host: HostResources
-    holds: Mapping[CardUuid, CardAllocation]
+    by_card: Mapping[CardUuid, CardAllocation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class PreemptionTarget:
     """What a node would have to find for the pod.
 
     Attributes:
-        loads: the node's cards as they will be once pods that are going have gone.
+        node: the node's cards as they will be once pods that are going have gone.
         missing: CPU, memory and pods that the node lacks now; zero or less where it lacks none.
     """
 
-    loads: NodeInfo
+    node: NodeInfo
     missing: HostResources
 
 
@@ -88,7 +88,7 @@ def choose_victims(
 
     def cost(victims: Sequence[PotentialVictim]) -> _Cost:
         return (
-            violations([it.subject for it in victims], budgets),
+            violations([it.budgeted for it in victims], budgets),
             max((it.priority for it in victims), default=0),
             len(victims),
             sum(it.priority for it in victims),
@@ -96,15 +96,15 @@ def choose_victims(
         )
 
     def fits(victims: Sequence[PotentialVictim]) -> bool:
-        return isinstance(place(_without(room.loads, victims), need, strategy=strategy), Placement)
+        return isinstance(place(_without(room.node, victims), need, strategy=strategy), Placement)
 
-    holders = [it for it in occupants if it.holds]
+    holders = [it for it in occupants if it.by_card]
     if fits(()):
         chosen: Sequence[PotentialVictim] | None = ()
     elif not fits(holders):
         return None
     elif len(need.containers) == 1:
-        chosen = _on_cards(room.loads, need, holders, cost)
+        chosen = _on_cards(room.node, need, holders, cost)
     else:
         chosen = _fewer(holders, fits)
     if chosen is None or not fits(chosen):
@@ -114,7 +114,7 @@ def choose_victims(
         return None
     return Victims(
         uids=tuple(it.uid for it in _most_important_first(complete)),
-        violations=violations([it.subject for it in complete], budgets),
+        violations=violations([it.budgeted for it in complete], budgets),
     )
 
 
@@ -129,7 +129,7 @@ def _on_cards(
     alone = replace(need, containers=(replace(container, cards=1),), topology=None)
     found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
     for uuid, load in loads.cards.items():
-        here = [it for it in holders if uuid in it.holds]
+        here = [it for it in holders if uuid in it.by_card]
         victims = _of_card(loads, load, alone, here, cost)
         if victims is not None:
             found.append((cost(victims), victims))
@@ -152,14 +152,14 @@ def _of_card(
     (container,) = need.containers
 
     def enough(victims: Sequence[PotentialVictim]) -> bool:
-        mib = load.free_mib + sum(it.holds[uuid].mib for it in victims)
-        cores = FULL_CORES - load.held_cores + sum(it.holds[uuid].cores for it in victims)
-        slots = load.free_slots + sum(it.holds[uuid].slots for it in victims)
+        mib = load.free_mib + sum(it.by_card[uuid].mib for it in victims)
+        cores = FULL_CORES - load.held_cores + sum(it.by_card[uuid].cores for it in victims)
+        slots = load.free_slots + sum(it.by_card[uuid].slots for it in victims)
         return container.mib <= mib and container.cores <= cores and slots >= 1
 
     emptied = load
     for it in here:
-        emptied = emptied.minus(it.holds[uuid], pod_uid=it.uid)
+        emptied = emptied.minus(it.by_card[uuid], pod_uid=it.uid)
     single = NodeInfo(node=replace(loads.node, cards=(load.card,)), cards={uuid: emptied})
     if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
         return None
@@ -185,7 +185,7 @@ def _fewest(
         sets = [victims for victims in combinations(some, count) if enough(victims)]
         if sets:
             return min(sets, key=cost)
-    largest_first = sorted(some, key=lambda it: (-it.holds[card].mib, it.priority, it.uid))
+    largest_first = sorted(some, key=lambda it: (-it.by_card[card].mib, it.priority, it.uid))
     taken: list[PotentialVictim] = []
     for it in largest_first:
         if enough(taken):
@@ -239,7 +239,7 @@ def _with_host(
 
 def _without(loads: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
     for it in victims:
-        loads = loads.minus(it.holds, pod_uid=it.uid)
+        loads = loads.minus(it.by_card, pod_uid=it.uid)
     return loads
 
 

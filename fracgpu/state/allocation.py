@@ -88,7 +88,7 @@ class Allocation:
     pod_uid: str
     node: str
     phase: Phase
-    holds: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
+    by_card: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
 
     def to(self, phase: Phase) -> "Allocation":
         """Advance; staying is allowed, an illegal change is our own mistake."""

@@ -134,10 +134,10 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     containers = _containers(spec)
     uid, node = meta.uid, sys.intern(spec.node_name)
     problem = ""
-    holds = PodAllocation(pod_uid=uid, node=node, holds={})
+    holds = PodAllocation(pod_uid=uid, node=node, by_card={})
     if live:
         try:
-            holds = PodAllocation(pod_uid=uid, node=node, holds=_holds(meta, containers))
+            holds = PodAllocation(pod_uid=uid, node=node, by_card=_holds(meta, containers))
         except WireError as error:
             # Its limits then say what it may hold, and they were not decoded.
             holds, problem = allocation_of(decode_pod_info(body).record), str(error)

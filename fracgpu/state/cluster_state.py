@@ -16,16 +16,16 @@ from fracgpu.state.snapshot import Snapshot
 class PlacedPod:
     """A pod on a card, and where else it may go."""
 
-    view: PodInfo
-    rules: SchedulingConstraints
+    info: PodInfo
+    scheduling_constraints: SchedulingConstraints
 
     @property
     def uid(self) -> str:
-        return self.view.record.uid
+        return self.info.record.uid
 
     @property
     def owner_uid(self) -> str:
-        return self.view.owner[2] if self.view.owner else ""
+        return self.info.owner[2] if self.info.owner else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class ExplainedPod:
     """The pod in question.
 
     Attributes:
-        rules: which nodes kube-scheduler lets it go to.
+        scheduling_constraints: which nodes kube-scheduler lets it go to.
         gates: names of its scheduling gates; kube-scheduler ignores it while there is one.
     """
 
-    view: PodInfo
-    rules: SchedulingConstraints
+    info: PodInfo
+    scheduling_constraints: SchedulingConstraints
     gates: tuple[str, ...] = ()
 
 
@@ -62,7 +62,7 @@ class ClusterState:
 
     Attributes:
         pods: by UID, those that hold a card at least.
-        sites: by node name; a node that is missing has nothing special.
+        node_constraints: by node name; a node that is missing has nothing special.
         schedulers: the schedulerNames whose kube-scheduler asks our extender.
         strategy: the cluster's; a pod may name its own.
         chosen: by node, the cards that the extender would take for the pod in question.
@@ -76,6 +76,6 @@ class ClusterState:
     preferred_node: str = ""
     notes: tuple[str, ...] = ()
     pods: Mapping[str, PodInfo]
-    sites: Mapping[str, NodeConstraints] = field(default_factory=dict)
+    node_constraints: Mapping[str, NodeConstraints] = field(default_factory=dict)
     schedulers: frozenset[str] = frozenset({names.SCHEDULER_NAME})
     now: datetime

@@ -66,10 +66,10 @@ class Ledger:
         before = self._observed.get(pod.pod_uid)
         if pod.node:
             self.forget(pod.pod_uid)
-        if before == pod or (before is None and not pod.anything):
+        if before == pod or (before is None and not pod.holds_anything):
             return
         self._unobserve(pod.pod_uid)
-        if pod.node and pod.anything:
+        if pod.node and pod.holds_anything:
             self._observed[pod.pod_uid] = pod
             self._on_node.setdefault(pod.node, set()).add(pod.pod_uid)
             self._touch(pod.node)
@@ -88,7 +88,7 @@ class Ledger:
         """
         holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
-            allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, holds=holds),
+            allocation=Allocation(pod_uid=pod.uid, node=node, phase=Phase.ASSUMED, by_card=holds),
             until=until,
         )
         if pod.uid not in self._observed:
@@ -132,7 +132,7 @@ class Ledger:
         """Name the pods that hold something on a node, by UID: observed and assumed ones."""
         return frozenset(self._on_node.get(node, ())) | frozenset(self._assumed_on.get(node, ()))
 
-    def changed(self, *, now: datetime) -> frozenset[str]:
+    def take_changed(self, *, now: datetime) -> frozenset[str]:
         """Name the nodes whose picture may be another one than when this was asked before.
 
         For one caller that keeps something derived up to date by looking at each with `node`.
@@ -168,7 +168,7 @@ class Ledger:
         if loads is None or assumption is None or assumption.until <= now:
             return loads
         allocation = assumption.allocation
-        return loads if allocation.node != name else loads.minus(allocation.holds, pod_uid=uid)
+        return loads if allocation.node != name else loads.minus(allocation.by_card, pod_uid=uid)
 
     def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
         name = node.node
@@ -179,7 +179,7 @@ class Ledger:
             ends.append(assumption.until)
             if assumption.until > now:
                 allocation = assumption.allocation
-                pods.append(PodAllocation(pod_uid=uid, node=name, holds=allocation.holds))
+                pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
         heat = node.known_heat(now=now)
         loads = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
         return _Pictured(loads, now, min((end for end in ends if end > now), default=None))
@@ -195,7 +195,9 @@ class Ledger:
         for uid, it in self._assumed.items():
             if it.until > now:
                 allocation = it.allocation
-                pods[uid] = PodAllocation(pod_uid=uid, node=allocation.node, holds=allocation.holds)
+                pods[uid] = PodAllocation(
+                    pod_uid=uid, node=allocation.node, by_card=allocation.by_card
+                )
         return Snapshot(nodes=MappingProxyType(nodes), pods=MappingProxyType(pods))
 
     def free_mib(self, *, now: datetime) -> dict[CardUuid, Mib]:

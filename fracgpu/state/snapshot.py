@@ -104,22 +104,22 @@ class PodAllocation:
 
     pod_uid: str
     node: str
-    holds: Mapping[CardUuid, CardAllocation]
+    by_card: Mapping[CardUuid, CardAllocation]
     unplaced: CardAllocation | None = None
 
     @property
-    def anything(self) -> bool:
+    def holds_anything(self) -> bool:
         """Whether it holds something, or may."""
-        return bool(self.holds) or self.unplaced is not None
+        return bool(self.by_card) or self.unplaced is not None
 
 
 def allocation_of(pod: PodRecord) -> PodAllocation:
     """Give what a pod holds: nothing unless it is bound and live, and unknown is full."""
     if not (pod.live and pod.node):
-        return PodAllocation(pod_uid=pod.uid, node=pod.node, holds={})
+        return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card={})
     holds = allocations_by_card(pod.assignment or {}, pod.containers)
     unplaced = most_by_limits(pod.containers) if pod.problem else None
-    return PodAllocation(pod_uid=pod.uid, node=pod.node, holds=holds, unplaced=unplaced)
+    return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card=holds, unplaced=unplaced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Snapshot:
         if loads is None:
             return self.nodes
         cards = dict(loads.cards)
-        for uuid, hold in pod.holds.items():
+        for uuid, hold in pod.by_card.items():
             if uuid in cards:
                 cards[uuid] = change(cards[uuid], hold, pod_uid=pod.pod_uid)
         return {**self.nodes, pod.node: replace(loads, cards=MappingProxyType(cards))}
@@ -187,7 +187,7 @@ def build_node_info(
             unplaced_mib += pod.unplaced.mib
             unplaced_cores += pod.unplaced.cores
             unplaced_slots += pod.unplaced.slots
-        for uuid, hold in pod.holds.items():
+        for uuid, hold in pod.by_card.items():
             mib, cores, slots = held.get(uuid, (0, 0, 0))
             held[uuid] = (mib + hold.mib, cores + hold.cores, slots + hold.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)

@@ -233,7 +233,7 @@ class MoveExecutor:
             there = replace(
                 record.to(MovePhase.VERIFYING, now=now),
                 landed=landed,
-                replacement=found.view.record.key,
+                replacement=found.info.record.key,
             )
             self._journal.left_phase(record, now=now)
             await self._persist(there)
@@ -293,12 +293,12 @@ def _replacement(record: MoveRecord, picture: DisruptionState) -> PlacedPod | No
         for uid, it in picture.pods.items()
         if it.owner_uid == record.move.owner_uid
         and uid not in known
-        and it.view.ready
-        and it.view.record.assignment
+        and it.info.ready
+        and it.info.record.assignment
     ]
-    return min(ready, key=lambda it: it.view.record.key, default=None)
+    return min(ready, key=lambda it: it.info.record.key, default=None)
 
 
 def _card_of(occupant: PlacedPod, picture: DisruptionState) -> CardUuid | None:
     holds = picture.snapshot.pods.get(occupant.uid)
-    return min(holds.holds, default=None) if holds else None
+    return min(holds.by_card, default=None) if holds else None

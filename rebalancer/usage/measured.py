@@ -78,7 +78,8 @@ class MeasuredUsage:
             self._on_trouble(error)
             why = f"Prometheus does not answer, {error}"
             unknown = {
-                uuid: CardUsage(card=uuid, trust=ReadingQuality.UNKNOWN, why=why) for uuid in cards
+                uuid: CardUsage(card=uuid, quality=ReadingQuality.UNKNOWN, why=why)
+                for uuid in cards
             }
             return Measured(usage=unknown, trouble=str(error))
         usage = {uuid: _judge(uuid, answers, policy) for uuid in cards}
@@ -129,8 +130,8 @@ def _judge(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> CardU
         fault = judge(uuid, answers, policy)
         if fault is not None:
             trust, why = fault
-            return CardUsage(card=uuid, trust=trust, why=why)
-    return CardUsage(card=uuid, trust=ReadingQuality.OK, reading=_reading(uuid, answers))
+            return CardUsage(card=uuid, quality=trust, why=why)
+    return CardUsage(card=uuid, quality=ReadingQuality.OK, reading=_reading(uuid, answers))
 
 
 _Fault = tuple[ReadingQuality, str]

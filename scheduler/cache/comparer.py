@@ -116,13 +116,13 @@ class CacheComparer:
         now = self._clock.now()
         booked = self._ledger.node(name, now=now)
         row = self._board.rows.get(name)
-        shown = None if row is None else self._board.loads[row]
+        shown = None if row is None else self._board.infos[row]
         if node is None:
             return booked is None and shown is None
         here = list(holds.get(name, ()))
         for uid, it in self._ledger.assumed.items():
             if it.allocation.node == name and it.until > now:
-                here.append(PodAllocation(pod_uid=uid, node=name, holds=it.allocation.holds))
+                here.append(PodAllocation(pod_uid=uid, node=name, by_card=it.allocation.by_card))
         heat = node.known_heat(now=now)
         folded = build_node_info(node, here, cordoned=node.cordoned(now=now), heat=heat)
         return booked == folded and shown == folded and self._shows(row, folded)
@@ -135,6 +135,6 @@ class CacheComparer:
 def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodAllocation]]:
     found: dict[str, list[PodAllocation]] = {}
     for pod in pods:
-        if isinstance(pod, BoundPod) and pod.holds.anything:
+        if isinstance(pod, BoundPod) and pod.holds.holds_anything:
             found.setdefault(pod.node, []).append(pod.holds)
     return found

@@ -25,7 +25,7 @@ _RUNNER_UP: Final = 7
 class NodeScorer(Protocol):
     """A policy that knows more of nodes than each card's score."""
 
-    def quality(
+    def score(
         self, need: PodNeed | None, host: HostResources, rows: Rows
     ) -> NDArray[np.float64] | None:
         """Judge nodes on which the pod fits, by their rows: 1.0 for the best, 0.0 for the worst.
@@ -55,7 +55,7 @@ class Extender:
         self._survey = survey
         self._strategy = strategy
         self._clock = clock
-        self._ledger = survey.board.ledger
+        self._ledger = survey.matrix.ledger
         self._orders = orders or {}
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -66,7 +66,7 @@ class Extender:
         if pod.need is None:
             return FilterResult(passed=names)
         answers = self._survey.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
-        verdict = answers.verdict[self._survey.board.rows_of(names)]
+        verdict = answers.verdict[self._survey.matrix.rows_of(names)]
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
             verdict[names.index(own)] = FITS
@@ -113,7 +113,7 @@ class Extender:
             return np.zeros(len(names), np.int64)
         strategy = self._strategy()
         answers = self._survey.ask(pod.need, strategy=strategy, now=self._clock.now())
-        rows = self._survey.board.rows_of(names)
+        rows = self._survey.matrix.rows_of(names)
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)
         own = self._own_node(pod.record.uid, pod.need)
@@ -126,7 +126,7 @@ class Extender:
         quality = None
         order = self._orders.get(pod.need.strategy or strategy)
         if order is not None:
-            quality = order.quality(pod.need, pod_requests(pod.record.containers), fit_rows)
+            quality = order.score(pod.need, pod_requests(pod.record.containers), fit_rows)
         if quality is None:
             quality = answers.score[fit_rows]
         scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)

@@ -83,7 +83,7 @@ class Preemptor:
             _occupant(it) for it in here if it.priority < pod.priority and not it.terminating
         ]
         room = PreemptionTarget(
-            loads=_without(loads, going), missing=self._missing(pod, node, loads, going=going)
+            node=_without(loads, going), missing=self._missing(pod, node, loads, going=going)
         )
         victims = choose_victims(
             room,
@@ -125,15 +125,15 @@ class Preemptor:
 def _occupant(pod: BoundPod) -> PotentialVictim:
     return PotentialVictim(
         uid=pod.uid,
-        subject=BudgetedPod(namespace=pod.namespace, name=pod.name, labels=pod.labels),
+        budgeted=BudgetedPod(namespace=pod.namespace, name=pod.name, labels=pod.labels),
         priority=pod.priority,
         started=pod.started,
         host=pod.host,
-        holds=pod.holds.holds,
+        by_card=pod.holds.by_card,
     )
 
 
 def _without(loads: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
     for it in going:
-        loads = loads.minus(it.holds.holds, pod_uid=it.uid)
+        loads = loads.minus(it.holds.by_card, pod_uid=it.uid)
     return loads

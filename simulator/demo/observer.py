@@ -169,7 +169,7 @@ class Observer:
             cards = []
             for uuid, load in loads.cards.items():
                 slices = tuple(
-                    SlicePanel(pod=names.get(uid, uid), mib=snapshot.pods[uid].holds[uuid].mib)
+                    SlicePanel(pod=names.get(uid, uid), mib=snapshot.pods[uid].by_card[uuid].mib)
                     for uid in sorted(load.pods, key=lambda uid: names.get(uid, uid))
                 )
                 cards.append(

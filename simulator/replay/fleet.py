@@ -90,7 +90,7 @@ class FleetState:
         specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
         self._placed += 1
         holds = allocations_by_card(assignment, specs)
-        bound = PodAllocation(pod_uid=str(self._placed), node=name, holds=holds)
+        bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
         self.roster.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
         self.used_mib += sum(it.mib for it in holds.values())

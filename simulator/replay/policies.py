@@ -99,7 +99,7 @@ class ByLeastWaste:
             return None
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
             return most_cpu_left(state, places.tolist()), {}
-        quality = self._order.quality(pod.need, pod.host, state.rows[places])
+        quality = self._order.score(pod.need, pod.host, state.rows[places])
         if quality is None and pod.need is not None:  # a pod of several containers
             answers = state.ask(pod.need, strategy=Strategy.LEAST_WASTE)
             quality = answers.score[state.rows[places]]

@@ -36,8 +36,8 @@ def test_gates_taints_and_cordons_are_read() -> None:
     )
 
     assert pod.gates == ("quota",)
-    assert world.sites["n"].cordoned
-    assert world.sites["n"].taints == (Taint(key="team", value="a"),)
+    assert world.node_constraints["n"].cordoned
+    assert world.node_constraints["n"].taints == (Taint(key="team", value="a"),)
 
 
 def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
@@ -53,8 +53,8 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
 
     world = cluster_state_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
 
-    assert world.sites["n"].short == ("too little CPU: 500m free, 1000m asked",)
-    assert world.sites["m"].short == ()
+    assert world.node_constraints["n"].short == ("too little CPU: 500m free, 1000m asked",)
+    assert world.node_constraints["m"].short == ()
 
 
 def test_the_book_is_folded_as_the_scheduler_does() -> None:

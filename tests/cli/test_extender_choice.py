@@ -159,7 +159,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         told = explained(cluster, strategy)
         core = extender_over(cluster, strategy)
         await WorkloadLearner(core.waste).once()
-        view = read_subject(json.dumps(cluster.waits).encode()).view
+        view = read_subject(json.dumps(cluster.waits).encode()).info
         node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
 
         assert (told.verdict is PodVerdict.FITS) == (node is not None), seed

@@ -48,7 +48,7 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
 def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whose_it_is() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
     cluster.holder("chat", "n", "GPU-a", 9_000)
-    cluster.holds = [replace(cluster.holds[0], holds={}, unplaced=a_hold(24_000))]
+    cluster.holds = [replace(cluster.holds[0], by_card={}, unplaced=a_hold(24_000))]
     world = cluster.world()
 
     for card in fleet_of(world.snapshot, world.pods).nodes[0].cards:

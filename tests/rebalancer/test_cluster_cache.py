@@ -36,7 +36,7 @@ def held_mib(world: ClusterCache) -> int:
 async def test_pods_and_cards_are_there_once_synced(world: ClusterCache) -> None:
     assert world.synced
     assert world.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
-    assert sorted(it.view.record.name for it in world.occupants.values()) == ["pod-a", "pod-b"]
+    assert sorted(it.info.record.name for it in world.occupants.values()) == ["pod-a", "pod-b"]
     assert held_mib(world) == 8000
 
 
@@ -65,7 +65,7 @@ async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: Cluste
 
     await until_true(lambda: len(world.occupants) == 3, what="the pod after it is there")
 
-    assert "plain" not in {it.view.record.name for it in world.occupants.values()}
+    assert "plain" not in {it.info.record.name for it in world.occupants.values()}
 
 
 async def test_taints_sharing_and_vanishing_of_nodes_are_followed(

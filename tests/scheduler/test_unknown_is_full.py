@@ -142,7 +142,7 @@ async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_m
     heats = []
     for minutes in (0, 1, 20, 1):  # six and five minutes ahead, fifteen behind, a minute more
         await world.clock.advance(60 * minutes)
-        changed = world.ledger.changed(now=world.clock.now())
+        changed = world.ledger.take_changed(now=world.clock.now())
         loads = world.ledger.node("n", now=world.clock.now())
         assert loads is not None
         heats.append(([load.heat for load in loads.cards.values()][1], "n" in changed))

@@ -44,7 +44,7 @@ class Wasting:
         self.world = World("a", "b", "c", "d", cards=2)
         bound(self.world, "half", node="b", card=1, mib=12_000)
         bound(self.world, "whole", node="c", card=0, mib=24_000)
-        self.board = self.world.survey.board
+        self.board = self.world.survey.matrix
         self.order = LeastWasteOrder(self.board, self.world.roster, now=self.world.clock.now)
         self.world.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
@@ -62,7 +62,7 @@ class Wasting:
 
     def quality(self, pod: PodInfo, *nodes: str) -> list[float] | None:
         assert pod.need is not None
-        found = self.order.quality(pod.need, HOST, self.board.rows_of(nodes))
+        found = self.order.score(pod.need, HOST, self.board.rows_of(nodes))
         return None if found is None else found.tolist()
 
 
@@ -102,7 +102,7 @@ async def test_the_same_mix_is_not_learnt_twice_and_another_one_is() -> None:
         pod["metadata"]["uid"] = f"new-{n}"
         seen = decode_bound_pod(json.dumps(pod).encode())
         assert seen is not None
-        wasting.order.saw(seen)
+        wasting.order.observe(seen)
     assert await WorkloadLearner(wasting.order).once()
 
 
@@ -143,7 +143,7 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
     assert pod.need is not None
     two = type(pod.need)(containers=pod.need.containers * 2)
 
-    assert wasting.order.quality(two, HOST, wasting.board.rows_of(["a"])) is None
+    assert wasting.order.score(two, HOST, wasting.board.rows_of(["a"])) is None
     assert wasting.order.prefer(two, HOST, "a") is None
 
 
@@ -173,7 +173,7 @@ class TwoModels:
             cards = tuple(replace(it, model="NVIDIA T4") for it in some_cards(name, count=2))
             self.world.add_node(name, cards)
         self.order = LeastWasteOrder(
-            self.world.survey.board, self.world.roster, now=self.world.clock.now
+            self.world.survey.matrix, self.world.roster, now=self.world.clock.now
         )
 
     def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
@@ -204,7 +204,7 @@ def test_pods_that_come_later_are_learnt_with_their_models_as_well() -> None:
     two = TwoModels()
     two.order.learn_now()
     two.world.book = ClusterEventHandlers(
-        two.world.ledger, two.world.news, two.world.roster, on_new=two.order.saw
+        two.world.ledger, two.world.news, two.world.roster, on_new=two.order.observe
     )
     for n in range(4):
         two.runs(f"p{n}", model="*T4*" if n % 2 else "", node="x")
@@ -251,9 +251,9 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
     two.runs("on-t4", model="*T4*", node="y", mib=12_000)
     two.order.learn_now()
     pod = pending(mib=12_000)
-    rows = two.world.survey.board.rows_of(["b", "y"])
+    rows = two.world.survey.matrix.rows_of(["b", "y"])
 
-    found = two.order.quality(pod.need, HOST, rows)
+    found = two.order.score(pod.need, HOST, rows)
 
     assert found is not None
     assert int(found.argmax()) == 0, "an empty card of the other model, not the begun T4"

@@ -41,7 +41,7 @@ def some_loads(
 ) -> NodeInfo:
     """One node's cards, each with what one pod holds of it."""
     pods = [
-        PodAllocation(pod_uid=f"on-{uuid}", node=node, holds={CardUuid(uuid): hold})
+        PodAllocation(pod_uid=f"on-{uuid}", node=node, by_card={CardUuid(uuid): hold})
         for uuid, hold in (held or {}).items()
     ]
     return build_node_info(

@@ -62,7 +62,7 @@ class Cluster:
     ) -> "Cluster":
         """Add a pod that holds a part of a card."""
         hold: CardAllocation = a_hold(mib, cores=cores)
-        self.holds.append(PodAllocation(pod_uid=name, node=node, holds={CardUuid(card): hold}))
+        self.holds.append(PodAllocation(pod_uid=name, node=node, by_card={CardUuid(card): hold}))
         record = PodRecord(uid=name, namespace="default", name=name, node=node, terminating=leaving)
         self.pods[name] = PodInfo(record=record)
         return self
@@ -81,7 +81,7 @@ class Cluster:
         return ClusterState(
             snapshot=Snapshot(nodes=loads, pods={it.pod_uid: it for it in self.holds}),
             pods=self.pods,
-            sites=self.sites,
+            node_constraints=self.sites,
             strategy=Strategy.PACK,
             now=NOON,
         )
@@ -112,12 +112,12 @@ def a_waiting_pod(
         annotations={names.GRANTED: "granted", **(annotations or {})},
         node_selector=wanted,
     )
-    return ExplainedPod(view=view, rules=SchedulingConstraints(allows=allows))
+    return ExplainedPod(info=view, scheduling_constraints=SchedulingConstraints(allows=allows))
 
 
 def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:
     """The same pod once it is bound, running since noon."""
     containers = tuple(ContainerSpec(name=name) for name in assignment or {})
-    record = replace(subject.view.record, node=node, assignment=assignment, containers=containers)
-    view = replace(subject.view, record=record, started_at=NOON, phase="Running")
-    return replace(subject, view=view)
+    record = replace(subject.info.record, node=node, assignment=assignment, containers=containers)
+    view = replace(subject.info, record=record, started_at=NOON, phase="Running")
+    return replace(subject, info=view)

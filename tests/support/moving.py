@@ -243,7 +243,7 @@ class Rig:
     async def _caught_up(self) -> bool:
         pods = [decode_pod_info(bytes(it)) for it in (await self.kube.list(PODS)).items]
         there = {it.record.uid: it.record.resource_version for it in pods if it.record.live}
-        here = {uid: it.view.record.resource_version for uid, it in self.world.occupants.items()}
+        here = {uid: it.info.record.resource_version for uid, it in self.world.occupants.items()}
         nodes = [read_node(bytes(it)) for it in (await self.kube.list(NODES)).items]
         return there == here and {it.node: it for it in nodes} == dict(self.world.nodes)
 

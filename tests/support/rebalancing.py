@@ -55,8 +55,8 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
 def usage_of(card: CardUuid, reading: CardReading | None) -> CardUsage:
     """A trusted reading, or an unknown card."""
     if reading is None:
-        return CardUsage(card=card, trust=ReadingQuality.UNKNOWN, why="no sample of a card")
-    return CardUsage(card=card, trust=ReadingQuality.OK, reading=reading)
+        return CardUsage(card=card, quality=ReadingQuality.UNKNOWN, why="no sample of a card")
+    return CardUsage(card=card, quality=ReadingQuality.OK, reading=reading)
 
 
 def anywhere(_: object, __: object) -> bool:
@@ -94,8 +94,8 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     }
     facts |= view
     return PlacedPod(
-        view=PodInfo(record=replace(assigned, **(record or {})), **facts),
-        rules=rules or SchedulingConstraints(allows=anywhere),
+        info=PodInfo(record=replace(assigned, **(record or {})), **facts),
+        scheduling_constraints=rules or SchedulingConstraints(allows=anywhere),
     )
 
 
@@ -143,7 +143,7 @@ def a_picture(
     for node in nodes or (a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)):
         ledger.set_node(node)
     for it in placed:
-        ledger.set_pod(it.view.record)
+        ledger.set_pod(it.info.record)
     heats = {uuid: _heat_of(it) for uuid, it in read.items()} | dict(heat or {})
     return DisruptionState(
         snapshot=ledger.snapshot(now=NOON),
@@ -197,7 +197,7 @@ def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: A
 
 
 def _cards(occupant: PlacedPod) -> set[CardUuid]:
-    assignment = occupant.view.record.assignment or {}
+    assignment = occupant.info.record.assignment or {}
     return {part.card for slices in assignment.values() for part in slices}
 
 

@@ -110,7 +110,7 @@ def best_move(
     now: datetime,
 ) -> Move | HeldBack:
     """Find the best card for one pod of a hot card, or say why it stays."""
-    key = occupant.view.record.key
+    key = occupant.info.record.key
     refusal = why_not_evictable(picture, occupant, policy=policy, now=now)
     if refusal is not None:
         return HeldBack(subject=key, reason=refusal)
@@ -125,7 +125,7 @@ def best_move(
     targets = list(_targets(picture, card, occupant, use, policy=policy, now=now))
     if not targets:
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
-    source_node = occupant.view.record.node
+    source_node = occupant.info.record.node
     cost = _cost(picture, card, occupant)
     moves = [_move(picture, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
     best = min(
@@ -150,13 +150,15 @@ def _targets(
     now: datetime,
 ) -> Iterator[tuple[str, CardUuid]]:
     """Give for each node the card that a replacement would get there, if it may and fits."""
-    need = occupant.view.need
+    need = occupant.info.need
     assert need is not None, "a pod without a need was refused before"
     unfit = _unfit(picture, card, occupant, use, policy=policy, now=now)
     for node, loads in sorted(picture.snapshot.nodes.items()):
         if loads.cards.keys() <= unfit:
             continue
-        if not occupant.rules.allows(loads.node.labels, picture.taints.get(node, ())):
+        if not occupant.scheduling_constraints.allows(
+            loads.node.labels, picture.taints.get(node, ())
+        ):
             continue
         answer = place(loads, need, strategy=picture.strategy, exclude=unfit)
         if isinstance(answer, Placement):
@@ -212,7 +214,7 @@ def _cool_enough(
         for it in picture.past
         if it.under_way and card in (it.move.target, it.landed)
     )
-    need = occupant.view.need
+    need = occupant.info.need
     return (
         reading.forecast_ratio + coming + use.busy_ratio <= policy.ceiling_ratio
         and reading.level_ratio + coming + use.high_ratio <= policy.hot_ratio
@@ -234,11 +236,11 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     cost: float,
     policy: RebalancerPolicy,
 ) -> Move:
-    view = occupant.view
+    view = occupant.info
     reading, there = picture.reading(card), picture.reading(target[1])
     assert reading is not None, "a source was measured"
     assert there is not None, "so was a target"
-    hold = picture.snapshot.pods[occupant.uid].holds[card]
+    hold = picture.snapshot.pods[occupant.uid].by_card[card]
     excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
     points = 100 * use.busy_ratio
     gain = (
@@ -265,7 +267,7 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
 
 
 def _cost(picture: DisruptionState, card: CardUuid, occupant: PlacedPod) -> float:
-    hold = picture.snapshot.pods[occupant.uid].holds[card]
+    hold = picture.snapshot.pods[occupant.uid].by_card[card]
     alone = not any(
         it.owner_uid == occupant.owner_uid and it is not occupant for it in picture.pods.values()
     )
@@ -273,6 +275,6 @@ def _cost(picture: DisruptionState, card: CardUuid, occupant: PlacedPod) -> floa
         _BASE_COST
         + _NO_SURGE_COST
         + (_SINGLE_REPLICA_COST if alone else 0.0)
-        + (_PRIORITY_COST if occupant.view.priority > 0 else 0.0)
+        + (_PRIORITY_COST if occupant.info.priority > 0 else 0.0)
         + _COST_PER_10_GIB * hold.mib / (10 * 1024)
     )

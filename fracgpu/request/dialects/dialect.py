@@ -85,7 +85,7 @@ class ForeignRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectReading:
-    """What one dialect asks of one pod; without *asks* it asks for nothing.
+    """What one dialect asks of one pod; without *requests* it asks for nothing.
 
     Attributes:
         models: globs of the card models allowed, with a leading ``!`` of those excluded.
@@ -93,7 +93,7 @@ class DialectReading:
         warnings: what was understood and cannot be had here.
     """
 
-    asks: tuple[ForeignRequest, ...] = ()
+    requests: tuple[ForeignRequest, ...] = ()
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     warnings: tuple[str, ...] = ()

@@ -65,6 +65,6 @@ def annotations_of(
 
 def spelled(reading: DialectReading, containers: Sequence[ContainerSpec]) -> str:
     """Write a whole reading as a user would type it: ``fracgpu.io/memory: "3000Mi"``."""
-    items = {ask.container: items_of(ask) for ask in reading.asks}
+    items = {ask.container: items_of(ask) for ask in reading.requests}
     said = {**annotations_of(items, containers), **pod_keys(reading)}
     return ", ".join(f'{key}: "{text}"' for key, text in said.items())

@@ -26,11 +26,11 @@ class Resolution:
     """What the enabled dialects ask of a pod, and what its author should be told.
 
     Attributes:
-        asks: one for each container that asks, in the order of the containers.
+        requests: one for each container that asks, in the order of the containers.
         model_texts: the annotations that *models* were read from.
     """
 
-    asks: tuple[ForeignRequest, ...] = ()
+    requests: tuple[ForeignRequest, ...] = ()
     models: tuple[str, ...] = ()
     model_texts: Mapping[str, str] = field(default_factory=dict)
     strategy: Strategy | None = None
@@ -64,17 +64,17 @@ def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Reso
         on = mention.dialect.name in enabled
         reading = _read_one(mention, pod, options) if on else DialectReading()
         readings.append(reading)
-        if reading.asks:
+        if reading.requests:
             warnings += [*reading.warnings, *_unread_warnings(mention, pod)]
         warnings += _stray_warnings(mention, pod, options)
-        if not reading.asks:
+        if not reading.requests:
             warnings += _idle_warnings(mention, pod, options, on=on)
     intake = _joined(readings, pod)
     model_keys = [
         key
         for mention, reading in zip(found, readings, strict=True)
         for key in mention.dialect.model_keys
-        if reading.asks and key in pod.annotations
+        if reading.requests and key in pod.annotations
     ]
     texts = {key: pod.annotations[key] for key in model_keys}
     return replace(intake, model_texts=texts, warnings=tuple(warnings))
@@ -136,9 +136,9 @@ def _read_one(mention: OwnedKeys, pod: PodForDialects, options: Options) -> Dial
     _refuse_long_values(mention)
     _refuse_other_requests(mention, pod)
     reading = dialect.read(mention.pieces(pod), options)
-    if reading.asks:
+    if reading.requests:
         _refuse_rivals(mention, reading, pod)
-    return replace(reading, asks=tuple(_filled(ask, mention) for ask in reading.asks))
+    return replace(reading, requests=tuple(_filled(ask, mention) for ask in reading.requests))
 
 
 def _filled(ask: ForeignRequest, mention: OwnedKeys) -> ForeignRequest:
@@ -187,7 +187,7 @@ def _refuse_rivals(mention: OwnedKeys, reading: DialectReading, pod: PodForDiale
     for spec in pod.containers:
         for key in sorted(mention.dialect.rivals):
             if not is_zero_amount(spec.limits.get(key, "0")):
-                source = reading.asks[0].sources[0]
+                source = reading.requests[0].sources[0]
                 raise RequestError(
                     field=annotation_field(source),
                     found=mention.annotations[source],
@@ -217,7 +217,7 @@ def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resoluti
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     for reading in readings:
-        for ask in reading.asks:
+        for ask in reading.requests:
             other = by_container.setdefault(ask.container, ask)
             if other is not ask:
                 raise RequestError(
@@ -226,11 +226,11 @@ def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resoluti
                     wanted="one dialect on one container",
                     hint="keep one of the two",
                 )
-        if reading.asks:
+        if reading.requests:
             models += reading.models
             strategy = strategy or reading.strategy
     return Resolution(
-        asks=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
+        requests=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
         models=models,
         strategy=strategy,
     )

@@ -61,7 +61,7 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
         RequestError: something cannot be read or contradicts something else.
     """
     intake = resolve(pod, enabled=enabled, options=options)
-    if not intake.asks:
+    if not intake.requests:
         understood = Translation(
             request=parse_request(pod.annotations, pod.containers), warnings=intake.warnings
         )
@@ -77,17 +77,17 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
 
 def _taken_over(pod: PodForDialects, intake: Resolution) -> Translation:
     own = _own_items(pod)
-    asked = {ask.container: items_of(ask) for ask in intake.asks}
+    asked = {ask.container: items_of(ask) for ask in intake.requests}
     new = {}
-    for ask in intake.asks:
+    for ask in intake.requests:
         if not _agreed(pod, ask, own=own.get(ask.container, {}), said=asked[ask.container]):
             new[ask.container] = asked[ask.container]
     written = annotations_of({**own, **new}, pod.containers) if new else {}
     written |= _pod_annotations(pod, intake)
     written = {key: text for key, text in written.items() if pod.annotations.get(key) != text}
-    removals = {ask.container: ask.foreign for ask in intake.asks if ask.foreign}
+    removals = {ask.container: ask.foreign for ask in intake.requests if ask.foreign}
     authors = Authors(
-        containers={ask.container: ask.written for ask in intake.asks},
+        containers={ask.container: ask.written for ask in intake.requests},
         models=tuple(intake.model_texts.items()),
     )
     try:
@@ -99,7 +99,7 @@ def _taken_over(pod: PodForDialects, intake: Resolution) -> Translation:
         request=request,
         annotations=written,
         removals=removals,
-        origin="; ".join(f"{ask.container} from {ask.origin}" for ask in intake.asks),
+        origin="; ".join(f"{ask.container} from {ask.origin}" for ask in intake.requests),
         authors=authors,
         foreign_scheduler=pod.scheduler_name if pod.scheduler_name in SCHEDULERS else "",
         warnings=intake.warnings,
@@ -186,7 +186,7 @@ def _pod_annotations(pod: PodForDialects, intake: Resolution) -> dict[str, str]:
                 field=key,
                 found=own,
                 wanted=f"'{shorten(text)}', as "
-                f"{intake.asks[0].origin.partition(':')[0]}'s annotations say",
+                f"{intake.requests[0].origin.partition(':')[0]}'s annotations say",
                 hint="keep one of the two",
             )
     return said

@@ -96,9 +96,9 @@ def test_an_illegal_change_is_our_own_mistake() -> None:
 
 def test_a_reading_and_trust_come_together() -> None:
     with pytest.raises(AssertionError):
-        CardUsage(card=CARD, trust=ReadingQuality.OK)
+        CardUsage(card=CARD, quality=ReadingQuality.OK)
     with pytest.raises(AssertionError):
-        CardUsage(card=CARD, trust=ReadingQuality.STALE, reading=CALM)
+        CardUsage(card=CARD, quality=ReadingQuality.STALE, reading=CALM)
 
 
 @given(st.lists(st.sampled_from([HOT, CALM, LUKEWARM, FAST_ONLY, None]), max_size=30))

@@ -131,7 +131,7 @@ def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -
 def test_switched_off_it_plans_and_repels_nothing() -> None:
     found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
 
-    assert (found.moves, found.repel) == ((), frozenset())
+    assert (found.moves, found.cordon) == ((), frozenset())
     assert reasons(found) == {HoldReason.OFF}
 
 
@@ -300,9 +300,9 @@ def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
     picture: DisruptionState, policy: RebalancerPolicy
 ) -> None:
     for move in plan(picture, policy).moves:
-        assert picture.usage[move.target].trust is ReadingQuality.OK
+        assert picture.usage[move.target].quality is ReadingQuality.OK
         assert picture.heat[move.target].heat is Heat.COOL
-        assert picture.usage[move.source].trust is ReadingQuality.OK
+        assert picture.usage[move.source].quality is ReadingQuality.OK
         assert picture.heat[move.source].heat is Heat.HOT
         assert move.gain_points > 0
         reading = picture.usage[move.target].reading

@@ -167,12 +167,15 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
     label = f"{names.CARD_CLASS_LABEL_PREFIX}24000"
     subject = a_waiting_pod(a_pod_need(a_need(30_000)), selector=None)
     strict = replace(
-        subject, rules=replace(subject.rules, allows=lambda labels, _: label in labels)
+        subject,
+        scheduling_constraints=replace(
+            subject.scheduling_constraints, allows=lambda labels, _: label in labels
+        ),
     )
     world = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
 
     too_large = only_node(explain(strict, world))
-    unlabelled = only_node(explain(replace(strict, view=a_waiting_pod(ONE_GIB).view), world))
+    unlabelled = only_node(explain(replace(strict, info=a_waiting_pod(ONE_GIB).info), world))
 
     assert too_large.objections == ()
     assert [it.text for it in unlabelled.objections] == [
@@ -182,9 +185,9 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
 
 def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
     subject = a_waiting_pod(None)
-    view = replace(subject.view, need_problem="limits of container 'c' is 'no gpu-mem'")
+    view = replace(subject.info, need_problem="limits of container 'c' is 'no gpu-mem'")
 
-    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert "no gpu-mem" in found.blockers[0]
@@ -192,9 +195,9 @@ def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
 
 def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
     subject = a_waiting_pod(ONE_GIB)
-    view = replace(subject.view, annotations={})
+    view = replace(subject.info, annotations={})
 
-    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert names.GRANTED in found.blockers[0]
@@ -203,9 +206,9 @@ def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
 
 def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> None:
     subject = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
-    view = replace(subject.view, scheduler_name="default-scheduler")
+    view = replace(subject.info, scheduler_name="default-scheduler")
 
-    found = explain(replace(subject, view=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert "'default-scheduler'" in found.blockers[0]
@@ -214,8 +217,8 @@ def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> N
 
 def test_a_pod_that_is_going_is_not_said_to_fit() -> None:
     subject = a_waiting_pod(ONE_GIB)
-    record = replace(subject.view.record, terminating=True)
-    subject = replace(subject, view=replace(subject.view, record=record))
+    record = replace(subject.info.record, terminating=True)
+    subject = replace(subject, info=replace(subject.info, record=record))
 
     found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
 
@@ -250,9 +253,9 @@ def test_a_pod_bound_without_cards_is_stuck_for_good() -> None:
 
 def test_an_ended_pod_neither_fits_nor_runs() -> None:
     subject = bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024))
-    ended = replace(subject.view, record=replace(subject.view.record, live=False))
+    ended = replace(subject.info, record=replace(subject.info.record, live=False))
 
-    found = explain(replace(subject, view=ended), Cluster().world())
+    found = explain(replace(subject, info=ended), Cluster().world())
 
     assert found.verdict is PodVerdict.ENDED
 
@@ -263,7 +266,7 @@ def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
 
 def test_what_was_not_judged_is_said() -> None:
     subject = a_waiting_pod(ONE_GIB)
-    subject = replace(subject, view=replace(subject.view, constraints=("podAntiAffinity",)))
+    subject = replace(subject, info=replace(subject.info, constraints=("podAntiAffinity",)))
 
     found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
 

@@ -116,7 +116,7 @@ def assert_agrees(survey: FitIndex, ledger: Ledger, need: PodNeed, strategy: Str
     for name in ledger.nodes:
         loads = ledger.node(name, now=NOON)
         assert loads is not None
-        (row,) = survey.board.rows_of([name]).tolist()
+        (row,) = survey.matrix.rows_of([name]).tolist()
         expected = place(loads, need, strategy=strategy)
         if isinstance(expected, Placement):
             assert answers.verdict[row] == FITS
@@ -142,7 +142,7 @@ def test_the_sweep_equals_the_search_whatever_happens_in_between(
         node = data.draw(nodes(data.draw(st.sampled_from(NAMES))))
         ledger.set_node(node)
         held = data.draw(holds(node))
-        ledger.observe(PodAllocation(pod_uid=f"p{step}", node=node.node, holds=held))
+        ledger.observe(PodAllocation(pod_uid=f"p{step}", node=node.node, by_card=held))
         if data.draw(st.booleans()):
             ledger.remove_node(data.draw(st.sampled_from(NAMES)))
         for need in asked:
@@ -161,7 +161,7 @@ def verdict(survey: FitIndex, mib: int, node: str = "n0", *, late: bool = False)
     answers = survey.ask(
         a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
     )
-    return int(answers.verdict[survey.board.rows_of([node])[0]])
+    return int(answers.verdict[survey.matrix.rows_of([node])[0]])
 
 
 def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
@@ -181,7 +181,7 @@ def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
 
     assert verdict(survey, 800, "new") != FITS
     assert verdict(survey, 80, "new") == FITS
-    assert survey.board.size == 201
+    assert survey.matrix.size == 201
 
 
 def test_an_assumption_counts_and_a_lapsed_one_does_not() -> None:
@@ -216,14 +216,16 @@ def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> 
     ledger, survey = a_world(50)
     need = a_pod_need(a_need(100))
     survey.ask(need, strategy=strategy, now=NOON)
-    moment = survey.board.now
+    moment = survey.matrix.now
 
     ledger.observe(
-        PodAllocation(pod_uid="p", node="n3", holds={CardUuid("GPU-3"): CardAllocation(mib=Mib(1))})
+        PodAllocation(
+            pod_uid="p", node="n3", by_card={CardUuid("GPU-3"): CardAllocation(mib=Mib(1))}
+        )
     )
     survey.ask(need, strategy=strategy, now=NOON)
 
-    assert survey.board.changed_since(moment).tolist() == survey.board.rows_of(["n3"]).tolist()
+    assert survey.matrix.changed_since(moment).tolist() == survey.matrix.rows_of(["n3"]).tolist()
 
 
 def test_one_more_container_is_searched_node_by_node() -> None:
@@ -235,7 +237,7 @@ def test_one_more_container_is_searched_node_by_node() -> None:
     found = place(loads, need, strategy=Strategy.PACK)
 
     assert isinstance(found, NoPlacement)
-    met, _ = survey.why(int(answers.verdict[survey.board.rows_of(["n0"])[0]]))
+    met, _ = survey.why(int(answers.verdict[survey.matrix.rows_of(["n0"])[0]]))
     assert met is obstacle({found.whole, *found.refusals.values()}) is Obstacle.TOGETHER
     assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
 

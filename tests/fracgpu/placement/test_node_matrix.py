@@ -34,7 +34,9 @@ def test_what_is_free_of_each_card_stands_in_its_column() -> None:
     ledger, board = a_board(NodeCards(node="n", cards=cards))
     ledger.observe(
         PodAllocation(
-            pod_uid="p", node="n", holds={CardUuid("GPU-b"): CardAllocation(mib=Mib(300), cores=20)}
+            pod_uid="p",
+            node="n",
+            by_card={CardUuid("GPU-b"): CardAllocation(mib=Mib(300), cores=20)},
         )
     )
     board.refresh(now=NOON)

@@ -25,15 +25,15 @@ ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
 def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> PotentialVictim:
     return PotentialVictim(
         uid=uid,
-        subject=BudgetedPod(namespace="default", name=uid, labels={"app": app}),
+        budgeted=BudgetedPod(namespace="default", name=uid, labels={"app": app}),
         priority=priority,
         host=ONE_EACH,
-        holds={CardUuid(card): CardAllocation(mib=Mib(mib)) for card, mib in mib_on.items()},
+        by_card={CardUuid(card): CardAllocation(mib=Mib(mib)) for card, mib in mib_on.items()},
     )
 
 
 def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo:
-    held = [PodAllocation(pod_uid=it.uid, node="n", holds=it.holds) for it in pods]
+    held = [PodAllocation(pod_uid=it.uid, node="n", by_card=it.by_card) for it in pods]
     return build_node_info(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
 
 
@@ -49,7 +49,7 @@ def chosen(  # noqa: PLR0913 - what a test says of the world
 ) -> Victims | None:
     here = cards or [a_card(name, mib=800, index=n) for n, name in enumerate("ab")]
     return choose_victims(
-        PreemptionTarget(loads=loads_of(here, pods), missing=missing),
+        PreemptionTarget(node=loads_of(here, pods), missing=missing),
         need,
         [it for it in pods if it.priority < below],
         strategy=Strategy.PACK,
@@ -204,7 +204,7 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
     for one in victims:
         assert not fits_without([it for it in victims if it is not one])
     if count == 1:
-        assert len({card for it in victims for card in it.holds}) == 1
+        assert len({card for it in victims for card in it.by_card}) == 1
         top = max(it.priority for it in victims)
         cheaper = [it for it in lesser if it.priority < top]
         assert not fits_without(cheaper), "lower priorities would have done"

@@ -345,7 +345,7 @@ class AnyOrder(RuleBasedStateMachine):
             loads = self.ledger.node(node.node, now=self.now)
             row = self.board.rows[node.node]
             assert loads is not None
-            assert self.board.loads[row] == loads
+            assert self.board.infos[row] == loads
             assert self.board.free_mib[row].tolist() == [it.free_mib for it in loads.cards.values()]
 
 

@@ -17,7 +17,7 @@ def a_picture(*pods: PodAllocation) -> Snapshot:
 
 def holding(uid: str, *, node: str = "n", **mib: int) -> PodAllocation:
     holds = {CardUuid(f"GPU-{card}"): a_hold(amount) for card, amount in mib.items()}
-    return PodAllocation(pod_uid=uid, node=node, holds=holds)
+    return PodAllocation(pod_uid=uid, node=node, by_card=holds)
 
 
 def free(picture: Snapshot, card: str) -> int:
@@ -92,7 +92,7 @@ def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: in
     pod = PodAllocation(
         pod_uid="p",
         node="n",
-        holds={
+        by_card={
             CardUuid("GPU-a"): a_hold(a_mib, cores=cores),
             CardUuid("GPU-b"): a_hold(b_mib),
         },
@@ -102,7 +102,7 @@ def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: in
 
 
 def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> None:
-    somewhere = PodAllocation(pod_uid="p", node="n", holds={}, unplaced=a_hold(30_000, cores=100))
+    somewhere = PodAllocation(pod_uid="p", node="n", by_card={}, unplaced=a_hold(30_000, cores=100))
     cards = (a_card("GPU-a"), a_card("GPU-b", mib=48_000, index=1))
 
     loads = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())

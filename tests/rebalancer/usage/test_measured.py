@@ -112,7 +112,7 @@ async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
 
 
 async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Measured) -> None:
-    trust = {uuid.removeprefix("GPU-"): it.trust for uuid, it in measured.usage.items()}
+    trust = {uuid.removeprefix("GPU-"): it.quality for uuid, it in measured.usage.items()}
 
     assert trust == {
         "hot": ReadingQuality.OK,
@@ -196,8 +196,8 @@ async def test_an_exporter_that_freezes_or_refuses_soon_costs_its_cards_their_tr
 
             async def trust_is(*wanted: ReadingQuality) -> bool:
                 measured = await source.observe(cards, SHORT)
-                if not seen or seen[-1] is not measured.usage[cards[0]].trust:
-                    seen.append(measured.usage[cards[0]].trust)
+                if not seen or seen[-1] is not measured.usage[cards[0]].quality:
+                    seen.append(measured.usage[cards[0]].quality)
                 return seen[-1] in wanted
 
             async def trusted() -> bool:
@@ -250,7 +250,7 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
 
     measured = await source.observe(ALL, POLICY)
 
-    assert {it.trust for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
+    assert {it.quality for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert set(measured.usage) == set(ALL)
     assert measured.trouble == "refused: HTTP 503"
     assert troubles == [QueryError.REFUSED]
@@ -268,5 +268,5 @@ async def test_a_server_without_a_clock_is_not_believed(clock: tuple[Sample, ...
 async def test_an_empty_prometheus_makes_every_card_unknown_without_trouble() -> None:
     measured = await MeasuredUsage(Scripted()).observe(ALL, POLICY)
 
-    assert {it.trust for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
+    assert {it.quality for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert (measured.trouble, measured.age_s) == ("", None)

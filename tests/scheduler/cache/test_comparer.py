@@ -41,7 +41,7 @@ class Books:
         return BoundPod(
             namespace="default",
             name=f"p{number}",
-            holds=PodAllocation(pod_uid=f"u{number}", node=f"n{number}", holds=holds),
+            holds=PodAllocation(pod_uid=f"u{number}", node=f"n{number}", by_card=holds),
         )
 
     def _listed(self) -> Iterable[AnyPod]:

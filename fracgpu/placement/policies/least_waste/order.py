@@ -86,7 +86,7 @@ class LeastWasteOrder:
         """How many states of nodes it has judged; 0 before it has learnt a mix."""
         return 0 if self._feed is None else self._feed.policy.evaluated
 
-    def saw(self, pod: BoundPod) -> None:
+    def observe(self, pod: BoundPod) -> None:
         """Count a pod that is new to the books towards the mix."""
         if self._folded:
             want = self._want_of_bound(pod)
@@ -101,11 +101,11 @@ class LeastWasteOrder:
     def _want_of_bound(self, pod: BoundPod) -> Demand | None:
         """Tell what a pod asked for; None where it can leave no card idle."""
         row = self._board.rows.get(pod.node)
-        loads = None if row is None else self._board.loads[row]
+        loads = None if row is None else self._board.infos[row]
         if loads is None or not loads.cards:
             return None
         held = [
-            (loads.cards[uuid], it) for uuid, it in pod.holds.holds.items() if uuid in loads.cards
+            (loads.cards[uuid], it) for uuid, it in pod.holds.by_card.items() if uuid in loads.cards
         ]
         share = 0
         if held:
@@ -180,7 +180,7 @@ class LeastWasteOrder:
             self._accepted[globs] = None if len(found) == len(models) else found
         return self._accepted[globs]
 
-    def quality(
+    def score(
         self, need: PodNeed | None, host: HostResources, rows: Rows
     ) -> NDArray[np.float64] | None:
         """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeScorer`.
@@ -220,7 +220,7 @@ class LeastWasteOrder:
         self._board.refresh(now=self._now())
         feed.keep_up()
         row = self._board.rows.get(node)
-        loads = None if row is None else self._board.loads[row]
+        loads = None if row is None else self._board.infos[row]
         at = -1 if row is None else int(feed.row[row])
         if row is None or loads is None or at < 0:
             return None
@@ -300,7 +300,7 @@ class _Feed:
 
     def _free(self, row: int) -> FreeResources | None:
         board = self._board
-        loads = board.loads[row]
+        loads = board.infos[row]
         if loads is None or board.node_state[row] != SHARES:
             return None
         cards = tuple(loads.cards.values())[:MAX_CARDS]

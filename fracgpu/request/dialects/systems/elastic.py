@@ -36,7 +36,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
             )
     pairs = [_ask(spec) for spec in pod.containers]
     return DialectReading(
-        asks=tuple(ask for ask, _ in pairs if ask),
+        requests=tuple(ask for ask, _ in pairs if ask),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 

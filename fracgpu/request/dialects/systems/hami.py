@@ -63,7 +63,7 @@ def _read(pod: PodForDialects, options: Options) -> DialectReading:
     if asks:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
         warnings = (*_priorities(pod), *_mode(pod), *_numa(pod), *warnings)
-    return DialectReading(asks=asks, models=models, strategy=preferred, warnings=warnings)
+    return DialectReading(requests=asks, models=models, strategy=preferred, warnings=warnings)
 
 
 def _ask(spec: ContainerSpec, options: Options) -> ForeignRequest | None:

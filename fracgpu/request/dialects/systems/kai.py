@@ -57,7 +57,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     why = f"what enforces a share is said by {names.ISOLATION} alone"
     mps = {} if pod.annotations.get(MPS) == "false" else {MPS: why}
     more = not_offered(pod.annotations, {**mps, **portions})
-    return DialectReading(asks=asks, warnings=(*warnings, *more))
+    return DialectReading(requests=asks, warnings=(*warnings, *more))
 
 
 def _one_container(pod: PodForDialects) -> ForeignRequest | None:

@@ -34,13 +34,13 @@ def _read_vcuda(pod: PodForDialects, _options: Options) -> DialectReading:
         return DialectReading()
     why = {VCUDA_BURST: "FracGPU grants the request and no burst above it"}
     warnings = [text for _, texts in pairs for text in texts]
-    return DialectReading(asks=asks, warnings=(*warnings, *not_offered(pod.annotations, why)))
+    return DialectReading(requests=asks, warnings=(*warnings, *not_offered(pod.annotations, why)))
 
 
 def _read_qgpu(pod: PodForDialects, _options: Options) -> DialectReading:
     pairs = [_qgpu(spec) for spec in pod.containers]
     return DialectReading(
-        asks=tuple(ask for ask, _ in pairs if ask),
+        requests=tuple(ask for ask, _ in pairs if ask),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 

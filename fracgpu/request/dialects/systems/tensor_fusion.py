@@ -117,7 +117,7 @@ def _whole(pod: PodForDialects) -> DialectReading:
         ),
     )
     return DialectReading(
-        asks=(ask,),
+        requests=(ask,),
         models=model_globs(pod.annotations, use=MODEL, avoid=""),
         warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
     )
@@ -140,7 +140,7 @@ def _share(pod: PodForDialects) -> DialectReading:
         sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
     )
     return DialectReading(
-        asks=(ask,),
+        requests=(ask,),
         models=model_globs(texts, use=MODEL, avoid=""),
         warnings=(*bursts, *not_offered(texts, _ASIDE)),
     )

@@ -40,7 +40,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
         pod.annotations, card=CARD_POLICY, node=NODE_POLICY, others=("none",)
     )
     return DialectReading(
-        asks=asks,
+        requests=asks,
         models=model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE),
         strategy=preferred,
         warnings=(*warnings, *not_offered(pod.annotations, _ASIDE)),

@@ -43,7 +43,7 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     assert (move.source_node, move.target_node, move.mib) == ("n1", "n2", 4000)
     # min(45, 30) - 0.25 * 15 - (5 + 10 + 4000 MiB / 10 GiB) - 0.1 * 5, in points
     assert move.gain_points == pytest.approx(30 - 3.75 - 15 - 4000 / 10240 - 0.5)
-    assert found.repel == {HOT_CARD}
+    assert found.cordon == {HOT_CARD}
 
 
 def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
@@ -104,7 +104,7 @@ def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
 def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
     pods = [an_occupant(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
     pods = [
-        replace(it, view=replace(it.view, rebalance=None, priority=1000)) for it in two_busy_pods()
+        replace(it, info=replace(it.info, rebalance=None, priority=1000)) for it in two_busy_pods()
     ]
     warm = a_reading(0.82, pods={"pod-a": 0.41, "pod-b": 0.41})
 

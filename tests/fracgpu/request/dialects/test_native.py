@@ -68,7 +68,7 @@ def test_what_is_written_reads_back_the_same(*, ask: ForeignRequest, alone: bool
 
 def test_a_reading_is_spelled_as_a_user_would_type_it() -> None:
     reading = DialectReading(
-        asks=(ForeignRequest(container="train", mib=Mib(3000), cores=30, cards=2),),
+        requests=(ForeignRequest(container="train", mib=Mib(3000), cores=30, cards=2),),
         models=("*A100*", "!*PCIe*"),
         strategy=Strategy.SPREAD,
     )
