@@ -46,14 +46,14 @@ class AdmissionContext:
 
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
-        rules: the administrator's.
+        config: the administrator's.
         namespace_labels: of a namespace by its name; None for one that is not known yet.
         ask_labels: the same of the API server, for a namespace that is not known yet.
         seal: of what is granted now to a pod of a namespace.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
-    rules: Callable[[], AdmissionConfig]
+    config: Callable[[], AdmissionConfig]
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     ask_labels: Callable[[str], Awaitable[Mapping[str, str]]]
     seal: Callable[[str], Seal]
@@ -195,7 +195,7 @@ class AdmissionHandler:
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        rules = self._known.rules()
+        rules = self._known.config()
         excluded = review.old is None and review.namespace in rules.excluded_namespaces
         beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
@@ -215,7 +215,7 @@ class AdmissionHandler:
         )
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        rules = self._known.rules()
+        rules = self._known.config()
         if review.namespace in rules.excluded_namespaces:
             return _excluded(review)
         return admit_workload(

@@ -83,7 +83,7 @@ def build(settings: WebhookSettings) -> Service:
             metrics.watch_age(lambda: inventory.age_s)
             knowledge = AdmissionContext(
                 classes=inventory.classes,
-                rules=lambda: rules.current,
+                config=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.ask,
                 seal=lambda namespace: _seal(seal_keys, namespace, now=clock.now()),

@@ -95,7 +95,7 @@ async def a_webhook(
     world = World(url="", tls=tls, ca=ca, registry=registry)
     knowledge = AdmissionContext(
         classes=lambda: world.classes,
-        rules=lambda: world.rules,
+        config=lambda: world.rules,
         namespace_labels=lambda name: None if name in world.young else world.labels.get(name, {}),
         ask_labels=world.ask_labels,
         seal=lambda namespace: Seal(scope=namespace),
