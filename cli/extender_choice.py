@@ -101,8 +101,8 @@ def _core(world: ClusterState, observed: ObservedCluster) -> SchedulerCore:
     for pod in observed.bound:
         if pod.live:
             core.ledger.observe(pod.holds)
-            core.roster.put(pod)
-    core.waste.learn_now(ahead=False)
+            core.bound_pods.put(pod)
+    core.least_waste.learn_now(ahead=False)
     return core
 
 

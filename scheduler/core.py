@@ -45,26 +45,26 @@ class SchedulerCore:
         self._strategy = strategy
         self._clock = clock
         self.ledger = Ledger()
-        self.news = ChangeSignal()
-        self.roster = BoundPodIndex()
-        self.board = NodeMatrix(self.ledger)
-        self.waste = LeastWasteOrder(self.board, self.roster, now=clock.now)
-        self.book = ClusterEventHandlers(
+        self.changes = ChangeSignal()
+        self.bound_pods = BoundPodIndex()
+        self.matrix = NodeMatrix(self.ledger)
+        self.least_waste = LeastWasteOrder(self.matrix, self.bound_pods, now=clock.now)
+        self.handlers = ClusterEventHandlers(
             self.ledger,
-            self.news,
-            self.roster,
-            on_new=self.waste.observe,
+            self.changes,
+            self.bound_pods,
+            on_new=self.least_waste.observe,
             on_unreadable=on_unreadable,
         )
         self.choosers: Mapping[Strategy, CardChooser] = MappingProxyType(
-            {Strategy.LEAST_WASTE: self.waste}
+            {Strategy.LEAST_WASTE: self.least_waste}
         )
-        self.survey = FitIndex(self.board)
+        self.fit_index = FitIndex(self.matrix)
         self.extender = Extender(
-            self.survey,
+            self.fit_index,
             strategy=strategy,
             clock=clock,
-            orders={Strategy.LEAST_WASTE: self.waste},
+            orders={Strategy.LEAST_WASTE: self.least_waste},
         )
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:

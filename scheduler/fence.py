@@ -63,10 +63,10 @@ class Fence:
 
     async def run(self) -> None:
         """Mark them all; then there is nothing more to do, for ever."""
-        await self.put_up()
+        await self.mark_pending()
         await asyncio.Event().wait()
 
-    async def put_up(self) -> None:
+    async def mark_pending(self) -> None:
         """Mark every pod that waits for a share, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
         left = [it for it in self._pods() if isinstance(it, PodInfo) and awaits_placement(it)]

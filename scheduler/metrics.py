@@ -151,7 +151,7 @@ class SchedulerMetrics:
     def skew(self, newer_by: int) -> None:
         self._skew.set(newer_by)
 
-    def audited(self, differing_nodes: int) -> None:
+    def compared(self, differing_nodes: int) -> None:
         self._audits.inc()
         self._drift.set(differing_nodes)
 

@@ -100,13 +100,13 @@ def _wire(
         strategy=lambda: config.value, clock=clock, on_unreadable=metrics.unreadable
     )
     ledger = core.ledger
-    nodes = Informer(client, NODES, decode=decode_node, on_change=core.book.node_changed)
+    nodes = Informer(client, NODES, decode=decode_node, on_change=core.handlers.node_changed)
     pods = Informer(
         client,
         PODS,
         decode=decode_any_pod,
         field_selector=_LIVE_PODS,
-        on_change=core.book.pod_changed,
+        on_change=core.handlers.pod_changed,
     )
     budgets = Informer(client, PDBS, decode=decode_budget)
     election = LeaderElector(
@@ -176,11 +176,11 @@ def _wire(
     )
     audit = CacheComparer(
         ledger,
-        core.board,
+        core.matrix,
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
         clock=clock,
-        on_drift=metrics.audited,
+        on_drift=metrics.compared,
         on_overbooked=metrics.overbooked,
         every_s=settings.audit_s,
     )
@@ -189,18 +189,18 @@ def _wire(
         leads=lambda: standing.leads,
         config_valid=lambda: not config.problem,
     )
-    learn = partial(WorkloadLearner(core.waste).run, clock, every_s=_LEARN_S)
+    learn = partial(WorkloadLearner(core.least_waste).run, clock, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
             **_beside_kube_scheduler(settings, client, clock, gate, standing, metrics),
-            "assumptions": assumptions.look_after,
+            "assumptions": assumptions.expire,
             "fence": standing.once_listed(fence.run),
             "audit": standing.once_listed(audit.run),
             "wake": standing.once_listed(
                 PodActivator(
                     ledger,
-                    core.survey,
+                    core.fit_index,
                     pods=lambda: pods.items().values(),
                     find=pending_only(pods.get),
                     marker=marker,
@@ -216,11 +216,11 @@ def _wire(
             ExtenderServer(
                 extender=core.extender,
                 patient=StaleCacheRetry(
-                    core.extender, core.news, clock, limit_s=settings.patience_s
+                    core.extender, core.changes, clock, limit_s=settings.patience_s
                 ),
                 preemptor=Preemptor(
                     ledger,
-                    core.roster,
+                    core.bound_pods,
                     budgets=lambda: tuple(budgets.items().values()),
                     strategy=lambda: config.value,
                     clock=clock,

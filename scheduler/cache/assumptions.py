@@ -114,7 +114,7 @@ class Assumptions:
         self._ledger.forget(uid)
         self._watched.pop(uid, None)
 
-    async def look_after(self) -> None:
+    async def expire(self) -> None:
         """Settle assumptions for ever, about once a second."""
         while True:
             await self._clock.sleep(_TICK_S)

@@ -23,7 +23,7 @@ class ChangeSignal:
         """Tell *listener* of each change: the UID of the pod that changed, or ``""``."""
         self._listeners.append(listener)
 
-    def heard(self, pod_uid: str = "") -> None:
+    def notify(self, pod_uid: str = "") -> None:
         """Note one more change: of this pod, or of a node."""
         self._count += 1
         for listener in self._listeners:
@@ -31,6 +31,6 @@ class ChangeSignal:
         self._next.set()
         self._next = asyncio.Event()
 
-    async def more(self, clock: Clock, *, limit_s: float) -> bool:
+    async def wait(self, clock: Clock, *, limit_s: float) -> bool:
         """Wait for the next change, at most *limit_s*; tell whether it came."""
         return await wait_at_most(clock, self._next, limit_s=limit_s)

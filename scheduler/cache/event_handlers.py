@@ -109,7 +109,7 @@ class ClusterEventHandlers:
                 self._on_new(pod)
         else:
             self._ledger.set_pod(pod.record)
-        self._news.heard(change.uid)
+        self._news.notify(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:
         gone = change.type is ChangeType.DELETED
@@ -120,7 +120,7 @@ class ClusterEventHandlers:
             self._ledger.remove_node(change.key.name)
         else:
             self._ledger.set_node(change.object)
-        self._news.heard()
+        self._news.notify()
 
     def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:
         """Keep which objects have an annotation that cannot be read, and say so once for each."""

@@ -68,7 +68,7 @@ class StaleCacheRetry:
         if now_s < self._rest_until_s:
             return result
         while _may_change(result) and now_s < began_s + self._limit_s:
-            if await self._news.more(self._clock, limit_s=began_s + self._limit_s - now_s):
+            if await self._news.wait(self._clock, limit_s=began_s + self._limit_s - now_s):
                 result = self._inner.filter(args)
             now_s = self._clock.monotonic()
         self._rest_until_s = now_s + (now_s - began_s) * _REST_PER_WAIT

@@ -60,7 +60,7 @@ class Told:
             )
             node = a_sharing_node(name, cards=cards, cpu="16")
             node["status"]["allocatable"]["memory"] = "100000Mi"
-            self.core.book.node_changed(
+            self.core.handlers.node_changed(
                 Change(
                     type=ChangeType.ADDED,
                     key=ObjectKey("", name),
@@ -94,7 +94,7 @@ class Told:
 
     def told(self, body: dict[str, Any], what: ChangeType) -> None:
         name = body["metadata"]["name"]
-        self.core.book.pod_changed(
+        self.core.handlers.pod_changed(
             Change(
                 type=what,
                 key=ObjectKey("default", name),
@@ -110,7 +110,7 @@ class Told:
             node = self.nodes[1 if pod.models == frozenset({"B"}) else 0]
             cards = [f"{node}/{card}" for card in range(pod.cards)]
             self.runs(pod, f"past-{number}", node=node, cards=cards)
-        self.core.waste.learn_now()
+        self.core.least_waste.learn_now()
         for number, pod in enumerate(history):
             self.told(self.pod(pod, f"past-{number}"), ChangeType.DELETED)
 
@@ -138,7 +138,7 @@ def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
     told.learn(history)
     measured.start(cluster, history, np.random.default_rng(1))
 
-    assert told.core.waste.classes == measured.world.core.waste.classes
+    assert told.core.least_waste.classes == measured.world.core.least_waste.classes
     for number, pod in enumerate(arrivals):
         shipped = told.place(pod, f"p{number}")
         assert shipped == measured.place(pod, cluster)
@@ -157,5 +157,5 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
         for it in history
     )
 
-    learnt = {it.want: it.frequency_ratio for it in told.core.waste.classes}
+    learnt = {it.want: it.frequency_ratio for it in told.core.least_waste.classes}
     assert learnt == pytest.approx({it.want: it.frequency_ratio for it in asked.classes()})

@@ -110,7 +110,7 @@ def extender_over(cluster: Cluster, strategy: Strategy) -> SchedulerCore:
     core = SchedulerCore(strategy=lambda: strategy, clock=VirtualClock())
     for node in cluster.nodes:
         name = node["metadata"]["name"]
-        core.book.node_changed(
+        core.handlers.node_changed(
             Change(
                 type=ChangeType.ADDED,
                 key=ObjectKey("", name),
@@ -121,7 +121,7 @@ def extender_over(cluster: Cluster, strategy: Strategy) -> SchedulerCore:
         )
     for pod in (*cluster.pods, cluster.waits):
         name = pod["metadata"]["name"]
-        core.book.pod_changed(
+        core.handlers.pod_changed(
             Change(
                 type=ChangeType.ADDED,
                 key=ObjectKey("default", name),
@@ -158,7 +158,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         cluster = a_cluster(seed)
         told = explained(cluster, strategy)
         core = extender_over(cluster, strategy)
-        await WorkloadLearner(core.waste).once()
+        await WorkloadLearner(core.least_waste).once()
         view = read_subject(json.dumps(cluster.waits).encode()).info
         node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
 

@@ -19,7 +19,7 @@ def a_core(*nodes: str, strategy: Strategy = Strategy.PACK) -> SchedulerCore:
     for name in nodes:
         node = read_node(json.dumps(a_sharing_node(name, cards=some_cards(name))).encode())
         key = ObjectKey("", name)
-        core.book.node_changed(
+        core.handlers.node_changed(
             Change(type=ChangeType.ADDED, key=key, uid=name, resource_version="1", object=node)
         )
     return core
@@ -56,7 +56,7 @@ def test_a_pod_that_asks_nothing_of_us_has_no_best_node_and_no_cards() -> None:
 
 def test_the_cards_are_those_that_a_binding_would_name() -> None:
     core = a_core("a", strategy=Strategy.LEAST_WASTE)
-    core.waste.learn_now()
+    core.least_waste.learn_now()
 
     answer = core.cards_on(pending(), "a")
 

@@ -33,7 +33,7 @@ async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None
     fence = a_fence(world)
     assert fence.why_not() == "pods that wait are not marked yet"
 
-    await fence.put_up()
+    await fence.mark_pending()
 
     assert fence.why_not() is None
     assert sorted(world.api.patches) == ["one", "two"]
@@ -45,7 +45,7 @@ async def test_until_all_are_marked_nothing_is_answered() -> None:
     world.api.patch_raises = silence()
     fence = a_fence(world)
     async with asyncio.TaskGroup() as group:
-        rising = group.create_task(fence.put_up())
+        rising = group.create_task(fence.mark_pending())
         for _ in range(20):
             await world.clock.wait_for_sleepers(1)
             assert fence.why_not() == "1 pods that wait are not marked yet"
@@ -64,7 +64,7 @@ async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
     world.api.patch_raises = silence()
     fence = a_fence(world, limit_s=10)
     async with asyncio.TaskGroup() as group:
-        rising = group.create_task(fence.put_up())
+        rising = group.create_task(fence.mark_pending())
         while not rising.done():
             await world.clock.advance(1)
 
@@ -78,7 +78,7 @@ async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
     world.delete("one", seen=False)
     fence = a_fence(world)
 
-    await fence.put_up()
+    await fence.mark_pending()
 
     assert fence.why_not() is None
 
@@ -97,7 +97,7 @@ async def test_a_binding_that_lands_before_the_mark_counts_before_anything_is_pl
         before.record.name,
     )
 
-    await a_fence(world).put_up()
+    await a_fence(world).mark_pending()
 
     assert world.held() == 20_000
 
@@ -110,7 +110,7 @@ async def test_many_pods_that_cannot_be_marked_hold_nobody_up_longer_than_one() 
     world.api.before_patch = lambda: world.clock.sleep(4)
     fence = a_fence(world, limit_s=10)
     async with asyncio.TaskGroup() as group:
-        rising = group.create_task(fence.put_up())
+        rising = group.create_task(fence.mark_pending())
         while not rising.done():
             await world.clock.advance(1)
 

@@ -127,7 +127,7 @@ async def test_the_loop_settles_about_once_a_second() -> None:
     world.delete(seen=False)
 
     async with asyncio.TaskGroup() as group:
-        loop = group.create_task(world.assumptions.look_after(), name="look after")
+        loop = group.create_task(world.assumptions.expire(), name="look after")
         await world.clock.advance(12)
         loop.cancel()
 

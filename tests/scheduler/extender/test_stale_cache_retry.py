@@ -79,7 +79,7 @@ async def test_the_second_no_waits_for_news_that_turns_it_into_a_yes() -> None:
         asking = group.create_task(world.ask(), name="ask")
         await world.clock.wait_for_sleepers(1)
         world.answers.now = YES
-        world.news.heard("another")
+        world.news.notify("another")
 
     assert asking.result() == YES
     assert world.clock.monotonic() == 0
@@ -92,10 +92,10 @@ async def test_news_that_change_nothing_are_not_the_end_of_the_wait() -> None:
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(world.ask(), name="ask")
         await world.clock.wait_for_sleepers(1)
-        world.news.heard("another")
+        world.news.notify("another")
         await world.clock.advance(0.01)
         world.answers.now = YES
-        world.news.heard("yet another")
+        world.news.notify("yet another")
 
     assert asking.result() == YES
 
@@ -111,7 +111,7 @@ async def test_the_wait_has_an_end() -> None:
 async def test_after_news_a_no_is_answered_at_once() -> None:
     world = World()
     await world.ask()
-    world.news.heard("another")
+    world.news.notify("another")
 
     assert not await world.waits()
 
@@ -119,7 +119,7 @@ async def test_after_news_a_no_is_answered_at_once() -> None:
 async def test_news_of_the_pod_itself_are_no_news() -> None:
     world = World()
     await world.ask()
-    world.news.heard("p")  # kube-scheduler wrote our refusal into its status
+    world.news.notify("p")  # kube-scheduler wrote our refusal into its status
 
     assert await world.waits()
 
@@ -166,9 +166,9 @@ async def test_news_wake_whoever_waits_for_more() -> None:
     news, clock = ChangeSignal(), VirtualClock()
 
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(news.more(clock, limit_s=5), name="wait")
+        waiting = group.create_task(news.wait(clock, limit_s=5), name="wait")
         await clock.wait_for_sleepers(1)
-        news.heard()
+        news.notify()
 
     assert waiting.result() is True
     assert news.count == 1
