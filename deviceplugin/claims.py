@@ -84,13 +84,13 @@ class RejectReason(Enum):
 class Rejected:
     """The answer no, and why; *text* names the things and reaches the pod's events."""
 
-    doubt: RejectReason
+    reason: RejectReason
     text: str
 
     @property
     def askable(self) -> bool:
         """Whether kubelet could settle it by saying which container it wants to start."""
-        return self.doubt in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
+        return self.reason in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
 
 
 def resolve(
@@ -310,7 +310,7 @@ def _amount(spec: ContainerSpec, resource: str) -> int | None:
 
 
 def _no(doubt: RejectReason, text: str) -> Rejected:
-    return Rejected(doubt=doubt, text=text)
+    return Rejected(reason=doubt, text=text)
 
 
 def _ids(slot_ids: Iterable[str]) -> str:

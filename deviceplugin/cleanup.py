@@ -83,7 +83,7 @@ class NodeCleanup:
         self._handed_out = handed_out
         self._folders = folders
 
-    async def say(self) -> None:
+    async def run(self) -> None:
         """Take everything back, unless the node goes on sharing; a failure is only logged.
 
         What is left then is for ``fracgpu uninstall``.

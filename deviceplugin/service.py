@@ -78,7 +78,7 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             try:
                 yield running
                 # Told to stop, not crashed: all that would write the node again has ended.
-                await farewell.say()
+                await farewell.run()
             finally:
                 await cards.close()
 
@@ -119,7 +119,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
         headroom_mib=Mib(settings.headroom_mib),
-        ailments=lambda: health.ailments(now_s=clock.monotonic()),
+        ailments=lambda: health.health_reasons(now_s=clock.monotonic()),
         beat=hearts[_SURVEY].beat,
         on_survey=metrics.surveyed,
     )
@@ -193,7 +193,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         specs=specs,
         attribution=Attribution(settings.proc_root),
         seen=VisibleDevices(settings.proc_root),
-        cards=lambda: board.stock.survey.cards,
+        cards=lambda: board.inventory.card_list.cards,
         clock=clock,
         period_s=settings.audit_period_s,
         metrics=metrics,
@@ -202,7 +202,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
 
     def on_round(round_: CardSamples) -> None:
         health.observe(round_, now_s=clock.monotonic())
-        audit.observe(round_.readings)
+        audit.observe(round_.samples)
 
     exporter = Sampler(
         cards=cards,
@@ -233,7 +233,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             stale_s=3 * settings.collect_period_s,
             headroom_mib=settings.headroom_mib,
         ),
-        picture=exporter.picture,
+        picture=exporter.latest,
         current=lambda: nodes.get("", node),
         writer=client,
         clock=clock,
@@ -242,13 +242,13 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     )
     collector = CardCollector(
         node=node,
-        picture=exporter.picture,
+        picture=exporter.latest,
         now_s=lambda: clock.now().timestamp(),
         period_s=settings.collect_period_s,
         dialect=DcgmNaming(settings.metrics_dialect),
     )
     prepared.registry.register(collector)
-    registry.register(AgeCollector(picture=exporter.picture, now_s=lambda: clock.now().timestamp()))
+    registry.register(AgeCollector(picture=exporter.latest, now_s=lambda: clock.now().timestamp()))
     for name, problem in {
         "cards": lambda: board.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",

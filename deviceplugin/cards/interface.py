@@ -166,14 +166,14 @@ SamplesByCard = Mapping[CardUuid, CardSample]
 class CardSamples:
     """One round over all cards: the readings, and why the other cards gave none."""
 
-    readings: SamplesByCard = field(default_factory=dict)
-    troubles: Mapping[CardUuid, str] = field(default_factory=dict)
+    samples: SamplesByCard = field(default_factory=dict)
+    errors: Mapping[CardUuid, str] = field(default_factory=dict)
 
 
 class Cards(Protocol):
     """The node's cards. Every call ends within a time limit of the implementation's own."""
 
-    async def survey(self) -> CardList:
+    async def list_cards(self) -> CardList:
         """Look which cards there are and how they are.
 
         Raises:

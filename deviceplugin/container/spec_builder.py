@@ -75,7 +75,7 @@ class ContainerSpecBuilder:
         self._enforcer = enforcer
         self._mps = mps
 
-    async def outfit(self, name: str, claim: Claim, stock: Inventory) -> CdiSpec:
+    async def build(self, name: str, claim: Claim, stock: Inventory) -> CdiSpec:
         """Say what the container gets that names the CDI device *name*.
 
         Raises:
@@ -106,10 +106,10 @@ class ContainerSpecBuilder:
 
     def _with_driver(self, spec: CdiSpec, claim: Claim, stock: Inventory) -> CdiSpec:
         """Add what the vendor's own spec says of these cards, where there is one."""
-        vendor = self._vendor.find(stock.survey.cards)
+        vendor = self._vendor.find(stock.card_list.cards)
         if vendor is None:
             return spec
-        facts = {it.card.uuid: it for it in stock.survey.cards}
+        facts = {it.card.uuid: it for it in stock.card_list.cards}
         edits = (vendor.common, *(vendor.edits(facts[card.uuid]) for card in claim.cards))
         return replace(
             spec,

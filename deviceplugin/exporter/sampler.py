@@ -59,7 +59,7 @@ class Sampler:
         self._picture: UsageSnapshot | None = None
         self._problem: str | None = None
 
-    def picture(self) -> UsageSnapshot | None:
+    def latest(self) -> UsageSnapshot | None:
         """Give the last picture, or None before the first; its age is the reader's to judge."""
         return self._picture
 
@@ -80,17 +80,17 @@ class Sampler:
             return
         self._on_round(readings)
         taken_at_s = self._clock.now().timestamp()
-        pids = {p.pid for it in readings.readings.values() for p in it.processes}
+        pids = {p.pid for it in readings.samples.values() for p in it.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)
         self._picture = build_usage_snapshot(
             taken_at_s=taken_at_s,
-            stock=self._board.stock,
+            stock=self._board.inventory,
             readings=readings,
             owners=owners,
             pods=self._pods(),
         )
         await asyncio.to_thread(self._on_picture)
-        self._metrics.collected(success=not readings.troubles)
+        self._metrics.collected(success=not readings.errors)
         self._note(_troubles(readings))
 
     def _note(self, problem: str | None) -> None:
@@ -100,6 +100,6 @@ class Sampler:
 
 
 def _troubles(readings: CardSamples) -> str | None:
-    if not readings.troubles:
+    if not readings.errors:
         return None
-    return "; ".join(f"{card}: {reason}" for card, reason in sorted(readings.troubles.items()))
+    return "; ".join(f"{card}: {reason}" for card, reason in sorted(readings.errors.items()))

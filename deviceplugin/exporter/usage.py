@@ -78,13 +78,13 @@ def build_usage_snapshot(
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
     return UsageSnapshot(
         taken_at_s=taken_at_s,
-        driver=stock.survey.driver,
+        driver=stock.card_list.driver,
         cards=tuple(
-            _card_use(facts, readings.readings.get(facts.card.uuid), owners, live)
-            for facts in stock.survey.cards
+            _card_use(facts, readings.samples.get(facts.card.uuid), owners, live)
+            for facts in stock.card_list.cards
         ),
-        troubles=readings.troubles,
-        complete=not stock.survey.left_out,
+        troubles=readings.errors,
+        complete=not stock.card_list.left_out,
     )
 
 

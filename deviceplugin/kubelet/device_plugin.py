@@ -43,7 +43,7 @@ class SocketError(Exception):
 class Starter(Protocol):
     """Who lets a container start."""
 
-    async def wire(self, slot_ids: frozenset[str]) -> Claim:
+    async def prepare(self, slot_ids: frozenset[str]) -> Claim:
         """Prepare the start.
 
         Raises:
@@ -191,7 +191,7 @@ class DevicePlugin(services.DevicePluginServicer):
     ) -> messages.PreStartContainerResponse:
         """Let the container start, or refuse with a text that names the cause."""
         try:
-            await self._starter.wire(frozenset(request.devices_ids))
+            await self._starter.prepare(frozenset(request.devices_ids))
         except PreStartError as error:
             text = str(error)[:_MAX_TEXT_CHARS]
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)

@@ -107,7 +107,7 @@ class PreStartHandler:
         """Take notice that kubelet hands *slot_ids* to a container; whose it is, is asked later."""
         self._memory.allocated(slot_ids)
 
-    async def wire(self, slot_ids: frozenset[str]) -> Claim:
+    async def prepare(self, slot_ids: frozenset[str]) -> Claim:
         """Write the CDI spec of the container that holds *slot_ids*, or refuse.
 
         Raises:
@@ -141,7 +141,7 @@ class PreStartHandler:
         except PodResourcesError as error:
             raise self._refusal("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
-        stock = self._board.stock
+        stock = self._board.inventory
         picture = NodeClaims(
             node=self._node,
             cards=stock.by_uuid(),
@@ -152,14 +152,14 @@ class PreStartHandler:
         answer = resolve(slot_ids, holders, picture)
         if isinstance(answer, Rejected):
             token = f"[{self._memory.ask(slot_ids)}] " if answer.askable else ""
-            raise self._refusal(answer.doubt.value, token + answer.text)
+            raise self._refusal(answer.reason.value, token + answer.text)
         name = device_name(slot_ids)
         try:
             stores = await self._places.stores(name)
         except InjectionError as error:
             raise self._refusal(error.outcome, str(error)) from error
         try:
-            spec = await self._outfitter.outfit(name, answer, stock)
+            spec = await self._outfitter.build(name, answer, stock)
         except SpecBuildError as error:
             raise self._refusal("no_outfit", str(error)) from error
         try:

@@ -159,7 +159,7 @@ def wanted_state(stock: Inventory, *, have: NodeState | None = None) -> NodeStat
 
 def _left_alone(stock: Inventory, have: NodeState) -> NodeState:
     text = f"{have.counted_by} of another plugin is allocatable here; a node has one accountant"
-    nobody = Inventory(survey=all_unhealthy(stock.survey, reason=text))
+    nobody = Inventory(card_list=all_unhealthy(stock.card_list, reason=text))
     known = names.NODE_CARDS in have.annotations
     return NodeState(
         # Whoever reads the inventory finds no card to use; whoever reads capacity finds none left.
@@ -227,7 +227,7 @@ def _shared_state(stock: Inventory) -> NodeState:
     cards = stock.cards
     healthy_mib = sum(it.capacity_mib for it in cards if it.health is Health.HEALTHY)
     return NodeState(
-        labels=_labels(cards, driver=stock.survey.driver, family=stock.survey.family),
+        labels=_labels(cards, driver=stock.card_list.driver, family=stock.card_list.family),
         annotations={names.NODE_CARDS: write_cards(cards)},
         capacity={names.GPU_MEM: str(healthy_mib), names.GPU_COUNT: str(len(cards))},
         sharing=_verdict(stock, healthy_mib=healthy_mib),
@@ -235,7 +235,7 @@ def _shared_state(stock: Inventory) -> NodeState:
 
 
 def _verdict(stock: Inventory, *, healthy_mib: int) -> Sharing:
-    notes = [f"{it.uuid} is left out: {it.reason}" for it in stock.survey.left_out]
+    notes = [f"{it.uuid} is left out: {it.reason}" for it in stock.card_list.left_out]
     sick = [it for it in stock.cards if it.health is not Health.HEALTHY]
     notes += [f"{it.uuid} is unhealthy: {it.health_reason}" for it in sick]
     message = "; ".join([f"{len(stock.cards)} cards, {healthy_mib} MiB to share", *notes])

@@ -41,9 +41,9 @@ class HealthWatch:
 
     def observe(self, round_: CardSamples, *, now_s: float) -> None:
         """Take notice of one round of readings."""
-        for uuid, reading in round_.readings.items():
+        for uuid, reading in round_.samples.items():
             self._read(self._cards.setdefault(uuid, _Watched()), reading, now_s)
-        for uuid, trouble in round_.troubles.items():
+        for uuid, trouble in round_.errors.items():
             card = self._cards.setdefault(uuid, _Watched())
             card.failures += 1
             card.trouble = trouble
@@ -52,7 +52,7 @@ class HealthWatch:
         """Take notice of the cards that the operator has put out of service, and of no others."""
         self._out_of_service = frozenset(uuids)
 
-    def ailments(self, *, now_s: float) -> Mapping[CardUuid, str]:
+    def health_reasons(self, *, now_s: float) -> Mapping[CardUuid, str]:
         """Give the reasons against cards, those without one left out."""
         found = {uuid: "; ".join(_reasons(card, now_s)) for uuid, card in self._cards.items()}
         ill = {uuid: text for uuid, text in found.items() if text}

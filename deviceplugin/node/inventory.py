@@ -37,20 +37,20 @@ class Slot:
 class Inventory:
     """The cards of the node at one moment, the administrator's headroom taken off."""
 
-    survey: CardList = field(default_factory=CardList)
+    card_list: CardList = field(default_factory=CardList)
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        return tuple(facts.card for facts in self.survey.cards)
+        return tuple(facts.card for facts in self.card_list.cards)
 
     def by_uuid(self) -> Mapping[CardUuid, Card]:
         return {card.uuid: card for card in self.cards}
 
     def device_nodes(self, cards: tuple[Card, ...]) -> tuple[DeviceNode, ...]:
         """Name the device files that a container with *cards* needs, the common ones last."""
-        facts = {it.card.uuid: it for it in self.survey.cards}
+        facts = {it.card.uuid: it for it in self.card_list.cards}
         own = [node for card in cards for node in facts[card.uuid].device_nodes]
-        return (*own, *self.survey.common_nodes)
+        return (*own, *self.card_list.common_nodes)
 
 
 def slots(stock: Inventory, *, count: int) -> tuple[Slot, ...]:
@@ -147,7 +147,7 @@ class InventoryTracker:
         self._changed = asyncio.Event()
 
     @property
-    def stock(self) -> Inventory:
+    def inventory(self) -> Inventory:
         return self._stock
 
     @property
@@ -190,7 +190,7 @@ class InventoryTracker:
     async def survey(self) -> None:
         """Look once; a driver that does not answer makes the cards unhealthy in the end."""
         try:
-            survey = await self._cards.survey()
+            survey = await self._cards.list_cards()
         except CardsUnavailableError as error:
             self._on_survey(False)  # noqa: FBT003 - a metric's value
             self._fail(str(error))
@@ -201,7 +201,7 @@ class InventoryTracker:
         shared = with_slots(
             with_headroom(survey, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
-        self._set(Inventory(survey=with_health_reasons(shared, self._ailments())))
+        self._set(Inventory(card_list=with_health_reasons(shared, self._ailments())))
         if answers_again:
             self.wake_readers()
 
@@ -211,7 +211,7 @@ class InventoryTracker:
             log.warning("cards_not_surveyed", reason=reason)
         self._problem = reason
         if self.lost:
-            self._set(Inventory(survey=all_unhealthy(self._stock.survey, reason=reason)))
+            self._set(Inventory(card_list=all_unhealthy(self._stock.card_list, reason=reason)))
         if self._failures == _FAILURES_UNTIL_UNHEALTHY:
             # The stock may be the same, none seen as yet; what is to be said of it is not.
             self.wake_readers()
@@ -239,6 +239,6 @@ class InventoryTracker:
                     health=card.health.value,
                     reason=card.health_reason,
                 )
-        for it in stock.survey.left_out:
-            if it not in self._stock.survey.left_out:
+        for it in stock.card_list.left_out:
+            if it not in self._stock.card_list.left_out:
                 log.warning("card_left_out", card=it.uuid, reason=it.reason)

@@ -165,7 +165,7 @@ class NodeStatusUpdater:
             return unseen_state(have, reason="CardsUnavailable", problem=unseen)
         if hindrance is not None and not have.others:
             return unseen_state(have, reason="RuntimeUnknown", problem=hindrance)
-        return wanted_state(self._board.stock, have=have)
+        return wanted_state(self._board.inventory, have=have)
 
     def _held(self, have: NodeState) -> int:
         """Say what pods hold; as long as nobody knows, it may be all that the node counts now."""
@@ -175,7 +175,7 @@ class NodeStatusUpdater:
         return held_mib
 
     def _unseen(self) -> str | None:
-        return self._board.problem if not self._board.stock.cards else None
+        return self._board.problem if not self._board.inventory.cards else None
 
     def _left_alone(self, have: NodeState) -> str | None:
         if not have.shares:

@@ -93,7 +93,7 @@ class SimulatedCards(Cards):
         self._energy_mj: dict[str, float] = {}
         self._read_at_s: float | None = None
 
-    async def survey(self) -> CardList:
+    async def list_cards(self) -> CardList:
         await asyncio.to_thread(self._load)
         return CardList(
             cards=tuple(_facts(it) for it in sorted(self._wire.cards, key=lambda card: card.index)),
@@ -109,7 +109,7 @@ class SimulatedCards(Cards):
         self._read_at_s = now_s
         self._readings += 1
         return CardSamples(
-            readings={
+            samples={
                 CardUuid(card.uuid): self._reading(card, processes, elapsed_s)
                 for card in self._wire.cards
             }

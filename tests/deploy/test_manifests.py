@@ -133,7 +133,7 @@ def test_a_quota_admits_the_critical_pods_where_a_cluster_wants_one() -> None:
 async def test_the_simulated_cards_that_ship_can_be_read() -> None:
     file = OVERLAYS / "simulated-cards" / "cards.yaml"
 
-    survey = await open_cards(file, node="n1").survey()
+    survey = await open_cards(file, node="n1").list_cards()
 
     assert [it.card.uuid for it in survey.cards] == ["GPU-n1-0", "GPU-n1-1"]
     assert all(it.device_nodes for it in survey.cards)

@@ -59,7 +59,7 @@ def a_survey(*cards: Card, **fields: Any) -> CardList:
 
 
 def a_stock(*cards: Card, **fields: Any) -> Inventory:
-    return Inventory(survey=a_survey(*cards, **fields))
+    return Inventory(card_list=a_survey(*cards, **fields))
 
 
 class FakeCards(Cards):
@@ -71,7 +71,7 @@ class FakeCards(Cards):
         self.troubles: Mapping[CardUuid, str] = {}
         self.closed = False
 
-    async def survey(self) -> CardList:
+    async def list_cards(self) -> CardList:
         if isinstance(self.answer, CardsUnavailableError):
             raise self.answer
         return self.answer
@@ -79,7 +79,7 @@ class FakeCards(Cards):
     async def read(self) -> CardSamples:
         if isinstance(self.readings, CardsUnavailableError):
             raise self.readings
-        return CardSamples(readings=self.readings, troubles=self.troubles)
+        return CardSamples(samples=self.readings, errors=self.troubles)
 
     async def close(self) -> None:
         self.closed = True

@@ -45,7 +45,7 @@ def ask(
 
 def doubt(answer: Claim | Rejected, wanted: RejectReason, *mentions: str) -> None:
     assert isinstance(answer, Rejected), answer
-    assert answer.doubt is wanted, answer
+    assert answer.reason is wanted, answer
     for word in mentions:
         assert word in answer.text
 

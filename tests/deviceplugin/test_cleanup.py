@@ -112,7 +112,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
         node = FakeNode(share=share)
         rig = Rig(tmp_path / place, node)
 
-        await rig.farewell.say()
+        await rig.farewell.run()
 
         gone = {names.GPU_MEM: None}
         assert node.writes == [
@@ -137,7 +137,7 @@ async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
     node = FakeNode(share="true")
     rig = Rig(tmp_path, node)
 
-    await rig.farewell.say()
+    await rig.farewell.run()
 
     assert node.writes == []
     assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
@@ -148,7 +148,7 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
     node.down = True
     rig = Rig(tmp_path, node)
 
-    await rig.farewell.say()
+    await rig.farewell.run()
 
     assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
 
@@ -156,6 +156,6 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
 async def test_without_kubelets_word_no_folder_counts_as_unused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, FakeNode(share=None), silent_kubelet=True)
 
-    await rig.farewell.say()
+    await rig.farewell.run()
 
     assert rig.left() == (set(), {S1, S2}, {"shm"})

@@ -76,7 +76,7 @@ async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
         card = str(node.uuid(0))
         stuck = SimulatedProcess(pid=4711, cards=(card,), used_mib=10, busy_ratio=0.0)
         processes = open_cards(node.cards_file).processes
-        await open_cards(node.cards_file).survey()
+        await open_cards(node.cards_file).list_cards()
         processes.write(stuck)
 
         async def dead() -> bool:

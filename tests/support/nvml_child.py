@@ -53,7 +53,7 @@ async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
     """Do what *command* says."""
     library: Any = pynvml.nvmlLib
     if command == "survey":
-        return plain(await reader.survey())
+        return plain(await reader.list_cards())
     if command == "read":
         return plain(await reader.read())
     if command == "close":

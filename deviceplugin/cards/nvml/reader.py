@@ -83,7 +83,7 @@ class NvmlReader(Cards):
         self._cards: dict[int, NvmlCard] = {}
         self._facts: dict[int, CardHardware] = {}
 
-    async def survey(self) -> CardList:
+    async def list_cards(self) -> CardList:
         await self._open()
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
@@ -129,7 +129,7 @@ class NvmlReader(Cards):
         if troubles and not readings and not hangs:
             # A driver that is gone often says so of each card and never of itself.
             await self._lost(f"no card can be read: {'; '.join(sorted(set(troubles.values())))}")
-        return CardSamples(readings=readings, troubles=troubles)
+        return CardSamples(samples=readings, errors=troubles)
 
     async def close(self) -> None:
         if self._ready:

@@ -28,7 +28,7 @@ async def cards(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_a_survey_lists_cards_by_index_with_distinct_uuids(cards: Cards) -> None:
-    survey = await cards.survey()
+    survey = await cards.list_cards()
 
     assert [it.card.index for it in survey.cards] == [0, 1]
     assert [it.card.uuid for it in survey.cards] == ["GPU-a", "GPU-b"]
@@ -36,28 +36,28 @@ async def test_a_survey_lists_cards_by_index_with_distinct_uuids(cards: Cards) -
 
 
 async def test_a_reading_covers_every_card_of_the_survey(cards: Cards) -> None:
-    survey = await cards.survey()
+    survey = await cards.list_cards()
 
     answer = await cards.read()
 
-    assert set(answer.readings) == {it.card.uuid for it in survey.cards}
-    assert not answer.troubles
+    assert set(answer.samples) == {it.card.uuid for it in survey.cards}
+    assert not answer.errors
 
 
 async def test_memory_figures_add_up_to_the_card(cards: Cards) -> None:
-    survey = await cards.survey()
+    survey = await cards.list_cards()
 
     answer = await cards.read()
 
     for it in survey.cards:
-        figures = answer.readings[it.card.uuid].figures
+        figures = answer.samples[it.card.uuid].figures
         parts = [figures.used_mib, figures.free_mib, figures.reserved_mib]
         assert sum(part for part in parts if part is not None) == it.card.total_mib
 
 
 async def test_percentages_stay_between_0_and_100(cards: Cards) -> None:
-    await cards.survey()
+    await cards.list_cards()
 
-    for reading in (await cards.read()).readings.values():
+    for reading in (await cards.read()).samples.values():
         assert reading.figures.gpu_percent is not None
         assert 0 <= reading.figures.gpu_percent <= 100

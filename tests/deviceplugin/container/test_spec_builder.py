@@ -50,7 +50,7 @@ class FakeMps(Mps):
 
 async def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
     outfitter = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
-    document = (await outfitter.outfit("n", claim, STOCK)).document()
+    document = (await outfitter.build("n", claim, STOCK)).document()
     (device,) = document["devices"]
     found: dict[str, Any] = device["containerEdits"]
     return found | {"cdiVersion": document["cdiVersion"]}

@@ -40,7 +40,7 @@ def a_picture(
     return build_usage_snapshot(
         taken_at_s=0.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(readings={A: reading} if read else {}),
+        readings=CardSamples(samples={A: reading} if read else {}),
         owners={OURS: Owner(pod_uid="uid-one")},
         pods=[a_pod("one")],
     )

@@ -52,13 +52,13 @@ class World:
         if self.unread or B in self.readings:
             here.append(a_card("GPU-b"))
         survey = replace(
-            a_stock(*here).survey,
+            a_stock(*here).card_list,
             left_out=(SkippedCard(uuid="card 1", reason="hangs"),) if self.left_out else (),
         )
         return build_usage_snapshot(
             taken_at_s=0,
-            stock=Inventory(survey=survey),
-            readings=CardSamples(readings=self.readings),
+            stock=Inventory(card_list=survey),
+            readings=CardSamples(samples=self.readings),
             owners={},
             pods=[],
         )

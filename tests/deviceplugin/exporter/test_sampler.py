@@ -56,7 +56,7 @@ async def test_a_picture_joins_readings_processes_and_pods(tmp_path: Path) -> No
 
     await exporter.collect()
 
-    picture = exporter.picture()
+    picture = exporter.latest()
     assert picture is not None
     assert picture.taken_at_s == NOON.timestamp()
     ((pod,),) = [use.pods for use in picture.cards]
@@ -69,13 +69,13 @@ async def test_a_failed_reading_leaves_the_last_picture_to_grow_old(tmp_path: Pa
     cards.readings = {A: CardSample()}
     exporter, registry = await an_exporter(cards, clock, tmp_path)
     await exporter.collect()
-    before = exporter.picture()
+    before = exporter.latest()
 
     cards.readings = CardsUnavailableError("driver gone")
     await clock.advance(5)
     await exporter.collect()
 
-    assert exporter.picture() is before
+    assert exporter.latest() is before
     assert registry.get_sample_value("fracgpu_last_collect_success") == 0
 
 
@@ -87,7 +87,7 @@ async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path)
 
     await exporter.collect()
 
-    picture = exporter.picture()
+    picture = exporter.latest()
     assert picture is not None
     assert [use.reading is not None for use in picture.cards] == [True, False]
     assert registry.get_sample_value("fracgpu_last_collect_success") == 0
@@ -106,14 +106,14 @@ async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None
         clock=clock,
         period_s=5.0,
         metrics=DevicePluginMetrics(CollectorRegistry()),
-        on_picture=lambda: seen.append(exporter.picture()),
+        on_picture=lambda: seen.append(exporter.latest()),
     )
 
     await exporter.collect()
     cards.readings = CardsUnavailableError("gone")
     await exporter.collect()
 
-    assert seen == [exporter.picture()]
+    assert seen == [exporter.latest()]
     assert seen[0] is not None
 
 
@@ -127,4 +127,4 @@ async def test_whoever_judges_health_is_told_of_every_round_that_succeeded(tmp_p
     cards.readings = CardsUnavailableError("driver lost")
     await exporter.collect()
 
-    assert [dict(it.readings[A].xids) for it in told] == [{79: 1}]
+    assert [dict(it.samples[A].xids) for it in told] == [{79: 1}]

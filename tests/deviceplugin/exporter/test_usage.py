@@ -32,7 +32,7 @@ def use_of(
     picture = build_usage_snapshot(
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(readings={A: reading}),
+        readings=CardSamples(samples={A: reading}),
         owners={pid: Owner(pod_uid=uid) for pid, uid in owners.items()},
         pods=pods,
     )
@@ -155,7 +155,7 @@ def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> No
     picture = build_usage_snapshot(
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(troubles={A: "lost"}),
+        readings=CardSamples(errors={A: "lost"}),
         owners={},
         pods=[a_pod("one")],
     )
@@ -192,7 +192,7 @@ def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> Non
         taken_at_s=1.0,
         stock=a_stock(a_card("GPU-a")),
         readings=CardSamples(
-            readings={A: CardSample(figures=CardMetrics(gpu_percent=50), processes=processes)}
+            samples={A: CardSample(figures=CardMetrics(gpu_percent=50), processes=processes)}
         ),
         owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},
         pods=[replace(pod, container_ids=ids)],

@@ -39,7 +39,7 @@ class FakeStarter:
     def allocated(self, slot_ids: frozenset[str]) -> None:
         self.told.append(slot_ids)
 
-    async def wire(self, slot_ids: frozenset[str]) -> Claim:
+    async def prepare(self, slot_ids: frozenset[str]) -> Claim:
         self.asked.append(slot_ids)
         if slot_ids in self.refused:
             raise PreStartError(self.refused[slot_ids])

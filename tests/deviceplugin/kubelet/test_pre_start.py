@@ -141,7 +141,7 @@ async def a_rig(
 async def test_a_certain_claim_is_written_noted_and_counted(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
 
-    claim = await rig.wiring.wire(S1)
+    claim = await rig.wiring.prepare(S1)
 
     assert claim.pod.record.key == "ml/train-0"
     (text,) = specs(tmp_path)
@@ -156,14 +156,14 @@ async def test_a_pod_the_informer_has_not_seen_is_read_from_the_api_server(
 ) -> None:
     rig = await a_rig(tmp_path, known={})
 
-    assert (await rig.wiring.wire(S1)).container == "train"
+    assert (await rig.wiring.prepare(S1)).container == "train"
 
 
 async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: Path) -> None:
     old = pod_json(promised={"train": [("GPU-old", 1000)]}, uid="old")
     rig = await a_rig(tmp_path, known=views(**{"train-0": old}))
 
-    claim = await rig.wiring.wire(S1)
+    claim = await rig.wiring.prepare(S1)
 
     assert claim.pod.record.uid == "uid-train-0"
     assert [card.uuid for card in claim.cards] == ["GPU-a"]
@@ -171,22 +171,22 @@ async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: P
 
 async def test_a_verified_container_restarts_while_the_api_server_is_away(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
-    await rig.wiring.wire(S1)
+    await rig.wiring.prepare(S1)
     rig.api.pods["train-0"] = SILENT
 
-    assert (await rig.wiring.wire(S1)).container == "train"
+    assert (await rig.wiring.prepare(S1)).container == "train"
 
 
 async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_away(
     tmp_path: Path,
 ) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
-    await rig.wiring.wire(S1)
+    await rig.wiring.prepare(S1)
     rig.api.pods["train-0"] = SILENT
 
     rig.wiring.allocated(S1)
     with pytest.raises(PreStartError, match="waits for the API server"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["known to the informer", "unknown"])
@@ -195,7 +195,7 @@ async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bo
     rig.api.pods["train-0"] = SILENT
 
     with pytest.raises(PreStartError, match=r"cannot read pod ml/train-0.*no answer"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.starts("api_silent") == 1
     assert specs(tmp_path) == []
@@ -211,7 +211,7 @@ async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> No
 
     rig.kubelet.lister = LateKubelet()
     with pytest.raises(PreStartError, match="handed the slots to another container"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.noted == []
 
@@ -234,13 +234,13 @@ async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_sta
 
     learn()
     with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as first:
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
     learn(prepare=str(first.value))
-    claim = await rig.wiring.wire(S1)
+    claim = await rig.wiring.prepare(S1)
 
     assert (claim.pod.record.name, claim.container) == ("two", "prepare")
     with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as again:
-        await rig.wiring.wire(S1)  # the next start may be another container's
+        await rig.wiring.prepare(S1)  # the next start may be another container's
     assert str(again.value) != str(first.value)
 
 
@@ -249,14 +249,14 @@ async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     del rig.api.pods["train-0"]
 
     with pytest.raises(PreStartError, match="no live pod holds s1"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
 
 async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, listed=False)
 
     with pytest.raises(PreStartError, match="not been listed yet"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.starts("pods_unknown") == 1
 
@@ -266,7 +266,7 @@ async def test_a_silent_kubelet_is_a_refusal(tmp_path: Path) -> None:
     rig.kubelet.answer = PodResourcesError("kubelet's socket is gone")
 
     with pytest.raises(PreStartError, match="socket is gone"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.starts("kubelet_silent") == 1
 
@@ -276,7 +276,7 @@ async def test_a_doubt_is_counted_by_its_kind_and_writes_nothing(tmp_path: Path)
     rig.kubelet.answer = ()
 
     with pytest.raises(PreStartError, match="no live pod holds s1"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.starts("nobody_holds_them") == 1
     assert specs(tmp_path) == []
@@ -288,7 +288,7 @@ async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> N
     rig = await a_rig(tmp_path / "cdi")
 
     with pytest.raises(PreStartError, match="cannot write"):
-        await rig.wiring.wire(S1)
+        await rig.wiring.prepare(S1)
 
     assert rig.starts("cdi_folder") == 1
 
@@ -297,7 +297,7 @@ async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> No
     rig = await a_rig(tmp_path)
     rig.folder.write(CdiSpec(name=device_name(S1), env={"NVIDIA_VISIBLE_DEVICES": "GPU-wrong"}))
 
-    await rig.wiring.wire(S1)
+    await rig.wiring.prepare(S1)
 
     (text,) = specs(tmp_path)
     assert "GPU-wrong" not in text
@@ -309,7 +309,7 @@ async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: 
     for ids in ("s2", "s3"):
         rig.folder.write(CdiSpec(name=device_name({ids})))
 
-    await rig.wiring.wire(S1)
+    await rig.wiring.prepare(S1)
 
     assert rig.folder.names() == {device_name({"s1"}), device_name({"s2"})}
 
@@ -318,7 +318,7 @@ async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
     tmp_path: Path,
 ) -> None:
     rig = await a_rig(tmp_path)
-    await rig.wiring.wire(S1)
+    await rig.wiring.prepare(S1)
     rig.kubelet.answer = ()  # as for an init container, which kubelet does not list
 
     await rig.wiring.clean()
@@ -344,7 +344,7 @@ async def test_a_driver_that_just_hiccups_does_not_stop_a_start(tmp_path: Path) 
     rig = await a_rig(tmp_path)
     rig.cards.answer = CardsUnavailableError("busy")
 
-    assert (await rig.wiring.wire(S1)).container == "train"
+    assert (await rig.wiring.prepare(S1)).container == "train"
 
 
 async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_another_one_writes(
@@ -355,7 +355,7 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
     name = device_name(S1)
 
     async with asyncio.TaskGroup() as group:
-        start = group.create_task(rig.wiring.wire(S1))
+        start = group.create_task(rig.wiring.prepare(S1))
         await until_true(lambda: name in slow.names(), what="the spec is written")
         rig.kubelet.answer = ()  # what kubelet said before it gave these ids away
         await rig.wiring.clean()

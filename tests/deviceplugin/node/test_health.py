@@ -11,7 +11,7 @@ A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
 
 def readings(**by_card: CardSample) -> CardSamples:
-    return CardSamples(readings={CardUuid(f"GPU-{key}"): it for key, it in by_card.items()})
+    return CardSamples(samples={CardUuid(f"GPU-{key}"): it for key, it in by_card.items()})
 
 
 def with_xid(**counts: int) -> CardSample:
@@ -23,7 +23,7 @@ def test_an_error_that_a_tenant_can_cause_closes_no_card(xid: int) -> None:
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(a=CardSample(xids={xid: 3})), now_s=0)
 
-    assert watch.ailments(now_s=1) == {}
+    assert watch.health_reasons(now_s=1) == {}
 
 
 @pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 119, 140, 999])
@@ -31,58 +31,58 @@ def test_every_other_error_speaks_against_the_card_known_or_not(xid: int) -> Non
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(a=CardSample(xids={xid: 1}), b=CardSample()), now_s=0)
 
-    assert watch.ailments(now_s=1) == {A: xid_text(xid)}
+    assert watch.health_reasons(now_s=1) == {A: xid_text(xid)}
 
 
 def test_an_error_is_forgiven_after_a_while_and_a_new_one_begins_it_anew() -> None:
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(a=with_xid(xid48=1)), now_s=0)
     watch.observe(readings(a=with_xid(xid48=1)), now_s=300)
-    assert watch.ailments(now_s=599)
-    assert watch.ailments(now_s=601) == {}
+    assert watch.health_reasons(now_s=599)
+    assert watch.health_reasons(now_s=601) == {}
 
     watch.observe(readings(a=with_xid(xid48=2)), now_s=700)
-    assert watch.ailments(now_s=1299)
-    assert watch.ailments(now_s=1301) == {}
+    assert watch.health_reasons(now_s=1299)
+    assert watch.health_reasons(now_s=1301) == {}
 
 
 def test_a_card_that_does_not_answer_three_times_is_ill_until_it_answers() -> None:
     watch = HealthWatch(hold_s=600)
     for moment in range(3):
-        assert watch.ailments(now_s=moment) == {}
-        watch.observe(CardSamples(troubles={A: "GPU is lost"}), now_s=moment)
+        assert watch.health_reasons(now_s=moment) == {}
+        watch.observe(CardSamples(errors={A: "GPU is lost"}), now_s=moment)
 
-    assert "GPU is lost" in watch.ailments(now_s=3)[A]
+    assert "GPU is lost" in watch.health_reasons(now_s=3)[A]
     watch.observe(readings(a=CardSample()), now_s=4)
-    assert watch.ailments(now_s=4) == {}
+    assert watch.health_reasons(now_s=4) == {}
 
 
 def test_a_failed_row_remapping_lasts_until_a_reading_is_without_it() -> None:
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(a=CardSample(figures=CardMetrics(row_remap_failed=1))), now_s=0)
-    assert "remapping" in watch.ailments(now_s=10_000)[A]
+    assert "remapping" in watch.health_reasons(now_s=10_000)[A]
 
     watch.observe(
         readings(a=CardSample(figures=CardMetrics())), now_s=10_000
     )  # it could not be asked
-    assert "remapping" in watch.ailments(now_s=10_000)[A]
+    assert "remapping" in watch.health_reasons(now_s=10_000)[A]
 
     watch.observe(readings(a=CardSample(figures=CardMetrics(row_remap_failed=0))), now_s=10_001)
-    assert watch.ailments(now_s=10_001) == {}
+    assert watch.health_reasons(now_s=10_001) == {}
 
 
 def test_old_memory_errors_are_history_and_new_ones_are_not() -> None:
     watch = HealthWatch(hold_s=600)
     watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=5))), now_s=0)
-    assert watch.ailments(now_s=1) == {}
+    assert watch.health_reasons(now_s=1) == {}
 
     watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=10)
-    assert "corrected" in watch.ailments(now_s=11)[A]
+    assert "corrected" in watch.health_reasons(now_s=11)[A]
     watch.observe(
         readings(a=CardSample(figures=CardMetrics())), now_s=20
     )  # the figure went missing
     watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=30)
-    assert watch.ailments(now_s=611) == {}
+    assert watch.health_reasons(now_s=611) == {}
 
 
 def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:
@@ -90,10 +90,10 @@ def test_an_operator_takes_a_card_out_and_puts_it_back() -> None:
     watch.observe(readings(b=with_xid(xid79=1)), now_s=0)
 
     watch.take_out(out_of_service("GPU-a, GPU-b ,"))
-    both = watch.ailments(now_s=1)
+    both = watch.health_reasons(now_s=1)
     watch.take_out(out_of_service(""))
 
     assert set(both) == {A, B}
     assert "operator" in both[A]
     assert "XID 79" in both[B]
-    assert set(watch.ailments(now_s=1)) == {B}
+    assert set(watch.health_reasons(now_s=1)) == {B}

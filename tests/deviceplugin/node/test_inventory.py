@@ -37,7 +37,7 @@ async def test_headroom_is_taken_off_every_card() -> None:
 
     await board.survey()
 
-    (card,) = board.stock.cards
+    (card,) = board.inventory.cards
     assert card.reserved_mib == 500
     assert card.capacity_mib == 7440  # floored to the share granule
 
@@ -58,10 +58,10 @@ async def test_one_failed_survey_changes_no_health_and_three_do() -> None:
     health = []
     for _ in range(3):
         await board.survey()
-        health.append(board.stock.cards[0].health)
+        health.append(board.inventory.cards[0].health)
 
     assert health == [Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY]
-    assert board.stock.cards[0].health_reason == "driver gone"
+    assert board.inventory.cards[0].health_reason == "driver gone"
     assert board.problem == "driver gone"
 
 
@@ -77,7 +77,7 @@ async def test_health_comes_back_with_the_driver() -> None:
     cards.answer = a_survey(a_card())
     await board.survey()
 
-    assert board.stock.cards[0].health is Health.HEALTHY
+    assert board.inventory.cards[0].health is Health.HEALTHY
     assert {it.healthy for it in board.slots()} == {True}
     assert board.problem is None
 
@@ -90,7 +90,7 @@ async def test_the_number_of_slots_does_not_shrink_with_a_card() -> None:
     cards.answer = a_survey(a_card("GPU-a"))
     await board.survey()
 
-    assert len(board.stock.cards) == 1
+    assert len(board.inventory.cards) == 1
     assert len(board.slots()) == 6
 
 

@@ -51,7 +51,7 @@ def a_process(
 
 
 async def percents(cards: SimulatedCards) -> dict[str, float]:
-    readings = (await cards.read()).readings
+    readings = (await cards.read()).samples
     return {uuid: it.figures.gpu_percent or 0.0 for uuid, it in readings.items()}
 
 
@@ -60,7 +60,7 @@ async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
     document = cards_document(TWO, device_nodes=nodes, driver="570.1")
     write_cards_file(tmp_path / "cards.json", document)
 
-    survey = await open_cards(tmp_path / "cards.json").survey()
+    survey = await open_cards(tmp_path / "cards.json").list_cards()
 
     assert tuple(it.card for it in survey.cards) == TWO
     assert survey.driver == "570.1"
@@ -75,7 +75,7 @@ async def test_yaml_serves_as_well_as_json(tmp_path: Path) -> None:
     text = "cards:\n- {uuid: GPU-a, index: 0, model: NVIDIA A30, mib: 24576, reservedMib: 576}\n"
     file.write_text(text)
 
-    survey = await open_cards(file).survey()
+    survey = await open_cards(file).list_cards()
 
     assert survey.cards[0].card.capacity_mib == 24000
 
@@ -103,7 +103,7 @@ async def test_a_saturated_card_is_divided_by_the_wishes(tmp_path: Path) -> None
     processes.write(a_process(1, busy_ratio=0.9))
     processes.write(a_process(2, busy_ratio=0.3))
 
-    reading = (await cards.read()).readings[A]
+    reading = (await cards.read()).samples[A]
 
     percent = reading.figures.gpu_percent
     assert percent is not None
@@ -120,7 +120,7 @@ async def test_a_moved_container_carries_its_load_along(tmp_path: Path) -> None:
 
     processes.remove(1)
     processes.write(a_process(2, B, used_mib=700, busy_ratio=0.8))
-    readings = (await cards.read()).readings
+    readings = (await cards.read()).samples
 
     figures = {uuid: it.figures for uuid, it in readings.items()}
     assert (figures[A].gpu_percent, figures[A].used_mib) == (0, 0)
@@ -133,9 +133,9 @@ async def test_memory_figures_follow_the_processes_and_end_at_the_cards_size(
 ) -> None:
     cards, processes = some_cards(tmp_path)
     processes.write(a_process(1, used_mib=5000))
-    part = (await cards.read()).readings[A].figures
+    part = (await cards.read()).samples[A].figures
     processes.write(a_process(2, used_mib=50_000))
-    full = (await cards.read()).readings[A].figures
+    full = (await cards.read()).samples[A].figures
 
     assert (part.used_mib, part.free_mib, part.reserved_mib) == (5000, 19000, 576)
     assert (full.used_mib, full.free_mib) == (24000, 0)
@@ -145,7 +145,7 @@ async def test_the_same_seed_gives_the_same_noise(tmp_path: Path) -> None:
     async def run(folder: Path, seed: int) -> list[CardSample]:
         cards, processes = some_cards(folder, seed=seed)
         processes.write(a_process(1, busy_ratio=0.5))
-        return [(await cards.read()).readings[A] for _ in range(8)]
+        return [(await cards.read()).samples[A] for _ in range(8)]
 
     first = await run(tmp_path / "one", 7)
     again = await run(tmp_path / "two", 7)
@@ -160,9 +160,9 @@ async def test_energy_grows_with_time(tmp_path: Path) -> None:
     write_cards_file(tmp_path / "cards.json", cards_document(TWO))
     clock = VirtualClock()
     cards = SimulatedCards(tmp_path / "cards.json", clock)
-    before = (await cards.read()).readings[A].figures.energy_mj
+    before = (await cards.read()).samples[A].figures.energy_mj
     await clock.advance(10)
-    after = (await cards.read()).readings[A].figures.energy_mj
+    after = (await cards.read()).samples[A].figures.energy_mj
 
     assert before == 0
     assert after == 620_000  # 62 W for 10 s
@@ -170,12 +170,12 @@ async def test_energy_grows_with_time(tmp_path: Path) -> None:
 
 async def test_a_card_falls_ill_and_recovers_with_its_file(tmp_path: Path) -> None:
     cards, _ = some_cards(tmp_path)
-    seen = [(await cards.survey()).cards[0].card.health]
+    seen = [(await cards.list_cards()).cards[0].card.health]
     for health in (Health.UNHEALTHY, Health.HEALTHY):
         write_cards_file(
             tmp_path / "cards.json", cards_document([a_card(A, health=health), TWO[1]])
         )
-        seen.append((await cards.survey()).cards[0].card.health)
+        seen.append((await cards.list_cards()).cards[0].card.health)
 
     assert seen == [Health.HEALTHY, Health.UNHEALTHY, Health.HEALTHY]
 
@@ -197,12 +197,12 @@ async def test_a_file_that_makes_no_sense_is_refused_with_the_reason(
     file.write_text(text)
 
     with pytest.raises(CardsUnavailableError, match=complaint):
-        await open_cards(file).survey()
+        await open_cards(file).list_cards()
 
 
 async def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CardsUnavailableError, match=r"none\.json"):
-        await open_cards(tmp_path / "none.json").survey()
+        await open_cards(tmp_path / "none.json").list_cards()
 
 
 def test_processes_are_written_read_and_removed(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ async def test_only_cards_since_hopper_measure_a_profile(tmp_path: Path) -> None
         write_cards_file(file, cards_document(TWO, family=family))
         cards = SimulatedCards(file, VirtualClock())
         cards.processes.write(a_process(1, busy_ratio=0.5))
-        assert (await cards.survey()).family == family
-        found[family] = (await cards.read()).readings[CardUuid(A)].figures
+        assert (await cards.list_cards()).family == family
+        found[family] = (await cards.read()).samples[CardUuid(A)].figures
 
     assert found["ampere"].tensor_ratio is None
     assert found["ampere"].pcie_tx_bytes_per_s is None
@@ -243,7 +243,7 @@ async def test_xid_errors_and_links_stand_in_the_file(tmp_path: Path) -> None:
     write_cards_file(tmp_path / "cards.json", document)
     cards = SimulatedCards(tmp_path / "cards.json", VirtualClock())
 
-    survey, readings = await cards.survey(), (await cards.read()).readings
+    survey, readings = await cards.list_cards(), (await cards.read()).samples
 
     assert [dict(it.card.links) for it in survey.cards] == [{TWO[1].uuid: 3}, {}]
     assert [readings[it.uuid].figures.xid for it in TWO] == [0, 31]
@@ -254,6 +254,6 @@ async def test_one_file_gives_each_node_cards_of_its_own(tmp_path: Path) -> None
     file = tmp_path / "cards.yaml"
     file.write_text("cards: [{uuid: 'GPU-{node}-0', index: 0, model: A100, mib: 40960}]")
 
-    found = {node: await open_cards(file, node=node).survey() for node in ("n1", "n2")}
+    found = {node: await open_cards(file, node=node).list_cards() for node in ("n1", "n2")}
 
     assert [it.cards[0].card.uuid for it in found.values()] == ["GPU-n1-0", "GPU-n2-0"]

@@ -327,13 +327,13 @@ async def test_a_library_that_never_matched_is_reported_for_a_minute_before_the_
     reader = NvmlReader(timeout_s=2.0, library=nvml, clock=clock)
 
     with pytest.raises(CardsUnavailableError):
-        await reader.survey()
+        await reader.list_cards()
     await clock.advance(59)
     with pytest.raises(CardsUnavailableError):
         await reader.read()
     await clock.advance(2)
     with pytest.raises(EndProcess, match="the driver was replaced"):
-        await reader.survey()
+        await reader.list_cards()
 
 
 async def test_a_driver_that_comes_with_other_cards_is_asked_for_everything_again(

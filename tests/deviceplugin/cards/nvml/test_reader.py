@@ -42,11 +42,11 @@ async def test_without_a_driver_the_true_library_says_that_it_is_missing() -> No
         pytest.skip("this machine has an NVIDIA driver")
 
     with pytest.raises(CardsUnavailableError, match="NVML: "):
-        await NvmlReader().survey()
+        await NvmlReader().list_cards()
 
 
 async def test_a_card_is_known_by_its_uuid_with_memory_in_whole_mib(reader: NvmlReader) -> None:
-    survey = await reader.survey()
+    survey = await reader.list_cards()
 
     first, second = survey.cards
     assert survey.driver == "580.65.06"
@@ -57,8 +57,8 @@ async def test_a_card_is_known_by_its_uuid_with_memory_in_whole_mib(reader: Nvml
 
 
 async def test_links_are_known_once_both_cards_are(reader: NvmlReader) -> None:
-    await reader.survey()
-    survey = await reader.survey()
+    await reader.list_cards()
+    survey = await reader.list_cards()
 
     assert [dict(it.card.links) for it in survey.cards] == [{B: 30}, {A: 30}]
 
@@ -68,7 +68,7 @@ async def test_a_card_in_mig_mode_is_left_out_with_a_reason(
 ) -> None:
     nvml.cards[0].mig = 1
 
-    survey = await reader.survey()
+    survey = await reader.list_cards()
 
     assert [it.card.uuid for it in survey.cards] == [B]
     assert [(it.uuid, "MIG" in it.reason) for it in survey.left_out] == [(A, True)]
@@ -79,7 +79,7 @@ async def test_a_card_without_memory_of_its_own_is_left_out(
 ) -> None:
     nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
 
-    survey = await reader.survey()
+    survey = await reader.list_cards()
 
     assert [it.uuid for it in survey.left_out] == [A]
 
@@ -87,11 +87,11 @@ async def test_a_card_without_memory_of_its_own_is_left_out(
 async def test_a_card_that_fell_off_the_bus_is_unhealthy_and_comes_back(
     nvml: FakeNvml, reader: NvmlReader
 ) -> None:
-    await reader.survey()
+    await reader.list_cards()
     nvml.cards[0].failing["nvmlDeviceGetUUID"] = pynvml.NVML_ERROR_GPU_IS_LOST
-    lost = await reader.survey()
+    lost = await reader.list_cards()
     nvml.cards[0].failing.clear()
-    back = await reader.survey()
+    back = await reader.list_cards()
 
     health = [[it.card.health for it in survey.cards] for survey in (lost, back)]
     assert health[0] == [Health.UNHEALTHY, Health.HEALTHY]
@@ -104,15 +104,15 @@ async def test_a_failed_row_remapping_makes_a_card_unhealthy(
 ) -> None:
     nvml.cards[1].remap_failed = 1
 
-    survey = await reader.survey()
+    survey = await reader.list_cards()
 
     assert survey.cards[1].card.health is Health.UNHEALTHY
 
 
 async def test_figures_come_in_the_units_they_are_exported_in(reader: NvmlReader) -> None:
-    await reader.survey()
+    await reader.list_cards()
 
-    figures = (await reader.read()).readings[A].figures
+    figures = (await reader.read()).samples[A].figures
 
     assert (figures.gpu_percent, figures.memory_copy_percent) == (40, 10)
     assert (figures.used_mib, figures.reserved_mib, figures.free_mib) == (100, 500, 23976)
@@ -131,12 +131,12 @@ async def test_a_figure_the_card_does_not_have_is_asked_for_once(
 ) -> None:
     nvml.cards[0].failing["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
     nvml.cards[1].failing["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
-    await reader.survey()
+    await reader.list_cards()
 
     first, second = await reader.read(), await reader.read()
 
-    assert first.readings[A].figures.power_w is None
-    assert second.readings[A].figures.gpu_percent == 40
+    assert first.samples[A].figures.power_w is None
+    assert second.samples[A].figures.gpu_percent == 40
     assert nvml.calls.count("nvmlDeviceGetPowerUsage") == 2  # once for each card
 
 
@@ -149,9 +149,9 @@ async def test_without_memory_version_2_the_drivers_part_is_learnt_from_version_
 
     nvml.cards = nvml.cards[:1]
     nvml.before_call = old_driver
-    await reader.survey()
+    await reader.list_cards()
 
-    figures = (await reader.read()).readings[A].figures
+    figures = (await reader.read()).samples[A].figures
 
     assert (figures.used_mib, figures.reserved_mib) == (0, 600)  # nobody runs there
 
@@ -162,9 +162,9 @@ async def test_processes_have_memory_in_mib_and_their_newest_share(
     card = nvml.cards[0]
     card.processes = {7: 300 * MIB, 8: None, 9: 100 * MIB}
     card.samples = [(7, 1000, 10), (7, 2000, 35), (8, 2000, 101)]
-    await reader.survey()
+    await reader.list_cards()
 
-    seen = (await reader.read()).readings[A].processes
+    seen = (await reader.read()).samples[A].processes
 
     assert [(it.pid, it.used_mib, it.sm_percent) for it in seen] == [
         (7, 300, 35.0),
@@ -176,9 +176,9 @@ async def test_processes_have_memory_in_mib_and_their_newest_share(
 async def test_a_process_without_a_new_sample_is_idle(nvml: FakeNvml, reader: NvmlReader) -> None:
     nvml.cards[0].processes = {7: MIB}
     nvml.cards[0].samples = [(7, 1000, 10)]
-    await reader.survey()
+    await reader.list_cards()
 
-    shares = [(await reader.read()).readings[A].processes[0].sm_percent for _ in range(2)]
+    shares = [(await reader.read()).samples[A].processes[0].sm_percent for _ in range(2)]
 
     assert shares == [10.0, 0.0]
 
@@ -188,31 +188,31 @@ async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(
 ) -> None:
     for kind in ("Compute", "Graphics", "MPSCompute"):
         nvml.failing[f"nvmlDeviceGet{kind}RunningProcesses_v3"] = NOT_SUPPORTED
-    await reader.survey()
+    await reader.list_cards()
 
-    assert not (await reader.read()).readings[A].processes_known
+    assert not (await reader.read()).samples[A].processes_known
 
 
 async def test_one_card_that_cannot_be_read_does_not_hide_the_others(
     nvml: FakeNvml, reader: NvmlReader
 ) -> None:
-    await reader.survey()
+    await reader.list_cards()
     nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = pynvml.NVML_ERROR_GPU_IS_LOST
 
     answer = await reader.read()
 
-    assert set(answer.readings) == {B}
-    assert set(answer.troubles) == {A}
+    assert set(answer.samples) == {B}
+    assert set(answer.errors) == {A}
 
 
 async def test_a_lost_driver_is_initialised_again(nvml: FakeNvml, reader: NvmlReader) -> None:
-    await reader.survey()
+    await reader.list_cards()
     nvml.failing["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNINITIALIZED
     with pytest.raises(CardsUnavailableError):
-        await reader.survey()
+        await reader.list_cards()
     nvml.failing.clear()
 
-    survey = await reader.survey()
+    survey = await reader.list_cards()
 
     assert len(survey.cards) == 2
     assert nvml.calls.count("nvmlInit") == 2
@@ -224,7 +224,7 @@ async def test_loops_that_begin_together_open_the_library_once() -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(reader.read())
-        group.create_task(reader.survey())
+        group.create_task(reader.list_cards())
     await reader.close()
 
     # NVML counts: it lets go of the driver only once it was shut down as often as it was begun.
@@ -242,12 +242,12 @@ async def test_an_opening_that_returns_too_late_is_not_opened_once_more() -> Non
     nvml.before_call = hang
     reader = NvmlReader(timeout_s=0.1, library=nvml)
     with pytest.raises(CardsUnavailableError, match="NVML hangs"):
-        await reader.survey()
+        await reader.list_cards()
     release.set()
 
     async def answers() -> bool:
         try:
-            return bool((await reader.survey()).cards)
+            return bool((await reader.list_cards()).cards)
         except CardsUnavailableError:
             return False
 
@@ -268,15 +268,15 @@ async def test_a_call_that_hangs_is_given_up_and_the_next_one_says_so() -> None:
     reader = NvmlReader(timeout_s=0.1, library=nvml)
     try:
         with pytest.raises(CardsUnavailableError, match="nvmlDeviceGetCount did not return"):
-            await reader.survey()
+            await reader.list_cards()
         with pytest.raises(CardsUnavailableError, match="nvmlDeviceGetCount has not returned yet"):
-            await reader.survey()
+            await reader.list_cards()
     finally:
         release.set()
 
     async def answers() -> bool:
         try:
-            return bool((await reader.survey()).cards)
+            return bool((await reader.list_cards()).cards)
         except CardsUnavailableError:
             return False
 
@@ -285,7 +285,7 @@ async def test_a_call_that_hangs_is_given_up_and_the_next_one_says_so() -> None:
 
 async def test_closing_lets_go_of_the_library(nvml: FakeNvml) -> None:
     reader = NvmlReader(timeout_s=2.0, library=nvml)
-    await reader.survey()
+    await reader.list_cards()
 
     await reader.close()
     await reader.close()
