@@ -60,16 +60,16 @@ class StrategySource(Protocol):
 class ControllerParts:
     """What the loop works with; *changed* is set when the policy was edited, well or badly."""
 
-    world: ClusterCache
+    cache: ClusterCache
     usage: UsageSource
     config: PolicySource
     placement: StrategySource
     changed: asyncio.Event
-    book: MoveStore
-    conductor: MoveExecutor
+    store: MoveStore
+    executor: MoveExecutor
     cordons: Cordons
-    journal: EventReporter
-    tally: CycleMetrics
+    reporter: EventReporter
+    metrics: CycleMetrics
     clock: Clock
     scheduler_name: str
 
@@ -100,7 +100,7 @@ class Controller:
         self._leading_since = parts.clock.now()
         while True:
             parts.changed.clear()
-            with parts.tally.cycle(parts.clock):
+            with parts.metrics.cycle(parts.clock):
                 await self.cycle()
             await wait_at_most(parts.clock, parts.changed, limit_s=parts.config.value.tick_s)
 
@@ -110,26 +110,26 @@ class Controller:
         try:
             await self._round(self._parts.config.value)
         except KubeError as error:
-            self._parts.tally.api_error()
+            self._parts.metrics.api_error()
             self._say("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._say("the record of past moves is unreadable", detail=str(error))
 
     async def _round(self, policy: RebalancerPolicy) -> None:
         parts = self._parts
-        await parts.book.load()
+        await parts.store.load()
         now = parts.clock.now()
 
-        cards = parts.world.cards()
-        with parts.tally.queries(parts.clock):
+        cards = parts.cache.cards()
+        with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
         await self._warm(cards, measured, policy, now=now)
         picture = self._picture(measured, now=now)
 
-        scene = StepContext(picture=picture, nodes=parts.world.nodes, policy=policy, now=now)
-        for record in parts.book.records:
+        scene = StepContext(state=picture, nodes=parts.cache.nodes, policy=policy, now=now)
+        for record in parts.store.records:
             if record.phase not in ENDED:
-                await parts.conductor.step(record, scene)
+                await parts.executor.step(record, scene)
         picture = self._picture(measured, now=now)
         # In a thread: on a thousand cards it takes long enough to hold up the lease's renewal.
         plan = await asyncio.to_thread(plan_moves, picture, policy=policy, now=now)
@@ -152,25 +152,25 @@ class Controller:
         *nodes* has the node of each card that was measured, though it may have gone meanwhile.
         """
         before = self._heat
-        past = [it.past() for it in self._parts.book.records]
+        past = [it.past() for it in self._parts.store.records]
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
         for card, it in sorted(self._heat.items()):
             was_hot = card in before and before[card].heat is Heat.HOT
             reading = measured.usage[card].reading
             if it.heat is Heat.HOT and not was_hot and reading is not None:
-                await self._parts.journal.hot_card(
+                await self._parts.reporter.hot_card(
                     card, node=nodes[card], reading=reading, policy=policy
                 )
 
     def _picture(self, measured: Measured, *, now: datetime) -> DisruptionState:
         parts = self._parts
         return DisruptionState(
-            snapshot=parts.world.snapshot(now=now),
+            snapshot=parts.cache.snapshot(now=now),
             usage=measured.usage,
             heat=self._heat,
-            pods=parts.world.occupants,
-            past=[it.past() for it in parts.book.records],
-            taints=parts.world.taints,
+            pods=parts.cache.occupants,
+            past=[it.past() for it in parts.store.records],
+            taints=parts.cache.taints,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
             leading_since=self._leading_since or now,
@@ -182,11 +182,11 @@ class Controller:
         dry_run = scene.policy.mode is Mode.DRY_RUN
         record = plan_record(move, policy=policy_hash(scene.policy), dry_run=dry_run, now=now)
         if dry_run:
-            await parts.journal.planned(record)
-            await parts.conductor.rehearse(record, scene)
+            await parts.reporter.planned(record)
+            await parts.executor.dry_run(record, scene)
             return
-        await parts.book.put(record, now=now)
-        await parts.journal.planned(record)
+        await parts.store.put(record, now=now)
+        await parts.reporter.planned(record)
 
     async def _cordon(
         self, picture: DisruptionState, policy: RebalancerPolicy, *, now: datetime
@@ -194,7 +194,7 @@ class Controller:
         if policy.mode is not Mode.ACTIVE:
             return  # ours lapse by themselves
         wanted = DesiredCordons(
-            repel=cards_to_cordon(picture, policy=policy, now=now),
+            cordon=cards_to_cordon(picture, policy=policy, now=now),
             cool=frozenset(
                 card
                 for card, it in self._heat.items()
@@ -202,7 +202,7 @@ class Controller:
             ),
             lasting=timedelta(seconds=policy.cordon_s),
         )
-        await self._parts.cordons.publish(self._parts.world.nodes, wanted, now=now)
+        await self._parts.cordons.publish(self._parts.cache.nodes, wanted, now=now)
 
     def _count(
         self,
@@ -215,15 +215,15 @@ class Controller:
     ) -> None:
         blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
         self._say("blind, no pod is moved" if blind else "", detail=blind)
-        self._parts.tally.count(picture, plan, measured, policy=policy, now=now)
+        self._parts.metrics.count(picture, plan, measured, policy=policy, now=now)
 
     async def _tell_config(self) -> None:
         config = self._parts.config
-        self._parts.tally.config(config.value, now=self._parts.clock.now())
+        self._parts.metrics.config(config.value, now=self._parts.clock.now())
         if config.problem != self._config_problem:
             self._config_problem = config.problem
             if config.problem:
-                await self._parts.journal.config_refused(config.problem)
+                await self._parts.reporter.config_refused(config.problem)
 
     def _say(self, trouble: str, *, detail: str) -> None:
         """Keep the trouble for ``/readyz``, and log it when it begins and when it ends."""

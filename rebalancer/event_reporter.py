@@ -90,7 +90,7 @@ class EventReporter:
         )
         await self._tell(record, "MovePlanned", note)
 
-    def rehearsed(self, record: MoveRecord, verdict: EvictionResult) -> None:
+    def dry_run_answered(self, record: MoveRecord, verdict: EvictionResult) -> None:
         self._metrics.rehearsals.labels(verdict.outcome.value).inc()
         log.info(
             "eviction_rehearsed",

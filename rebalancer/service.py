@@ -118,16 +118,16 @@ def running(
 
     rebalancer = Controller(
         ControllerParts(
-            world=world,
+            cache=world,
             usage=MeasuredUsage(prometheus, on_trouble=tally.no_answer),
             config=config,
             placement=placement,
             changed=changed,
-            book=book,
-            conductor=MoveExecutor(Evictor(client, guard=guard), journal, persist),
+            store=book,
+            executor=MoveExecutor(Evictor(client, guard=guard), journal, persist),
             cordons=Cordons(client, guard=guard),
-            journal=journal,
-            tally=tally,
+            reporter=journal,
+            metrics=tally,
             clock=clock,
             scheduler_name=settings.scheduler_name,
         )

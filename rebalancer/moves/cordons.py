@@ -27,13 +27,13 @@ class DesiredCordons:
     """What should stand on the nodes.
 
     Attributes:
-        repel: cards to keep new slices off.
+        cordon: cards to keep new slices off.
         cool: cards known to be cool, whose entry of ours goes at once. What is neither is left to
             lapse: not to know a card's heat is no reason to open it.
         lasting: how long an entry lives unless it is renewed.
     """
 
-    repel: frozenset[CardUuid]
+    cordon: frozenset[CardUuid]
     cool: frozenset[CardUuid]
     lasting: timedelta
 
@@ -55,7 +55,7 @@ def desired_on(
     here = {card.uuid for card in node.cards}
     until = {it.card: it.until for it in mine if it.until > now and it.card not in wanted.cool}
     unreadable = names.NODE_CORDONS in node.unreadable
-    repel = (here - wanted.cool) | wanted.repel if unreadable else wanted.repel
+    repel = (here - wanted.cool) | wanted.cordon if unreadable else wanted.cordon
     for card in (repel & here) - taken:
         if card not in until or until[card] - now < wanted.lasting / 2:
             until[card] = now + wanted.lasting

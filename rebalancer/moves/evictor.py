@@ -51,7 +51,7 @@ class Evictor:
         self._client = client
         self._guard = guard
 
-    async def rehearse(self, move: Move) -> EvictionResult:
+    async def dry_run(self, move: Move) -> EvictionResult:
         """Ask with ``dryRun=All``: budgets, RBAC and webhooks are judged, nothing is done."""
         return await self._ask(move, rehearsal=True)
 

@@ -38,7 +38,7 @@ _NEEDED_RELIEF: Final = 0.5  # of the pod's use must be gone from the source
 class Evicts(Protocol):
     """What this module needs of :class:`rebalancer.moves.evictor.Evictor`."""
 
-    def rehearse(self, move: Move) -> Awaitable[EvictionResult]: ...
+    def dry_run(self, move: Move) -> Awaitable[EvictionResult]: ...
 
     def evict(self, move: Move) -> Awaitable[EvictionResult]: ...
 
@@ -48,7 +48,7 @@ class Evicts(Protocol):
 class MoveReporter(Protocol):
     """What this module needs of :class:`rebalancer.event_reporter.EventReporter`."""
 
-    def rehearsed(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
+    def dry_run_answered(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
 
     def asked(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
 
@@ -75,11 +75,11 @@ class StepContext:
     """What a step looks at.
 
     Attributes:
-        picture: of this cycle, with *every* past move in it.
+        state: of this cycle, with *every* past move in it.
         nodes: as the API server shows them, cordons included.
     """
 
-    picture: DisruptionState
+    state: DisruptionState
     nodes: Mapping[str, NodeCards]
     policy: RebalancerPolicy
     now: datetime
@@ -121,10 +121,10 @@ class MoveExecutor:
             case _:
                 assert_never(record.phase)
 
-    async def rehearse(self, record: MoveRecord, scene: StepContext) -> None:
+    async def dry_run(self, record: MoveRecord, scene: StepContext) -> None:
         """End a dry run's move where a real one would begin to disturb."""
-        verdict = await self._evictor.rehearse(record.move)
-        self._journal.rehearsed(record, verdict)
+        verdict = await self._evictor.dry_run(record.move)
+        self._journal.dry_run_answered(record, verdict)
         detail = f"{verdict.outcome.value} {verdict.detail}".strip()
         await self._end(record, Ending.DRY_RUN, scene, detail=detail)
 
@@ -141,14 +141,14 @@ class MoveExecutor:
             await self._note(record, waiting_for)
             return
         outdated = validate_move(
-            without_move(scene.picture, record), record.move, policy=policy, now=now
+            without_move(scene.state, record), record.move, policy=policy, now=now
         )
         if outdated is not None:
             why = f"{outdated.subject}: {outdated.reason.value} {outdated.detail}".strip()
             await self._end(record, Ending.OUTDATED, scene, detail=why)
             return
-        verdict = await self._evictor.rehearse(record.move)
-        self._journal.rehearsed(record, verdict)
+        verdict = await self._evictor.dry_run(record.move)
+        self._journal.dry_run_answered(record, verdict)
         await self._begin(record, verdict, scene)
 
     def _not_yet(self, record: MoveRecord, scene: StepContext) -> str:
@@ -156,13 +156,13 @@ class MoveExecutor:
         node = scene.nodes.get(record.move.source_node)
         if node is None or record.move.source not in node.cordoned(now=scene.now):
             return "the cordon of its card"
-        picture = scene.picture
+        picture = scene.state
         return blindness(picture.usage, picture.cards(), scene.policy)
 
     async def _begin(self, record: MoveRecord, verdict: EvictionResult, scene: StepContext) -> None:
         match verdict.outcome:
             case EvictionOutcome.ALLOWED:
-                siblings = tuple(sorted(_of_owner(record.move, scene.picture)))
+                siblings = tuple(sorted(_of_owner(record.move, scene.state)))
                 begun = replace(
                     record.to(MovePhase.EVICTING, now=scene.now), siblings=siblings, detail=""
                 )
@@ -227,9 +227,9 @@ class MoveExecutor:
 
     async def _evicted(self, record: MoveRecord, scene: StepContext) -> None:
         now = scene.now
-        found = _replacement(record, scene.picture)
+        found = _replacement(record, scene.state)
         if found is not None:
-            landed = _card_of(found, scene.picture)
+            landed = _card_of(found, scene.state)
             there = replace(
                 record.to(MovePhase.VERIFYING, now=now),
                 landed=landed,
@@ -237,14 +237,14 @@ class MoveExecutor:
             )
             self._journal.left_phase(record, now=now)
             await self._persist(there)
-            await self._journal.completed(there, record, scene.picture, policy=scene.policy)
+            await self._journal.completed(there, record, scene.state, policy=scene.policy)
         elif record.age(now=now) > timedelta(seconds=scene.policy.replacement_ttl_s):
             await self._end(record, Ending.LOST, scene, detail="no replacement became ready")
 
     async def _verifying(self, record: MoveRecord, scene: StepContext) -> None:
         if record.age(now=scene.now) < timedelta(seconds=scene.policy.settle_s):
             return
-        reading = scene.picture.reading(record.move.source)
+        reading = scene.state.reading(record.move.source)
         if reading is None:
             await self._end(record, Ending.UNVERIFIED, scene, detail="the source is not measured")
             return

@@ -39,7 +39,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
         assert await cordons_of(real, "n1") == {HOT_CARD: "hot"}
-        assert (await rig.evictor.rehearse(planned.move)).outcome is EvictionOutcome.BLOCKED
+        assert (await rig.evictor.dry_run(planned.move)).outcome is EvictionOutcome.BLOCKED
 
         await rig.tick()
         assert rig.record().phase is MovePhase.PLANNED  # the budget says: not now
@@ -75,7 +75,7 @@ async def test_two_budgets_over_one_pod_are_told_from_a_failing_server(real: Kub
     async with a_rig(real) as rig:
         planned = await rig.tick_until_planned()
 
-        verdict = await Evictor(real, guard=lambda: None).rehearse(planned.move)
+        verdict = await Evictor(real, guard=lambda: None).dry_run(planned.move)
 
         assert verdict.outcome is EvictionOutcome.REFUSED
         pod = await real.get_object(PODS, "pod-a", namespace=NAMESPACE)

@@ -128,7 +128,7 @@ def test_answers_and_phases_are_counted() -> None:
     journal, _, registry = a_journal()
 
     journal.asked(RECORD, EvictionResult(outcome=EvictionOutcome.BLOCKED))
-    journal.rehearsed(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
+    journal.dry_run_answered(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
     journal.verified(relief_ratio=0.25)
     journal.verified(relief_ratio=-0.25)
     journal.left_phase(RECORD, now=NOON + timedelta(seconds=9))

@@ -193,16 +193,16 @@ class Rig:
         self.conductor = MoveExecutor(self.evictor, journal, self._persist)
         self.loop = Controller(
             ControllerParts(
-                world=self.world,
+                cache=self.world,
                 usage=usage,
                 config=config,
                 placement=self.placement,
                 changed=self.changed,
-                book=self.book,
-                conductor=self.conductor,
+                store=self.book,
+                executor=self.conductor,
                 cordons=Cordons(kube, guard=self._guard),
-                journal=journal,
-                tally=CycleMetrics(self.metrics),
+                reporter=journal,
+                metrics=CycleMetrics(self.metrics),
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )

@@ -19,7 +19,7 @@ LASTING = 5 * MINUTE
 
 
 def wanted(*repel: CardUuid, cool: tuple[CardUuid, ...] = ()) -> DesiredCordons:
-    return DesiredCordons(repel=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
+    return DesiredCordons(cordon=frozenset(repel), cool=frozenset(cool), lasting=LASTING)
 
 
 def a_cordon(until: datetime, reason: str = "hot", card: CardUuid = HOT_CARD) -> Cordon:

@@ -46,10 +46,10 @@ async def test_a_rehearsal_is_judged_like_an_eviction_and_does_nothing(kube: Kub
     move = await a_pod_to_move(kube)
     evictor = Evictor(kube, guard=may_write)
 
-    assert (await evictor.rehearse(move)).outcome is EvictionOutcome.ALLOWED
+    assert (await evictor.dry_run(move)).outcome is EvictionOutcome.ALLOWED
     assert await is_there(kube)
     await add_budget(kube, allowed=0)
-    assert (await evictor.rehearse(move)).outcome is EvictionOutcome.BLOCKED
+    assert (await evictor.dry_run(move)).outcome is EvictionOutcome.BLOCKED
 
 
 async def test_an_eviction_takes_the_pod_with_its_own_grace(kube: KubeClient) -> None:
