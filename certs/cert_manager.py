@@ -96,7 +96,7 @@ class CertManagerReconciler(WorkLoop):
         moved = await self._inject(b"".join([newest, *older]))
         self.problem = "a webhook configuration changes" if moved else None
         if moved:
-            self.look()
+            self.wake()
         return _REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
 
     async def _inject(self, bundle_pem: bytes) -> bool:

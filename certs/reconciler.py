@@ -179,7 +179,7 @@ class Reconciler(WorkLoop):
                 log.info("bundle_injected", configuration=str(target))
         if InjectionResult.MOVED in outcomes:
             self._trusted = None
-            self.look()
+            self.wake()
             return None
         if self._trusted is None or self._trusted[0] != authority.facts.fingerprint:
             self._trusted = (authority.facts.fingerprint, now)

@@ -166,7 +166,7 @@ def _informers(
             decode=lambda _: None,
             namespace=namespace,
             field_selector=f"metadata.name={name}",
-            on_change=lambda _: loop.look(),
+            on_change=lambda _: loop.wake(),
         )
 
     if settings.mode == NODE:

@@ -44,7 +44,7 @@ class WorkLoop(ABC):
             KubeError: the API server did not answer, or refused.
         """
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Tell the loop that something it reads may have changed."""
         self._changed.set()
 
@@ -52,10 +52,10 @@ class WorkLoop(ABC):
         """Go round until cancelled."""
         while True:
             self._changed.clear()
-            pause = await self.round()
+            pause = await self.run_once()
             await wait_at_most(self._clock, self._changed, limit_s=pause.total_seconds())
 
-    async def round(self) -> timedelta:
+    async def run_once(self) -> timedelta:
         """Go round once; return when to look again."""
         try:
             pause = await self._go_round(self._clock.now())

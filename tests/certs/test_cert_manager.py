@@ -66,7 +66,7 @@ def serving(leaf: Pair) -> ServingTls:
 async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing(
     world: World,
 ) -> None:
-    assert await world.loop.round() == MINUTES_5
+    assert await world.loop.run_once() == MINUTES_5
 
     assert world.loop.problem == "Secret fracgpu-webhook-tls has no usable ca.crt yet"
     assert await world.trusted() == [None]
@@ -76,7 +76,7 @@ async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(world: Wo
     ca = a_ca()
     await world.issue(ca)
 
-    assert await world.loop.round() == MINUTES_5
+    assert await world.loop.run_once() == MINUTES_5
 
     assert world.loop.problem is None
     assert await world.trusted() == [ca.cert_pem]
@@ -91,31 +91,31 @@ async def test_the_authority_before_stays_trusted_until_every_replica_serves_the
 ) -> None:
     old, new = a_ca(), a_ca()
     old_leaf = await world.issue(old)
-    await world.loop.round()
+    await world.loop.run_once()
     new_leaf = await world.issue(new)
 
     async with https(serving(old_leaf)) as late:
         assert world.client.urls is not None
         world.client.urls["fracgpu-webhook"] = [late]
-        pause = await world.loop.round()
+        pause = await world.loop.run_once()
         assert (pause, await world.trusted()) == (SECONDS_10, [new.cert_pem + old.cert_pem])
 
     async with https(serving(new_leaf)) as moved_on:
         world.client.urls["fracgpu-webhook"] = [moved_on]
-        pause = await world.loop.round()
+        pause = await world.loop.run_once()
         assert (pause, await world.trusted()) == (MINUTES_5, [new.cert_pem])
 
 
 async def test_an_authority_that_has_expired_is_trusted_no_longer(world: World) -> None:
     old, new = a_ca(), a_ca(life=timedelta(days=9))
     await world.issue(old)
-    await world.loop.round()
+    await world.loop.run_once()
     await world.issue(new)
-    await world.loop.round()
+    await world.loop.run_once()
     both = await world.trusted()
 
     await world.clock.advance(timedelta(hours=2).total_seconds())
-    await world.loop.round()
+    await world.loop.run_once()
 
     assert both == [new.cert_pem + old.cert_pem]
     assert await world.trusted() == [new.cert_pem]
@@ -125,6 +125,6 @@ async def test_no_secret_is_written(world: World) -> None:
     await world.issue(a_ca())
     before = await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE)
 
-    await world.loop.round()
+    await world.loop.run_once()
 
     assert await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE) == before

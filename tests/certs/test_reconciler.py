@@ -61,7 +61,7 @@ class World:
     async def settle(self, loop: Reconciler | None = None) -> timedelta:
         """Go round, without waiting, until a round finds nothing to do; the pause it asks for."""
         for _ in range(20):
-            pause = await (loop or self.loop).round()
+            pause = await (loop or self.loop).run_once()
             if pause >= timedelta(seconds=10):
                 return pause
         raise AssertionError("the loop does not come to rest")
@@ -349,7 +349,7 @@ async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(wor
     client, registry = Failing(world.kube), new_registry()
     loop = world.another(client=client, registry=registry)
 
-    assert await loop.round() == timedelta(seconds=5)
+    assert await loop.run_once() == timedelta(seconds=5)
 
     assert loop.problem == "no answer from kube-apiserver to GET /x: silence"
     failures = registry.get_sample_value("fracgpu_certs_failures_total", {"reason": "Timeout"})
@@ -364,7 +364,7 @@ async def test_the_loop_looks_when_told_and_when_something_is_due(world: World) 
         running = group.create_task(world.loop.run())
         await until_problem_free(world)
         await world.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
-        world.loop.look()
+        world.loop.wake()
         await until_stored(world, LEAF)
 
         before = await world.facts(LEAF)

@@ -38,7 +38,7 @@ class World:
 
     async def settle(self) -> None:
         for _ in range(20):
-            if await self.loop.round() >= timedelta(seconds=10):
+            if await self.loop.run_once() >= timedelta(seconds=10):
                 return
         raise AssertionError("the loop does not come to rest")
 

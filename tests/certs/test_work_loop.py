@@ -33,7 +33,7 @@ HOUR = timedelta(hours=1)
 async def test_after_a_write_it_looks_again_ever_more_patiently() -> None:
     loop = Scripted(*[LookAgain()] * 10, HOUR, LookAgain())
 
-    pauses = [await loop.round() for _ in range(12)]
+    pauses = [await loop.run_once() for _ in range(12)]
 
     seconds = [pause.total_seconds() for pause in pauses]
     assert seconds[:8] == [0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12]
@@ -43,9 +43,9 @@ async def test_after_a_write_it_looks_again_ever_more_patiently() -> None:
 async def test_silence_of_the_api_server_is_a_problem_until_a_round_succeeds() -> None:
     loop = Scripted(SILENCE, HOUR)
 
-    assert await loop.round() == timedelta(seconds=5)
+    assert await loop.run_once() == timedelta(seconds=5)
     problem = loop.problem
-    assert await loop.round() == HOUR
+    assert await loop.run_once() == HOUR
 
     assert (problem, loop.problem) == (str(SILENCE), None)
     failures = loop.registry.get_sample_value("fracgpu_certs_failures_total", {"reason": "Timeout"})
@@ -57,7 +57,7 @@ async def test_it_goes_round_when_time_is_up_and_when_told_to_look() -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(loop.run())
         await loop.clock.advance(3601)
-        loop.look()
+        loop.wake()
         await loop.clock.advance(1)
         running.cancel()
 

@@ -100,7 +100,7 @@ async def test_what_a_static_pod_cannot_mount_is_in_the_nodes_folder(node: Node)
     data = await node.secret(b"bundle 1")
     agent = node.agent()
 
-    pause = await agent.round()
+    pause = await agent.run_once()
 
     assert agent.problem is None
     assert {name: node.read(name) for name in data} == data
@@ -111,12 +111,12 @@ async def test_what_a_static_pod_cannot_mount_is_in_the_nodes_folder(node: Node)
 
 async def test_a_renewed_certificate_is_written_and_nobody_is_ended(node: Node) -> None:
     agent = node.agent()
-    await agent.round()
+    await agent.run_once()
     node.kubelet.start(7)
 
     data = await node.secret(b"bundle 1")
-    await agent.round()
-    await node.agent().round()  # nor by the next process of ours
+    await agent.run_once()
+    await node.agent().run_once()  # nor by the next process of ours
 
     assert node.read("tls.crt") == data["tls.crt"]
     assert node.kubelet.ended == []
@@ -126,22 +126,22 @@ async def test_for_a_new_bundle_kube_scheduler_is_ended_once_by_the_next_agent_a
     node: Node,
 ) -> None:
     first = node.agent()
-    await first.round()
+    await first.run_once()
     node.kubelet.start(7)
     await node.secret(b"bundle 1 and 2")
-    await first.round()
+    await first.run_once()
     # All nodes see a new bundle at once; the DaemonSet goes from one to the next.
     assert node.read("ca.crt") == b"bundle 1 and 2"
     assert node.kubelet.ended == []
 
     second = node.agent()
-    await second.round()
+    await second.run_once()
     assert (node.kubelet.ended, second.problem) == ([7], "kube-scheduler has not come back yet")
     node.kubelet.start(8)
-    await second.round()
+    await second.run_once()
     assert second.problem is None
 
-    await node.agent().round()
+    await node.agent().run_once()
     assert node.kubelet.ended == [7]
 
 
@@ -150,8 +150,8 @@ async def test_one_that_does_not_end_is_waited_for_and_not_killed(node: Node) ->
     node.kubelet.ignores = True
     agent = node.agent()
 
-    await agent.round()
-    await agent.round()
+    await agent.run_once()
+    await agent.run_once()
 
     assert agent.problem == "kube-scheduler has not ended yet"
     assert node.kubelet.ended == [7]
@@ -159,20 +159,20 @@ async def test_one_that_does_not_end_is_waited_for_and_not_killed(node: Node) ->
 
 async def test_an_agent_that_is_killed_in_between_ends_it_again_rather_than_not(node: Node) -> None:
     node.kubelet.start(7)
-    await node.agent().round()
+    await node.agent().run_once()
     node.kubelet.start(8)
 
-    await node.agent().round()
+    await node.agent().run_once()
 
     assert node.kubelet.ended == [7, 8]
 
 
 async def test_a_new_configuration_needs_a_new_start_too(node: Node) -> None:
-    await node.agent().round()
+    await node.agent().run_once()
     node.kubelet.start(7)
     (node.folder.parent / "given.yaml").write_text(CONFIG + "profiles: []\n")
 
-    await node.agent().round()
+    await node.agent().run_once()
 
     assert node.kubelet.ended == [7]
 
@@ -182,13 +182,13 @@ async def test_what_is_missing_is_said(kube: KubeClient, tmp_path: Path, address
     node = Node(kube, tmp_path / "etc")
     agent = node.agent()
 
-    await agent.round()
+    await agent.run_once()
     assert agent.problem == f"Secret {SECRET} has no tls.crt and no tls.key and no ca.crt yet"
     await node.secret(b"bundle", first=True)
-    await agent.round()
+    await agent.run_once()
     assert agent.problem == f"there is no Service {SERVICE} yet"
     await service(kube, address)
-    await agent.round()
+    await agent.run_once()
     assert agent.problem == f"Service {SERVICE} has no address"
     assert not node.folder.exists()
 
@@ -198,7 +198,7 @@ async def test_a_folder_that_cannot_be_written_is_said(node: Node) -> None:
     node.folder.write_text("a file")
     agent = node.agent()
 
-    await agent.round()
+    await agent.run_once()
 
     assert agent.problem is not None
     assert str(node.folder) in agent.problem

@@ -169,7 +169,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
 
     async def signed_by() -> str:
         for _ in range(6):
-            await loop.round()
+            await loop.run_once()
         return (await look(kube, settings, now=clock.now())).rows[1].signed_by
 
     await kube.create(DEPLOYMENTS, a_deployment())
