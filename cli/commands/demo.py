@@ -145,7 +145,7 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
         pictured = False
         while True:
             elapsed_s = clock.monotonic() - began_s
-            picture = rig.observer.picture(
+            picture = rig.observer.dashboard(
                 expected=sum(progress.expected.values()), roles=rig.roles()
             )
             screen.show(

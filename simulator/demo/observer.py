@@ -159,7 +159,7 @@ class Observer:
             relieved_after_s=relieved_after_s,
         )
 
-    def picture(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
+    def dashboard(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
         """Draw the present moment."""
         now = self._clock.now()
         names = {view.record.uid: view.record.name for view in self.pods}

@@ -94,7 +94,7 @@ class Script:
             scrape_targets=await self._targets_up(),
         )
 
-    async def verdict(self) -> tuple[Promise, ...]:
+    async def judge(self) -> tuple[Promise, ...]:
         return judge(await self.facts())
 
     async def _ready(self) -> bool:

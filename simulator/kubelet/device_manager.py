@@ -166,7 +166,7 @@ class DeviceManager(services.RegistrationServicer):
         """Tell whether a plugin has ever registered *resource*."""
         return resource in self._endpoints
 
-    def grants(self) -> Mapping[ContainerKey, Sequence[DeviceAllocation]]:
+    def allocations(self) -> Mapping[ContainerKey, Sequence[DeviceAllocation]]:
         """Give what every container holds now."""
         return self._grants
 

@@ -86,6 +86,6 @@ class PodResourcesServer(services.PodResourcesListerServicer):
                 messages.ContainerDevices(
                     resource_name=grant.resource, device_ids=sorted(grant.ids)
                 )
-                for grant in self._devices.grants().get(key, ())
+                for grant in self._devices.allocations().get(key, ())
             ],
         )

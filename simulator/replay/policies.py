@@ -88,7 +88,7 @@ class ByLeastWaste:
         self._state = state
         self._cpu_pods = cpu_pods
         self._order = LeastWasteOrder(state.board, state.roster, now=lambda: NOW)
-        self._order.expect(pod.want for pod in workload.pods)
+        self._order.expect(pod.demand for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
 

@@ -35,13 +35,13 @@ class ReplayPod:
     """One pod: what it needs of cards (None: nothing), and besides.
 
     Attributes:
-        want: the same in the terms of ``least-waste``.
+        demand: the same in the terms of ``least-waste``.
     """
 
     name: str
     need: PodNeed | None
     host: HostResources
-    want: Demand
+    demand: Demand
 
     @property
     def mib(self) -> int:
@@ -195,7 +195,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
         share_milli=milli,
         models=frozenset(model_key(it) for it in models) or None,
     )
-    return ReplayPod(name=row["name"], need=need, host=host, want=want)
+    return ReplayPod(name=row["name"], need=need, host=host, demand=want)
 
 
 def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
@@ -212,7 +212,7 @@ def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[
         share_milli=min(max(math.ceil(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI),
         models=frozenset(models) if need.models else None,
     )
-    return ReplayPod(name=view.record.key, need=need, host=host, want=want)
+    return ReplayPod(name=view.record.key, need=need, host=host, demand=want)
 
 
 def _less(have: HostResources, taken: HostResources) -> HostResources:

@@ -143,7 +143,7 @@ class KubeScheduler:
 
     async def _attempt(self, pod: Json, extender: ExtenderClient) -> None:
         uid: str = pod["metadata"]["uid"]
-        as_of = self._queue.news
+        as_of = self._queue.event_count
         try:
             node = await self._choose(pod, extender)
             await self._bind(pod, node, extender)

@@ -52,7 +52,7 @@ class SchedulingQueue:
         self._news += 1
 
     @property
-    def news(self) -> int:
+    def event_count(self) -> int:
         """How many events there were; remember it before looking at the cluster."""
         return self._news
 

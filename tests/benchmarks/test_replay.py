@@ -9,7 +9,7 @@ def test_the_same_seed_draws_the_same_workload() -> None:
 
 
 def test_every_kind_of_pod_is_drawn() -> None:
-    wants = [pod.want for pod in a_workload().pods]
+    wants = [pod.demand for pod in a_workload().pods]
 
     assert {it.cards for it in wants} == {0, 1, 2}
     assert {it.models for it in wants} == {None, frozenset({"H100"})}

@@ -128,7 +128,7 @@ async def test_the_picture_shows_slices_and_says_where_heat_is_unknown(kube: Kub
         await bound_pod(kube, "a", 3000)
         await until_true(lambda: bool(observer.pods), what="the pod seen")
 
-        picture = observer.picture(expected=2, roles=[("webhook", True)])
+        picture = observer.dashboard(expected=2, roles=[("webhook", True)])
 
         (node,) = picture.nodes
         (card,) = node.cards

@@ -50,7 +50,7 @@ async def test_the_truth_is_what_the_container_got_not_what_was_promised(
         (spec,) = node.folders.cdi.glob("*.json")
         spec.write_text(spec.read_text().replace(node.uuid(1), "GPU-forged"))
         # As if a start had slipped past the agent: the runtime reads the folder, nobody checks it.
-        forged = node.kubelet.devices.grants()
+        forged = node.kubelet.devices.allocations()
         ((grant,),) = forged.values()
         runtime = node.kubelet.runtime
 

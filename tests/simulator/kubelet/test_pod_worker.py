@@ -91,7 +91,7 @@ async def test_a_deleted_pod_is_stopped_and_removed_and_its_load_ends(node: Node
     await wait_gone(node, "short")
 
     assert processes(node) == ()
-    assert not node.kubelet.devices.grants()
+    assert not node.kubelet.devices.allocations()
 
 
 async def test_a_pod_removed_by_force_is_stopped_as_well(node: Node) -> None:
@@ -101,7 +101,7 @@ async def test_a_pod_removed_by_force_is_stopped_as_well(node: Node) -> None:
     await node.client.delete(PODS, "forced", namespace="default", grace_s=0)
 
     async def stopped() -> bool:
-        return not processes(node) and not node.kubelet.devices.grants()
+        return not processes(node) and not node.kubelet.devices.allocations()
 
     await until(stopped, what="its containers are stopped")
 

@@ -30,7 +30,7 @@ def test_a_trace_is_read_to_the_thousandth_of_a_card() -> None:
     assert (workload.cards, workload.capacity_mib) == (8, 8 * 80_000)
     third = next(it for it in workload.pods if it.name == "third")
     assert third.mib == 330 * 80
-    assert (third.want.share_milli, third.want.cpu_milli, third.host.memory_mib) == (
+    assert (third.demand.share_milli, third.demand.cpu_milli, third.host.memory_mib) == (
         330,
         1000,
         1000,
@@ -40,8 +40,8 @@ def test_a_trace_is_read_to_the_thousandth_of_a_card() -> None:
 def test_models_are_those_the_trace_names_and_any_where_it_names_none() -> None:
     by_name = {it.name: it for it in a_trace().pods}
 
-    assert by_name["half-1"].want.models == frozenset({"A10", "H100"})
-    assert by_name["half-0"].want.models is None
+    assert by_name["half-1"].demand.models == frozenset({"A10", "H100"})
+    assert by_name["half-0"].demand.models is None
     assert by_name["cpu"].need is None
 
 
@@ -50,7 +50,7 @@ def test_a_trace_with_fewer_columns_is_read_as_any_model() -> None:
 
     (pod,) = a_trace(pods=short).pods
 
-    assert pod.want.models is None
+    assert pod.demand.models is None
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_live_cluster_is_taken_empty_with_what_its_pods_ask() -> None:
     assert workload.cards == 2
     assert workload.nodes[0].cordons == ()
     (pod,) = workload.pods
-    assert (pod.mib, pod.want.share_milli, pod.want.cpu_milli) == (12_000, 500, 3_000)
-    assert pod.want.models == frozenset({"NVIDIA-A30"})
+    assert (pod.mib, pod.demand.share_milli, pod.demand.cpu_milli) == (12_000, 500, 3_000)
+    assert pod.demand.models == frozenset({"NVIDIA-A30"})
 
 
 def test_shares_are_rounded_up_so_that_no_card_is_promised_twice() -> None:
@@ -132,7 +132,7 @@ def test_shares_are_rounded_up_so_that_no_card_is_promised_twice() -> None:
 
     (pod,) = of_cluster([node], [third]).pods
 
-    assert Fraction(pod.want.share_milli, 1000) >= Fraction(8_001, 24_000)
+    assert Fraction(pod.demand.share_milli, 1000) >= Fraction(8_001, 24_000)
 
 
 def test_pods_without_cards_keep_what_they_take_of_their_node() -> None:

@@ -47,7 +47,7 @@ def test_a_removed_pod_is_forgotten() -> None:
 
 def test_a_refused_pod_waits_for_an_event() -> None:
     queue = a_queue("p")
-    queue.refused("p", now_s=0, as_of=queue.news)
+    queue.refused("p", now_s=0, as_of=queue.event_count)
 
     assert queue.next(now_s=1) is None
     queue.event()
@@ -56,7 +56,7 @@ def test_a_refused_pod_waits_for_an_event() -> None:
 
 def test_an_event_during_the_attempt_counts() -> None:
     queue = a_queue("p")
-    as_of = queue.news
+    as_of = queue.event_count
     queue.event()
     queue.refused("p", now_s=0, as_of=as_of)
 
@@ -65,7 +65,7 @@ def test_an_event_during_the_attempt_counts() -> None:
 
 def test_a_refused_pod_waits_no_longer_than_five_minutes() -> None:
     queue = a_queue("p")
-    queue.refused("p", now_s=10, as_of=queue.news)
+    queue.refused("p", now_s=10, as_of=queue.event_count)
 
     assert queue.wait_s(now_s=10) == 300
     assert queue.next(now_s=310) == "p"
@@ -85,7 +85,7 @@ def test_after_an_error_the_pause_doubles_up_to_ten_seconds() -> None:
 
 def test_who_never_failed_goes_before_who_did() -> None:
     queue = a_queue("failed")
-    queue.refused("failed", now_s=0, as_of=queue.news)
+    queue.refused("failed", now_s=0, as_of=queue.event_count)
     queue.add("fresh", priority=0)
     queue.event()
 
