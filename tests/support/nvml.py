@@ -149,19 +149,19 @@ class Standin:
             raise ProcessEnds(reply["ends"])
         return reply["value"]
 
-    async def survey(self) -> Any:
-        return await self.ask("survey")
+    async def list_cards(self) -> Any:
+        return await self.ask("list_cards")
 
     async def read(self) -> Any:
         return await self.ask("read")
 
     async def figures(self, index: int = 0) -> Any:
         """Read all cards and give the figures of one."""
-        return (await self.read())["readings"][self.uuid(index)]["figures"]
+        return (await self.read())["samples"][self.uuid(index)]["figures"]
 
     async def processes(self, index: int = 0) -> list[tuple[int, int | None, float]]:
         """Read all cards and give (pid, MiB, percent) of the processes on one."""
-        reading = (await self.read())["readings"][self.uuid(index)]
+        reading = (await self.read())["samples"][self.uuid(index)]
         return [(it["pid"], it["used_mib"], it["sm_percent"]) for it in reading["processes"]]
 
     async def calls(self, function: str) -> int:

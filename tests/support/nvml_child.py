@@ -52,7 +52,7 @@ class ShiftedClock(SystemClock):
 async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
     """Do what *command* says."""
     library: Any = pynvml.nvmlLib
-    if command == "survey":
+    if command == "list_cards":
         return plain(await reader.list_cards())
     if command == "read":
         return plain(await reader.read())

@@ -28,7 +28,7 @@ async def test_a_figure_that_is_absent_is_asked_for_once_on_each_card(
     standin: Standin, error: int
 ) -> None:
     standin.say({"error.nvmlDeviceGetPowerUsage": error})
-    await standin.survey()
+    await standin.list_cards()
 
     first, second = await standin.figures(0), await standin.figures(1)
     standin.say({"error.nvmlDeviceGetPowerUsage": None})
@@ -53,7 +53,7 @@ async def test_functions_that_an_older_driver_lacks_drop_their_figures_alone(
     )  # fmt: skip
     library = build(tmp_path / "old", without=missing)
     async with a_standin(tmp_path, library=library) as standin:
-        survey = await standin.survey()
+        survey = await standin.list_cards()
         figures = await standin.figures()
 
     card = survey["cards"][0]["card"]
@@ -68,7 +68,7 @@ async def test_functions_that_an_older_driver_lacks_drop_their_figures_alone(
 async def test_a_lost_driver_is_shut_down_initialised_again_and_spoken_of(
     standin: Standin,
 ) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"error.nvmlDeviceGetUtilizationRates": pynvml.NVML_ERROR_UNINITIALIZED})
     with pytest.raises(Unavailable, match="NVML: "):
         await standin.read()
@@ -85,13 +85,13 @@ async def test_a_lost_driver_is_shut_down_initialised_again_and_spoken_of(
 
 
 async def test_a_driver_that_is_gone_for_every_card_is_begun_anew(standin: Standin) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"error.nvmlDeviceGetHandleByUUID": pynvml.NVML_ERROR_UNKNOWN})
     with pytest.raises(Unavailable, match="no card can be read"):
         await standin.read()
     standin.say({"error.nvmlDeviceGetHandleByUUID": None})
 
-    assert len((await standin.read())["readings"]) == 2
+    assert len((await standin.read())["samples"]) == 2
     assert await standin.calls("nvmlInitWithFlags") == 2
 
 
@@ -99,13 +99,13 @@ async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     async with a_standin(tmp_path, library=nvml_library, timeout_s=0.3) as standin:
-        await standin.survey()
+        await standin.list_cards()
         standin.say({"hang.nvmlDeviceGetPowerUsage": 1})
-        first, second = [(await standin.read())["troubles"] for _ in range(2)]
+        first, second = [(await standin.read())["errors"] for _ in range(2)]
         standin.say({"hang.nvmlDeviceGetPowerUsage": None})
 
         async def recovered() -> bool:
-            readings = (await standin.read())["readings"]
+            readings = (await standin.read())["samples"]
             return {it["figures"]["power_w"] for it in readings.values()} == {150.5}
 
         await until(recovered, what="both cards are read again")
@@ -143,25 +143,25 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
     standin: Standin,
 ) -> None:
     standin.say(a_card(0, **HOPPER))
-    whole = await standin.survey()
+    whole = await standin.list_cards()
     await standin.read()
     # The codes that say "I do not have that" come last: those figures are not asked for again.
     codes = sorted(CODES, key=lambda it: (error_kind(pynvml.NVMLError(it)) in ABSENT, it))
     for code in codes:
         errors = {f"0.error.{it}": code for it in OPTIONAL}
         standin.say(errors)
-        survey, answer = await standin.survey(), await standin.read()
+        survey, answer = await standin.list_cards(), await standin.read()
         standin.say(dict.fromkeys(errors))
 
         card = survey["cards"][0]["card"]
-        assert (card["health"], answer["troubles"], survey["left_out"]) == ("healthy", {}, []), code
+        assert (card["health"], answer["errors"], survey["left_out"]) == ("healthy", {}, []), code
         assert (card["model"], card["total_mib"], card["reserved_mib"]) == (
             "NVIDIA H200",
             24576,
             500,
         )
         assert survey["cards"][0]["family"] == whole["cards"][0]["family"] == "hopper"
-        reading = answer["readings"][standin.uuid(0)]
+        reading = answer["samples"][standin.uuid(0)]
         assert reading["figures"]["total_mib"] == 24576
         assert {reading["figures"][it] for it in ("gpu_percent", "power_w")} == {None}
         if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # a size, not an error, to a list
@@ -169,7 +169,7 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
 
 
 async def test_one_figure_that_fails_leaves_every_other_as_it_is(standin: Standin) -> None:
-    await standin.survey()
+    await standin.list_cards()
     before = await standin.figures()
     standin.say({"0.error.nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_UNKNOWN})
     failing = await standin.figures()
@@ -184,7 +184,7 @@ async def test_one_figure_that_fails_leaves_every_other_as_it_is(standin: Standi
 async def test_a_card_that_never_said_whether_mig_is_on_is_not_shared(standin: Standin) -> None:
     standin.say({"0.error.nvmlDeviceGetMigMode": pynvml.NVML_ERROR_UNKNOWN})
 
-    survey = await standin.survey()
+    survey = await standin.list_cards()
 
     assert [it["card"]["index"] for it in survey["cards"]] == [1]
     assert [it["reason"] for it in survey["left_out"]] == ["it does not say whether MIG is on"]
@@ -195,21 +195,21 @@ async def test_one_hanging_card_blinds_no_other(
     nvml_library: Path, tmp_path: Path, function: str
 ) -> None:
     async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
-        await standin.survey()
+        await standin.list_cards()
         standin.say({f"0.hang.{function}": 1})
         answers = [await standin.read() for _ in range(2)]
-        survey = await standin.survey()
+        survey = await standin.list_cards()
         standin.say({f"0.hang.{function}": None})
 
         for answer in answers:
-            assert list(answer["readings"]) == [standin.uuid(1)]
-            assert list(answer["troubles"]) == [standin.uuid(0)]
+            assert list(answer["samples"]) == [standin.uuid(1)]
+            assert list(answer["errors"]) == [standin.uuid(0)]
         hanging, other = (it["card"] for it in survey["cards"])
         assert (hanging["health"], other["health"]) == ("unhealthy", "healthy")
         assert hanging["health_reason"].startswith("it does not answer: ")
 
         async def well() -> bool:
-            cards = (await standin.survey())["cards"]
+            cards = (await standin.list_cards())["cards"]
             return [it["card"]["health"] for it in cards] == ["healthy", "healthy"]
 
         await until(well, what="the card answers again")
@@ -221,7 +221,7 @@ async def test_a_card_that_hangs_from_the_start_is_left_out_by_its_number(
     async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
         standin.say({"0.hang.nvmlDeviceGetHandleByIndex_v2": 1})
 
-        survey = await standin.survey()
+        survey = await standin.list_cards()
 
         assert [it["card"]["index"] for it in survey["cards"]] == [1]
         ((uuid, reason),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
@@ -236,14 +236,14 @@ async def test_links_and_events_of_a_hanging_card_hold_up_nothing(
         standin.say({"0.hang.nvmlDeviceGetNvLinkState": 1, "0.hang.nvmlDeviceRegisterEvents": 1})
 
         for _ in range(2):
-            survey = await standin.survey()
+            survey = await standin.list_cards()
             assert [it["card"]["health"] for it in survey["cards"]] == ["healthy", "healthy"]
-            assert len((await standin.read())["readings"]) == 2
+            assert len((await standin.read())["samples"]) == 2
 
 
 async def test_cards_are_let_go_of_side_by_side(standin: Standin) -> None:
     standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
-    await standin.survey()
+    await standin.list_cards()
     await standin.read()
     # One after the other, the first would not return before its limit.
     standin.say({"together.nvmlGpmSampleFree": 16})
@@ -259,7 +259,7 @@ async def test_cards_that_hang_are_let_go_of_within_one_bound(
 ) -> None:
     async with a_standin(tmp_path, library=nvml_library, timeout_s=2.0) as standin:
         standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
-        await standin.survey()
+        await standin.list_cards()
         await standin.read()
         standin.say({"hang.nvmlGpmSampleFree": 1})
 
@@ -278,10 +278,10 @@ async def test_a_driver_that_hangs_for_long_ends_the_process(
         standin.say({f"hang.{function}": 1})
         for _ in range(3):
             with pytest.raises(Unavailable, match="NVML hangs"):
-                await standin.survey()
+                await standin.list_cards()
         await standin.ask("wait 90")
         with pytest.raises(ProcessEnds, match="has not answered for 90 s"):
-            await standin.survey()
+            await standin.list_cards()
 
 
 async def test_a_driver_that_answers_again_in_time_ends_nothing(
@@ -291,13 +291,13 @@ async def test_a_driver_that_answers_again_in_time_ends_nothing(
         for _ in range(2):
             standin.say({"hang.nvmlDeviceGetCount_v2": 1})
             with pytest.raises(Unavailable, match="NVML hangs"):
-                await standin.survey()
+                await standin.list_cards()
             standin.say({"hang.nvmlDeviceGetCount_v2": None})
             await standin.ask("wait 60")
 
             async def answers() -> bool:
                 try:
-                    return len((await standin.survey())["cards"]) == 2
+                    return len((await standin.list_cards())["cards"]) == 2
                 except Unavailable:
                     return False
 
@@ -307,7 +307,7 @@ async def test_a_driver_that_answers_again_in_time_ends_nothing(
 async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_process(
     standin: Standin,
 ) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"error.nvmlDeviceGetPowerUsage": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH})
 
     with pytest.raises(ProcessEnds, match="the driver was replaced"):
@@ -316,7 +316,7 @@ async def test_a_library_that_does_not_match_the_driver_any_more_ends_the_proces
     standin.say({"error.nvmlDeviceGetPowerUsage": None})
     standin.say({"error.nvmlDeviceGetCount_v2": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH})
     with pytest.raises(ProcessEnds, match="the driver was replaced"):
-        await standin.survey()
+        await standin.list_cards()
 
 
 async def test_a_library_that_never_matched_is_reported_for_a_minute_before_the_process_ends() -> (
@@ -340,14 +340,14 @@ async def test_a_driver_that_comes_with_other_cards_is_asked_for_everything_agai
     standin: Standin,
 ) -> None:
     standin.say(a_card(0, power_mw=None))
-    await standin.survey()
+    await standin.list_cards()
     before = (await standin.figures())["power_w"]
     standin.say({"error.nvmlSystemGetDriverVersion": pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
     with pytest.raises(Unavailable):
-        await standin.survey()
+        await standin.list_cards()
     standin.say({"error.nvmlSystemGetDriverVersion": None, "driver": "590.1"}, a_card(0))
 
-    survey = await standin.survey()
+    survey = await standin.list_cards()
 
     assert survey["driver"] == "590.1"
     assert (before, (await standin.figures())["power_w"]) == (None, 150.5)

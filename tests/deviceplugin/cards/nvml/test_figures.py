@@ -16,7 +16,7 @@ PROFILED = (
 
 
 async def test_a_card_without_gpm_gives_every_other_figure(standin: Standin) -> None:
-    await standin.survey()
+    await standin.list_cards()
 
     figures = await standin.figures()
 
@@ -66,7 +66,7 @@ async def profiled(standin: Standin) -> Any:
 
 async def test_a_card_with_gpm_is_profiled_over_a_second_or_more(standin: Standin) -> None:
     standin.say(a_card(0, **{**HOPPER, "gpm.3": "elapsed"}))
-    await standin.survey()
+    await standin.list_cards()
     first = await standin.figures()
     figures = await profiled(standin)
 
@@ -82,7 +82,7 @@ async def test_a_card_with_gpm_is_profiled_over_a_second_or_more(standin: Standi
 
 async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: Standin) -> None:
     standin.say(a_card(0, **{**HOPPER, "gpm.11": None}))
-    await standin.survey()
+    await standin.list_cards()
 
     figures = await profiled(standin)
 
@@ -92,7 +92,7 @@ async def test_a_metric_that_a_profiled_card_lacks_is_left_out_alone(standin: St
 
 async def test_percentages_that_cannot_be_are_no_figures(standin: Standin) -> None:
     standin.say(a_card(0, gpu=101, copy=4294967295, encoder=900))
-    await standin.survey()
+    await standin.list_cards()
 
     figures = await standin.figures()
 
@@ -105,7 +105,7 @@ async def test_a_virtual_card_has_no_license_figure_that_we_could_vouch_for(
     standin: Standin,
 ) -> None:
     standin.say(a_card(0, virtualization=pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU))
-    await standin.survey()
+    await standin.list_cards()
 
     assert (await standin.figures())["vgpu_license"] is None
 
@@ -113,14 +113,14 @@ async def test_a_virtual_card_has_no_license_figure_that_we_could_vouch_for(
 async def test_a_card_that_is_lost_in_the_middle_of_a_reading_is_a_trouble_of_its_own(
     standin: Standin,
 ) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"1.error.nvmlDeviceGetMemoryInfo_v2": pynvml.NVML_ERROR_GPU_IS_LOST})
     standin.say({"1.error.nvmlDeviceGetMemoryInfo": pynvml.NVML_ERROR_GPU_IS_LOST})
 
     answer = await standin.read()
 
-    assert list(answer["readings"]) == [standin.uuid(0)]
-    assert list(answer["troubles"]) == [standin.uuid(1)]
+    assert list(answer["samples"]) == [standin.uuid(0)]
+    assert list(answer["errors"]) == [standin.uuid(1)]
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -134,12 +134,12 @@ async def test_what_an_older_driver_keeps_for_itself_is_reserved_and_not_in_use(
     library = build(tmp_path / "old", without=frozenset(missing))
     async with a_standin(tmp_path, library=library) as standin:
         standin.say({"0.used": 0, "1.used": 9_000 * MIB, "1.compute": f"7:{9_000 * MIB}"})
-        reserved = [it["card"]["reserved_mib"] for it in (await standin.survey())["cards"]]
+        reserved = [it["card"]["reserved_mib"] for it in (await standin.list_cards())["cards"]]
         idle = await standin.figures()
         # Somebody's program, and memory that nobody on the list holds.
         standin.say({"0.used": 6_000 * MIB, "0.compute": f"8:{2_000 * MIB}"})
         busy = await standin.figures()
-        later = [it["card"]["reserved_mib"] for it in (await standin.survey())["cards"]]
+        later = [it["card"]["reserved_mib"] for it in (await standin.list_cards())["cards"]]
 
     assert reserved == later == [500, 500 if lists else 0]
     assert (idle["used_mib"], idle["reserved_mib"]) == (0, 500)

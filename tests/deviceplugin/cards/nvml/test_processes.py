@@ -19,7 +19,7 @@ async def test_three_lists_are_one_with_the_largest_memory_of_each_process(
             samples="7:1000:10 7:2000:35 9:1500:20 99:2000:3",
         )
     )
-    await standin.survey()
+    await standin.list_cards()
 
     assert await standin.processes() == [
         (7, 300, 35.0),  # the newest of two samples
@@ -32,7 +32,7 @@ async def test_three_lists_are_one_with_the_largest_memory_of_each_process(
 async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> None:
     standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"))
     standin.say(a_card(1, compute=f"8:{MIB}", samples="8:900:20"))
-    await standin.survey()
+    await standin.list_cards()
 
     first = [await standin.processes(0), await standin.processes(1)]
     standin.say({"1.samples": "8:900:20 8:1000:30"})
@@ -48,7 +48,7 @@ async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
     now_us = time.time_ns() // 1000
     before = [f"7:{now_us - 2_000_000}:10", f"7:{now_us - 1_000_000}:20"]
     standin.say(a_card(0, compute=f"7:{MIB}", samples=" ".join(before)))
-    await standin.survey()
+    await standin.list_cards()
     first = await standin.processes()
 
     await standin.ask("shift -3600")
@@ -64,7 +64,7 @@ async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
 
 async def test_zero_samples_with_success_mean_that_nobody_was_busy(standin: Standin) -> None:
     standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1:50", zero_samples=1))
-    await standin.survey()
+    await standin.list_cards()
 
     assert await standin.processes() == [(7, 1, 0.0)]
 
@@ -73,7 +73,7 @@ async def test_more_than_all_of_a_card_is_garbage(standin: Standin) -> None:
     standin.say(
         a_card(0, compute=f"7:{2**64 - 4096} 8:{MIB}", samples="7:1000:4294967295 8:1000:100")
     )
-    await standin.survey()
+    await standin.list_cards()
 
     assert await standin.processes() == [(7, None, 0.0), (8, 1, 100.0)]
 
@@ -88,7 +88,7 @@ async def test_processes_that_come_between_two_calls_are_read_at_another_try(
             "race.nvmlDeviceGetProcessUtilization": 2,
         },
     )
-    await standin.survey()
+    await standin.list_cards()
 
     assert await standin.processes() == [(7, 1, 10.0)]
 
@@ -99,9 +99,9 @@ async def test_a_list_that_never_holds_still_is_unknown_and_hides_nothing_else(
     standin.say(
         a_card(0, compute=f"7:{MIB}"), {"race.nvmlDeviceGetComputeRunningProcesses_v3": 1000}
     )
-    await standin.survey()
+    await standin.list_cards()
 
-    reading = (await standin.read())["readings"][standin.uuid(0)]
+    reading = (await standin.read())["samples"][standin.uuid(0)]
 
     assert not reading["processes_known"]
     assert reading["figures"]["gpu_percent"] == 40
@@ -112,7 +112,7 @@ async def test_samples_that_never_hold_still_leave_everybody_idle_for_one_readin
 ) -> None:
     race = "race.nvmlDeviceGetProcessUtilization"
     standin.say(a_card(0, compute=f"7:{MIB}", samples="7:1000:10"), {race: 3})
-    await standin.survey()
+    await standin.list_cards()
 
     assert [await standin.processes(), await standin.processes()] == [
         [(7, 1, 0.0)],
@@ -122,9 +122,9 @@ async def test_samples_that_never_hold_still_leave_everybody_idle_for_one_readin
 
 async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(standin: Standin) -> None:
     standin.say(a_card(0, compute=None, graphics=None, mps=None))
-    await standin.survey()
+    await standin.list_cards()
 
-    answer = (await standin.read())["readings"]
+    answer = (await standin.read())["samples"]
 
     assert [answer[standin.uuid(it)]["processes_known"] for it in (0, 1)] == [False, True]
 
@@ -134,7 +134,7 @@ async def test_samples_that_the_card_does_not_have_are_asked_for_once(standin: S
         a_card(0, compute=f"7:{MIB}"),
         {"error.nvmlDeviceGetProcessUtilization": pynvml.NVML_ERROR_NOT_SUPPORTED},
     )
-    await standin.survey()
+    await standin.list_cards()
 
     assert [await standin.processes() for _ in range(2)] == [[(7, 1, 0.0)]] * 2
     assert await standin.calls("nvmlDeviceGetProcessUtilization") == 1

@@ -302,7 +302,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
     device.mkdir(parents=True)
     (device / "numa_node").write_text("1\n")
 
-    survey = await standin.survey()
+    survey = await standin.list_cards()
 
     first, second = survey["cards"]
     assert first == {
@@ -331,7 +331,7 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
 async def test_cards_of_two_architectures_have_no_family_in_common(standin: Standin) -> None:
     standin.say(a_card(1, architecture=9, brand=5))
 
-    survey = await standin.survey()
+    survey = await standin.list_cards()
 
     assert [it["family"] for it in survey["cards"]] == ["ampere", "hopper"]
     assert survey["cards"][1]["brand"] == "geforce"
@@ -341,7 +341,7 @@ async def test_cards_of_two_architectures_have_no_family_in_common(standin: Stan
 async def test_an_architecture_newer_than_the_binding_has_no_name(standin: Standin) -> None:
     standin.say(a_card(0, architecture=99), a_card(1, architecture=99))
 
-    assert (await standin.survey())["family"] == ""
+    assert (await standin.list_cards())["family"] == ""
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
 ) -> None:
     standin.say(a_card(0, **values))
 
-    survey = await standin.survey()
+    survey = await standin.list_cards()
 
     assert [it["card"]["index"] for it in survey["cards"]] == [1]
     ((uuid, why),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
@@ -365,11 +365,11 @@ async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
 async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
     standin: Standin, error: int
 ) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": error})
-    lost = await standin.survey()
+    lost = await standin.list_cards()
     standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": None})
-    back = await standin.survey()
+    back = await standin.list_cards()
 
     healths = [[it["card"]["health"] for it in survey["cards"]] for survey in (lost, back)]
     assert healths == [["unhealthy", "healthy"], ["healthy", "healthy"]]
@@ -379,7 +379,7 @@ async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
 async def test_a_row_that_could_not_be_remapped_makes_the_card_unhealthy(standin: Standin) -> None:
     standin.say(a_card(1, rows="0 9 0 1"))
 
-    card = (await standin.survey())["cards"][1]["card"]
+    card = (await standin.list_cards())["cards"][1]["card"]
 
     assert (card["health"], card["health_reason"]) == (
         "unhealthy",

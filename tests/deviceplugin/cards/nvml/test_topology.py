@@ -11,7 +11,7 @@ Links = dict[tuple[int, int], int]
 
 
 async def distances(standin: Standin) -> Links:
-    survey = await standin.survey()
+    survey = await standin.list_cards()
     index = {it["card"]["uuid"]: it["card"]["index"] for it in survey["cards"]}
     return {
         (index[it["card"]["uuid"]], index[other]): distance

@@ -7,7 +7,7 @@ from tests.support.waiting import until
 
 
 async def xids(standin: Standin, index: int = 0) -> tuple[float | None, dict[str, int]]:
-    reading = (await standin.read())["readings"][standin.uuid(index)]
+    reading = (await standin.read())["samples"][standin.uuid(index)]
     return reading["figures"]["xid"], reading["xids"]
 
 
@@ -21,7 +21,7 @@ async def wait_xid(standin: Standin, wanted: tuple[int, dict[str, int]], index: 
 async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
     standin: Standin,
 ) -> None:
-    await standin.survey()
+    await standin.list_cards()
     assert await xids(standin) == (0, {})
 
     standin.say({"events": "0:31 0:79"})
@@ -41,7 +41,7 @@ async def test_a_card_without_events_has_no_figure_and_the_other_is_watched(
     standin: Standin,
 ) -> None:
     standin.say({"0.error.nvmlDeviceRegisterEvents": pynvml.NVML_ERROR_NOT_SUPPORTED})
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"events": "1:48"})
 
     await wait_xid(standin, (48, {"48": 1}), index=1)
@@ -49,7 +49,7 @@ async def test_a_card_without_events_has_no_figure_and_the_other_is_watched(
 
 
 async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Standin) -> None:
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"events": "0:31"})
     await wait_xid(standin, (31, {"31": 1}))
 
@@ -60,7 +60,7 @@ async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Stan
 
     await until(ended, what="the watch says that it has ended")
     standin.say({"error.nvmlEventSetWait_v2": None})
-    await standin.survey()
+    await standin.list_cards()
     standin.say({"events": "0:79"})
 
     await wait_xid(standin, (79, {"31": 1, "79": 1}))
@@ -69,13 +69,13 @@ async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Stan
 
 async def test_surveys_of_the_same_cards_keep_one_watch(standin: Standin) -> None:
     for _ in range(3):
-        await standin.survey()
+        await standin.list_cards()
 
     assert await standin.calls("nvmlEventSetCreate") == 1
 
 
 async def test_closing_ends_the_watch_before_the_library(standin: Standin) -> None:
-    await standin.survey()
+    await standin.list_cards()
     await standin.ask("close")
 
     waits = await standin.calls("nvmlEventSetWait_v2")
