@@ -20,6 +20,7 @@ _OWN_CAPACITY: Final = {
     "pods": "110",
     "ephemeral-storage": "1000Gi",
 }
+_AMOUNTS: Final = ("capacity", "allocatable")
 _AFTER_FAILURE_S: Final = 1.0
 
 
@@ -92,8 +93,12 @@ class NodeStatus:
         }
         if missing:
             await self._client.patch(NODES, self._name, {"metadata": {"labels": missing}})
-        status = self._status((node.get("status") or {}).get("capacity") or {})
-        body = {"status": status}
+        old = node.get("status") or {}
+        status = self._status(old.get("capacity") or {})
+        # As kubelet does: only what differs, so what another removed since stays removed.
+        # Source: k8s.io/component-helpers/node/util, PatchNodeStatus.
+        changes = {key: _changed(old.get(key) or {}, status[key]) for key in _AMOUNTS}
+        body = {"status": status | changes}
         written = await self._client.patch(NODES, self._name, body, subresource="status")
         self._capacity = written["status"]["capacity"]
 
@@ -131,6 +136,12 @@ class NodeStatus:
             ],
             "nodeInfo": {"kubeletVersion": "v1.36.2-simulated"},
         }
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the merge patch that makes *new* of *old*."""
+    gone = dict.fromkeys(old.keys() - new.keys())
+    return gone | {key: value for key, value in new.items() if old.get(key) != value}
 
 
 def _stamp(at: datetime) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kube.client import KubeClient
-from kube.kinds import NODES
+from kube.kinds import NODES, Kind
 from process.clock import SystemClock
 from simulator.kubelet.node_status import NodeStatus
 from tests.support.waiting import until
@@ -72,6 +72,36 @@ async def test_a_plugins_healthy_devices_are_allocatable_and_all_are_capacity(ri
     await rig.wait_allocatable("fracgpu.io/gpu-slot", "32")
 
     assert (await rig.node())["status"]["capacity"]["fracgpu.io/gpu-slot"] == "64"
+
+
+class RemovedMeanwhile(KubeClient):
+    """Somebody removes a resource after kubelet has read its node and before it writes."""
+
+    async def get_object(
+        self, kind: Kind, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        read = await super().get_object(kind, name, namespace=namespace)
+        gone = {"fracgpu.io/gpu-mem": None}
+        status = {"status": {"capacity": gone, "allocatable": gone}}
+        await self.patch(NODES, "gpu-1", status, subresource="status")
+        return read
+
+
+async def test_what_another_removes_during_a_sync_stays_removed(kube: KubeClient) -> None:
+    amounts = {"pods": "110", "fracgpu.io/gpu-mem": "655360"}
+    status = {"capacity": amounts, "allocatable": amounts}
+    await kube.create(NODES, {"metadata": {"name": "gpu-1"}, "status": status})
+    client = RemovedMeanwhile(kube.transport)
+    kubelet = NodeStatus(client, SystemClock(), name="gpu-1", labels={}, amounts=dict, sync_s=60.0)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(kubelet.run())
+        async with asyncio.timeout(10):
+            await kubelet.ready.wait()
+        task.cancel()
+
+    left = (await kube.get_object(NODES, "gpu-1"))["status"]
+    assert "fracgpu.io/gpu-mem" not in left["capacity"] | left["allocatable"]
 
 
 async def test_its_own_writing_does_not_wake_it(rig: Rig) -> None:
