@@ -43,17 +43,17 @@ def figures() -> Iterator[Figure]:
     note = f"{_NODES} nodes, {workload.cards} cards, until 130 % of them are asked for"
     for policy in COMPARED:
         began = time.perf_counter()
-        outcome = replay(workload, policy, seed=_SEED)
+        result = replay(workload, policy, seed=_SEED)
         took_s = time.perf_counter() - began
         yield Figure(
             name=f"replay.{policy}.pods_per_s",
-            value=round(outcome.arrived / took_s, 1),
+            value=round(result.arrived / took_s, 1),
             unit="1/s",
             note=note,
         )
         yield Figure(
             name=f"replay.{policy}.allocated_at_full_load",
-            value=round(outcome.allocated_percent(FULL_LOAD), 2),
+            value=round(result.allocated_percent(FULL_LOAD), 2),
             unit="%",
             note=note,
         )

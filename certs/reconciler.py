@@ -108,14 +108,14 @@ class Reconciler(WorkLoop):
         clock: Clock,
         *,
         namespace: str,
-        wanted: DesiredCertificates,
+        desired: DesiredCertificates,
         metrics: CertsMetrics,
     ) -> None:
         super().__init__(clock, metrics)
         self._client = client
         self._store = CertStore(client, namespace=namespace)
         self._replicas = ServedCertificates(client, namespace=namespace)
-        self._wanted = wanted
+        self._desired = desired
         self._namespace = namespace
         self._trusted: tuple[str, datetime] | None = None
         self._read_by_all: str | None = None
@@ -127,7 +127,7 @@ class Reconciler(WorkLoop):
         trusted_since = injected_since if read_by_all else None
         steps: list[Keep | Renew | Wait] = [authority.step]
         leaves = []
-        for name in self._wanted.leaves:
+        for name in self._desired.leaves:
             facts, step = await self._keep_leaf(
                 name, authority, now=now, trusted_since=trusted_since
             )
@@ -139,7 +139,7 @@ class Reconciler(WorkLoop):
         return next_look(steps, now=now, limit=LOOK_AT_LEAST_EVERY)
 
     async def _keep_authority(self, now: datetime) -> _Authority:
-        name = self._wanted.ca_secret
+        name = self._desired.ca_secret
         stored = await self._store.read(name)
         pair, facts = stored_pair(stored)
         bundle = stored_bundle(stored)
@@ -148,7 +148,7 @@ class Reconciler(WorkLoop):
         kept = b"".join(pem for pem, each in bundle if each.fingerprint in trusted)
         if isinstance(step, Renew) or stored is None or pair is None or facts is None:
             reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
-            pair = make_ca(name=name, now=now, life=self._wanted.ca_life)
+            pair = make_ca(name=name, now=now, life=self._desired.ca_life)
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
             raise LookAgain
@@ -171,7 +171,7 @@ class Reconciler(WorkLoop):
     async def _keep_trust(self, authority: _Authority, now: datetime) -> datetime | None:
         """Give every configuration the bundle; return since when all of them have it."""
         outcomes = []
-        for target in self._wanted.targets:
+        for target in self._desired.targets:
             outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
             outcomes.append(outcome)
             if outcome is InjectionResult.PATCHED:
@@ -190,8 +190,8 @@ class Reconciler(WorkLoop):
         fingerprint = authority.facts.fingerprint
         if self._read_by_all == fingerprint:
             return []
-        readers = [(DEPLOYMENTS, name) for name in self._wanted.readers]
-        readers += [(DAEMONSETS, name) for name in self._wanted.node_readers]
+        readers = [(DEPLOYMENTS, name) for name in self._desired.readers]
+        readers += [(DAEMONSETS, name) for name in self._desired.node_readers]
         done = [
             await restarted(
                 self._client, name, namespace=self._namespace, authority=fingerprint, kind=kind
@@ -209,14 +209,14 @@ class Reconciler(WorkLoop):
     ) -> tuple[CertificateInfo, Keep | Wait]:
         stored = await self._store.read(name)
         pair, facts = stored_pair(stored)
-        wanted = self._wanted.leaves[name]
+        wanted = self._desired.leaves[name]
         step = serving_step(
             facts,
             ca=authority.facts,
             bundle=authority.bundle,
             names=frozenset(wanted.names),
             now=now,
-            signs_from=None if trusted_since is None else trusted_since + self._wanted.overlap,
+            signs_from=None if trusted_since is None else trusted_since + self._desired.overlap,
             asked=asked_for(stored, facts),
         )
         if isinstance(step, Renew) or stored is None or pair is None or facts is None:
@@ -232,8 +232,8 @@ class Reconciler(WorkLoop):
 
     def _make(self, ca: Pair, wanted: Leaf, now: datetime) -> Pair:
         if wanted.purpose is Purpose.CALL:
-            return make_client(ca, name=wanted.names[0], now=now, life=self._wanted.leaf_life)
-        return make_serving(ca, names=wanted.names, now=now, life=self._wanted.leaf_life)
+            return make_client(ca, name=wanted.names[0], now=now, life=self._desired.leaf_life)
+        return make_serving(ca, names=wanted.names, now=now, life=self._desired.leaf_life)
 
     async def _retire(
         self, authority: _Authority, leaves: Sequence[CertificateInfo], now: datetime
@@ -245,11 +245,11 @@ class Reconciler(WorkLoop):
         """
         if len(authority.bundle) < 2:  # noqa: PLR2004 - itself and no other
             return []
-        since = retired_from(leaves, ca=authority.facts, grace=self._wanted.grace)
+        since = retired_from(leaves, ca=authority.facts, grace=self._desired.grace)
         if since is None or now < since:
             return [Keep(until=since)] if since is not None else []
-        name, pair = self._wanted.ca_secret, authority.pair
-        if not await self._replicas.all_serve(self._wanted.services, trusting=pair.cert_pem):
+        name, pair = self._desired.ca_secret, authority.pair
+        if not await self._replicas.all_serve(self._desired.services, trusting=pair.cert_pem):
             return [Keep(until=now + _REPLICAS_EVERY)]
         await self._write(name, pair, bundle_pem=pair.cert_pem, over=authority.stored)
         log.info("authorities_retired", secret=name, retired=len(authority.bundle) - 1)

@@ -126,8 +126,8 @@ def _loop(
 ) -> WorkLoop:
     namespace = settings.namespace
     if settings.mode == OWN:
-        wanted = desired_of(settings)
-        return Reconciler(client, clock, namespace=namespace, wanted=wanted, metrics=metrics)
+        desired = desired_of(settings)
+        return Reconciler(client, clock, namespace=namespace, desired=desired, metrics=metrics)
     if settings.mode == NODE:
         node = desired_node_files_of(settings)
         return NodeFiles(

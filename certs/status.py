@@ -95,8 +95,8 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
         KubeError: the API server did not answer, or refused.
     """
     store = CertStore(client, namespace=settings.namespace)
-    wanted = desired_of(settings)
-    leaves = {name: await store.read(name) for name in wanted.leaves}
+    desired = desired_of(settings)
+    leaves = {name: await store.read(name) for name in desired.leaves}
     authority = await store.read(settings.ca_secret)
     foreign = any(is_cert_managers(stored) for stored in leaves.values())
     first = leaves.get(serving_secret(settings.webhook_service)) if foreign else authority
@@ -114,7 +114,7 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
     else:
         signers = dict.fromkeys(signers, "current")
     rows += [
-        _row(name, _role(wanted.leaves[name].purpose), stored, signers=signers, now=now,
+        _row(name, _role(desired.leaves[name].purpose), stored, signers=signers, now=now,
              own=not foreign)
         for name, stored in leaves.items()
     ]  # fmt: skip

@@ -63,7 +63,7 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
 
 
 def with_choice(
-    world: ClusterState, subject: ExplainedPod, observed: ObservedCluster
+    state: ClusterState, subject: ExplainedPod, observed: ObservedCluster
 ) -> ClusterState:
     """Add to a world which cards the extender would take on each node, and which node it prefers.
 
@@ -71,31 +71,31 @@ def with_choice(
     """
     need = subject.info.need
     if need is None or subject.info.record.node:
-        return world
-    core = _core(world, observed)
+        return state
+    core = _core(state, observed)
     offered = [
         name
-        for name, loads in world.snapshot.nodes.items()
-        if not objections_of(loads.node, subject, world)
+        for name, node_info in state.snapshot.nodes.items()
+        if not objections_of(node_info.node, subject, state)
     ]
     chosen = {
         name: frozenset(part.card for parts in answer.assignment.values() for part in parts)
         for name in offered
         if isinstance(answer := core.cards_on(subject.info, name), Placement)
     }
-    notes = world.notes
-    if (need.strategy or world.strategy) is Strategy.LEAST_WASTE and len(need.containers) == 1:
+    notes = state.notes
+    if (need.strategy or state.strategy) is Strategy.LEAST_WASTE and len(need.containers) == 1:
         notes = (*notes, _MIX_NOTE)
     return replace(
-        world,
+        state,
         chosen=chosen,
         preferred_node=core.best_node(subject.info, offered) or "",
         notes=notes,
     )
 
 
-def _core(world: ClusterState, observed: ObservedCluster) -> SchedulerCore:
-    core = SchedulerCore(strategy=lambda: world.strategy, clock=_StoppedClock(world.now))
+def _core(state: ClusterState, observed: ObservedCluster) -> SchedulerCore:
+    core = SchedulerCore(strategy=lambda: state.strategy, clock=_StoppedClock(state.now))
     for node in observed.nodes:
         core.ledger.set_node(node.cards)
     for pod in observed.bound:

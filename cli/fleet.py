@@ -71,10 +71,15 @@ class Fleet:
 def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | None = None) -> Fleet:
     """Lay out the nodes that have cards or should, or the one named *node*."""
     rows = []
-    for name, loads in snapshot.nodes.items():
-        if name == node or (node is None and (loads.cards or loads.node.shared)):
-            cards = (_card(load, loads, snapshot, pods) for load in loads.cards.values())
-            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(loads.node)))
+    for name, node_info in snapshot.nodes.items():
+        if name == node or (node is None and (node_info.cards or node_info.node.shared)):
+            cards = (
+                _card(card_info, node_info, snapshot, pods)
+                for card_info in node_info.cards.values()
+            )
+            rows.append(
+                NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(node_info.node))
+            )
     return Fleet(nodes=tuple(rows))
 
 
@@ -133,38 +138,38 @@ def _node_trouble(node: NodeCards) -> str:
 
 
 def _card(
-    load: CardInfo, loads: NodeInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
+    card_info: CardInfo, node_info: NodeInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> CardRow:
-    card, node = load.card, loads.node
+    card, node = card_info.card, node_info.node
     cordon = next((it for it in node.cordons if it.card == card.uuid), None)
     trouble = ""
     if card.health is not Health.HEALTHY:
         trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
-    elif load.cordoned and cordon is not None:
+    elif card_info.cordoned and cordon is not None:
         trouble = f"set aside until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
-    elif load.unplaced_mib:
-        held = f"{load.unplaced_mib} MiB of it may be held"
+    elif card_info.unplaced_mib:
+        held = f"{card_info.unplaced_mib} MiB of it may be held"
         trouble = (
             f"{held} by {_unplaced(node.node, snapshot, pods)}, whose assignment is unreadable"
         )
-    elif load.free_slots < 1:
-        trouble = f"all its slots are taken: {load.held_slots} of {card.slots}"
+    elif card_info.free_slots < 1:
+        trouble = f"all its slots are taken: {card_info.held_slots} of {card.slots}"
     return CardRow(
         uuid=card.uuid,
         index=card.index,
         model=card.model,
         capacity_mib=card.capacity_mib,
-        held_mib=load.held_mib,
-        free_mib=load.free_mib,
-        foreign_mib=load.foreign_mib,
-        held_cores=load.held_cores,
-        held_slots=load.held_slots,
+        held_mib=card_info.held_mib,
+        free_mib=card_info.free_mib,
+        foreign_mib=card_info.foreign_mib,
+        held_cores=card_info.held_cores,
+        held_slots=card_info.held_slots,
         slots=card.slots,
-        heat=loads.heat.get(card.uuid),
+        heat=node_info.heat.get(card.uuid),
         health=card.health.value,
         trouble=trouble,
-        until=cordon.until if load.cordoned and cordon is not None else None,
-        slices=holders_of(load, snapshot, pods),
+        until=cordon.until if card_info.cordoned and cordon is not None else None,
+        slices=holders_of(card_info, snapshot, pods),
     )
 
 

@@ -265,15 +265,19 @@ def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodeClaims) -> Rej
     held = held_on(picture.pods.values(), node=picture.node)
     unplaced = _unplaced(picture)
     for part in slices:
-        card, hold = picture.cards[part.card], held[part.card]
+        card, allocation = picture.cards[part.card], held[part.card]
         what = f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of"
-        if hold.mib + sum(it.mib for it in unplaced.values()) > card.capacity_mib:
-            text = f"{what} {picture.node} together hold {hold.mib} of {card.capacity_mib} MiB"
+        if allocation.mib + sum(it.mib for it in unplaced.values()) > card.capacity_mib:
+            text = (
+                f"{what} {picture.node} together hold {allocation.mib} of {card.capacity_mib} MiB"
+            )
             for pod, most in sorted(unplaced.items()):
                 text += f", and {pod} up to {most.mib} more: its {names.ASSIGNMENT} cannot be read"
             return _no(RejectReason.OVER_CAPACITY, text)
-        if hold.slots + sum(it.slots for it in unplaced.values()) > card.slots:
-            text = f"{what} {picture.node} together have {hold.slots} containers of {card.slots}"
+        if allocation.slots + sum(it.slots for it in unplaced.values()) > card.slots:
+            text = (
+                f"{what} {picture.node} together have {allocation.slots} containers of {card.slots}"
+            )
             return _no(RejectReason.OVER_SLOTS, text)
     return None
 
@@ -295,12 +299,14 @@ def held_on(pods: Iterable[PodInfo], *, node: str) -> dict[CardUuid, CardAllocat
     for pod in pods:
         record = pod.record
         if record.live and record.node == node and record.assignment is not None:
-            for card, hold in allocations_by_card(record.assignment, record.containers).items():
+            for card, allocation in allocations_by_card(
+                record.assignment, record.containers
+            ).items():
                 before = held.get(card, CardAllocation(mib=Mib(0), slots=0))
                 held[card] = CardAllocation(
-                    mib=Mib(before.mib + hold.mib),
-                    cores=before.cores + hold.cores,
-                    slots=before.slots + hold.slots,
+                    mib=Mib(before.mib + allocation.mib),
+                    cores=before.cores + allocation.cores,
+                    slots=before.slots + allocation.slots,
                 )
     return held
 
@@ -309,8 +315,8 @@ def _amount(spec: ContainerSpec, resource: str) -> int | None:
     return whole_amount(spec.limits.get(resource, ""))
 
 
-def _no(doubt: RejectReason, text: str) -> Rejected:
-    return Rejected(reason=doubt, text=text)
+def _no(reason: RejectReason, text: str) -> Rejected:
+    return Rejected(reason=reason, text=text)
 
 
 def _ids(slot_ids: Iterable[str]) -> str:

@@ -113,7 +113,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
     health = HealthWatch(hold_s=settings.health_hold_s)
-    board = InventoryTracker(
+    tracker = InventoryTracker(
         cards,
         clock,
         period_s=settings.survey_period_s,
@@ -151,11 +151,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     mps = _mps(settings, clock)
     wiring = PreStartHandler(
         node=node,
-        board=board,
+        tracker=tracker,
         pod_resources=pod_resources,
         reader=client,
         pods=lambda: _by_key(pods),
-        outfitter=ContainerSpecBuilder(
+        builder=ContainerSpecBuilder(
             NvidiaCdiSpecs([Path(it) for it in settings.vendor_cdi_dirs]),
             enforcer=Enforcer(settings.enforcer),
             mps=mps,
@@ -166,12 +166,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         metrics=metrics,
         on_wired=notes.note,
     )
-    plugin = DevicePlugin(board, wiring, injection, links_visible=settings.links_visible_devices)
+    plugin = DevicePlugin(tracker, wiring, injection, links_visible=settings.links_visible_devices)
     nodes, report = _node_report(
         client,
         node,
         pods=pods,
-        board=board,
+        tracker=tracker,
         health=health,
         runtime=runtime,
         clock=clock,
@@ -182,7 +182,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         folder=settings.device_plugins_dir,
         server=server,
         plugin=plugin,
-        blocked=lambda: runtime.problem or _blocked(board, nodes.get("", node)),
+        blocked=lambda: runtime.problem or _blocked(tracker, nodes.get("", node)),
         clock=clock,
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
@@ -193,7 +193,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         specs=specs,
         attribution=Attribution(settings.proc_root),
         seen=VisibleDevices(settings.proc_root),
-        cards=lambda: board.inventory.card_list.cards,
+        cards=lambda: tracker.inventory.card_list.cards,
         clock=clock,
         period_s=settings.audit_period_s,
         metrics=metrics,
@@ -206,7 +206,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
 
     exporter = Sampler(
         cards=cards,
-        board=board,
+        tracker=tracker,
         attribution=Attribution(settings.proc_root),
         pods=lambda: _values(pods),
         clock=clock,
@@ -218,7 +218,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     )
     health_events = HealthEvents(
         node=node,
-        board=board,
+        tracker=tracker,
         pods=lambda: _values(pods),
         recorder=recorder,
     )
@@ -250,7 +250,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     prepared.registry.register(collector)
     registry.register(AgeCollector(picture=exporter.latest, now_s=lambda: clock.now().timestamp()))
     for name, problem in {
-        "cards": lambda: board.problem,
+        "cards": lambda: tracker.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
         "node": lambda: report.problem,
         "runtime": lambda: runtime.problem,
@@ -271,7 +271,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
 
     async def survey() -> None:
         await wiring.clean()
-        await board.run()
+        await tracker.run()
 
     running = Running(
         tasks={
@@ -319,7 +319,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     node: str,
     *,
     pods: Informer[PodInfo],
-    board: InventoryTracker,
+    tracker: InventoryTracker,
     health: HealthWatch,
     runtime: RuntimeWatch,
     clock: Clock,
@@ -339,7 +339,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     )
     report = NodeStatusUpdater(
         node=node,
-        board=board,
+        tracker=tracker,
         current=lambda: nodes.get("", node),
         writer=client,
         clock=clock,
@@ -350,7 +350,7 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     return nodes, report
 
 
-def _blocked(board: InventoryTracker, node: NodeState | None) -> str | None:
+def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:
     """Say why there is nothing to register with kubelet yet."""
     if node is None:
         return "the node is not known to the API server"
@@ -358,7 +358,7 @@ def _blocked(board: InventoryTracker, node: NodeState | None) -> str | None:
         return f"the node does not carry {names.SHARE_LABEL}=true"
     if node.others:
         return f"the node's cards are counted by another plugin: {node.counted_by}"
-    return None if board.slots() else board.problem or "this node has no cards"
+    return None if tracker.slots() else tracker.problem or "this node has no cards"
 
 
 def _by_key(pods: Informer[PodInfo]) -> Mapping[PodKey, PodInfo] | None:

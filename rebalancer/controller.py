@@ -124,20 +124,20 @@ class Controller:
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
         await self._warm(cards, measured, policy, now=now)
-        picture = self._picture(measured, now=now)
+        state = self._picture(measured, now=now)
 
-        scene = StepContext(state=picture, nodes=parts.cache.nodes, policy=policy, now=now)
+        context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
             if record.phase not in ENDED:
-                await parts.executor.step(record, scene)
-        picture = self._picture(measured, now=now)
+                await parts.executor.step(record, context)
+        state = self._picture(measured, now=now)
         # In a thread: on a thousand cards it takes long enough to hold up the lease's renewal.
-        plan = await asyncio.to_thread(plan_moves, picture, policy=policy, now=now)
+        plan = await asyncio.to_thread(plan_moves, state, policy=policy, now=now)
 
         for move in plan.moves:
-            await self._begin(move, scene)
+            await self._begin(move, context)
         await self._cordon(self._picture(measured, now=now), policy, now=now)
-        self._count(picture, plan, measured, policy, now=now)
+        self._count(state, plan, measured, policy, now=now)
 
     async def _warm(
         self,
@@ -176,46 +176,46 @@ class Controller:
             leading_since=self._leading_since or now,
         )
 
-    async def _begin(self, move: Move, scene: StepContext) -> None:
+    async def _begin(self, move: Move, context: StepContext) -> None:
         """Put a move on record; the next cycle, with its card's cordon in place, goes on."""
-        parts, now = self._parts, scene.now
-        dry_run = scene.policy.mode is Mode.DRY_RUN
-        record = plan_record(move, policy=policy_hash(scene.policy), dry_run=dry_run, now=now)
+        parts, now = self._parts, context.now
+        dry_run = context.policy.mode is Mode.DRY_RUN
+        record = plan_record(move, policy=policy_hash(context.policy), dry_run=dry_run, now=now)
         if dry_run:
             await parts.reporter.planned(record)
-            await parts.executor.dry_run(record, scene)
+            await parts.executor.dry_run(record, context)
             return
         await parts.store.put(record, now=now)
         await parts.reporter.planned(record)
 
     async def _cordon(
-        self, picture: DisruptionState, policy: RebalancerPolicy, *, now: datetime
+        self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> None:
         if policy.mode is not Mode.ACTIVE:
             return  # ours lapse by themselves
-        wanted = DesiredCordons(
-            cordon=cards_to_cordon(picture, policy=policy, now=now),
+        desired = DesiredCordons(
+            cordon=cards_to_cordon(state, policy=policy, now=now),
             cool=frozenset(
                 card
                 for card, it in self._heat.items()
-                if it.heat is Heat.COOL and picture.reading(card) is not None
+                if it.heat is Heat.COOL and state.reading(card) is not None
             ),
             lasting=timedelta(seconds=policy.cordon_s),
         )
-        await self._parts.cordons.publish(self._parts.cache.nodes, wanted, now=now)
+        await self._parts.cordons.publish(self._parts.cache.nodes, desired, now=now)
 
     def _count(
         self,
-        picture: DisruptionState,
+        state: DisruptionState,
         plan: Plan,
         measured: Measured,
         policy: RebalancerPolicy,
         *,
         now: datetime,
     ) -> None:
-        blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
+        blind = measured.trouble or blindness(state.usage, state.cards(), policy)
         self._say("blind, no pod is moved" if blind else "", detail=blind)
-        self._parts.metrics.count(picture, plan, measured, policy=policy, now=now)
+        self._parts.metrics.count(state, plan, measured, policy=policy, now=now)
 
     async def _tell_config(self) -> None:
         config = self._parts.config

@@ -68,7 +68,7 @@ class CycleMetrics:
 
     def count(
         self,
-        picture: DisruptionState,
+        state: DisruptionState,
         plan: Plan,
         measured: Measured,
         *,
@@ -78,35 +78,35 @@ class CycleMetrics:
         """Count what one cycle saw and decided."""
         metrics = self._metrics
         metrics.set_cards(
-            Counter(it.heat for it in picture.heat.values()),
-            Counter(it.quality for it in picture.usage.values()),
+            Counter(it.heat for it in state.heat.values()),
+            Counter(it.quality for it in state.usage.values()),
         )
-        self._count_heat(picture, policy=policy, now=now)
-        metrics.coverage.set(fresh_ratio(picture.usage, picture.cards()))
-        blind = measured.trouble or blindness(picture.usage, picture.cards(), policy)
+        self._count_heat(state, policy=policy, now=now)
+        metrics.coverage.set(fresh_ratio(state.usage, state.cards()))
+        blind = measured.trouble or blindness(state.usage, state.cards(), policy)
         metrics.blind.set(1 if blind else 0)
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
-        under_way = sum(it.under_way for it in picture.past) + len(plan.moves)
-        this_hour = len(begun_within(picture.past, hours=1, now=now)) + len(plan.moves)
+        under_way = sum(it.under_way for it in state.past) + len(plan.moves)
+        this_hour = len(begun_within(state.past, hours=1, now=now)) + len(plan.moves)
         metrics.in_flight.set(under_way)
         metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))
         self._count_decisions(plan)
 
     def _count_heat(
-        self, picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
     ) -> None:
-        hot = [uuid for uuid, it in picture.heat.items() if it.heat in _HOT]
+        hot = [uuid for uuid, it in state.heat.items() if it.heat in _HOT]
         relievable = 0
         # A clock may be set back, a counter may not.
         elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
         self._counted_at = now
         for uuid in hot:
-            reading = picture.reading(uuid)
+            reading = state.reading(uuid)
             relievable += reading is not None and unrelievable(reading, policy) is None
-            self._metrics.hot_card_seconds.labels(picture.node_of(uuid), "busy").inc(elapsed_s)
+            self._metrics.hot_card_seconds.labels(state.node_of(uuid), "busy").inc(elapsed_s)
         self._metrics.hot_cards.labels("true").set(relievable)
         self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
 

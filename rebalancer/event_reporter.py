@@ -90,24 +90,24 @@ class EventReporter:
         )
         await self._tell(record, "MovePlanned", note)
 
-    def dry_run_answered(self, record: MoveRecord, verdict: EvictionResult) -> None:
-        self._metrics.rehearsals.labels(verdict.outcome.value).inc()
+    def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None:
+        self._metrics.rehearsals.labels(result.outcome.value).inc()
         log.info(
             "eviction_rehearsed",
             move=record.id,
             pod=record.move.pod,
-            outcome=verdict.outcome.value,
-            detail=verdict.detail,
+            outcome=result.outcome.value,
+            detail=result.detail,
         )
 
-    def asked(self, record: MoveRecord, verdict: EvictionResult) -> None:
-        self._metrics.evictions.labels(verdict.outcome.value).inc()
+    def asked(self, record: MoveRecord, result: EvictionResult) -> None:
+        self._metrics.evictions.labels(result.outcome.value).inc()
         log.info(
             "eviction_answered",
             move=record.id,
             pod=record.move.pod,
-            outcome=verdict.outcome.value,
-            detail=verdict.detail,
+            outcome=result.outcome.value,
+            detail=result.detail,
         )
 
     async def evicted(self, record: MoveRecord) -> None:
@@ -118,7 +118,7 @@ class EventReporter:
         self,
         record: MoveRecord,
         before: MoveRecord,
-        picture: DisruptionState,
+        state: DisruptionState,
         *,
         policy: RebalancerPolicy,
     ) -> None:
@@ -129,7 +129,7 @@ class EventReporter:
         )
         if record.landed != move.target:
             self._metrics.misplaced.inc()
-        if _returned(record, picture, within=timedelta(seconds=policy.return_cooldown_s)):
+        if _returned(record, state, within=timedelta(seconds=policy.return_cooldown_s)):
             self._metrics.ping_pongs.inc()
         log.info(
             "move_completed",
@@ -185,11 +185,11 @@ class EventReporter:
         await self._events.emit(pod, reason=reason, note=note, level=level)
 
 
-def _returned(record: MoveRecord, picture: DisruptionState, *, within: timedelta) -> bool:
+def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) -> bool:
     """Tell whether the replacement got a card that its owner was moved off a short while ago."""
     return any(
         it.move.owner_uid == record.move.owner_uid
         and it.move.source == record.landed
         and record.phase_since - it.started_at < within
-        for it in picture.past
+        for it in state.past
     )

@@ -87,8 +87,8 @@ def running(
         if not election.still_leader():
             raise EndProcess("leadership is in doubt; nothing more is written")
 
-    tally = CycleMetrics(metrics)
-    world = ClusterCache(client)
+    cycle_metrics = CycleMetrics(metrics)
+    cache = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,
@@ -111,23 +111,23 @@ def running(
     metrics.watch_config(lambda: not (config.problem or placement.problem))
     book = MoveStore(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
-    journal = EventReporter(events, metrics, namespace=settings.namespace)
+    reporter = EventReporter(events, metrics, namespace=settings.namespace)
 
     async def persist(record: MoveRecord) -> None:
         await book.put(record, now=clock.now())
 
     rebalancer = Controller(
         ControllerParts(
-            cache=world,
-            usage=MeasuredUsage(prometheus, on_trouble=tally.no_answer),
+            cache=cache,
+            usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
             config=config,
             placement=placement,
             changed=changed,
             store=book,
-            executor=MoveExecutor(Evictor(client, guard=guard), journal, persist),
+            executor=MoveExecutor(Evictor(client, guard=guard), reporter, persist),
             cordons=Cordons(client, guard=guard),
-            reporter=journal,
-            metrics=tally,
+            reporter=reporter,
+            metrics=cycle_metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
         )
@@ -140,19 +140,19 @@ def running(
             raise EndProcess(str(error)) from error
 
     async def rebalance() -> None:
-        await world.wait_synced()
+        await cache.wait_synced()
         await config.wait_synced()
         await placement.wait_synced()
         await election.wait_leading()
-        tally.leading()
+        cycle_metrics.leading()
         await rebalancer.run()
 
-    gate.add("cluster", lambda: None if world.synced else "pods and nodes not listed yet")
+    gate.add("cluster", lambda: None if cache.synced else "pods and nodes not listed yet")
     # It keeps its lease, its moves under way and its cordons, so it is as ready as it can be.
     gate.remark("rebalancing", rebalancer.trouble)
     return Running(
         tasks={
-            **world.tasks(),
+            **cache.tasks(),
             "config": config.run,
             "placement": placement.run,
             "lease": lead,

@@ -85,11 +85,11 @@ class SchedulerCore:
 
         None where the pod asks nothing of us, or the node is not known.
         """
-        loads = self.ledger.node(node, now=self._clock.now())
-        if pod.need is None or loads is None:
+        node_info = self.ledger.node(node, now=self._clock.now())
+        if pod.need is None or node_info is None:
             return None
         return choose_cards(
-            loads,
+            node_info,
             pod.need,
             pod_requests(pod.record.containers),
             strategy=self._strategy(),

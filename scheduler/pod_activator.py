@@ -44,7 +44,7 @@ class PodActivator:
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
-        survey: FitIndex,
+        fit_index: FitIndex,
         *,
         pods: Callable[[], Iterable[AnyPod]],
         find: Callable[[str, str], PodInfo | None],
@@ -54,7 +54,7 @@ class PodActivator:
         clock: Clock,
     ) -> None:
         self._ledger = ledger
-        self._survey = survey
+        self._fit_index = fit_index
         self._pods = pods
         self._find = find
         self._marker = marker
@@ -110,8 +110,8 @@ class PodActivator:
             or now.need is None
         ):
             return False
-        answers = self._survey.ask(now.need, strategy=self._strategy(), now=self._clock.now())
-        rows = self._survey.matrix.rows_of(sorted(self._opened))
+        answers = self._fit_index.ask(now.need, strategy=self._strategy(), now=self._clock.now())
+        rows = self._fit_index.matrix.rows_of(sorted(self._opened))
         if not (answers.verdict[rows] == FITS).any() or not self._leads():
             return False
         try:

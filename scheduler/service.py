@@ -116,16 +116,16 @@ def _wire(
         namespace=settings.namespace,
         identity=identity,
     )
-    standing = LeaderGate(election)
+    leader_gate = LeaderGate(election)
     tasks = {
-        "nodes": standing.follow("nodes", nodes),
-        "pods": standing.follow("pods", pods),
-        "budgets": standing.follow("budgets", budgets),
-        "config": standing.follow("config", config),
+        "nodes": leader_gate.follow("nodes", nodes),
+        "pods": leader_gate.follow("pods", pods),
+        "budgets": leader_gate.follow("budgets", budgets),
+        "config": leader_gate.follow("config", config),
         "refused config": refused.run,
-        "election": standing.run,
+        "election": leader_gate.run,
     }
-    gate.add("leader and lists", standing.why_not_ready)
+    gate.add("leader and lists", leader_gate.why_not_ready)
     tls = None
     if settings.tls_secret:
         tls = ServingTls(require_client_certificate=True)
@@ -160,14 +160,14 @@ def _wire(
         on_bound=assumptions.count_bound,
         limit_s=settings.fence_limit_s,
     )
-    standing.also(fence.why_not)
+    leader_gate.also(fence.why_not)
     binder = Binder(
         client,
         ledger=ledger,
         assumptions=assumptions,
         find=pending_only(pods.get),
         strategy=lambda: config.value,
-        leads=lambda: standing.leads,
+        leads=lambda: leader_gate.leads,
         term=lambda: election.term,
         clock=clock,
         metrics=metrics,
@@ -186,18 +186,18 @@ def _wire(
     )
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
-        leads=lambda: standing.leads,
+        leads=lambda: leader_gate.leads,
         config_valid=lambda: not config.problem,
     )
     learn = partial(WorkloadLearner(core.least_waste).run, clock, every_s=_LEARN_S)
     return Running(
         tasks={
             **tasks,
-            **_beside_kube_scheduler(settings, client, clock, gate, standing, metrics),
+            **_beside_kube_scheduler(settings, client, clock, gate, leader_gate, metrics),
             "assumptions": assumptions.expire,
-            "fence": standing.once_listed(fence.run),
-            "audit": standing.once_listed(audit.run),
-            "wake": standing.once_listed(
+            "fence": leader_gate.once_listed(fence.run),
+            "audit": leader_gate.once_listed(audit.run),
+            "wake": leader_gate.once_listed(
                 PodActivator(
                     ledger,
                     core.fit_index,
@@ -205,12 +205,12 @@ def _wire(
                     find=pending_only(pods.get),
                     marker=marker,
                     strategy=lambda: config.value,
-                    leads=lambda: standing.leads,
+                    leads=lambda: leader_gate.leads,
                     clock=clock,
                 ).run
             ),
-            "learn the mix": standing.once_listed(learn),
-            "settle memory": standing.once_listed(settle_memory),
+            "learn the mix": leader_gate.once_listed(learn),
+            "settle memory": leader_gate.once_listed(settle_memory),
         },
         servers=(
             ExtenderServer(
@@ -226,7 +226,7 @@ def _wire(
                     clock=clock,
                 ),
                 binder=binder,
-                standing=standing,
+                leader_gate=leader_gate,
                 metrics=metrics,
                 clock=clock,
                 registry=registry,
@@ -245,7 +245,7 @@ def _beside_kube_scheduler(
     client: KubeClient,
     clock: Clock,
     gate: ReadyGate,
-    standing: LeaderGate,
+    leader_gate: LeaderGate,
     metrics: SchedulerMetrics,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
     """Give the tasks that only a replica in a pod has: being found, and fitting the cluster."""
@@ -261,9 +261,9 @@ def _beside_kube_scheduler(
                 port=settings.listen_port,
                 node=settings.announce_node,
             ),
-            leads=lambda: standing.leads,
+            leads=lambda: leader_gate.leads,
         )
-        tasks["announcement"] = standing.once_listed(announcement.run)
+        tasks["announcement"] = leader_gate.once_listed(announcement.run)
     if settings.own_pod:
         skew = VersionSkewCheck(
             client,

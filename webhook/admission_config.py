@@ -77,73 +77,73 @@ def parse_admission(text: str, *, base: AdmissionConfig) -> AdmissionConfig:
     """
     found = strict_mapping(text)
     mistakes = unknown_keys(found, (*_READERS, DIALECTS, DIALECT_OPTIONS))
-    rules = base
+    config = base
     try:
-        rules = replace(base, dialects=read_dialect_settings(found))
+        config = replace(base, dialects=read_dialect_settings(found))
     except WireError as error:
         mistakes.append(str(error))
     for key, value in found.items():
         if key not in _READERS:
             continue
         try:
-            rules = _READERS[key](rules, value)
+            config = _READERS[key](config, value)
         except ValueError as error:
             mistakes.append(f"{key} is {_shown(value)}; want {error}")
     if mistakes:
         raise ValueError("; ".join(mistakes))
-    return rules
+    return config
 
 
-def _default_model(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _default_model(config: AdmissionConfig, value: object) -> AdmissionConfig:
     globs = _texts(value, wanted="a card model or glob, or a list of them, e.g. 'NVIDIA-A100*'")
     models = tuple(model_key(glob) for glob in globs)
-    return _with_classes(rules, default_models=models)
+    return _with_classes(config, default_models=models)
 
 
-def _default_class_mib(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _default_class_mib(config: AdmissionConfig, value: object) -> AdmissionConfig:
     mib = _number(value, low=1, high=MAX_MIB, wanted="the shareable MiB of one card, e.g. 40960")
-    return _with_classes(rules, default_mib=Mib(mib))
+    return _with_classes(config, default_mib=Mib(mib))
 
 
-def _when_no_capacity(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _when_no_capacity(config: AdmissionConfig, value: object) -> AdmissionConfig:
     if value not in ("refuse", "wait"):
         raise ValueError("refuse or wait")
-    return _with_classes(rules, wait=value == "wait")
+    return _with_classes(config, wait=value == "wait")
 
 
-def _scheduler_name(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _scheduler_name(config: AdmissionConfig, value: object) -> AdmissionConfig:
     if value != "" and not (isinstance(value, str) and _DNS_LABEL.fullmatch(value)):
         raise ValueError("the name of a scheduler, or '' to leave each pod its own")
-    return replace(rules, scheduler_name=value)
+    return replace(config, scheduler_name=value)
 
 
-def _void_others(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _void_others(config: AdmissionConfig, value: object) -> AdmissionConfig:
     if not isinstance(value, bool):
         raise ValueError("true or false")  # noqa: TRY004 - one error type for every mistake
-    return replace(rules, void_others=value)
+    return replace(config, void_others=value)
 
 
-def _label_reserved_mib(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _label_reserved_mib(config: AdmissionConfig, value: object) -> AdmissionConfig:
     mib = _number(value, low=0, high=MAX_MIB, wanted="MiB of each card, e.g. 600")
-    return replace(rules, label_reserved_mib=Mib(mib))
+    return replace(config, label_reserved_mib=Mib(mib))
 
 
-def _excluded_namespaces(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _excluded_namespaces(config: AdmissionConfig, value: object) -> AdmissionConfig:
     wanted = "a list of namespaces"
     found = _texts(value, wanted=wanted) if value != [] else ()
     if not all(_DNS_LABEL.fullmatch(it) for it in found):
         raise ValueError(wanted)
-    return replace(rules, excluded_namespaces=frozenset(found))
+    return replace(config, excluded_namespaces=frozenset(found))
 
 
-def _workloads(rules: AdmissionConfig, value: object) -> AdmissionConfig:
+def _workloads(config: AdmissionConfig, value: object) -> AdmissionConfig:
     wanted = (
         "a list of {group, kind, templates}, e.g. "
         "{group: kubeflow.org, kind: PyTorchJob, templates: [spec.pytorchReplicaSpecs.*.template]}"
     )
     if not isinstance(value, list) or len(value) > _MOST_WORKLOADS:
         raise ValueError(wanted)
-    return replace(rules, workloads=tuple(_workload(it, wanted=wanted) for it in value))
+    return replace(config, workloads=tuple(_workload(it, wanted=wanted) for it in value))
 
 
 def _workload(value: object, *, wanted: str) -> WorkloadKind:
@@ -174,9 +174,9 @@ _READERS: Final[Mapping[str, Callable[[AdmissionConfig, Any], AdmissionConfig]]]
 }
 
 
-def _with_classes(rules: AdmissionConfig, **changes: Any) -> AdmissionConfig:
-    classes: ClassRule = replace(rules.card_classes, **changes)
-    return replace(rules, card_classes=classes)
+def _with_classes(config: AdmissionConfig, **changes: Any) -> AdmissionConfig:
+    classes: ClassRule = replace(config.card_classes, **changes)
+    return replace(config, card_classes=classes)
 
 
 def _texts(value: object, *, wanted: str) -> tuple[str, ...]:

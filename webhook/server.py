@@ -138,13 +138,13 @@ class AdmissionHandler:
 
     def __init__(
         self,
-        knowledge: AdmissionContext,
+        context: AdmissionContext,
         metrics: WebhookMetrics,
         clock: Clock,
-        intake: RequestGate,
+        gate: RequestGate,
     ) -> None:
-        self._intake = intake
-        self._known = knowledge
+        self._gate = gate
+        self._known = context
         self._metrics = metrics
         self._clock = clock
         # Bound once: the module's logger would be put together anew for each line.
@@ -162,7 +162,7 @@ class AdmissionHandler:
         self, request: web.Request, judge: Callable[[Review, Mapping[str, str]], AdmissionResult]
     ) -> web.Response:
         try:
-            async with self._intake.body_of(request) as body:
+            async with self._gate.body_of(request) as body:
                 return await self._answer(body, judge)
         except web.HTTPRequestEntityTooLarge as error:
             self._metrics.decided(Decision.TOO_LARGE, duration_s=0)
@@ -195,33 +195,33 @@ class AdmissionHandler:
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        rules = self._known.config()
-        excluded = review.old is None and review.namespace in rules.excluded_namespaces
+        config = self._known.config()
+        excluded = review.old is None and review.namespace in config.excluded_namespaces
         beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
             forged = names.GRANTED.encode() in bytes(review.object)
             return _excluded(review) if excluded and not forged else beyond
         pod, old = read_pods(review)
         if old is not None:
-            return admit_update(old, pod, user=review.user, rules=rules)
+            return admit_update(old, pod, user=review.user, config=config)
         if excluded:
             return refuse_written_keys(pod) or _excluded(review)
         return admit_create(
             pod,
             self._known.classes(),
-            rules=rules,
+            config=config,
             namespace_labels=labels,
             seal=self._known.seal(review.namespace),
         )
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        rules = self._known.config()
-        if review.namespace in rules.excluded_namespaces:
+        config = self._known.config()
+        if review.namespace in config.excluded_namespaces:
             return _excluded(review)
         return admit_workload(
             review,
             self._known.classes(),
-            rules=rules,
+            config=config,
             namespace_labels=labels,
         )
 
@@ -289,11 +289,11 @@ class WebhookServer(HttpServer):
         *,
         registry: Registry,
         readiness: Callable[[], Readiness],
-        intake: RequestGate,
+        gate: RequestGate,
     ) -> None:
         app = web.Application(
             client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,
-            middlewares=[intake.stages],
+            middlewares=[gate.stages],
         )
         app.router.add_post(MUTATE, reviewer.mutate)
         app.router.add_post(VALIDATE, reviewer.validate)
@@ -303,5 +303,5 @@ class WebhookServer(HttpServer):
             host=settings.listen_host,
             port=settings.listen_port,
             ssl_context=tls.context,
-            connections=intake.connections,
+            connections=gate.connections,
         )

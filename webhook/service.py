@@ -81,7 +81,7 @@ def build(settings: WebhookSettings) -> Service:
             gate.add("configuration", rules.problem)
             gate.add("namespaces", namespaces.problem)
             metrics.watch_age(lambda: inventory.age_s)
-            knowledge = AdmissionContext(
+            context = AdmissionContext(
                 classes=inventory.classes,
                 config=lambda: rules.current,
                 namespace_labels=namespaces.of,
@@ -90,11 +90,11 @@ def build(settings: WebhookSettings) -> Service:
             )
             server = WebhookServer(
                 settings,
-                AdmissionHandler(knowledge, metrics, clock, intake),
+                AdmissionHandler(context, metrics, clock, intake),
                 tls,
                 registry=registry,
                 readiness=gate.readiness,
-                intake=intake,
+                gate=intake,
             )
             followers = (inventory, certificate, rules, namespaces)
             tasks = {name: loop for it in followers for name, loop in it.tasks.items()}

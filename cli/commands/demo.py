@@ -145,18 +145,18 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
         pictured = False
         while True:
             elapsed_s = clock.monotonic() - began_s
-            picture = rig.observer.dashboard(
+            dashboard = rig.observer.dashboard(
                 expected=sum(progress.expected.values()), roles=rig.roles()
             )
             screen.show(
-                picture, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step
+                dashboard, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step
             )
-            acting = any(card.cordoned for node in picture.nodes for card in node.cards)
+            acting = any(card.cordoned for node in dashboard.nodes for card in node.cards)
             if options.picture is not None and acting and not pictured:
                 pictured = True
                 save_dashboard(
                     options.picture,
-                    picture,
+                    dashboard,
                     elapsed_s=elapsed_s,
                     duration_s=options.duration,
                     step=progress.step,

@@ -47,19 +47,19 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
         return _complain(f"no pod {key}{_nearest(observed, key)}")
     namespace, _, config_map = options.config_map.rpartition("/")
     config = await read_strategy(client, namespace=namespace, config_map=config_map)
-    world = cluster_state_of(
+    state = cluster_state_of(
         observed,
         subject,
         schedulers=options.scheduler_name or [names.SCHEDULER_NAME],
         strategy=config.strategy,
         now=SystemClock().now(),
     )
-    world = replace(world, notes=(config.note,) if config.note else ())
-    world = with_choice(world, subject, observed)
-    explanation = explain(subject, world)
+    state = replace(state, notes=(config.note,) if config.note else ())
+    state = with_choice(state, subject, observed)
+    explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:
         return _complain(f"{key} asks for no share of a card; add {names.FRACTION} to it")
-    found = suggest(subject, world, explanation)
+    found = suggest(subject, state, explanation)
     if options.json:
         print(json.dumps(explanation_json(explanation, found), indent=2))
     else:

@@ -78,10 +78,10 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
         for policy, found in outcomes.items():
             for number, seed in enumerate(seeds):
                 tell = _scaled(progress, policy, number, len(seeds))
-                outcome = replay(
+                result = replay(
                     workload, policy, seed=seed, cpu_pods=CpuPods(options.cpu_pods), tell=tell
                 )
-                found.append(outcome)
+                found.append(result)
     curves = {policy: mean_curve(found) for policy, found in outcomes.items()}
     if options.plot is not None:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"

@@ -21,7 +21,7 @@ from simulator.demo.promises import Promise
 class Screen(Protocol):
     """Where progress is shown."""
 
-    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         """Show the present moment."""
         ...
 
@@ -34,13 +34,13 @@ class PlainScreen:
         self._shown: list[str] = []
         self._step = ""
 
-    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         if step != self._step:
             self._step = step
             self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
-        for line in _unseen(self._shown, picture.news):
+        for line in _unseen(self._shown, dashboard.news):
             self._write(f"  {line}")
-        self._shown = list(picture.news)
+        self._shown = list(dashboard.news)
 
 
 class LiveScreen:

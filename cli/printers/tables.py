@@ -50,37 +50,37 @@ def dashboard(
 
 
 def _small(
-    picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int
+    dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int
 ) -> Group:
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right")
     bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
-    pods = f"{picture.pods_running} of {picture.pods_expected} pods"
+    pods = f"{dashboard.pods_running} of {dashboard.pods_expected} pods"
     head.add_row(bar, Text(f"{elapsed(elapsed_s, duration_s)}  {pods}"))
     cards = Table.grid(padding=(0, 1), expand=True)
     for width in (13, 14, _SMALL_BAR_CELLS + 2, 4):
         cards.add_column(width=width, no_wrap=True)
     cards.add_column(ratio=1, no_wrap=True)
-    colours = palette(picture)
-    for node in picture.nodes:
+    colours = palette(dashboard)
+    for node in dashboard.nodes:
         for card in node.cards:
             aside = Text("set aside  " if card.cordoned else "", style="red")
             cards.add_row(
                 f"{node.name}/{card.index}",
                 _short_model(card.model),
                 _bar(card, colours, cells=_SMALL_BAR_CELLS),
-                Text(" ?") if card.busy is None else _percent(card.busy, picture.hot_line),
+                Text(" ?") if card.busy is None else _percent(card.busy, dashboard.hot_line),
                 aside.append_text(_pods(card, colours)),
             )
-    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in picture.nodes) - 1
+    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in dashboard.nodes) - 1
     title = Text("FracGPU  ", style="bold", no_wrap=True, overflow="ellipsis")
     return Group(
         title.append(step, style="italic"),
         head,
-        _roles(picture.roles),
+        _roles(dashboard.roles),
         cards,
-        _news(picture.news, lines=max(_FEWEST_NEWS, left)),
+        _news(dashboard.news, lines=max(_FEWEST_NEWS, left)),
     )
 
 
@@ -173,9 +173,11 @@ def owner(pod: str) -> str:
     return pod.partition("-")[0]
 
 
-def palette(picture: Dashboard) -> Mapping[str, str]:
+def palette(dashboard: Dashboard) -> Mapping[str, str]:
     """Give each owner on the screen a colour of its own, the same in every frame."""
-    owners = {owner(part.pod) for node in picture.nodes for it in node.cards for part in it.slices}
+    owners = {
+        owner(part.pod) for node in dashboard.nodes for it in node.cards for part in it.slices
+    }
     return _colours(owners)
 
 
@@ -183,12 +185,12 @@ def _colours(owners: Iterable[str]) -> Mapping[str, str]:
     return {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(sorted(owners))}
 
 
-def _head(picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> Table:
+def _head(dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(ratio=1)
     table.add_column(justify="right")
-    roles = _roles(picture.roles)
-    pods = Text(f"{picture.pods_running} of {picture.pods_expected} pods running", style="bold")
+    roles = _roles(dashboard.roles)
+    pods = Text(f"{dashboard.pods_running} of {dashboard.pods_expected} pods running", style="bold")
     table.add_row(Text("FracGPU  ", style="bold").append(step, style="italic"), pods)
     bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
     table.add_row(bar, Text(elapsed(elapsed_s, duration_s)))
@@ -209,8 +211,8 @@ def _roles(roles: Sequence[tuple[str, bool]]) -> Text:
     return text
 
 
-def _node(node: NodePanel, picture: Dashboard) -> Panel:
-    colours = palette(picture)
+def _node(node: NodePanel, dashboard: Dashboard) -> Panel:
+    colours = palette(dashboard)
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=26, no_wrap=True)
     table.add_column(width=_BAR_CELLS + 2, no_wrap=True)
@@ -218,7 +220,7 @@ def _node(node: NodePanel, picture: Dashboard) -> Panel:
     table.add_column(width=15, no_wrap=True)
     table.add_column(ratio=1, no_wrap=True)
     for card in node.cards:
-        table.add_row(*card_line(card, hot_line=picture.hot_line, colours=colours))
+        table.add_row(*card_line(card, hot_line=dashboard.hot_line, colours=colours))
     return Panel(table, title=node.name, title_align="left", border_style="dim")
 
 

@@ -111,8 +111,8 @@ def explanation_lines(explanation: Explanation, found: Sequence[Suggestion]) -> 
     if found:
         yield Line(text="")
         yield Line(text="What would help", tone=Tone.HEAD)
-        for remedy in found:
-            yield Line(text=f"  - {remedy.text}", tone=Tone.HELP)
+        for suggestion in found:
+            yield Line(text=f"  - {suggestion.text}", tone=Tone.HELP)
     for node in explanation.nodes:
         yield Line(text="")
         yield from _node_lines(node)

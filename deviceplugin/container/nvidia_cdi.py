@@ -35,33 +35,35 @@ class NvidiaCdiSpec:
     common: Edits = field(default_factory=dict)
     devices: Mapping[str, Edits] = field(default_factory=dict)
 
-    def has(self, facts: CardHardware) -> bool:
+    def has(self, hardware: CardHardware) -> bool:
         """Whether it tells of this card at all."""
-        return self._device(facts) is not None
+        return self._device(hardware) is not None
 
-    def edits(self, facts: CardHardware) -> Edits:
+    def edits(self, hardware: CardHardware) -> Edits:
         """Give the edits of one card.
 
         Raises:
             VendorError: the spec does not know the card, or knows it by another device file.
         """
-        found = self._device(facts)
+        found = self._device(hardware)
         if found is None:
-            raise NvidiaCdiError(f"{self.file} does not know {facts.card.uuid}; {_REMEDY}")
-        have, want = _card_nodes(found, facts), _paths(facts)
+            raise NvidiaCdiError(f"{self.file} does not know {hardware.card.uuid}; {_REMEDY}")
+        have, want = _card_nodes(found, hardware), _paths(hardware)
         if have != want:
             raise NvidiaCdiError(
                 f"{self.file} gives {', '.join(sorted(have)) or 'no device file'} for "
-                f"{facts.card.uuid}, which is {', '.join(sorted(want))}; {_REMEDY}"
+                f"{hardware.card.uuid}, which is {', '.join(sorted(want))}; {_REMEDY}"
             )
         return found
 
-    def _device(self, facts: CardHardware) -> Edits | None:
+    def _device(self, hardware: CardHardware) -> Edits | None:
         """Find a card by its UUID; a spec that names indexes only, by the card's device file."""
-        by_uuid = self.devices.get(facts.card.uuid)
+        by_uuid = self.devices.get(hardware.card.uuid)
         if by_uuid is not None:
             return by_uuid
-        alone = [it for it in self.devices.values() if _card_nodes(it, facts) == _paths(facts)]
+        alone = [
+            it for it in self.devices.values() if _card_nodes(it, hardware) == _paths(hardware)
+        ]
         return alone[0] if alone and not self._names_uuids() else None
 
     def _names_uuids(self) -> bool:
@@ -71,14 +73,14 @@ class NvidiaCdiSpec:
 _REMEDY: Final = "generate it anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 
-def _paths(facts: CardHardware) -> frozenset[str]:
-    return frozenset(it.path for it in facts.device_nodes)
+def _paths(hardware: CardHardware) -> frozenset[str]:
+    return frozenset(it.path for it in hardware.device_nodes)
 
 
-def _card_nodes(edits: Edits, facts: CardHardware) -> frozenset[str]:
+def _card_nodes(edits: Edits, hardware: CardHardware) -> frozenset[str]:
     """Name the files that are cards, and not of the driver as a whole."""
     paths = {str(node.get("path", "")) for node in edits.get("deviceNodes") or ()}
-    return frozenset(it for it in paths if _CARD_NODE.fullmatch(it)) | (paths & _paths(facts))
+    return frozenset(it for it in paths if _CARD_NODE.fullmatch(it)) | (paths & _paths(hardware))
 
 
 class NvidiaCdiSpecs:
@@ -104,7 +106,7 @@ class NvidiaCdiSpecs:
             for name in _FILES:
                 spec = self._load(folder / name)
                 # A spec of other cards only, as beside simulated ones, is none of our business.
-                if spec is not None and any(spec.has(facts) for facts in cards):
+                if spec is not None and any(spec.has(hardware) for hardware in cards):
                     return spec
         return None
 

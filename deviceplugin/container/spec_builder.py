@@ -75,17 +75,17 @@ class ContainerSpecBuilder:
         self._enforcer = enforcer
         self._mps = mps
 
-    async def build(self, name: str, claim: Claim, stock: Inventory) -> CdiSpec:
+    async def build(self, name: str, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Say what the container gets that names the CDI device *name*.
 
         Raises:
             OutfitError: something it needs is not to be had.
         """
-        nodes = stock.device_nodes(claim.cards)
+        nodes = inventory.device_nodes(claim.cards)
         spec = spec_for(name, claim.slices, claim.cards, nodes)
         spec = replace(spec, env={**spec.env, **self._older_names(claim)})
         try:
-            spec = await asyncio.to_thread(self._with_driver, spec, claim, stock)
+            spec = await asyncio.to_thread(self._with_driver, spec, claim, inventory)
         except NvidiaCdiError as error:
             raise SpecBuildError(str(error)) from error
         return await self._isolated(spec, claim)
@@ -104,12 +104,12 @@ class ContainerSpecBuilder:
                 env[names.ENV_SM_LIMIT] = str(first.cores)
         return env
 
-    def _with_driver(self, spec: CdiSpec, claim: Claim, stock: Inventory) -> CdiSpec:
+    def _with_driver(self, spec: CdiSpec, claim: Claim, inventory: Inventory) -> CdiSpec:
         """Add what the vendor's own spec says of these cards, where there is one."""
-        vendor = self._vendor.find(stock.card_list.cards)
+        vendor = self._vendor.find(inventory.card_list.cards)
         if vendor is None:
             return spec
-        facts = {it.card.uuid: it for it in stock.card_list.cards}
+        facts = {it.card.uuid: it for it in inventory.card_list.cards}
         edits = (vendor.common, *(vendor.edits(facts[card.uuid]) for card in claim.cards))
         return replace(
             spec,

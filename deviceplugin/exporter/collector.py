@@ -62,18 +62,18 @@ class AgeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Write the time and the age of the last picture."""
-        picture = self._picture()
-        if picture is None:
+        snapshot = self._picture()
+        if snapshot is None:
             return
         yield GaugeMetricFamily(
             "fracgpu_collect_timestamp_seconds",
             "When the cards were last read, in seconds since the epoch.",
-            value=picture.taken_at_s,
+            value=snapshot.taken_at_s,
         )
         yield GaugeMetricFamily(
             "fracgpu_collect_age_seconds",
             "Age of the figures of the cards.",
-            value=self._now_s() - picture.taken_at_s,
+            value=self._now_s() - snapshot.taken_at_s,
         )
 
 
@@ -109,47 +109,49 @@ class CardCollector(Collector):
 
     def holds(self) -> Callable[[], bool]:
         """Give a question: would :meth:`collect` write later on what it writes now?"""
-        picture = self._fresh()
-        return lambda: self._fresh() is picture
+        snapshot = self._fresh()
+        return lambda: self._fresh() is snapshot
 
     def collect(self) -> Iterator[Metric]:
         """Write every family that has a value."""
-        picture = self._fresh()
-        if picture is not None:
-            yield from self._nvidia_families(picture)
-            yield from self._card_families(picture)
-            yield from self._pod_families(picture)
+        snapshot = self._fresh()
+        if snapshot is not None:
+            yield from self._nvidia_families(snapshot)
+            yield from self._card_families(snapshot)
+            yield from self._pod_families(snapshot)
 
     def _fresh(self) -> UsageSnapshot | None:
-        picture = self._picture()
-        if picture is None:
+        snapshot = self._picture()
+        if snapshot is None:
             return None
-        age_s = self._now_s() - picture.taken_at_s
-        return picture if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
+        age_s = self._now_s() - snapshot.taken_at_s
+        return snapshot if age_s <= _PERIODS_UNTIL_STALE * self._period_s else None
 
-    def _nvidia_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
-        labels = {use.facts.card.uuid: self._card_labels(use, picture) for use in picture.cards}
+    def _nvidia_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
+        labels = {
+            use.hardware.card.uuid: self._card_labels(use, snapshot) for use in snapshot.cards
+        }
         pods = {
-            (use.facts.card.uuid, place): {**labels[use.facts.card.uuid], **_pod_labels(pod)}
-            for use in picture.cards
+            (use.hardware.card.uuid, place): {**labels[use.hardware.card.uuid], **_pod_labels(pod)}
+            for use in snapshot.cards
             for place, pod in enumerate(use.pods)
         }
         for family in FAMILIES:
-            yield from self._nvidia_family(family, picture, labels, pods)
-        yield from self._xid_families(picture, labels)
+            yield from self._nvidia_family(family, snapshot, labels, pods)
+        yield from self._xid_families(snapshot, labels)
 
     def _nvidia_family(
         self,
         family: Family,
-        picture: UsageSnapshot,
+        snapshot: UsageSnapshot,
         labels: Mapping[CardUuid, Labels],
         pods: Mapping[tuple[CardUuid, int], Labels],
     ) -> Iterator[Metric]:
         spelled = family.spelled(self._dialect)
         metric = _metric(spelled.name, family.kind, family.help(self._dialect))
-        for use in picture.cards:
-            uuid = use.facts.card.uuid
-            figure = family.value(use.reading.figures) if use.reading is not None else None
+        for use in snapshot.cards:
+            uuid = use.hardware.card.uuid
+            figure = family.value(use.sample.figures) if use.sample is not None else None
             if figure is None:  # a figure the card does not have is left out, never 0
                 continue
             metric.add_sample(metric.name, labels[uuid], figure * spelled.factor)
@@ -163,23 +165,23 @@ class CardCollector(Collector):
             yield metric
 
     def _xid_families(
-        self, picture: UsageSnapshot, labels: Mapping[CardUuid, Labels]
+        self, snapshot: UsageSnapshot, labels: Mapping[CardUuid, Labels]
     ) -> Iterator[Metric]:
         last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
         # Its name ends as the library wants it, in capitals, which it does not recognise.
         total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
-        for use in picture.cards:
-            if use.reading is None or use.reading.figures.xid is None:
+        for use in snapshot.cards:
+            if use.sample is None or use.sample.figures.xid is None:
                 continue
-            own = labels[use.facts.card.uuid]
-            code = int(use.reading.figures.xid)
+            own = labels[use.hardware.card.uuid]
+            code = int(use.sample.figures.xid)
             meant = {"err_code": str(code), "err_msg": xid_meaning(code)}
             last.add_sample(last.name, {**own, **meant}, code)
-            for seen, count in sorted(use.reading.xids.items()):
+            for seen, count in sorted(use.sample.xids.items()):
                 total.add_sample(total.name, {**own, "xid": str(seen)}, count)
         yield from (it for it in (last, total) if it.samples)
 
-    def _card_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
+    def _card_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         allocated = _metric(
             "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card promised to live pods."
         )
@@ -198,20 +200,20 @@ class CardCollector(Collector):
             "gauge",
             "1 if nobody can say whose work keeps the card busy, else 0.",
         )
-        for use in picture.cards:
-            card = use.facts.card
+        for use in snapshot.cards:
+            card = use.hardware.card
             labels = {"UUID": card.uuid, "node": self._node}
             allocated.add_sample(allocated.name, labels, use.allocated_mib)
             shareable.add_sample(shareable.name, labels, card.capacity_mib)
             healthy.add_sample(healthy.name, labels, 1 if card.health is Health.HEALTHY else 0)
-            if use.reading is not None and use.reading.processes_known:
+            if use.sample is not None and use.sample.processes_known:
                 processes.add_sample(processes.name, labels, use.unattributed_processes)
                 memory.add_sample(memory.name, labels, use.unattributed_mib)
-            if use.reading is not None:
+            if use.sample is not None:
                 degraded.add_sample(degraded.name, labels, 1 if use.degraded else 0)
         yield from (allocated, shareable, healthy, processes, memory, degraded)
 
-    def _pod_families(self, picture: UsageSnapshot) -> Iterator[Metric]:
+    def _pod_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
         used = _metric(
             "fracgpu_pod_gpu_memory_used_mib", "gauge", "MiB of the card the pod's processes hold."
@@ -220,12 +222,12 @@ class CardCollector(Collector):
             "fracgpu_pod_gpu_memory_limit_mib", "gauge", "MiB of the card promised to the pod."
         )
         info = _metric("fracgpu_pod_card_info", "gauge", "1 for each pod and card it was given.")
-        for use in picture.cards:
+        for use in snapshot.cards:
             for pod in use.pods:
                 labels = {
                     **_pod_labels(pod),
                     "pod_uid": pod.pod_uid,
-                    "UUID": use.facts.card.uuid,
+                    "UUID": use.hardware.card.uuid,
                     "node": self._node,
                 }
                 info.add_sample(info.name, labels, 1)
@@ -236,16 +238,16 @@ class CardCollector(Collector):
                     used.add_sample(used.name, labels, pod.used_mib)
         yield from (util, used, limit, info)
 
-    def _card_labels(self, use: CardUse, picture: UsageSnapshot) -> Labels:
-        card = use.facts.card
+    def _card_labels(self, use: CardUse, snapshot: UsageSnapshot) -> Labels:
+        card = use.hardware.card
         return {
             "gpu": str(card.index),
             "UUID": card.uuid,
-            "pci_bus_id": use.facts.pci_bus_id,
+            "pci_bus_id": use.hardware.pci_bus_id,
             "device": f"nvidia{card.index}",
             "modelName": card.model,
             host_label(self._dialect): self._node,
-            "DCGM_FI_DRIVER_VERSION": picture.driver,
+            "DCGM_FI_DRIVER_VERSION": snapshot.driver,
             "node": self._node,
             **_NO_POD,
         }

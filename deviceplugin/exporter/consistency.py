@@ -150,8 +150,8 @@ def _processes(evidence: Evidence) -> Iterable[Finding]:
     Processes of no pod are the exporter's to count: they contradict no assignment.
     """
     by_uid = {pod.record.uid: pod for pod in evidence.pods.values()}
-    for card, reading in evidence.readings.items():
-        for process in reading.processes:
+    for card, sample in evidence.readings.items():
+        for process in sample.processes:
             owner = evidence.owners.get(process.pid)
             pod = by_uid.get(owner.pod_uid) if owner is not None else None
             if pod is None or not pod.record.live:
@@ -244,7 +244,7 @@ class ConsistencyCheck:
         if pods is None:
             return
         readings = self._readings
-        pids = {it.pid for reading in readings.values() for it in reading.processes}
+        pids = {it.pid for sample in readings.values() for it in sample.processes}
         files = await asyncio.to_thread(card_files, tuple(self._cards()), dev_root=self._dev_root)
         ids = frozenset(container_id for *_, container_id in running(pods.values()))
         devices = await asyncio.to_thread(self._seen.cards, ids, files)

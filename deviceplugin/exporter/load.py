@@ -45,12 +45,12 @@ def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
     tell what those hold, less what the pods were promised: what is in use beyond that is surely not
     free. What the administrator has set aside on each card is there for this use.
     """
-    if use.reading is None:
+    if use.sample is None:
         return None
     known = [it.used_mib for it in use.pods]
-    told = use.reading.processes_known and None not in known
+    told = use.sample.processes_known and None not in known
     ours_mib = sum(it or 0.0 for it in known) if told else float(use.allocated_mib)
-    used_mib = use.reading.figures.used_mib
+    used_mib = use.sample.figures.used_mib
     rest_mib = used_mib - ours_mib if used_mib is not None else 0.0
     mib = max(rest_mib, use.unattributed_mib) - headroom_mib
     if mib < _FOREIGN_STEP_MIB:
@@ -96,12 +96,12 @@ class LoadAverage:
         """Take over what an earlier agent said: it stands for each card until that card is read."""
         self._known_foreign = {**foreign, **self._known_foreign}
 
-    def observe(self, picture: UsageSnapshot, *, now_s: float) -> None:
+    def observe(self, snapshot: UsageSnapshot, *, now_s: float) -> None:
         """Take notice of one picture, taken at *now_s* by a clock that never goes back."""
         if self._began_s is None:
             self._began_s = now_s
-        here = {use.facts.card.uuid: use for use in picture.cards}
-        self._drop_all_but(here.keys(), complete=picture.complete)
+        here = {use.hardware.card.uuid: use for use in snapshot.cards}
+        self._drop_all_but(here.keys(), complete=snapshot.complete)
         for uuid, use in here.items():
             card = self._cards.setdefault(uuid, _Watched())
             mib = foreign_mib(use, headroom_mib=self._headroom_mib)
@@ -109,7 +109,7 @@ class LoadAverage:
                 card.foreign.append(mib)
                 if len(card.foreign) == _READINGS_UNTIL_FOREIGN:
                     self._known_foreign[uuid] = min(card.foreign)
-            percent = use.reading.figures.gpu_percent if use.reading is not None else None
+            percent = use.sample.figures.gpu_percent if use.sample is not None else None
             if percent is not None:
                 self._average(card, percent / _FULL_PERCENT, now_s)
 

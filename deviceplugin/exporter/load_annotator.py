@@ -83,10 +83,10 @@ class LoadAnnotator:
 
     async def round(self) -> None:
         """Look once, and write what differs."""
-        picture, now_s = self._picture(), self._clock.monotonic()
-        if picture is not None and picture is not self._seen:
-            self._seen = picture
-            self._load.observe(picture, now_s=now_s)
+        snapshot, now_s = self._picture(), self._clock.monotonic()
+        if snapshot is not None and snapshot is not self._seen:
+            self._seen = snapshot
+            self._load.observe(snapshot, now_s=now_s)
         have = self._current()
         if have is None or not have.shares:
             return  # what stands on a node that shares no more is taken back by others of us

@@ -36,7 +36,7 @@ class Sampler:
         self,
         *,
         cards: Cards,
-        board: InventoryTracker,
+        tracker: InventoryTracker,
         attribution: Attribution,
         pods: Callable[[], Iterable[PodInfo]],
         clock: Clock,
@@ -47,7 +47,7 @@ class Sampler:
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._cards = cards
-        self._board = board
+        self._tracker = tracker
         self._attribution = attribution
         self._pods = pods
         self._clock = clock
@@ -56,12 +56,12 @@ class Sampler:
         self._on_round = on_round
         self._on_picture = on_picture
         self._beat = beat
-        self._picture: UsageSnapshot | None = None
+        self._snapshot: UsageSnapshot | None = None
         self._problem: str | None = None
 
     def latest(self) -> UsageSnapshot | None:
         """Give the last picture, or None before the first; its age is the reader's to judge."""
-        return self._picture
+        return self._snapshot
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -73,25 +73,25 @@ class Sampler:
     async def collect(self) -> None:
         """Read once; what cannot be read leaves the last picture to grow old."""
         try:
-            readings = await self._cards.read()
+            samples = await self._cards.read()
         except CardsUnavailableError as error:
             self._metrics.collected(success=False)
             self._note(str(error))
             return
-        self._on_round(readings)
+        self._on_round(samples)
         taken_at_s = self._clock.now().timestamp()
-        pids = {p.pid for it in readings.samples.values() for p in it.processes}
+        pids = {p.pid for it in samples.samples.values() for p in it.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)
-        self._picture = build_usage_snapshot(
+        self._snapshot = build_usage_snapshot(
             taken_at_s=taken_at_s,
-            stock=self._board.inventory,
-            readings=readings,
+            inventory=self._tracker.inventory,
+            samples=samples,
             owners=owners,
             pods=self._pods(),
         )
         await asyncio.to_thread(self._on_picture)
-        self._metrics.collected(success=not readings.errors)
-        self._note(_troubles(readings))
+        self._metrics.collected(success=not samples.errors)
+        self._note(_troubles(samples))
 
     def _note(self, problem: str | None) -> None:
         if problem is not None and problem != self._problem:
@@ -99,7 +99,7 @@ class Sampler:
         self._problem = problem
 
 
-def _troubles(readings: CardSamples) -> str | None:
-    if not readings.errors:
+def _troubles(samples: CardSamples) -> str | None:
+    if not samples.errors:
         return None
-    return "; ".join(f"{card}: {reason}" for card, reason in sorted(readings.errors.items()))
+    return "; ".join(f"{card}: {reason}" for card, reason in sorted(samples.errors.items()))

@@ -42,8 +42,8 @@ class CardUse:
         degraded: the card is busy, and the driver does not say with whose work.
     """
 
-    facts: CardHardware
-    reading: CardSample | None
+    hardware: CardHardware
+    sample: CardSample | None
     allocated_mib: int = 0
     pods: tuple[PodCardUsage, ...] = ()
     unattributed_processes: int = 0
@@ -69,8 +69,8 @@ class UsageSnapshot:
 def build_usage_snapshot(
     *,
     taken_at_s: float,
-    stock: Inventory,
-    readings: CardSamples,
+    inventory: Inventory,
+    samples: CardSamples,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
 ) -> UsageSnapshot:
@@ -78,48 +78,48 @@ def build_usage_snapshot(
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
     return UsageSnapshot(
         taken_at_s=taken_at_s,
-        driver=stock.card_list.driver,
+        driver=inventory.card_list.driver,
         cards=tuple(
-            _card_use(facts, readings.samples.get(facts.card.uuid), owners, live)
-            for facts in stock.card_list.cards
+            _card_use(hardware, samples.samples.get(hardware.card.uuid), owners, live)
+            for hardware in inventory.card_list.cards
         ),
-        troubles=readings.errors,
-        complete=not stock.card_list.left_out,
+        troubles=samples.errors,
+        complete=not inventory.card_list.left_out,
     )
 
 
 def _card_use(
-    facts: CardHardware,
-    reading: CardSample | None,
+    hardware: CardHardware,
+    sample: CardSample | None,
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
 ) -> CardUse:
-    here, containers = _holders(facts.card.uuid, pods)
+    here, containers = _holders(hardware.card.uuid, pods)
     allocated_mib = sum(use.limit_mib for use in here)
-    if reading is None or not reading.processes_known:
+    if sample is None or not sample.processes_known:
         return CardUse(
-            facts=facts,
-            reading=reading,
+            hardware=hardware,
+            sample=sample,
             allocated_mib=allocated_mib,
             pods=tuple(here),
-            degraded=reading is not None and bool(reading.figures.gpu_percent),
+            degraded=sample is not None and bool(sample.figures.gpu_percent),
         )
     processes: dict[_Holder, list[CardProcess]] = {_holder(use): [] for use in here}
     # Of a process whose container is not known yet, or was promised nothing here, the pod is: the
     # first of its containers on this card shows the use.
     first = {use.pod_uid: _holder(use) for use in reversed(here)}
     strangers = []
-    for process in reading.processes:
+    for process in sample.processes:
         owner = owners.get(process.pid)
         if owner is None or owner.pod_uid not in first:
             strangers.append(process)
             continue
         holder = (owner.pod_uid, containers.get(owner.container_id, ""))
         processes[holder if holder in processes else first[owner.pod_uid]].append(process)
-    shares = _sm_shares(reading)
+    shares = _sm_shares(sample)
     return CardUse(
-        facts=facts,
-        reading=reading,
+        hardware=hardware,
+        sample=sample,
         allocated_mib=allocated_mib,
         pods=tuple(_measured(use, processes[_holder(use)], shares) for use in here),
         unattributed_processes=len(strangers),
@@ -158,18 +158,18 @@ def _holders(
     return sorted(found, key=lambda use: (use.namespace, use.pod, use.container)), containers
 
 
-def _sm_shares(reading: CardSample) -> Mapping[int, float] | None:
+def _sm_shares(sample: CardSample) -> Mapping[int, float] | None:
     """Give each process its part of the card's time, in percent of the card.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
     so they only say how to divide it. Where none is busy and the card is, nobody can say who: None.
     """
-    total = sum(it.sm_percent for it in reading.processes)
-    card_percent = reading.figures.gpu_percent
+    total = sum(it.sm_percent for it in sample.processes)
+    card_percent = sample.figures.gpu_percent
     if total <= 0:
-        return None if card_percent else {it.pid: 0.0 for it in reading.processes}
+        return None if card_percent else {it.pid: 0.0 for it in sample.processes}
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
-    return {it.pid: it.sm_percent * scale for it in reading.processes}
+    return {it.pid: it.sm_percent * scale for it in sample.processes}
 
 
 def _measured(

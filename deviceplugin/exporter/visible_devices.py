@@ -26,14 +26,14 @@ def card_files(cards: Iterable[CardHardware], *, dev_root: Path = Path("/dev")) 
         dev_root: where the host's ``/dev`` is.
     """
     found = {}
-    for facts in cards:
+    for hardware in cards:
         files = [
             (it.path, number)
-            for it in facts.device_nodes
+            for it in hardware.device_nodes
             if (number := _number(host_file(it, dev_root=dev_root))) is not None
         ]
         if files:
-            found[facts.card.uuid] = files
+            found[hardware.card.uuid] = files
     return found
 
 

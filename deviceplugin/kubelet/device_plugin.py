@@ -76,13 +76,13 @@ class DevicePlugin(services.DevicePluginServicer):
 
     def __init__(
         self,
-        board: InventoryTracker,
+        tracker: InventoryTracker,
         starter: Starter,
         injection: Allocator | None = None,
         *,
         links_visible: str = "void",
     ) -> None:
-        self._board = board
+        self._tracker = tracker
         self._starter = starter
         self._injection = injection
         self._links_visible = links_visible
@@ -97,7 +97,7 @@ class DevicePlugin(services.DevicePluginServicer):
     def end_streams(self) -> None:
         """End the streams for good, which would else last as long as kubelet does."""
         self._ending = True
-        self._board.wake_readers()
+        self._tracker.wake_readers()
 
     async def GetDevicePluginOptions(
         self,
@@ -115,11 +115,11 @@ class DevicePlugin(services.DevicePluginServicer):
         told: tuple[Slot, ...] | None = None
         self._watchers += 1
         try:
-            async with aclosing(self._board.changes()) as changes:
+            async with aclosing(self._tracker.changes()) as changes:
                 async for _ in changes:
                     if self._ending:
                         return
-                    slots = self._board.slots()
+                    slots = self._tracker.slots()
                     if slots != told:
                         told = slots
                         yield _listing(slots)

@@ -78,11 +78,11 @@ class PreStartHandler:
         self,
         *,
         node: str,
-        board: InventoryTracker,
+        tracker: InventoryTracker,
         pod_resources: PodResources,
         reader: PodReader,
         pods: NodePods,
-        outfitter: ContainerSpecBuilder,
+        builder: ContainerSpecBuilder,
         places: SpecLocations,
         clock: Clock,
         pod_lookup_timeout_s: float,
@@ -90,11 +90,11 @@ class PreStartHandler:
         on_wired: Callable[[Claim], None],
     ) -> None:
         self._node = node
-        self._board = board
+        self._tracker = tracker
         self._pod_resources = pod_resources
         self._reader = reader
         self._pods = pods
-        self._outfitter = outfitter
+        self._builder = builder
         self._places = places
         self._clock = clock
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
@@ -141,10 +141,10 @@ class PreStartHandler:
         except PodResourcesError as error:
             raise self._refusal("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
-        stock = self._board.inventory
+        inventory = self._tracker.inventory
         picture = NodeClaims(
             node=self._node,
-            cards=stock.by_uuid(),
+            cards=inventory.by_uuid(),
             pods=pods,
             token=self._memory.token(slot_ids),
             owner_uid=self._memory.owner_uid(slot_ids),
@@ -159,7 +159,7 @@ class PreStartHandler:
         except InjectionError as error:
             raise self._refusal(error.outcome, str(error)) from error
         try:
-            spec = await self._outfitter.build(name, answer, stock)
+            spec = await self._builder.build(name, answer, inventory)
         except SpecBuildError as error:
             raise self._refusal("no_outfit", str(error)) from error
         try:

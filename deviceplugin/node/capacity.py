@@ -147,14 +147,14 @@ def _sharing(condition: _Condition) -> Sharing:
     )
 
 
-def wanted_state(stock: Inventory, *, have: NodeState | None = None) -> NodeState:
+def wanted_state(inventory: Inventory, *, have: NodeState | None = None) -> NodeState:
     """Say what the node should carry that carries *have* now.
 
     A node that another plugin counts is left alone: what we wrote there earlier is taken back.
     """
     if have is not None and have.others:
-        return _left_alone(stock, have)
-    return _shared_state(stock)
+        return _left_alone(inventory, have)
+    return _shared_state(inventory)
 
 
 def _left_alone(stock: Inventory, have: NodeState) -> NodeState:
@@ -218,27 +218,27 @@ def _zeros(have: NodeState) -> dict[str, str]:
     return {it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity}
 
 
-def _shared_state(stock: Inventory) -> NodeState:
+def _shared_state(inventory: Inventory) -> NodeState:
     """Say what a node of ours carries.
 
     Memory counts healthy cards only, so that nothing new is sent to a sick one. Labels tell what is
     built in: a card that falls ill and recovers must not make the node's labels flap.
     """
-    cards = stock.cards
+    cards = inventory.cards
     healthy_mib = sum(it.capacity_mib for it in cards if it.health is Health.HEALTHY)
     return NodeState(
-        labels=_labels(cards, driver=stock.card_list.driver, family=stock.card_list.family),
+        labels=_labels(cards, driver=inventory.card_list.driver, family=inventory.card_list.family),
         annotations={names.NODE_CARDS: write_cards(cards)},
         capacity={names.GPU_MEM: str(healthy_mib), names.GPU_COUNT: str(len(cards))},
-        sharing=_verdict(stock, healthy_mib=healthy_mib),
+        sharing=_verdict(inventory, healthy_mib=healthy_mib),
     )
 
 
-def _verdict(stock: Inventory, *, healthy_mib: int) -> Sharing:
-    notes = [f"{it.uuid} is left out: {it.reason}" for it in stock.card_list.left_out]
-    sick = [it for it in stock.cards if it.health is not Health.HEALTHY]
+def _verdict(inventory: Inventory, *, healthy_mib: int) -> Sharing:
+    notes = [f"{it.uuid} is left out: {it.reason}" for it in inventory.card_list.left_out]
+    sick = [it for it in inventory.cards if it.health is not Health.HEALTHY]
     notes += [f"{it.uuid} is unhealthy: {it.health_reason}" for it in sick]
-    message = "; ".join([f"{len(stock.cards)} cards, {healthy_mib} MiB to share", *notes])
+    message = "; ".join([f"{len(inventory.cards)} cards, {healthy_mib} MiB to share", *notes])
     shared = bool(healthy_mib)
     reason = "CardsShared" if shared else "NoCardToShare"
     return Sharing(shared=shared, reason=reason, message=message)

@@ -41,8 +41,8 @@ class HealthWatch:
 
     def observe(self, round_: CardSamples, *, now_s: float) -> None:
         """Take notice of one round of readings."""
-        for uuid, reading in round_.samples.items():
-            self._read(self._cards.setdefault(uuid, _Watched()), reading, now_s)
+        for uuid, sample in round_.samples.items():
+            self._read(self._cards.setdefault(uuid, _Watched()), sample, now_s)
         for uuid, trouble in round_.errors.items():
             card = self._cards.setdefault(uuid, _Watched())
             card.failures += 1
@@ -61,20 +61,20 @@ class HealthWatch:
             ill[card] = "; ".join(filter(None, ("out of service by an operator", ill.get(card))))
         return ill
 
-    def _read(self, card: _Watched, reading: CardSample, now_s: float) -> None:
+    def _read(self, card: _Watched, sample: CardSample, now_s: float) -> None:
         card.failures, card.trouble = 0, ""
         until_s = now_s + self._hold_s
         before = card.xids
-        for xid, count in reading.xids.items():
+        for xid, count in sample.xids.items():
             if count > before.get(xid, 0) and severity(xid) is Severity.CARD:
                 card.held_until_s[xid_text(xid)] = until_s
-        card.xids = reading.xids
-        ecc = reading.figures.ecc_uncorrected
+        card.xids = sample.xids
+        ecc = sample.figures.ecc_uncorrected
         if ecc is not None and card.ecc is not None and ecc > card.ecc:
             card.held_until_s["memory errors that cannot be corrected"] = until_s
         card.ecc = ecc if ecc is not None else card.ecc
-        if reading.figures.row_remap_failed is not None:  # else it is as it was
-            card.remap_failed = bool(reading.figures.row_remap_failed)
+        if sample.figures.row_remap_failed is not None:  # else it is as it was
+            card.remap_failed = bool(sample.figures.row_remap_failed)
 
 
 def _reasons(card: _Watched, now_s: float) -> Iterable[str]:

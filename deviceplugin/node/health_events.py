@@ -36,21 +36,21 @@ class HealthEvents:
         self,
         *,
         node: str,
-        board: InventoryTracker,
+        tracker: InventoryTracker,
         pods: Callable[[], Iterable[PodInfo]],
         recorder: Recorder,
     ) -> None:
         self._node = node
-        self._board = board
+        self._tracker = tracker
         self._pods = pods
         self._recorder = recorder
         self._told: Mapping[CardUuid, Card] = {}
 
     async def run(self) -> None:
         """Tell until cancelled."""
-        async with aclosing(self._board.changes()) as changes:
-            async for stock in changes:
-                before, self._told = self._told, stock.by_uuid()
+        async with aclosing(self._tracker.changes()) as changes:
+            async for inventory in changes:
+                before, self._told = self._told, inventory.by_uuid()
                 for uuid, card in self._told.items():
                     await self._tell(before.get(uuid), card)
                 for uuid in sorted(before.keys() - self._told.keys()):

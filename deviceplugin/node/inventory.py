@@ -41,7 +41,7 @@ class Inventory:
 
     @property
     def cards(self) -> tuple[Card, ...]:
-        return tuple(facts.card for facts in self.card_list.cards)
+        return tuple(hardware.card for hardware in self.card_list.cards)
 
     def by_uuid(self) -> Mapping[CardUuid, Card]:
         return {card.uuid: card for card in self.cards}
@@ -53,57 +53,59 @@ class Inventory:
         return (*own, *self.card_list.common_nodes)
 
 
-def slots(stock: Inventory, *, count: int) -> tuple[Slot, ...]:
+def slots(inventory: Inventory, *, count: int) -> tuple[Slot, ...]:
     """Give *count* slots, healthy while any card is.
 
     A slot carries no card, so one sick card cannot make "its" slots sick: gpu-mem and the
     scheduler keep new pods off it, and PreStart refuses it. Containers keep their slots.
     """
-    healthy = any(card.health is Health.HEALTHY for card in stock.cards)
+    healthy = any(card.health is Health.HEALTHY for card in inventory.cards)
     return tuple(Slot(id=f"slot-{number:04d}", healthy=healthy) for number in range(count))
 
 
-def with_headroom(survey: CardList, *, headroom_mib: Mib) -> CardList:
+def with_headroom(card_list: CardList, *, headroom_mib: Mib) -> CardList:
     """Reserve *headroom_mib* more of each card."""
     if not headroom_mib:
-        return survey
-    return replace(survey, cards=tuple(_reserve(it, headroom_mib) for it in survey.cards))
+        return card_list
+    return replace(card_list, cards=tuple(_reserve(it, headroom_mib) for it in card_list.cards))
 
 
-def with_slots(survey: CardList, *, slots: int) -> CardList:
+def with_slots(card_list: CardList, *, slots: int) -> CardList:
     """Say how many containers may hold each card."""
-    cards = (replace(it, card=replace(it.card, slots=slots)) for it in survey.cards)
-    return replace(survey, cards=tuple(cards))
+    cards = (replace(it, card=replace(it.card, slots=slots)) for it in card_list.cards)
+    return replace(card_list, cards=tuple(cards))
 
 
-def _reserve(facts: CardHardware, headroom_mib: Mib) -> CardHardware:
-    reserved_mib = Mib(facts.card.reserved_mib + headroom_mib)
-    return replace(facts, card=replace(facts.card, reserved_mib=reserved_mib))
+def _reserve(hardware: CardHardware, headroom_mib: Mib) -> CardHardware:
+    reserved_mib = Mib(hardware.card.reserved_mib + headroom_mib)
+    return replace(hardware, card=replace(hardware.card, reserved_mib=reserved_mib))
 
 
-def all_unhealthy(survey: CardList, *, reason: str) -> CardList:
+def all_unhealthy(card_list: CardList, *, reason: str) -> CardList:
     """Say of every card that it cannot take new slices."""
     return replace(
-        survey,
+        card_list,
         cards=tuple(
             replace(it, card=replace(it.card, health=Health.UNHEALTHY, health_reason=reason))
-            for it in survey.cards
+            for it in card_list.cards
         ),
     )
 
 
-def with_health_reasons(survey: CardList, ailments: Mapping[CardUuid, str]) -> CardList:
+def with_health_reasons(card_list: CardList, ailments: Mapping[CardUuid, str]) -> CardList:
     """Say of the cards that *ailments* names that they cannot take new slices, and why."""
-    return replace(survey, cards=tuple(_ail(it, ailments.get(it.card.uuid)) for it in survey.cards))
+    return replace(
+        card_list, cards=tuple(_ail(it, ailments.get(it.card.uuid)) for it in card_list.cards)
+    )
 
 
-def _ail(facts: CardHardware, reason: str | None) -> CardHardware:
+def _ail(hardware: CardHardware, reason: str | None) -> CardHardware:
     if not reason:
-        return facts
-    if facts.card.health is not Health.HEALTHY and facts.card.health_reason not in reason:
-        reason = f"{facts.card.health_reason}; {reason}"
-    card = replace(facts.card, health=Health.UNHEALTHY, health_reason=reason)
-    return replace(facts, card=card)
+        return hardware
+    if hardware.card.health is not Health.HEALTHY and hardware.card.health_reason not in reason:
+        reason = f"{hardware.card.health_reason}; {reason}"
+    card = replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
+    return replace(hardware, card=card)
 
 
 class InventoryTracker:
@@ -140,7 +142,7 @@ class InventoryTracker:
         self._ailments = ailments
         self._beat = beat
         self._on_survey = on_survey
-        self._stock = Inventory()
+        self._inventory = Inventory()
         self._most_cards = 0
         self._failures = 0
         self._problem: str | None = "the cards have not been looked at yet"
@@ -148,7 +150,7 @@ class InventoryTracker:
 
     @property
     def inventory(self) -> Inventory:
-        return self._stock
+        return self._inventory
 
     @property
     def problem(self) -> str | None:
@@ -165,14 +167,14 @@ class InventoryTracker:
 
         Their number never shrinks while we run: a container may hold any of them.
         """
-        return slots(self._stock, count=self._most_cards * self._slots_per_card)
+        return slots(self._inventory, count=self._most_cards * self._slots_per_card)
 
     async def changes(self) -> AsyncGenerator[Inventory, None]:
         """Yield the stock now, and again after each change, for ever."""
         while True:
-            changed, stock = self._changed, self._stock
-            yield stock
-            if self._stock == stock:
+            changed, inventory = self._changed, self._inventory
+            yield inventory
+            if self._inventory == inventory:
                 await changed.wait()
 
     def wake_readers(self) -> None:
@@ -190,7 +192,7 @@ class InventoryTracker:
     async def survey(self) -> None:
         """Look once; a driver that does not answer makes the cards unhealthy in the end."""
         try:
-            survey = await self._cards.list_cards()
+            card_list = await self._cards.list_cards()
         except CardsUnavailableError as error:
             self._on_survey(False)  # noqa: FBT003 - a metric's value
             self._fail(str(error))
@@ -199,7 +201,7 @@ class InventoryTracker:
         answers_again, self._problem = self._problem is not None, None
         self._failures = 0
         shared = with_slots(
-            with_headroom(survey, headroom_mib=self._headroom_mib), slots=self._slots_per_card
+            with_headroom(card_list, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
         self._set(Inventory(card_list=with_health_reasons(shared, self._ailments())))
         if answers_again:
@@ -211,21 +213,21 @@ class InventoryTracker:
             log.warning("cards_not_surveyed", reason=reason)
         self._problem = reason
         if self.lost:
-            self._set(Inventory(card_list=all_unhealthy(self._stock.card_list, reason=reason)))
+            self._set(Inventory(card_list=all_unhealthy(self._inventory.card_list, reason=reason)))
         if self._failures == _FAILURES_UNTIL_UNHEALTHY:
             # The stock may be the same, none seen as yet; what is to be said of it is not.
             self.wake_readers()
 
-    def _set(self, stock: Inventory) -> None:
-        if stock == self._stock:
+    def _set(self, inventory: Inventory) -> None:
+        if inventory == self._inventory:
             return
-        self._tell(stock)
-        self._most_cards = max(self._most_cards, len(stock.cards))
-        self._stock = stock
+        self._tell(inventory)
+        self._most_cards = max(self._most_cards, len(inventory.cards))
+        self._inventory = inventory
         self.wake_readers()
 
-    def _tell(self, stock: Inventory) -> None:
-        before, after = self._stock.by_uuid(), stock.by_uuid()
+    def _tell(self, inventory: Inventory) -> None:
+        before, after = self._inventory.by_uuid(), inventory.by_uuid()
         for uuid in sorted(before.keys() - after.keys()):
             log.warning("card_vanished", card=uuid)
         for uuid, card in after.items():
@@ -239,6 +241,6 @@ class InventoryTracker:
                     health=card.health.value,
                     reason=card.health_reason,
                 )
-        for it in stock.card_list.left_out:
-            if it not in self._stock.card_list.left_out:
+        for it in inventory.card_list.left_out:
+            if it not in self._inventory.card_list.left_out:
                 log.warning("card_left_out", card=it.uuid, reason=it.reason)

@@ -85,7 +85,7 @@ class NodeStatusUpdater:
         self,
         *,
         node: str,
-        board: InventoryTracker,
+        tracker: InventoryTracker,
         current: Callable[[], NodeState | None],
         writer: NodeWriter,
         clock: Clock,
@@ -96,7 +96,7 @@ class NodeStatusUpdater:
         self._node = node
         self._hindrance = hindrance
         self._held_mib = held_mib
-        self._board = board
+        self._tracker = tracker
         self._current = current
         self._writer = writer
         self._clock = clock
@@ -124,7 +124,7 @@ class NodeStatusUpdater:
                 await wait_at_most(self._clock, self._wake, limit_s=limit_s)
 
     async def _follow_cards(self) -> None:
-        async with aclosing(self._board.changes()) as changes:
+        async with aclosing(self._tracker.changes()) as changes:
             async for _ in changes:
                 self._wake.set()
 
@@ -138,7 +138,7 @@ class NodeStatusUpdater:
         want = self._wanted(have)
         if want is None:
             # Not a node without cards: one whose cards we have not seen yet.
-            self._problem = self._board.problem
+            self._problem = self._tracker.problem
             return True
         try:
             if have.shares:
@@ -159,13 +159,13 @@ class NodeStatusUpdater:
         unseen, hindrance = self._unseen(), self._hindrance()
         if not have.shares:
             return NodeState()
-        if unseen is not None and not self._board.lost:
+        if unseen is not None and not self._tracker.lost:
             return None
         if unseen is not None:
             return unseen_state(have, reason="CardsUnavailable", problem=unseen)
         if hindrance is not None and not have.others:
             return unseen_state(have, reason="RuntimeUnknown", problem=hindrance)
-        return wanted_state(self._board.inventory, have=have)
+        return wanted_state(self._tracker.inventory, have=have)
 
     def _held(self, have: NodeState) -> int:
         """Say what pods hold; as long as nobody knows, it may be all that the node counts now."""
@@ -175,7 +175,7 @@ class NodeStatusUpdater:
         return held_mib
 
     def _unseen(self) -> str | None:
-        return self._board.problem if not self._board.inventory.cards else None
+        return self._tracker.problem if not self._tracker.inventory.cards else None
 
     def _left_alone(self, have: NodeState) -> str | None:
         if not have.shares:

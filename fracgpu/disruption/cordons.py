@@ -12,7 +12,7 @@ from fracgpu.disruption.policy import RebalancerPolicy
 
 
 def cards_to_cordon(
-    picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
 ) -> frozenset[CardUuid]:
     """Give the cards that no new slice should go to for now.
 
@@ -20,17 +20,17 @@ def cards_to_cordon(
     any more is left to its own lapsing cordon. Never more than the allowed share of all cards, or
     a cluster that is hot throughout would turn away every new pod; sources of moves come first.
     """
-    sources = {it.move.source for it in picture.past if it.under_way}
+    sources = {it.move.source for it in state.past if it.under_way}
     wanted = [
         uuid
-        for uuid, it in picture.heat.items()
-        if uuid in sources or (picture.reading(uuid) and _repels(it, policy=policy, now=now))
+        for uuid, it in state.heat.items()
+        if uuid in sources or (state.reading(uuid) and _repels(it, policy=policy, now=now))
     ]
     ranked = sorted(
         {*wanted, *sources},
-        key=lambda uuid: (uuid not in sources, -card_level(picture, uuid), uuid),
+        key=lambda uuid: (uuid not in sources, -card_level(state, uuid), uuid),
     )
-    limit = max(1, len(sources), int(policy.max_cordoned_ratio * len(picture.cards())))
+    limit = max(1, len(sources), int(policy.max_cordoned_ratio * len(state.cards())))
     return frozenset(ranked[:limit])
 
 

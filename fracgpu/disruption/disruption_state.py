@@ -45,8 +45,8 @@ class DisruptionState:
             uuid
             for it in self.snapshot.nodes.values()
             if it.node.shared
-            for uuid, load in it.cards.items()
-            if load.card.health is Health.HEALTHY
+            for uuid, card_info in it.cards.items()
+            if card_info.card.health is Health.HEALTHY
         )
 
     def reading(self, card: CardUuid) -> CardReading | None:
@@ -57,7 +57,7 @@ class DisruptionState:
         return next((name for name, it in self.snapshot.nodes.items() if card in it.cards), "")
 
 
-def card_level(picture: DisruptionState, card: CardUuid) -> float:
+def card_level(state: DisruptionState, card: CardUuid) -> float:
     """Return how busy a card was over the window; 0 where nothing was measured."""
-    reading = picture.reading(card)
+    reading = state.reading(card)
     return reading.level_ratio if reading else 0.0

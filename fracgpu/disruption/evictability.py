@@ -23,14 +23,14 @@ _PROTECTED_BY: Final = {
 
 
 def why_not_evictable(
-    picture: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
 ) -> HoldReason | None:
     """Give the first rule that keeps a pod where it is."""
     rules = (
         *_state_rules(occupant.info, policy=policy, now=now),
         *_wish_rules(occupant.info),
-        *_placing_rules(picture, occupant),
-        *_owner_rules(picture, occupant, policy=policy, now=now),
+        *_placing_rules(state, occupant),
+        *_owner_rules(state, occupant, policy=policy, now=now),
     )
     return next((reason for broken, reason in rules if broken), None)
 
@@ -63,9 +63,9 @@ def _wish_rules(view: PodInfo) -> _Rules:
     )
 
 
-def _placing_rules(picture: DisruptionState, occupant: PlacedPod) -> _Rules:
-    view, rules = occupant.info, occupant.scheduling_constraints
-    held = picture.snapshot.pods.get(occupant.uid)
+def _placing_rules(state: DisruptionState, pod: PlacedPod) -> _Rules:
+    view, constraints = pod.info, pod.scheduling_constraints
+    held = state.snapshot.pods.get(pod.uid)
     opted_in = view.rebalance is Rebalance.EVICT
     need = view.need
     return (
@@ -76,23 +76,21 @@ def _placing_rules(picture: DisruptionState, occupant: PlacedPod) -> _Rules:
             need is not None and any(it.cards > 1 for it in need.containers),
             HoldReason.SEVERAL_CARDS,
         ),
-        (view.scheduler_name != picture.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (bool(view.constraints or rules.unjudged), HoldReason.UNJUDGED),
-        (rules.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
+        (view.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
+        (bool(view.constraints or constraints.unjudged), HoldReason.UNJUDGED),
+        (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 
 
 def _owner_rules(
-    picture: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, pod: PlacedPod, *, policy: RebalancerPolicy, now: datetime
 ) -> _Rules:
-    owner = occupant.owner_uid
-    others = [
-        it.info for it in picture.pods.values() if it.owner_uid == owner and it is not occupant
-    ]
-    opted_in = occupant.info.rebalance is Rebalance.EVICT
-    of_owner = [it for it in picture.past if it.move.owner_uid == owner]
-    namespace = occupant.info.record.namespace
-    this_hour = begun_within(picture.past, hours=1, now=now)
+    owner = pod.owner_uid
+    others = [it.info for it in state.pods.values() if it.owner_uid == owner and it is not pod]
+    opted_in = pod.info.rebalance is Rebalance.EVICT
+    of_owner = [it for it in state.past if it.move.owner_uid == owner]
+    namespace = pod.info.record.namespace
+    this_hour = begun_within(state.past, hours=1, now=now)
     return (
         (not others and not opted_in, HoldReason.SINGLE_REPLICA),
         (

@@ -26,48 +26,48 @@ from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import PodAllocation
 
 
-def plan_moves(picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Plan:
+def plan_moves(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Plan:
     """Decide what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
-    repel = cards_to_cordon(picture, policy=policy, now=now)
-    picture = _with_under_way(picture)
-    hot = [uuid for uuid, it in picture.heat.items() if it.heat is Heat.HOT]
+    repel = cards_to_cordon(state, policy=policy, now=now)
+    state = _with_under_way(state)
+    hot = [uuid for uuid, it in state.heat.items() if it.heat is Heat.HOT]
     moves: list[Move] = []
     held: list[HeldBack] = []
-    for card in sorted(hot, key=lambda uuid: (-card_level(picture, uuid), uuid)):
-        whole = _cycle_refusal(picture, policy=policy, now=now)
+    for card in sorted(hot, key=lambda uuid: (-card_level(state, uuid), uuid)):
+        whole = _cycle_refusal(state, policy=policy, now=now)
         if whole is not None:
             held.append(whole)
             break
-        found = plan_for_card(picture, card, held, policy=policy, now=now)
+        found = plan_for_card(state, card, held, policy=policy, now=now)
         if found is not None:
             moves.append(found)
-            picture = _with_planned(picture, found, now=now)
+            state = _with_planned(state, found, now=now)
     return Plan(moves=tuple(moves), held=tuple(held), cordon=repel)
 
 
 def validate_move(
-    picture: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
     """Look again at a planned move, right before its first disturbing step.
 
     *picture* must not count the move itself among its past. None means: still right. The target
     may be another card by now; what must still be true is that there is one.
     """
-    reading = picture.reading(move.source)
+    reading = state.reading(move.source)
     if reading is None:
         return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
     if reading.level_ratio < policy.clear_ratio:
         return HeldBack(
             subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
         )
-    picture = _with_under_way(picture)
-    occupant = picture.pods.get(move.pod_uid)
-    load = picture.snapshot.card(move.source)
-    if occupant is None or load is None or move.pod_uid not in load.pods:
+    state = _with_under_way(state)
+    pod = state.pods.get(move.pod_uid)
+    card_info = state.snapshot.card(move.source)
+    if pod is None or card_info is None or move.pod_uid not in card_info.pods:
         return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    found = best_move(picture, move.source, occupant, policy=policy, now=now)
+    found = best_move(state, move.source, pod, policy=policy, now=now)
     return found if isinstance(found, HeldBack) else None
 
 
@@ -109,34 +109,34 @@ def advance_all(
 
 
 def _cycle_refusal(
-    picture: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
-    blind = blindness(picture.usage, picture.cards(), policy)
+    blind = blindness(state.usage, state.cards(), policy)
     if blind:
         return HeldBack(subject="cluster", reason=HoldReason.BLIND, detail=blind)
-    if now - picture.leading_since < timedelta(seconds=policy.startup_grace_s):
+    if now - state.leading_since < timedelta(seconds=policy.startup_grace_s):
         return HeldBack(subject="cluster", reason=HoldReason.STARTING)
-    if sum(it.under_way for it in picture.past) >= policy.max_in_flight:
+    if sum(it.under_way for it in state.past) >= policy.max_in_flight:
         return HeldBack(subject="cluster", reason=HoldReason.MOVE_IN_FLIGHT)
-    if len(begun_within(picture.past, hours=1, now=now)) >= policy.max_per_hour:
+    if len(begun_within(state.past, hours=1, now=now)) >= policy.max_per_hour:
         return HeldBack(subject="cluster", reason=HoldReason.HOURLY_BUDGET)
     return None
 
 
-def _with_under_way(picture: DisruptionState) -> DisruptionState:
+def _with_under_way(state: DisruptionState) -> DisruptionState:
     """Count the memory of replacements that are on their way to a target."""
-    for it in picture.past:
+    for it in state.past:
         if it.under_way and it.landed is None:
-            picture = replace(picture, snapshot=picture.snapshot.with_(_coming(it.move)))
-    return picture
+            state = replace(state, snapshot=state.snapshot.with_(_coming(it.move)))
+    return state
 
 
-def _with_planned(picture: DisruptionState, move: Move, *, now: datetime) -> DisruptionState:
+def _with_planned(state: DisruptionState, move: Move, *, now: datetime) -> DisruptionState:
     """Count a move just planned: its budget is spent and its target's memory is taken."""
     return replace(
-        picture,
-        snapshot=picture.snapshot.with_(_coming(move)),
-        past=(*picture.past, PastMove(move=move, started_at=now, under_way=True)),
+        state,
+        snapshot=state.snapshot.with_(_coming(move)),
+        past=(*state.past, PastMove(move=move, started_at=now, under_way=True)),
     )
 
 

@@ -36,7 +36,7 @@ _ANY_NUMBER: Final = "999999999"
 _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
 
 
-def explain(subject: ExplainedPod, world: ClusterState) -> Explanation:
+def explain(subject: ExplainedPod, state: ClusterState) -> Explanation:
     """Explain one pod; the same world always gives the same answer."""
     view = subject.info
     record = view.record
@@ -47,27 +47,27 @@ def explain(subject: ExplainedPod, world: ClusterState) -> Explanation:
     if not record.live:
         return replace(found, verdict=PodVerdict.ENDED, on_node=record.node)
     if record.node:
-        return _placed(found, view, world)
-    blockers = _blockers(subject, world)
-    found = replace(found, blockers=blockers, notes=(*_notes(subject), *world.notes))
+        return _placed(found, view, state)
+    blockers = _blockers(subject, state)
+    found = replace(found, blockers=blockers, notes=(*_notes(subject), *state.notes))
     if view.need is None:
         return found
-    need = by_strategy(view.need, world)
+    need = by_strategy(view.need, state)
     nodes = tuple(
-        judge_node(loads, need, subject, world) for loads in world.snapshot.nodes.values()
+        judge_node(node_info, need, subject, state) for node_info in state.snapshot.nodes.values()
     )
     fits = not blockers and any(it.fits for it in nodes)
     return replace(
         found,
         verdict=PodVerdict.FITS if fits else PodVerdict.STUCK,
         nodes=nodes,
-        choice=_choice(nodes, world.preferred_node) if fits else NO_FITTING_CARDS,
+        choice=_choice(nodes, state.preferred_node) if fits else NO_FITTING_CARDS,
     )
 
 
-def by_strategy(need: PodNeed, world: ClusterState) -> PodNeed:
+def by_strategy(need: PodNeed, state: ClusterState) -> PodNeed:
     """Give a need with the strategy that holds for it: its own, else the cluster's."""
-    return replace(need, strategy=need.strategy or world.strategy)
+    return replace(need, strategy=need.strategy or state.strategy)
 
 
 def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> FittingCards:
@@ -78,40 +78,40 @@ def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> FittingCards:
 
 
 def judge_node(
-    loads: NodeInfo, need: PodNeed, subject: ExplainedPod, world: ClusterState
+    node_info: NodeInfo, need: PodNeed, subject: ExplainedPod, state: ClusterState
 ) -> NodeAnswer:
     """Say whether one node would take the pod now, and every reason if not."""
-    answer = try_cards(loads, need, among=world.chosen.get(loads.node.node))
-    objections = objections_of(loads.node, subject, world)
+    answer = try_cards(node_info, need, among=state.chosen.get(node_info.node.node))
+    objections = objections_of(node_info.node, subject, state)
     if isinstance(answer, NoPlacement):
         # What the labels say of the cards, the cards say better.
         objections = tuple(it for it in objections if it != _NO_SUCH_SIZE)
     whole = isinstance(answer, NoPlacement) and answer.whole is not None
     return NodeAnswer(
-        node=loads.node.node,
+        node=node_info.node.node,
         fits=not objections and isinstance(answer, Placement),
         cards_fit=isinstance(answer, Placement),
         reason=answer.text if isinstance(answer, NoPlacement) else "",
         objections=objections,
         cards=tuple(
-            _card(load, need, answer, world, loads.node.cordons, whole=whole)
-            for load in loads.cards.values()
+            _card(card_info, need, answer, state, node_info.node.cordons, whole=whole)
+            for card_info in node_info.cards.values()
         ),
     )
 
 
 def try_cards(
-    loads: NodeInfo, need: PodNeed, *, among: frozenset[CardUuid] | None = None
+    node_info: NodeInfo, need: PodNeed, *, among: frozenset[CardUuid] | None = None
 ) -> Placement | NoPlacement:
     """Ask the real placement about the cards alone, as if the node were open.
 
     Args:
-        loads: the node.
+        node_info: the node.
         need: what is asked, with the strategy that holds for it; see `by_strategy`.
         among: the cards to take if they will do; any where it is None.
     """
-    opened = replace(loads, node=replace(loads.node, schedulable=True))
-    others = loads.cards.keys() - among if among is not None else frozenset()
+    opened = replace(node_info, node=replace(node_info.node, schedulable=True))
+    others = node_info.cards.keys() - among if among is not None else frozenset()
     # A need without any strategy is somebody's thought experiment: as the product ships.
     answer = place(opened, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(others))
     if isinstance(answer, NoPlacement) and others:
@@ -121,28 +121,28 @@ def try_cards(
 
 def find_fitting_cards(need: PodNeed, sites: Iterable[NodeInfo]) -> FittingCards | None:
     """Give the first of *sites* whose cards would take the pod now."""
-    for loads in sites:
-        answer = try_cards(loads, need)
+    for node_info in sites:
+        answer = try_cards(node_info, need)
         if isinstance(answer, Placement):
-            return fitting_cards_of(answer, loads)
+            return fitting_cards_of(answer, node_info)
     return None
 
 
-def fitting_cards_of(answer: Placement, loads: NodeInfo) -> FittingCards:
+def fitting_cards_of(answer: Placement, node_info: NodeInfo) -> FittingCards:
     """Name a placement's cards as people do, by index."""
     uuids = {part.card for parts in answer.assignment.values() for part in parts}
-    indexes = sorted(loads.cards[uuid].card.index for uuid in uuids)
+    indexes = sorted(node_info.cards[uuid].card.index for uuid in uuids)
     return FittingCards(node=answer.node, cards=tuple(indexes))
 
 
 def objections_of(
-    node: NodeCards, subject: ExplainedPod, world: ClusterState
+    node: NodeCards, subject: ExplainedPod, state: ClusterState
 ) -> tuple[Objection, ...]:
     """Give the reasons that keep the pod off a node whatever its cards."""
     name = node.node
-    site = world.node_constraints.get(name, NodeConstraints())
+    constraints = state.node_constraints.get(name, NodeConstraints())
     found = []
-    if site.cordoned:
+    if constraints.cordoned:
         found.append(Objection(text="the node is cordoned", remedy=f"kubectl uncordon {name}"))
     elif not node.schedulable:
         found.append(
@@ -151,7 +151,7 @@ def objections_of(
     if node.problem:
         found.append(Objection(text=f"an annotation of it cannot be read: {node.problem}"))
     allows = subject.scheduling_constraints.allows
-    opened = open_labels(node, world)
+    opened = open_labels(node, state)
     found += [_selector_objection(node, subject)] if not allows(opened, ()) else []
     if allows(opened, ()) and not allows(node.labels, ()):
         found.append(_NO_SUCH_SIZE)
@@ -162,10 +162,10 @@ def objections_of(
             "that the pod does not tolerate",
             remedy=f"give the pod a toleration for {taint.key}",
         )
-        for taint in site.taints
+        for taint in constraints.taints
         if allows(bare, ()) and not allows(bare, (taint,))
     ]
-    return (*found, *(Objection(text=it) for it in site.short))
+    return (*found, *(Objection(text=it) for it in constraints.short))
 
 
 def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) -> tuple[str, ...]:
@@ -185,16 +185,16 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
     return tuple(found)
 
 
-def open_labels(node: NodeCards, world: ClusterState) -> Mapping[str, str]:
+def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
     """Give the node's labels as if it had cards of every size.
 
     The webhook writes the size it granted into the pod's affinity. Cards are judged one by one
     here, and a pod that asks differently gets another affinity.
     """
     sizes = {
-        load.card.capacity_mib
-        for loads in world.snapshot.nodes.values()
-        for load in loads.cards.values()
+        card_info.card.capacity_mib
+        for node_info in state.snapshot.nodes.values()
+        for card_info in node_info.cards.values()
     }
     return {
         **node.labels,
@@ -218,7 +218,7 @@ def _asks(need: PodNeed | None) -> str:
     return "" if need is None else describe_need(need)
 
 
-def _placed(found: Explanation, view: PodInfo, world: ClusterState) -> Explanation:
+def _placed(found: Explanation, view: PodInfo, state: ClusterState) -> Explanation:
     record = view.record
     found = replace(found, on_node=record.node, since=view.started_at)
     if not record.assignment:
@@ -230,28 +230,28 @@ def _placed(found: Explanation, view: PodInfo, world: ClusterState) -> Explanati
                 "let it start; only FracGPU's extender may bind it: delete it and create it again",
             ),
         )
-    return replace(found, verdict=PodVerdict.RUNS, held=_held(record, world))
+    return replace(found, verdict=PodVerdict.RUNS, held=_held(record, state))
 
 
-def _held(record: PodRecord, world: ClusterState) -> tuple[HeldCard, ...]:
-    loads = world.snapshot.nodes.get(record.node)
+def _held(record: PodRecord, state: ClusterState) -> tuple[HeldCard, ...]:
+    node_info = state.snapshot.nodes.get(record.node)
     found = []
-    for uuid, hold in allocations_by_card(record.assignment or {}, record.containers).items():
-        load = loads.cards.get(uuid) if loads else None
+    for uuid, allocation in allocations_by_card(record.assignment or {}, record.containers).items():
+        card_info = node_info.cards.get(uuid) if node_info else None
         found.append(
             HeldCard(
                 uuid=uuid,
-                index=load.card.index if load else -1,
-                model=load.card.model if load else "",
-                mib=hold.mib,
-                cores=hold.cores,
+                index=card_info.card.index if card_info else -1,
+                model=card_info.card.model if card_info else "",
+                mib=allocation.mib,
+                cores=allocation.cores,
             )
         )
     return tuple(sorted(found, key=lambda it: (it.index, it.uuid)))
 
 
-def _blockers(subject: ExplainedPod, world: ClusterState) -> tuple[str, ...]:
-    view = subject.info
+def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
+    view = pod.info
     found = []
     if view.record.terminating:
         found.append("it is being deleted")
@@ -262,18 +262,18 @@ def _blockers(subject: ExplainedPod, world: ClusterState) -> tuple[str, ...]:
             f"the webhook has not admitted it (no {names.GRANTED}); create it again while the "
             "webhook is up"
         )
-    if view.scheduler_name not in world.schedulers:
-        wanted = " or ".join(sorted(world.schedulers))
+    if view.scheduler_name not in state.schedulers:
+        wanted = " or ".join(sorted(state.schedulers))
         found.append(
             f"its schedulerName is {view.scheduler_name!r}; only {wanted} asks FracGPU for a card"
         )
-    if subject.gates:
-        found.append(f"it is held back by scheduling gates: {', '.join(subject.gates)}")
+    if pod.gates:
+        found.append(f"it is held back by scheduling gates: {', '.join(pod.gates)}")
     return tuple(found)
 
 
-def _notes(subject: ExplainedPod) -> tuple[str, ...]:
-    unjudged = (*subject.info.constraints, *subject.scheduling_constraints.unjudged)
+def _notes(pod: ExplainedPod) -> tuple[str, ...]:
+    unjudged = (*pod.info.constraints, *pod.scheduling_constraints.unjudged)
     return tuple(f"its {it} was not judged here" for it in unjudged)
 
 
@@ -297,81 +297,86 @@ def _selector_objection(node: NodeCards, subject: ExplainedPod) -> Objection:
 
 
 def _card(
-    load: CardInfo,
+    card_info: CardInfo,
     need: PodNeed,
     answer: Placement | NoPlacement,
-    world: ClusterState,
+    state: ClusterState,
     cordons: Sequence[Cordon],
     *,
     whole: bool,
 ) -> CardAnswer:
-    uuid = load.card.uuid
+    uuid = card_info.card.uuid
     reason, until, chosen = "", None, False
     if isinstance(answer, Placement):
         chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
         cordon = next((it for it in cordons if it.card == uuid), None)
-        reason = _words(why, load, need, cordon)
+        reason = _words(why, card_info, need, cordon)
         until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
         reason = "would do by itself"
     return CardAnswer(
         uuid=uuid,
-        index=load.card.index,
-        model=load.card.model,
-        capacity_mib=load.card.capacity_mib,
-        free_mib=load.free_mib,
-        free_cores=FULL_CORES - load.held_cores,
+        index=card_info.card.index,
+        model=card_info.card.model,
+        capacity_mib=card_info.card.capacity_mib,
+        free_mib=card_info.free_mib,
+        free_cores=FULL_CORES - card_info.held_cores,
         reason=reason,
         chosen=chosen,
         until=until,
-        holders=holders_of(load, world.snapshot, world.pods),
+        holders=holders_of(card_info, state.snapshot, state.pods),
     )
 
 
 def holders_of(
-    load: CardInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
+    card_info: CardInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> tuple[Holder, ...]:
     """Name the pods on a card, the largest first."""
     found = []
-    for uid in load.pods:
-        hold, view = snapshot.pods[uid].by_card[load.card.uuid], pods.get(uid)
+    for uid in card_info.pods:
+        allocation, view = snapshot.pods[uid].by_card[card_info.card.uuid], pods.get(uid)
         found.append(
             Holder(
                 pod=view.record.key if view else uid,
-                mib=hold.mib,
-                cores=hold.cores,
+                mib=allocation.mib,
+                cores=allocation.cores,
                 terminating=bool(view and view.record.terminating),
             )
         )
     return tuple(sorted(found, key=lambda it: (-it.mib, it.pod)))
 
 
-def _words(why: FitReason, load: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
+def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
     most_mib = max(it.mib for it in need.containers)
     match why:
         case FitReason.TOO_LITTLE_FREE:
-            foreign = f" ({load.foreign_mib} MiB used by nobody known)" if load.foreign_mib else ""
-            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(load)}"
+            foreign = (
+                f" ({card_info.foreign_mib} MiB used by nobody known)"
+                if card_info.foreign_mib
+                else ""
+            )
+            return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(card_info)}"
         case FitReason.TOO_FEW_CORES:
             cores = max(it.cores for it in need.containers)
-            return f"{why.value}: {FULL_CORES - load.held_cores}% free, {cores}% asked"
+            return f"{why.value}: {FULL_CORES - card_info.held_cores}% free, {cores}% asked"
         case FitReason.NO_FREE_SLOT:
-            return f"{why.value}: {load.held_slots} containers hold it, {load.card.slots} may"
+            slots = card_info.card.slots
+            return f"{why.value}: {card_info.held_slots} containers hold it, {slots} may"
         case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case FitReason.WRONG_CLASS:
-            return f"{why.value} ({load.card.capacity_mib} MiB shareable)"
-        case FitReason.UNHEALTHY if load.card.health_reason:
-            return f"{why.value}: {load.card.health_reason}"
+            return f"{why.value} ({card_info.card.capacity_mib} MiB shareable)"
+        case FitReason.UNHEALTHY if card_info.card.health_reason:
+            return f"{why.value}: {card_info.card.health_reason}"
         case FitReason.CORDONED if cordon is not None:
             return f"{why.value} until {cordon.until:%H:%M:%S} UTC ({cordon.reason})"
         case _:
             return str(why.value)
 
 
-def _unplaced(load: CardInfo) -> str:
-    if not load.unplaced_mib:
+def _unplaced(card_info: CardInfo) -> str:
+    if not card_info.unplaced_mib:
         return ""
-    return f" ({load.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"
+    return f" ({card_info.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"

@@ -29,21 +29,21 @@ _MILLI: Final = 1000
 
 
 def suggest(
-    subject: ExplainedPod, world: ClusterState, explanation: Explanation
+    subject: ExplainedPod, state: ClusterState, explanation: Explanation
 ) -> tuple[Suggestion, ...]:
     """Give what would make the pod fit, what costs its owner least first."""
     need = subject.info.need
     if need is None or explanation.verdict.good or subject.info.record.node:
         return ()
-    need = by_strategy(need, world)
+    need = by_strategy(need, state)
     closed = {it.node for it in explanation.nodes if it.objections}
-    everywhere = tuple(world.snapshot.nodes.values())
+    everywhere = tuple(state.snapshot.nodes.values())
     opened = tuple(it for it in everywhere if it.node.node not in closed)
     if any(it.fits for it in explanation.nodes):
         return ()  # only the blockers stand in its way
     found = [
         *lapsing_cordons(need, opened),
-        *leaving_pods(need, opened, world),
+        *leaving_pods(need, opened, state),
         *opened_nodes(explanation),
         *_smaller(subject, need, opened),
         *_fewer_cards(subject, need, opened),
@@ -56,9 +56,7 @@ def suggest(
     return tuple(found)
 
 
-def _smaller(
-    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
-) -> Iterator[Suggestion]:
+def _smaller(pod: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     """Find the largest smaller share that fits now, on a card that qualifies."""
     best: tuple[int, PodNeed, FittingCards] | None = None
     for size in _class_sizes(need, sites):
@@ -73,7 +71,7 @@ def _smaller(
     if best is None:
         return
     _, smaller, home = best
-    key, value = _asked_with(subject, smaller)
+    key, value = _asked_with(pod, smaller)
     yield Suggestion(
         kind=SuggestionKind.SMALLER,
         text=f'at most {key}: "{value}" fits now ({_each_mib(smaller)}): {home.text}',
@@ -83,7 +81,7 @@ def _smaller(
 
 
 def _fewer_cards(
-    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
+    pod: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
 ) -> Iterator[Suggestion]:
     most = max(it.cards for it in need.containers)
 
@@ -94,7 +92,7 @@ def _fewer_cards(
     found = _largest(fewer, most - 1, sites)
     if found is not None:
         count, changed, home = found
-        value = _items({it.name: str(it.cards) for it in changed.containers}, subject)
+        value = _items({it.name: str(it.cards) for it in changed.containers}, pod)
         yield Suggestion(
             kind=SuggestionKind.FEWER_CARDS,
             text=f'on {count} instead of {most} cards ({names.CARDS}: "{value}") it fits now: '
@@ -105,7 +103,7 @@ def _fewer_cards(
 
 
 def _less_compute(
-    subject: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
+    pod: ExplainedPod, need: PodNeed, sites: Sequence[NodeInfo]
 ) -> Iterator[Suggestion]:
     most = max(it.cores for it in need.containers)
 
@@ -122,7 +120,7 @@ def _less_compute(
     if cores == 1:
         text, annotations = f"without {names.CORES}", dict[str, str]()
     else:
-        value = _items({it.name: str(it.cores) for it in changed.containers if it.cores}, subject)
+        value = _items({it.name: str(it.cores) for it in changed.containers if it.cores}, pod)
         text, annotations = f'{names.CORES}: "{value}"', {names.CORES: value}
     yield Suggestion(
         kind=SuggestionKind.LESS_COMPUTE,
@@ -134,7 +132,7 @@ def _less_compute(
 
 def _other_models(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     shared = any(it.share is not None for it in need.containers)
-    cards = [load.card for loads in sites for load in loads.cards.values()]
+    cards = [card_info.card for node_info in sites for card_info in node_info.cards.values()]
     sizes = {(model_key(card.model), card.capacity_mib if shared else None) for card in cards}
     for model, size in sorted(sizes, key=lambda it: (it[0], it[1] or 0)):
         changed = replace(need, models=(model,))
@@ -176,12 +174,12 @@ def _largest(
 
 
 def _fits_an_empty(need: PodNeed, sites: Sequence[NodeInfo]) -> bool:
-    for loads in sites:
+    for node_info in sites:
         empty = {
-            uuid: CardInfo(card=replace(load.card, health=Health.HEALTHY))
-            for uuid, load in loads.cards.items()
+            uuid: CardInfo(card=replace(card_info.card, health=Health.HEALTHY))
+            for uuid, card_info in node_info.cards.items()
         }
-        if isinstance(try_cards(replace(loads, cards=empty), need), Placement):
+        if isinstance(try_cards(replace(node_info, cards=empty), need), Placement):
             return True
     return False
 
@@ -192,7 +190,9 @@ def _fits_an_empty(need: PodNeed, sites: Sequence[NodeInfo]) -> bool:
 def _class_sizes(need: PodNeed, sites: Sequence[NodeInfo]) -> Sequence[Mib]:
     """Give the card sizes that the pod's shares may be shares of; any one where it has none."""
     shares = [it for it in need.containers if it.share is not None]
-    sizes = {load.card.capacity_mib for loads in sites for load in loads.cards.values()}
+    sizes = {
+        card_info.card.capacity_mib for node_info in sites for card_info in node_info.cards.values()
+    }
     if not shares:
         return sorted(sizes)[:1]
     return sorted(
@@ -247,8 +247,8 @@ def _asked_with(subject: ExplainedPod, need: PodNeed) -> tuple[str, str]:
     return names.MEMORY, _items({it.name: f"{it.mib}Mi" for it in need.containers}, subject)
 
 
-def _items(values: Mapping[str, str], subject: ExplainedPod) -> str:
-    containers = subject.info.record.containers
+def _items(values: Mapping[str, str], pod: ExplainedPod) -> str:
+    containers = pod.info.record.containers
     first_app = next((it.name for it in containers if it.kind is ContainerKind.APP), "")
     if list(values) == [first_app]:  # whom an item without a name is for
         return values[first_app]
@@ -264,15 +264,17 @@ _MOST_NODES_TOLD: Final = 3
 
 def lapsing_cordons(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Suggestion]:
     """Tell when the first cordon lapses that alone keeps the pod out."""
-    for loads in sites:
-        free = {uuid: replace(load, cordoned=False) for uuid, load in loads.cards.items()}
-        answer = try_cards(replace(loads, cards=MappingProxyType(free)), need)
+    for node_info in sites:
+        free = {
+            uuid: replace(card_info, cordoned=False) for uuid, card_info in node_info.cards.items()
+        }
+        answer = try_cards(replace(node_info, cards=MappingProxyType(free)), need)
         if not isinstance(answer, Placement):
             continue
         taken = {part.card for parts in answer.assignment.values() for part in parts}
-        until = [it.until for it in loads.node.cordons if it.card in taken]
+        until = [it.until for it in node_info.node.cordons if it.card in taken]
         if until:
-            home = fitting_cards_of(answer, loads)
+            home = fitting_cards_of(answer, node_info)
             yield Suggestion(
                 kind=SuggestionKind.CORDON_ENDS,
                 text=f"it fits on {home.text} when the cordon lapses at {max(until):%H:%M:%S} UTC",
@@ -283,18 +285,18 @@ def lapsing_cordons(need: PodNeed, sites: Sequence[NodeInfo]) -> Iterator[Sugges
 
 
 def leaving_pods(
-    need: PodNeed, sites: Sequence[NodeInfo], world: ClusterState
+    need: PodNeed, sites: Sequence[NodeInfo], state: ClusterState
 ) -> Iterator[Suggestion]:
     """Find the fewest pods of one node whose end would let the pod in."""
     best: tuple[tuple[int, int, str], FittingCards, tuple[Holder, ...]] | None = None
-    for loads in sites:
-        uids = _in_the_way(loads, need, world)
-        rest = _without(loads, uids, world)
+    for node_info in sites:
+        uids = _in_the_way(node_info, need, state)
+        rest = _without(node_info, uids, state)
         answer = try_cards(rest, need)
         if not uids or not isinstance(answer, Placement):
             continue
-        victims = _victims(loads, uids, world)
-        cost = (len(victims), sum(it.mib for it in victims), loads.node.node)
+        victims = _victims(node_info, uids, state)
+        cost = (len(victims), sum(it.mib for it in victims), node_info.node.node)
         if best is None or cost < best[0]:
             home = fitting_cards_of(answer, rest)
             best = (cost, home, victims)
@@ -312,36 +314,40 @@ def leaving_pods(
     )
 
 
-def _without(loads: NodeInfo, uids: frozenset[str], world: ClusterState) -> NodeInfo:
-    cards = dict(loads.cards)
+def _without(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> NodeInfo:
+    cards = dict(node_info.cards)
     for uid in uids:
-        for uuid, hold in world.snapshot.pods[uid].by_card.items():
+        for uuid, allocation in state.snapshot.pods[uid].by_card.items():
             if uuid in cards:
-                cards[uuid] = cards[uuid].minus(hold, pod_uid=uid)
-    return replace(loads, cards=MappingProxyType(cards))
+                cards[uuid] = cards[uuid].minus(allocation, pod_uid=uid)
+    return replace(node_info, cards=MappingProxyType(cards))
 
 
-def _in_the_way(loads: NodeInfo, need: PodNeed, world: ClusterState) -> frozenset[str]:
+def _in_the_way(node_info: NodeInfo, need: PodNeed, state: ClusterState) -> frozenset[str]:
     """Choose pods whose end would make room: on each card the largest first, the cheapest cards."""
     most = max(need.containers, key=lambda it: (it.mib, it.cards))
     cores = max(it.cores for it in need.containers)
     costs = []
-    for load in loads.cards.values():
-        if load.card.health is not Health.HEALTHY or load.cordoned:
+    for card_info in node_info.cards.values():
+        if card_info.card.health is not Health.HEALTHY or card_info.cordoned:
             continue
-        if not model_allowed(load.card.model, globs=need.models) or not _right_size(load, most):
+        if not model_allowed(card_info.card.model, globs=need.models) or not _right_size(
+            card_info, most
+        ):
             continue
-        uids = _cheapest(load, world, mib=most.mib, cores=cores)
-        costs.append((len(uids), load.held_mib, load.card.index, uids))
+        uids = _cheapest(card_info, state, mib=most.mib, cores=cores)
+        costs.append((len(uids), card_info.held_mib, card_info.card.index, uids))
     costs.sort(key=lambda it: it[:3])
     return frozenset(uid for *_, uids in costs[: most.cards] for uid in uids)
 
 
-def _cheapest(load: CardInfo, world: ClusterState, *, mib: int, cores: int) -> tuple[str, ...]:
-    holds = {uid: world.snapshot.pods[uid].by_card[load.card.uuid] for uid in sorted(load.pods)}
-    short_mib = mib - load.free_mib
-    short_cores = cores - (FULL_CORES - load.held_cores)
-    short_slots = 1 - load.free_slots
+def _cheapest(card_info: CardInfo, state: ClusterState, *, mib: int, cores: int) -> tuple[str, ...]:
+    holds = {
+        uid: state.snapshot.pods[uid].by_card[card_info.card.uuid] for uid in sorted(card_info.pods)
+    }
+    short_mib = mib - card_info.free_mib
+    short_cores = cores - (FULL_CORES - card_info.held_cores)
+    short_slots = 1 - card_info.free_slots
     going: list[str] = []
     while holds and (short_mib > 0 or short_cores > 0 or short_slots > 0):
         need_mib, need_cores = max(short_mib, 0), max(short_cores, 0)
@@ -351,19 +357,19 @@ def _cheapest(load: CardInfo, world: ClusterState, *, mib: int, cores: int) -> t
             uid = min(enough, key=lambda it: holds[it].mib)
         else:
             uid = max(holds, key=lambda it: (min(holds[it].cores, need_cores), holds[it].mib))
-        hold = holds.pop(uid)
+        allocation = holds.pop(uid)
         going.append(uid)
-        short_mib -= hold.mib
-        short_cores -= hold.cores
-        short_slots -= hold.slots
+        short_mib -= allocation.mib
+        short_cores -= allocation.cores
+        short_slots -= allocation.slots
     return tuple(going)
 
 
-def _victims(loads: NodeInfo, uids: frozenset[str], world: ClusterState) -> tuple[Holder, ...]:
+def _victims(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> tuple[Holder, ...]:
     found: dict[str, Holder] = {}
-    for load in loads.cards.values():
-        only = replace(load, pods=load.pods & uids)
-        for it in holders_of(only, world.snapshot, world.pods):
+    for card_info in node_info.cards.values():
+        only = replace(card_info, pods=card_info.pods & uids)
+        for it in holders_of(only, state.snapshot, state.pods):
             before = found.get(it.pod)
             found[it.pod] = replace(it, mib=Mib(it.mib + (before.mib if before else 0)))
     return tuple(sorted(found.values(), key=lambda it: it.pod))
@@ -385,7 +391,8 @@ def opened_nodes(explanation: Explanation) -> Iterator[Suggestion]:
         )
 
 
-def _right_size(load: CardInfo, need: ContainerNeed) -> bool:
+def _right_size(card_info: CardInfo, need: ContainerNeed) -> bool:
     return (
-        need.share is None or share_of(need.share, capacity_mib=load.card.capacity_mib) == need.mib
+        need.share is None
+        or share_of(need.share, capacity_mib=card_info.card.capacity_mib) == need.mib
     )

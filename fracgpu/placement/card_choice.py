@@ -24,22 +24,27 @@ NO_CHOOSERS: Final[Choosers] = MappingProxyType({})
 
 
 def choose_cards(
-    loads: NodeInfo, need: PodNeed, host: HostResources, *, strategy: Strategy, choosers: Choosers
+    node_info: NodeInfo,
+    need: PodNeed,
+    host: HostResources,
+    *,
+    strategy: Strategy,
+    choosers: Choosers,
 ) -> Placement | NoPlacement:
     """Choose cards for a pod on one node.
 
     Args:
-        loads: the node, as the ledger has it now.
+        node_info: the node, as the ledger has it now.
         need: what the pod asks of cards.
         host: what it asks of the node besides.
         strategy: the cluster's; the pod's own, where it names one, beats it.
         choosers: strategies that choose cards themselves.
     """
     chooser = choosers.get(need.strategy or strategy)
-    preferred = None if chooser is None else chooser.prefer(need, host, loads.node.node)
+    preferred = None if chooser is None else chooser.prefer(need, host, node_info.node.node)
     # Whatever is preferred, the ledger as it is now has the last word: no MiB is booked twice.
-    others = frozenset(loads.cards) - (preferred or loads.cards.keys())
-    answer = place(loads, need, strategy=strategy, exclude=others)
+    others = frozenset(node_info.cards) - (preferred or node_info.cards.keys())
+    answer = place(node_info, need, strategy=strategy, exclude=others)
     if isinstance(answer, NoPlacement) and others:
-        return place(loads, need, strategy=strategy)
+        return place(node_info, need, strategy=strategy)
     return answer

@@ -110,27 +110,27 @@ class FitResult:
         self.verdict = np.zeros(0, np.int64)
         self.score = np.zeros(0, np.float64)
 
-    def keep_up(self, board: NodeMatrix) -> None:
+    def keep_up(self, matrix: NodeMatrix) -> None:
         """Work out anew what changed since the last time."""
-        if self._seen == board.now:
+        if self._seen == matrix.now:
             return
-        missing = len(board.changed) - len(self.verdict)
+        missing = len(matrix.changed) - len(self.verdict)
         if missing:
             self.verdict = np.concatenate((self.verdict, np.zeros(missing, np.int64)))
             self.score = np.concatenate((self.score, np.zeros(missing)))
-        rows = board.changed_since(self._seen)
-        self._seen = board.now
-        self.verdict[rows], self.score[rows] = self._judge(board, rows)
+        rows = matrix.changed_since(self._seen)
+        self._seen = matrix.now
+        self.verdict[rows], self.score[rows] = self._judge(matrix, rows)
 
-    def _judge(self, board: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
-        node_state = board.node_state[rows].astype(np.int64)
+    def _judge(self, matrix: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
+        node_state = matrix.node_state[rows].astype(np.int64)
         verdict = node_state.copy()
         score = np.zeros(len(rows))
-        allowed = board.allowed(self._need.models)
+        allowed = matrix.allowed(self._need.models)
         alone = len(self._need.containers) == 1
         here = np.flatnonzero(node_state == SHARES)
         for container in self._need.containers:
-            reason = _reasons(board, rows[here], container, allowed)
+            reason = _reasons(matrix, rows[here], container, allowed)
             fitting = reason == USABLE
             enough = fitting.sum(1) >= container.cards
             verdict[here[~enough]] = _refusals(reason[~enough])
@@ -138,23 +138,23 @@ class FitResult:
             if not len(here):
                 break
             if alone and not (self._linked and container.cards > 1):
-                left = board.free_mib[rows[here]] - container.mib
-                score[here] = self._scores(board, rows[here], left, fitting[enough], container)
+                left = matrix.free_mib[rows[here]] - container.mib
+                score[here] = self._scores(matrix, rows[here], left, fitting[enough], container)
                 return verdict, score
         for at in here.tolist():
-            verdict[at], score[at] = self._search(board, int(rows[at]))
+            verdict[at], score[at] = self._search(matrix, int(rows[at]))
         return verdict, score
 
     def _scores(
         self,
-        board: NodeMatrix,
+        matrix: NodeMatrix,
         rows: Rows,
         left_mib: Rows,
         fitting: NDArray[np.bool_],
         container: ContainerNeed,
     ) -> NDArray[np.float64]:
-        left = left_mib / np.maximum(board.capacity_mib[rows], 1)
-        each = np.where(fitting, self._scoring.score(left, board.heat[rows]), -np.inf)
+        left = left_mib / np.maximum(matrix.capacity_mib[rows], 1)
+        each = np.where(fitting, self._scoring.score(left, matrix.heat[rows]), -np.inf)
         if container.cards == 1:
             best: NDArray[np.float64] = np.clip(each.max(1), 0.0, 1.0)
             return best
@@ -165,10 +165,10 @@ class FitResult:
         mean: NDArray[np.float64] = np.clip(total / container.cards, 0.0, 1.0)
         return mean
 
-    def _search(self, board: NodeMatrix, row: int) -> tuple[int, float]:
-        loads = board.infos[row]
-        assert loads is not None, "a row that shares its cards is a node"
-        answer = place(loads, self._need, strategy=self._strategy)
+    def _search(self, matrix: NodeMatrix, row: int) -> tuple[int, float]:
+        node_info = matrix.infos[row]
+        assert node_info is not None, "a row that shares its cards is a node"
+        answer = place(node_info, self._need, strategy=self._strategy)
         if isinstance(answer, Placement):
             return FITS, answer.score
         return _verdict_of(answer), 0.0
@@ -181,8 +181,8 @@ class FitIndex:
         matrix: the cards.
     """
 
-    def __init__(self, board: NodeMatrix) -> None:
-        self.matrix = board
+    def __init__(self, matrix: NodeMatrix) -> None:
+        self.matrix = matrix
         self._kept: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._read: dict[int, tuple[Obstacle, bool]] = {}
 
@@ -232,23 +232,23 @@ def may_preempt(answer: NoPlacement) -> bool:
 
 
 def _reasons(
-    board: NodeMatrix, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
+    matrix: NodeMatrix, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
     """Give each card's reason against a container, 0 for none; the first that holds."""
-    reason = board.state[rows]
+    reason = matrix.state[rows]
     usable = reason == USABLE
-    free = board.free_mib[rows]
-    reason[usable & (board.free_slots[rows] < 1)] = _NO_FREE_SLOT
+    free = matrix.free_mib[rows]
+    reason[usable & (matrix.free_slots[rows] < 1)] = _NO_FREE_SLOT
     if need.cores:
-        reason[usable & (need.cores > board.free_cores[rows])] = _TOO_FEW_CORES
+        reason[usable & (need.cores > matrix.free_cores[rows])] = _TOO_FEW_CORES
     reason[usable & (need.mib > free)] = _TOO_LITTLE_FREE
     if need.share is not None:
-        capacity = board.capacity_mib[rows]
+        capacity = matrix.capacity_mib[rows]
         for size in np.unique(capacity).tolist():
             if share_of(need.share, capacity_mib=Mib(size)) != need.mib:
                 reason[usable & (capacity == size)] = _WRONG_CLASS
     if not allowed.all():
-        reason[usable & ~allowed[board.model[rows]]] = _WRONG_MODEL
+        reason[usable & ~allowed[matrix.model[rows]]] = _WRONG_MODEL
     return reason
 
 

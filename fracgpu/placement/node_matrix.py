@@ -80,11 +80,11 @@ class NodeMatrix:
     def refresh(self, *, now: datetime) -> None:
         """Take over what changed in the ledger."""
         for name in sorted(self._ledger.take_changed(now=now)):
-            loads = self._ledger.node(name, now=now)
-            if loads is None:
+            node_info = self._ledger.node(name, now=now)
+            if node_info is None:
                 self._drop(name)
             else:
-                self._put(name, loads)
+                self._put(name, node_info)
         if len(self.rows) > 2 * self._packed:
             self._pack()
 
@@ -110,29 +110,29 @@ class NodeMatrix:
         """Tell of each model, by its number, whether *globs* allow it."""
         return np.array([model_allowed(it, globs=globs) for it in self._models] or [False], bool)
 
-    def _put(self, name: str, loads: NodeInfo) -> None:
+    def _put(self, name: str, node_info: NodeInfo) -> None:
         row = self.rows.get(name)
         if row is None:
             row = self.rows[name] = self._add()
             self.names[row] = name
-        cards = tuple(loads.cards.values())
+        cards = tuple(node_info.cards.values())
         if len(cards) > self.width:
             self._grow(rows=len(self.changed), width=len(cards))
-        self.infos[row] = loads
-        self.node_state[row] = _node_state(loads)
+        self.infos[row] = node_info
+        self.node_state[row] = _node_state(node_info)
         self.state[row] = ABSENT
-        for column, load in enumerate(cards):
-            self.free_mib[row, column] = load.free_mib
-            self.capacity_mib[row, column] = load.card.capacity_mib
-            self.free_cores[row, column] = FULL_CORES - load.held_cores
-            self.free_slots[row, column] = load.free_slots
-            self.heat[row, column] = load.heat
-            model = load.card.model
+        for column, card_info in enumerate(cards):
+            self.free_mib[row, column] = card_info.free_mib
+            self.capacity_mib[row, column] = card_info.card.capacity_mib
+            self.free_cores[row, column] = FULL_CORES - card_info.held_cores
+            self.free_slots[row, column] = card_info.free_slots
+            self.heat[row, column] = card_info.heat
+            model = card_info.card.model
             self.model[row, column] = self._models.setdefault(model, len(self._models))
-            if load.card.health is not Health.HEALTHY:
+            if card_info.card.health is not Health.HEALTHY:
                 self.state[row, column] = UNHEALTHY
             else:
-                self.state[row, column] = CORDONED if load.cordoned else USABLE
+                self.state[row, column] = CORDONED if card_info.cordoned else USABLE
         self._touch(row)
 
     def _drop(self, name: str) -> None:
@@ -176,18 +176,18 @@ class NodeMatrix:
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
         """Name the cards of a row by column."""
-        loads = self.infos[row]
-        return () if loads is None else tuple(loads.cards)
+        node_info = self.infos[row]
+        return () if node_info is None else tuple(node_info.cards)
 
 
-def _node_state(loads: NodeInfo) -> int:
-    if not loads.node.shared:
+def _node_state(node_info: NodeInfo) -> int:
+    if not node_info.node.shared:
         return NOT_SHARED
-    if not loads.node.schedulable:
+    if not node_info.node.schedulable:
         return UNSCHEDULABLE
-    if loads.node.problem:
+    if node_info.node.problem:
         return UNREADABLE
-    return SHARES if loads.cards else EMPTY
+    return SHARES if node_info.cards else EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,20 +313,20 @@ class FreeResourceTable:
         """Give the rows that changed after *moment*, a former value of ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
-    def roomy(self, want: Demand) -> Index:
+    def roomy(self, demand: Demand) -> Index:
         """Give the rows with the CPU, the host memory and a card model that a pod accepts."""
-        fits = (self.cpu_milli[: self.size] >= want.cpu_milli) & (
-            self.memory_mib[: self.size] >= want.memory_mib
+        fits = (self.cpu_milli[: self.size] >= demand.cpu_milli) & (
+            self.memory_mib[: self.size] >= demand.memory_mib
         )
-        if want.cards and want.models is not None:
-            fits &= self._accepted(want.models)[self.model[: self.size]]
+        if demand.cards and demand.models is not None:
+            fits &= self._accepted(demand.models)[self.model[: self.size]]
         return np.flatnonzero(fits)
 
-    def cards(self, row: int, want: Demand) -> tuple[int, ...]:
+    def cards(self, row: int, demand: Demand) -> tuple[int, ...]:
         """Name the tightest cards of a node on which a pod has room, lower numbers first."""
         levels = self.levels[row]
-        fitting = np.flatnonzero(levels >= want.share_milli)
-        tightest = fitting[np.argsort(levels[fitting], kind="stable")][: want.cards]
+        fitting = np.flatnonzero(levels >= demand.share_milli)
+        tightest = fitting[np.argsort(levels[fitting], kind="stable")][: demand.cards]
         return tuple(sorted(int(it) for it in tightest))
 
     def _accepted(self, models: frozenset[str]) -> NDArray[np.bool_]:

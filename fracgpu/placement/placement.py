@@ -36,7 +36,7 @@ SCORING: Final[Mapping[Strategy, Scoring]] = {
 
 
 def place(
-    loads: NodeInfo,
+    node_info: NodeInfo,
     need: PodNeed,
     *,
     strategy: Strategy,
@@ -47,28 +47,28 @@ def place(
     The pod's own strategy, where it names one, beats *strategy*. Cards in *exclude* are treated as
     cordoned. Ties go to the lower index, then the smaller UUID.
     """
-    whole = _node_refusal(loads)
+    whole = _node_refusal(node_info)
     if whole is not None:
-        return NoPlacement(node=loads.node.node, whole=whole, refusals={})
+        return NoPlacement(node=node_info.node.node, whole=whole, refusals={})
     scoring = SCORING[need.strategy or strategy]
     linked = is_linked(need, strategy=strategy)
-    usable, refusals = _sift(loads, need, exclude)
+    usable, refusals = _sift(node_info, need, exclude)
     for container in need.containers:
-        fitting = [load for load in usable if _fits(load, container) is None]
+        fitting = [card_info for card_info in usable if _fits(card_info, container) is None]
         if len(fitting) < container.cards:
             refusals.update(
                 {load.card.uuid: why for load in usable if (why := _fits(load, container))}
             )
-            return _no(loads, refusals, FitReason.TOO_FEW_CARDS)
+            return _no(node_info, refusals, FitReason.TOO_FEW_CARDS)
     search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
     assignment = search.run(usable, need.containers)
     if assignment is None:
         whole = FitReason.TOO_MANY_TRIES if search.tries_left <= 0 else FitReason.CONTAINERS_CLASH
-        return _no(loads, refusals, whole)
+        return _no(node_info, refusals, whole)
     return Placement(
-        node=loads.node.node,
+        node=node_info.node.node,
         assignment=assignment,
-        score=_score(loads, assignment, need, scoring, linked=linked),
+        score=_score(node_info, assignment, need, scoring, linked=linked),
     )
 
 
@@ -84,62 +84,64 @@ def score_0_to_10(placement: Placement) -> int:
     return round(placement.score * MAX_SCORE)
 
 
-def _no(loads: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason) -> NoPlacement:
-    every = len(refusals) == len(loads.cards)
+def _no(
+    node_info: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason
+) -> NoPlacement:
+    every = len(refusals) == len(node_info.cards)
     return NoPlacement(
-        node=loads.node.node,
+        node=node_info.node.node,
         whole=None if every else otherwise,
         refusals=refusals,
-        cards=len(loads.cards),
+        cards=len(node_info.cards),
     )
 
 
-def _node_refusal(loads: NodeInfo) -> FitReason | None:
-    if not loads.node.shared:
+def _node_refusal(node_info: NodeInfo) -> FitReason | None:
+    if not node_info.node.shared:
         return FitReason.NOT_SHARED
-    if not loads.node.schedulable:
+    if not node_info.node.schedulable:
         return FitReason.UNSCHEDULABLE
-    if loads.node.problem:
+    if node_info.node.problem:
         return FitReason.UNREADABLE
-    if not loads.cards:
+    if not node_info.cards:
         return FitReason.NO_INVENTORY
     return None
 
 
 def _sift(
-    loads: NodeInfo, need: PodNeed, exclude: frozenset[CardUuid]
+    node_info: NodeInfo, need: PodNeed, exclude: frozenset[CardUuid]
 ) -> tuple[list[CardInfo], dict[CardUuid, FitReason]]:
     usable: list[CardInfo] = []
     refusals: dict[CardUuid, FitReason] = {}
-    for uuid, load in loads.cards.items():
-        if load.card.health is not Health.HEALTHY:
+    for uuid, card_info in node_info.cards.items():
+        if card_info.card.health is not Health.HEALTHY:
             refusals[uuid] = FitReason.UNHEALTHY
-        elif load.cordoned or uuid in exclude:
+        elif card_info.cordoned or uuid in exclude:
             refusals[uuid] = FitReason.CORDONED
-        elif not model_allowed(load.card.model, globs=need.models):
+        elif not model_allowed(card_info.card.model, globs=need.models):
             refusals[uuid] = FitReason.WRONG_MODEL
         else:
-            usable.append(load)
+            usable.append(card_info)
     return usable, refusals
 
 
-def _fits(load: CardInfo, need: ContainerNeed) -> FitReason | None:
+def _fits(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
     if (
         need.share is not None
-        and share_of(need.share, capacity_mib=load.card.capacity_mib) != need.mib
+        and share_of(need.share, capacity_mib=card_info.card.capacity_mib) != need.mib
     ):
         return FitReason.WRONG_CLASS
-    if need.mib > load.free_mib:
+    if need.mib > card_info.free_mib:
         return FitReason.TOO_LITTLE_FREE
-    if need.cores > FULL_CORES - load.held_cores:
+    if need.cores > FULL_CORES - card_info.held_cores:
         return FitReason.TOO_FEW_CORES
-    if load.free_slots < 1:
+    if card_info.free_slots < 1:
         return FitReason.NO_FREE_SLOT
     return None
 
 
-def _left(load: CardInfo, mib: int) -> float:
-    return (load.free_mib - mib) / max(1, load.card.capacity_mib)
+def _left(card_info: CardInfo, mib: int) -> float:
+    return (card_info.free_mib - mib) / max(1, card_info.card.capacity_mib)
 
 
 @dataclass(slots=True)
@@ -172,7 +174,7 @@ class _Search:
         need, rest = needs[0], needs[1:]
         failed: set[tuple[_Likeness, ...]] = set()
         for cards in self._choices(loads, need, specs, chosen):
-            likeness = tuple(sorted(_likeness(load, chosen) for load in cards))
+            likeness = tuple(sorted(_likeness(card_info, chosen) for card_info in cards))
             if likeness in failed:
                 continue
             self.tries_left -= 1
@@ -198,12 +200,12 @@ class _Search:
     ) -> Iterator[tuple[CardInfo, ...]]:
         held = allocations_by_card(chosen, specs)
         ranked = []
-        for load in loads:
-            now = _with(load, held)
+        for card_info in loads:
+            now = _with(card_info, held)
             # An init container runs before the apps, so what they take does not count against it.
-            if _fits(load if need.kind is ContainerKind.INIT else now, need) is None:
-                worse = -self.scoring.score(_left(now, need.mib), load.heat)
-                ranked.append(((worse, load.card.index, load.card.uuid), load))
+            if _fits(card_info if need.kind is ContainerKind.INIT else now, need) is None:
+                worse = -self.scoring.score(_left(now, need.mib), card_info.heat)
+                ranked.append(((worse, card_info.card.index, card_info.card.uuid), card_info))
         ranked.sort(key=lambda it: it[0])
         best_first = [load for _, load in ranked]
         if self.linked and 1 < need.cards < len(best_first):
@@ -212,7 +214,7 @@ class _Search:
 
 
 def _neighbours(ranked: Sequence[CardInfo], count: int) -> tuple[CardInfo, ...]:
-    by_uuid = {load.card.uuid: load for load in ranked}
+    by_uuid = {card_info.card.uuid: card_info for card_info in ranked}
     cards = topology.neighbours([load.card for load in ranked], count)
     return tuple(by_uuid[card.uuid] for card in cards)
 
@@ -221,36 +223,44 @@ def _neighbours(ranked: Sequence[CardInfo], count: int) -> tuple[CardInfo, ...]:
 _Likeness = tuple[int, int, int, int, tuple[str, ...]]
 
 
-def _likeness(load: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
-    uuid = load.card.uuid
+def _likeness(card_info: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
+    uuid = card_info.card.uuid
     here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
-    return (load.free_mib, load.held_cores, load.free_slots, load.card.capacity_mib, here)
+    return (
+        card_info.free_mib,
+        card_info.held_cores,
+        card_info.free_slots,
+        card_info.card.capacity_mib,
+        here,
+    )
 
 
-def _with(load: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardInfo:
-    hold = held.get(load.card.uuid)
-    return load if hold is None else load.plus(hold, pod_uid="")
+def _with(card_info: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardInfo:
+    allocation = held.get(card_info.card.uuid)
+    return card_info if allocation is None else card_info.plus(allocation, pod_uid="")
 
 
 def _all_fit(loads: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:
-    by_uuid = {load.card.uuid: load for load in loads}
+    by_uuid = {card_info.card.uuid: card_info for card_info in loads}
     return all(
-        hold.mib <= by_uuid[uuid].free_mib
-        and hold.cores <= FULL_CORES - by_uuid[uuid].held_cores
-        and hold.slots <= by_uuid[uuid].free_slots
-        for uuid, hold in held.items()
+        allocation.mib <= by_uuid[uuid].free_mib
+        and allocation.cores <= FULL_CORES - by_uuid[uuid].held_cores
+        and allocation.slots <= by_uuid[uuid].free_slots
+        for uuid, allocation in held.items()
     )
 
 
 def _score(
-    loads: NodeInfo, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
+    node_info: NodeInfo, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
 ) -> float:
     specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
     held = allocations_by_card(assignment, specs)
     total = 0.0
-    for uuid, hold in held.items():
-        total += scoring.score(_left(loads.cards[uuid], hold.mib), loads.cards[uuid].heat)
+    for uuid, allocation in held.items():
+        total += scoring.score(
+            _left(node_info.cards[uuid], allocation.mib), node_info.cards[uuid].heat
+        )
     score = total / len(held)
     if linked and any(it.cards > 1 for it in need.containers):
-        score = (score + topology.closeness([loads.cards[uuid].card for uuid in held])) / 2
+        score = (score + topology.closeness([node_info.cards[uuid].card for uuid in held])) / 2
     return min(1.0, max(0.0, score))

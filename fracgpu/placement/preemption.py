@@ -119,7 +119,7 @@ def choose_victims(
 
 
 def _on_cards(
-    loads: NodeInfo,
+    node_info: NodeInfo,
     need: PodNeed,
     holders: Sequence[PotentialVictim],
     cost: Callable[[Sequence[PotentialVictim]], _Cost],
@@ -128,9 +128,9 @@ def _on_cards(
     (container,) = need.containers
     alone = replace(need, containers=(replace(container, cards=1),), topology=None)
     found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
-    for uuid, load in loads.cards.items():
+    for uuid, card_info in node_info.cards.items():
         here = [it for it in holders if uuid in it.by_card]
-        victims = _of_card(loads, load, alone, here, cost)
+        victims = _of_card(node_info, card_info, alone, here, cost)
         if victims is not None:
             found.append((cost(victims), victims))
     if len(found) < container.cards:
@@ -141,26 +141,26 @@ def _on_cards(
 
 
 def _of_card(
-    loads: NodeInfo,
-    load: CardInfo,
+    node_info: NodeInfo,
+    card_info: CardInfo,
     need: PodNeed,
     here: Sequence[PotentialVictim],
     cost: Callable[[Sequence[PotentialVictim]], _Cost],
 ) -> tuple[PotentialVictim, ...] | None:
     """Find the cheapest victims that make one slice fit on one card; none if it fits anyway."""
-    uuid = load.card.uuid
+    uuid = card_info.card.uuid
     (container,) = need.containers
 
     def enough(victims: Sequence[PotentialVictim]) -> bool:
-        mib = load.free_mib + sum(it.by_card[uuid].mib for it in victims)
-        cores = FULL_CORES - load.held_cores + sum(it.by_card[uuid].cores for it in victims)
-        slots = load.free_slots + sum(it.by_card[uuid].slots for it in victims)
+        mib = card_info.free_mib + sum(it.by_card[uuid].mib for it in victims)
+        cores = FULL_CORES - card_info.held_cores + sum(it.by_card[uuid].cores for it in victims)
+        slots = card_info.free_slots + sum(it.by_card[uuid].slots for it in victims)
         return container.mib <= mib and container.cores <= cores and slots >= 1
 
-    emptied = load
+    emptied = card_info
     for it in here:
         emptied = emptied.minus(it.by_card[uuid], pod_uid=it.uid)
-    single = NodeInfo(node=replace(loads.node, cards=(load.card,)), cards={uuid: emptied})
+    single = NodeInfo(node=replace(node_info.node, cards=(card_info.card,)), cards={uuid: emptied})
     if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
         return None
     if enough(()):
@@ -237,10 +237,10 @@ def _with_host(
     return more
 
 
-def _without(loads: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
+def _without(node_info: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
     for it in victims:
-        loads = loads.minus(it.by_card, pod_uid=it.uid)
-    return loads
+        node_info = node_info.minus(it.by_card, pod_uid=it.uid)
+    return node_info
 
 
 def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:

@@ -162,8 +162,8 @@ def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUu
         return {}
     found = allocations_by_card(read_assignment(text), containers)
     return {
-        CardUuid(sys.intern(uuid)): _shared_hold(hold.mib, hold.cores, hold.slots)
-        for uuid, hold in found.items()
+        CardUuid(sys.intern(uuid)): _shared_hold(allocation.mib, allocation.cores, allocation.slots)
+        for uuid, allocation in found.items()
     }
 
 

@@ -23,7 +23,7 @@ class Assumption:
 class _Pictured:
     """One node's loads, and from when until when they are true if no fact changes."""
 
-    loads: NodeInfo
+    node_info: NodeInfo
     since: datetime
     until: datetime | None
 
@@ -159,16 +159,20 @@ class Ledger:
             if found.until is not None:
                 self._ends[name] = found.until
                 self._next_end = min(found.until, self._next_end or found.until)
-        return found.loads
+        return found.node_info
 
     def node_but(self, name: str, uid: str, *, now: datetime) -> NodeInfo | None:
         """Picture one node without what is assumed of one pod: that never stands in its own way."""
-        loads = self.node(name, now=now)
+        node_info = self.node(name, now=now)
         assumption = self._assumed.get(uid)
-        if loads is None or assumption is None or assumption.until <= now:
-            return loads
+        if node_info is None or assumption is None or assumption.until <= now:
+            return node_info
         allocation = assumption.allocation
-        return loads if allocation.node != name else loads.minus(allocation.by_card, pod_uid=uid)
+        return (
+            node_info
+            if allocation.node != name
+            else node_info.minus(allocation.by_card, pod_uid=uid)
+        )
 
     def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
         name = node.node
@@ -181,16 +185,16 @@ class Ledger:
                 allocation = assumption.allocation
                 pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
         heat = node.known_heat(now=now)
-        loads = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
-        return _Pictured(loads, now, min((end for end in ends if end > now), default=None))
+        node_info = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
+        return _Pictured(node_info, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:
         """Picture everything, assumptions that have not lapsed included."""
         nodes = {}
         for name in sorted(self._nodes):
-            loads = self.node(name, now=now)
-            assert loads is not None, "the node was listed a line above"
-            nodes[name] = loads
+            node_info = self.node(name, now=now)
+            assert node_info is not None, "the node was listed a line above"
+            nodes[name] = node_info
         pods = dict(self._observed)
         for uid, it in self._assumed.items():
             if it.until > now:
@@ -203,9 +207,9 @@ class Ledger:
     def free_mib(self, *, now: datetime) -> dict[CardUuid, Mib]:
         """Free MiB by card of every known node."""
         return {
-            uuid: load.free_mib
-            for loads in self.snapshot(now=now).nodes.values()
-            for uuid, load in loads.cards.items()
+            uuid: card_info.free_mib
+            for node_info in self.snapshot(now=now).nodes.values()
+            for uuid, card_info in node_info.cards.items()
         }
 
     def _unobserve(self, uid: str) -> None:

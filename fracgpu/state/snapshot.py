@@ -44,21 +44,21 @@ class CardInfo:
         """How many more containers may hold a slice of the card."""
         return self.card.slots - self.held_slots
 
-    def plus(self, hold: CardAllocation, *, pod_uid: str) -> "CardInfo":
+    def plus(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
-            held_mib=Mib(self.held_mib + hold.mib),
-            held_cores=self.held_cores + hold.cores,
-            held_slots=self.held_slots + hold.slots,
+            held_mib=Mib(self.held_mib + allocation.mib),
+            held_cores=self.held_cores + allocation.cores,
+            held_slots=self.held_slots + allocation.slots,
             pods=self.pods | {pod_uid},
         )
 
-    def minus(self, hold: CardAllocation, *, pod_uid: str) -> "CardInfo":
+    def minus(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
-            held_mib=Mib(self.held_mib - hold.mib),
-            held_cores=self.held_cores - hold.cores,
-            held_slots=self.held_slots - hold.slots,
+            held_mib=Mib(self.held_mib - allocation.mib),
+            held_cores=self.held_cores - allocation.cores,
+            held_slots=self.held_slots - allocation.slots,
             pods=self.pods - {pod_uid},
         )
 
@@ -66,7 +66,9 @@ class CardInfo:
 class _Change(Protocol):
     """The shape of CardLoad.plus and CardLoad.minus."""
 
-    def __call__(self, load: CardInfo, hold: CardAllocation, /, *, pod_uid: str) -> CardInfo: ...
+    def __call__(
+        self, card_info: CardInfo, allocation: CardAllocation, /, *, pod_uid: str
+    ) -> CardInfo: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +85,14 @@ class NodeInfo:
 
     @property
     def free_mib(self) -> Mib:
-        return Mib(sum(load.free_mib for load in self.cards.values()))
+        return Mib(sum(card_info.free_mib for card_info in self.cards.values()))
 
     def minus(self, holds: Mapping[CardUuid, CardAllocation], *, pod_uid: str) -> "NodeInfo":
         """Ask what would be if a pod that holds this were gone."""
         cards = dict(self.cards)
-        for uuid, hold in holds.items():
+        for uuid, allocation in holds.items():
             if uuid in cards:
-                cards[uuid] = cards[uuid].minus(hold, pod_uid=pod_uid)
+                cards[uuid] = cards[uuid].minus(allocation, pod_uid=pod_uid)
         return replace(self, cards=MappingProxyType(cards))
 
 
@@ -145,20 +147,20 @@ class Snapshot:
         return Snapshot(nodes=self._changed(pod, CardInfo.minus), pods=rest)
 
     def card(self, uuid: CardUuid) -> CardInfo | None:
-        for loads in self.nodes.values():
-            if uuid in loads.cards:
-                return loads.cards[uuid]
+        for node_info in self.nodes.values():
+            if uuid in node_info.cards:
+                return node_info.cards[uuid]
         return None
 
     def _changed(self, pod: PodAllocation, change: _Change) -> Mapping[str, NodeInfo]:
-        loads = self.nodes.get(pod.node)
-        if loads is None:
+        node_info = self.nodes.get(pod.node)
+        if node_info is None:
             return self.nodes
-        cards = dict(loads.cards)
-        for uuid, hold in pod.by_card.items():
+        cards = dict(node_info.cards)
+        for uuid, allocation in pod.by_card.items():
             if uuid in cards:
-                cards[uuid] = change(cards[uuid], hold, pod_uid=pod.pod_uid)
-        return {**self.nodes, pod.node: replace(loads, cards=MappingProxyType(cards))}
+                cards[uuid] = change(cards[uuid], allocation, pod_uid=pod.pod_uid)
+        return {**self.nodes, pod.node: replace(node_info, cards=MappingProxyType(cards))}
 
 
 def build_node_info(
@@ -187,9 +189,9 @@ def build_node_info(
             unplaced_mib += pod.unplaced.mib
             unplaced_cores += pod.unplaced.cores
             unplaced_slots += pod.unplaced.slots
-        for uuid, hold in pod.by_card.items():
+        for uuid, allocation in pod.by_card.items():
             mib, cores, slots = held.get(uuid, (0, 0, 0))
-            held[uuid] = (mib + hold.mib, cores + hold.cores, slots + hold.slots)
+            held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
     loads = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):

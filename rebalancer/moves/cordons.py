@@ -39,7 +39,7 @@ class DesiredCordons:
 
 
 def desired_on(
-    node: NodeCards, wanted: DesiredCordons, *, now: datetime
+    node: NodeCards, desired: DesiredCordons, *, now: datetime
 ) -> tuple[Cordon, ...] | None:
     """Give the entries that should stand on *node*; None when it is right as it is.
 
@@ -53,12 +53,12 @@ def desired_on(
     others = [it for it in node.cordons if it.reason != REASON and it.until > now]
     taken = {it.card for it in others}
     here = {card.uuid for card in node.cards}
-    until = {it.card: it.until for it in mine if it.until > now and it.card not in wanted.cool}
+    until = {it.card: it.until for it in mine if it.until > now and it.card not in desired.cool}
     unreadable = names.NODE_CORDONS in node.unreadable
-    repel = (here - wanted.cool) | wanted.cordon if unreadable else wanted.cordon
+    repel = (here - desired.cool) | desired.cordon if unreadable else desired.cordon
     for card in (repel & here) - taken:
-        if card not in until or until[card] - now < wanted.lasting / 2:
-            until[card] = now + wanted.lasting
+        if card not in until or until[card] - now < desired.lasting / 2:
+            until[card] = now + desired.lasting
     ours = [Cordon(card=card, until=end, reason=REASON) for card, end in until.items()]
     after = [*others, *ours]
     changed = {(it.card, it.until) for it in after} != {(it.card, it.until) for it in node.cordons}
@@ -78,25 +78,25 @@ class Cordons:
         self._guard = guard
 
     async def publish(
-        self, nodes: Mapping[str, NodeCards], wanted: DesiredCordons, *, now: datetime
+        self, nodes: Mapping[str, NodeCards], desired: DesiredCordons, *, now: datetime
     ) -> Sequence[str]:
         """Make it so; returns the nodes that could not be written."""
         failed = []
         for name, node in sorted(nodes.items()):
-            if desired_on(node, wanted, now=now) is None:
+            if desired_on(node, desired, now=now) is None:
                 continue
             try:
-                await self._write(name, wanted, now=now)
+                await self._write(name, desired, now=now)
             except (KubeError, WireError) as error:
                 failed.append(name)
                 log.warning("cordon_not_written", node=name, error=str(error))
         return failed
 
-    async def _write(self, name: str, wanted: DesiredCordons, *, now: datetime) -> None:
+    async def _write(self, name: str, desired: DesiredCordons, *, now: datetime) -> None:
         # Read anew: what others wrote since our informer last heard must not be lost.
         body = await self._client.get(NODES, name)
         node = read_node(body)
-        entries = desired_on(node, wanted, now=now)
+        entries = desired_on(node, desired, now=now)
         if entries is None:
             return
         text = write_cordons(entries) if entries else None

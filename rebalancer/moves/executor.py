@@ -48,9 +48,9 @@ class Evicts(Protocol):
 class MoveReporter(Protocol):
     """What this module needs of :class:`rebalancer.event_reporter.EventReporter`."""
 
-    def dry_run_answered(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
+    def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None: ...
 
-    def asked(self, record: MoveRecord, verdict: EvictionResult) -> None: ...
+    def asked(self, record: MoveRecord, result: EvictionResult) -> None: ...
 
     def evicted(self, record: MoveRecord) -> Awaitable[None]: ...
 
@@ -58,7 +58,7 @@ class MoveReporter(Protocol):
         self,
         record: MoveRecord,
         before: MoveRecord,
-        picture: DisruptionState,
+        state: DisruptionState,
         *,
         policy: RebalancerPolicy,
     ) -> Awaitable[None]: ...
@@ -98,170 +98,172 @@ class MoveExecutor:
     def __init__(
         self,
         evictor: Evicts,
-        journal: MoveReporter,
+        reporter: MoveReporter,
         persist: Callable[[MoveRecord], Awaitable[None]],
     ) -> None:
         self._evictor = evictor
-        self._journal = journal
+        self._reporter = reporter
         self._persist = persist
 
-    async def step(self, record: MoveRecord, scene: StepContext) -> None:
+    async def step(self, record: MoveRecord, context: StepContext) -> None:
         """Take one move as far as it can go now."""
         match record.phase:
             case MovePhase.PLANNED:
-                await self._planned(record, scene)
+                await self._planned(record, context)
             case MovePhase.EVICTING:
-                await self._evicting(record, scene)
+                await self._evicting(record, context)
             case MovePhase.EVICTED:
-                await self._evicted(record, scene)
+                await self._evicted(record, context)
             case MovePhase.VERIFYING:
-                await self._verifying(record, scene)
+                await self._verifying(record, context)
             case MovePhase.DONE | MovePhase.ABORTED:
                 return
             case _:
                 assert_never(record.phase)
 
-    async def dry_run(self, record: MoveRecord, scene: StepContext) -> None:
+    async def dry_run(self, record: MoveRecord, context: StepContext) -> None:
         """End a dry run's move where a real one would begin to disturb."""
-        verdict = await self._evictor.dry_run(record.move)
-        self._journal.dry_run_answered(record, verdict)
-        detail = f"{verdict.outcome.value} {verdict.detail}".strip()
-        await self._end(record, Ending.DRY_RUN, scene, detail=detail)
+        result = await self._evictor.dry_run(record.move)
+        self._reporter.dry_run_answered(record, result)
+        detail = f"{result.outcome.value} {result.detail}".strip()
+        await self._end(record, Ending.DRY_RUN, context, detail=detail)
 
-    async def _planned(self, record: MoveRecord, scene: StepContext) -> None:
-        policy, now = scene.policy, scene.now
+    async def _planned(self, record: MoveRecord, context: StepContext) -> None:
+        policy, now = context.policy, context.now
         if policy.mode is not Mode.ACTIVE:
-            await self._end(record, Ending.PAUSED, scene, detail=f"mode is {policy.mode.value}")
+            await self._end(record, Ending.PAUSED, context, detail=f"mode is {policy.mode.value}")
             return
         if record.age(now=now) > timedelta(seconds=policy.plan_ttl_s):
-            await self._end(record, Ending.EXPIRED, scene, detail=record.detail)
+            await self._end(record, Ending.EXPIRED, context, detail=record.detail)
             return
-        waiting_for = self._not_yet(record, scene)
+        waiting_for = self._not_yet(record, context)
         if waiting_for:
             await self._note(record, waiting_for)
             return
         outdated = validate_move(
-            without_move(scene.state, record), record.move, policy=policy, now=now
+            without_move(context.state, record), record.move, policy=policy, now=now
         )
         if outdated is not None:
             why = f"{outdated.subject}: {outdated.reason.value} {outdated.detail}".strip()
-            await self._end(record, Ending.OUTDATED, scene, detail=why)
+            await self._end(record, Ending.OUTDATED, context, detail=why)
             return
-        verdict = await self._evictor.dry_run(record.move)
-        self._journal.dry_run_answered(record, verdict)
-        await self._begin(record, verdict, scene)
+        result = await self._evictor.dry_run(record.move)
+        self._reporter.dry_run_answered(record, result)
+        await self._begin(record, result, context)
 
-    def _not_yet(self, record: MoveRecord, scene: StepContext) -> str:
+    def _not_yet(self, record: MoveRecord, context: StepContext) -> str:
         """Say what a planned move still waits for; empty when nothing."""
-        node = scene.nodes.get(record.move.source_node)
-        if node is None or record.move.source not in node.cordoned(now=scene.now):
+        node = context.nodes.get(record.move.source_node)
+        if node is None or record.move.source not in node.cordoned(now=context.now):
             return "the cordon of its card"
-        picture = scene.state
-        return blindness(picture.usage, picture.cards(), scene.policy)
+        state = context.state
+        return blindness(state.usage, state.cards(), context.policy)
 
-    async def _begin(self, record: MoveRecord, verdict: EvictionResult, scene: StepContext) -> None:
-        match verdict.outcome:
+    async def _begin(
+        self, record: MoveRecord, result: EvictionResult, context: StepContext
+    ) -> None:
+        match result.outcome:
             case EvictionOutcome.ALLOWED:
-                siblings = tuple(sorted(_of_owner(record.move, scene.state)))
+                siblings = tuple(sorted(_of_owner(record.move, context.state)))
                 begun = replace(
-                    record.to(MovePhase.EVICTING, now=scene.now), siblings=siblings, detail=""
+                    record.to(MovePhase.EVICTING, now=context.now), siblings=siblings, detail=""
                 )
-                self._journal.left_phase(record, now=scene.now)
+                self._reporter.left_phase(record, now=context.now)
                 await self._persist(begun)  # before the side effect that it announces
-                await self._evicting(begun, scene)
+                await self._evicting(begun, context)
             case EvictionOutcome.BLOCKED | EvictionOutcome.BUSY | EvictionOutcome.UNCLEAR:
-                await self._note(record, verdict.detail)  # nobody was disturbed: ask again
+                await self._note(record, result.detail)  # nobody was disturbed: ask again
             case EvictionOutcome.GONE | EvictionOutcome.OTHER_POD:
-                await self._end(record, Ending.OTHER_POD, scene, detail=verdict.detail)
+                await self._end(record, Ending.OTHER_POD, context, detail=result.detail)
             case EvictionOutcome.REFUSED:
-                await self._end(record, Ending.REFUSED, scene, detail=verdict.detail)
+                await self._end(record, Ending.REFUSED, context, detail=result.detail)
             case _:
-                assert_never(verdict.outcome)
+                assert_never(result.outcome)
 
-    async def _evicting(self, record: MoveRecord, scene: StepContext) -> None:
-        now, policy = scene.now, scene.policy
+    async def _evicting(self, record: MoveRecord, context: StepContext) -> None:
+        now, policy = context.now, context.policy
         if record.retry_at is not None and now < record.retry_at:
             return
         late = record.age(now=now) > timedelta(seconds=policy.evict_ttl_s)
         stop = late or policy.mode is not Mode.ACTIVE
         # Once it may have been evicted, only the pod itself can say that it was not.
-        verdict = await (self._evictor.look if stop else self._evictor.evict)(record.move)
+        result = await (self._evictor.look if stop else self._evictor.evict)(record.move)
         if not stop:
-            self._journal.asked(record, verdict)
-        match verdict.outcome:
+            self._reporter.asked(record, result)
+        match result.outcome:
             case EvictionOutcome.ALLOWED if stop:
                 ending = Ending.BLOCKED if late else Ending.PAUSED
-                await self._end(record, ending, scene, detail=record.detail)
+                await self._end(record, ending, context, detail=record.detail)
             case EvictionOutcome.ALLOWED | EvictionOutcome.GONE:
                 gone = replace(record.to(MovePhase.EVICTED, now=now), detail="")
-                self._journal.left_phase(record, now=now)
+                self._reporter.left_phase(record, now=now)
                 await self._persist(gone)
-                await self._journal.evicted(gone)
+                await self._reporter.evicted(gone)
             case EvictionOutcome.OTHER_POD:
                 # The name came back with another UID: ours is gone, however that happened.
                 await self._persist(replace(record.to(MovePhase.EVICTED, now=now), detail=""))
-                self._journal.left_phase(record, now=now)
+                self._reporter.left_phase(record, now=now)
             case EvictionOutcome.REFUSED:
-                await self._end(record, Ending.REFUSED, scene, detail=verdict.detail)
+                await self._end(record, Ending.REFUSED, context, detail=result.detail)
             case EvictionOutcome.BLOCKED | EvictionOutcome.BUSY | EvictionOutcome.UNCLEAR:
-                await self._retry_later(record, verdict, now=now)
+                await self._retry_later(record, result, now=now)
             case _:
-                assert_never(verdict.outcome)
+                assert_never(result.outcome)
 
     async def _retry_later(
-        self, record: MoveRecord, verdict: EvictionResult, *, now: datetime
+        self, record: MoveRecord, result: EvictionResult, *, now: datetime
     ) -> None:
         pause_s = min(_FIRST_PAUSE_S * 2**record.failures, _LONGEST_PAUSE_S)
         pause_s *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not secrecy
-        if verdict.outcome is EvictionOutcome.UNCLEAR:
+        if result.outcome is EvictionOutcome.UNCLEAR:
             pause_s = 0.0  # the next cycle reads the pod first
-        pause_s = max(pause_s, min(verdict.retry_after_s or 0.0, _LONGEST_PAUSE_S))
+        pause_s = max(pause_s, min(result.retry_after_s or 0.0, _LONGEST_PAUSE_S))
         await self._persist(
             replace(
                 record,
                 failures=record.failures + 1,
                 retry_at=now + timedelta(seconds=pause_s),
-                detail=verdict.detail,
+                detail=result.detail,
             )
         )
 
-    async def _evicted(self, record: MoveRecord, scene: StepContext) -> None:
-        now = scene.now
-        found = _replacement(record, scene.state)
+    async def _evicted(self, record: MoveRecord, context: StepContext) -> None:
+        now = context.now
+        found = _replacement(record, context.state)
         if found is not None:
-            landed = _card_of(found, scene.state)
+            landed = _card_of(found, context.state)
             there = replace(
                 record.to(MovePhase.VERIFYING, now=now),
                 landed=landed,
                 replacement=found.info.record.key,
             )
-            self._journal.left_phase(record, now=now)
+            self._reporter.left_phase(record, now=now)
             await self._persist(there)
-            await self._journal.completed(there, record, scene.state, policy=scene.policy)
-        elif record.age(now=now) > timedelta(seconds=scene.policy.replacement_ttl_s):
-            await self._end(record, Ending.LOST, scene, detail="no replacement became ready")
+            await self._reporter.completed(there, record, context.state, policy=context.policy)
+        elif record.age(now=now) > timedelta(seconds=context.policy.replacement_ttl_s):
+            await self._end(record, Ending.LOST, context, detail="no replacement became ready")
 
-    async def _verifying(self, record: MoveRecord, scene: StepContext) -> None:
-        if record.age(now=scene.now) < timedelta(seconds=scene.policy.settle_s):
+    async def _verifying(self, record: MoveRecord, context: StepContext) -> None:
+        if record.age(now=context.now) < timedelta(seconds=context.policy.settle_s):
             return
-        reading = scene.state.reading(record.move.source)
+        reading = context.state.reading(record.move.source)
         if reading is None:
-            await self._end(record, Ending.UNVERIFIED, scene, detail="the source is not measured")
+            await self._end(record, Ending.UNVERIFIED, context, detail="the source is not measured")
             return
         relief = record.move.level_ratio - reading.level_ratio
         enough = relief >= _NEEDED_RELIEF * record.move.busy_ratio
         detail = f"the source went from {record.move.level_ratio:.0%} to {reading.level_ratio:.0%}"
-        self._journal.verified(relief_ratio=relief)
+        self._reporter.verified(relief_ratio=relief)
         ending = Ending.RELIEVED if enough else Ending.USELESS
-        await self._end(record, ending, scene, detail=detail)
+        await self._end(record, ending, context, detail=detail)
 
     async def _end(
-        self, record: MoveRecord, ending: Ending, scene: StepContext, *, detail: str
+        self, record: MoveRecord, ending: Ending, context: StepContext, *, detail: str
     ) -> None:
-        ended = record.ended(ending, now=scene.now, detail=detail)
-        self._journal.left_phase(record, now=scene.now)
+        ended = record.ended(ending, now=context.now, detail=detail)
+        self._reporter.left_phase(record, now=context.now)
         await self._persist(ended)
-        await self._journal.ended(ended)
+        await self._reporter.ended(ended)
 
     async def _note(self, record: MoveRecord, detail: str) -> None:
         """Remember why nothing happens, when that is news."""
@@ -270,10 +272,10 @@ class MoveExecutor:
             await self._persist(replace(record, detail=detail))
 
 
-def without_move(picture: DisruptionState, record: MoveRecord) -> DisruptionState:
+def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
     """Give the picture as if this move had never been begun."""
     mine = record.past()
-    return replace(picture, past=[it for it in picture.past if it != mine])
+    return replace(state, past=[it for it in state.past if it != mine])
 
 
 def under_way(records: tuple[MoveRecord, ...]) -> list[MoveRecord]:
@@ -281,16 +283,16 @@ def under_way(records: tuple[MoveRecord, ...]) -> list[MoveRecord]:
     return [it for it in records if it.phase in UNDER_WAY]
 
 
-def _of_owner(move: Move, picture: DisruptionState) -> set[str]:
-    return {uid for uid, it in picture.pods.items() if it.owner_uid == move.owner_uid}
+def _of_owner(move: Move, state: DisruptionState) -> set[str]:
+    return {uid for uid, it in state.pods.items() if it.owner_uid == move.owner_uid}
 
 
-def _replacement(record: MoveRecord, picture: DisruptionState) -> PlacedPod | None:
+def _replacement(record: MoveRecord, state: DisruptionState) -> PlacedPod | None:
     """Give the ready pod that stands in the victim's place, the first by name."""
     known = {record.move.pod_uid, *record.siblings}
     ready = [
         it
-        for uid, it in picture.pods.items()
+        for uid, it in state.pods.items()
         if it.owner_uid == record.move.owner_uid
         and uid not in known
         and it.info.ready
@@ -299,6 +301,6 @@ def _replacement(record: MoveRecord, picture: DisruptionState) -> PlacedPod | No
     return min(ready, key=lambda it: it.info.record.key, default=None)
 
 
-def _card_of(occupant: PlacedPod, picture: DisruptionState) -> CardUuid | None:
-    holds = picture.snapshot.pods.get(occupant.uid)
+def _card_of(pod: PlacedPod, state: DisruptionState) -> CardUuid | None:
+    holds = state.snapshot.pods.get(pod.uid)
     return min(holds.by_card, default=None) if holds else None

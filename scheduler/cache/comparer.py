@@ -41,7 +41,7 @@ class CacheComparer:
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
         self,
         ledger: Ledger,
-        board: NodeMatrix,
+        matrix: NodeMatrix,
         *,
         nodes: Callable[[], Iterable[NodeCards]],
         pods: Callable[[], Iterable[AnyPod]],
@@ -51,7 +51,7 @@ class CacheComparer:
         every_s: float,
     ) -> None:
         self._ledger = ledger
-        self._board = board
+        self._matrix = matrix
         self._nodes = nodes
         self._pods = pods
         self._clock = clock
@@ -67,17 +67,17 @@ class CacheComparer:
 
     async def once(self) -> tuple[str, ...]:
         """Audit now; name the nodes that differ."""
-        self._board.refresh(now=self._clock.now())
-        moment = self._board.now
+        self._matrix.refresh(now=self._clock.now())
+        moment = self._matrix.now
         nodes = {node.node: node for node in self._nodes()}
         holds = _by_node(self._pods())
-        names = sorted({*nodes, *self._ledger.nodes, *self._board.rows})
+        names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
         overbooked = 0
         for at, name in enumerate(names):
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
-                self._board.refresh(now=self._clock.now())
+                self._matrix.refresh(now=self._clock.now())
             if self._is_untouched(name, moment) and not self._agrees(name, nodes.get(name), holds):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
@@ -88,10 +88,10 @@ class CacheComparer:
 
     def _overbooked(self, name: str) -> int:
         """Count the cards of a node of which more was promised than they share, and name them."""
-        loads = self._ledger.node(name, now=self._clock.now())
+        node_info = self._ledger.node(name, now=self._clock.now())
         over = (
-            [it for it in loads.cards.values() if it.held_mib > it.card.capacity_mib]
-            if loads
+            [it for it in node_info.cards.values() if it.held_mib > it.card.capacity_mib]
+            if node_info
             else []
         )
         for it in over:
@@ -107,16 +107,16 @@ class CacheComparer:
 
     def _is_untouched(self, name: str, moment: int) -> bool:
         """Tell whether a node is as it was when this audit began; else the next one looks at it."""
-        row = self._board.rows.get(name)
-        return row is None or bool(self._board.changed[row] <= moment)
+        row = self._matrix.rows.get(name)
+        return row is None or bool(self._matrix.changed[row] <= moment)
 
     def _agrees(
         self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodAllocation]]
     ) -> bool:
         now = self._clock.now()
         booked = self._ledger.node(name, now=now)
-        row = self._board.rows.get(name)
-        shown = None if row is None else self._board.infos[row]
+        row = self._matrix.rows.get(name)
+        shown = None if row is None else self._matrix.infos[row]
         if node is None:
             return booked is None and shown is None
         here = list(holds.get(name, ()))
@@ -128,8 +128,8 @@ class CacheComparer:
         return booked == folded and shown == folded and self._shows(row, folded)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:
-        free = [load.free_mib for load in folded.cards.values()]
-        return row is not None and self._board.free_mib[row, : len(free)].tolist() == free
+        free = [card_info.free_mib for card_info in folded.cards.values()]
+        return row is not None and self._matrix.free_mib[row, : len(free)].tolist() == free
 
 
 def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodAllocation]]:

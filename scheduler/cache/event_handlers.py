@@ -82,15 +82,15 @@ class ClusterEventHandlers:
     def __init__(
         self,
         ledger: Ledger,
-        news: ChangeSignal,
-        roster: BoundPodIndex,
+        changes: ChangeSignal,
+        bound_pods: BoundPodIndex,
         *,
         on_new: Callable[[BoundPod], None] = lambda _: None,
         on_unreadable: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._ledger = ledger
-        self._news = news
-        self._roster = roster
+        self._changes = changes
+        self._bound_pods = bound_pods
         self._on_new = on_new
         self._on_unreadable = on_unreadable
         self._unreadable: dict[str, dict[str, str]] = {}
@@ -102,14 +102,14 @@ class ClusterEventHandlers:
         self._note(names.ASSIGNMENT, change.uid, of=str(change.key), problem=problem)
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
-            self._roster.remove(change.uid)
+            self._bound_pods.remove(change.uid)
         elif isinstance(pod, BoundPod):
             self._ledger.observe(pod.holds)
-            if self._roster.put(pod):
+            if self._bound_pods.put(pod):
                 self._on_new(pod)
         else:
             self._ledger.set_pod(pod.record)
-        self._news.notify(change.uid)
+        self._changes.notify(change.uid)
 
     def node_changed(self, change: Change[NodeCards]) -> None:
         gone = change.type is ChangeType.DELETED
@@ -120,7 +120,7 @@ class ClusterEventHandlers:
             self._ledger.remove_node(change.key.name)
         else:
             self._ledger.set_node(change.object)
-        self._news.notify()
+        self._changes.notify()
 
     def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:
         """Keep which objects have an annotation that cannot be read, and say so once for each."""

@@ -196,11 +196,11 @@ class Binder:
         return found
 
     def _choose(self, pod: PodInfo, need: PodNeed, args: BindingArgs) -> Assignment | BindRefusal:
-        loads = self._ledger.node(args.node, now=self._clock.now())
-        if loads is None:
+        node_info = self._ledger.node(args.node, now=self._clock.now())
+        if node_info is None:
             return BindRefusal(reason=f"node {args.node} is not known to the extender")
         answer = choose_cards(
-            loads,
+            node_info,
             need,
             pod_requests(pod.record.containers),
             strategy=self._strategy(),

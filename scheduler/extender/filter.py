@@ -46,16 +46,16 @@ class Extender:
 
     def __init__(
         self,
-        survey: FitIndex,
+        fit_index: FitIndex,
         *,
         strategy: Callable[[], Strategy],
         clock: Clock,
         orders: dict[Strategy, NodeScorer] | None = None,
     ) -> None:
-        self._survey = survey
+        self._fit_index = fit_index
         self._strategy = strategy
         self._clock = clock
-        self._ledger = survey.matrix.ledger
+        self._ledger = fit_index.matrix.ledger
         self._orders = orders or {}
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -65,8 +65,8 @@ class Extender:
             return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
             return FilterResult(passed=names)
-        answers = self._survey.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
-        verdict = answers.verdict[self._survey.matrix.rows_of(names)]
+        answers = self._fit_index.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
+        verdict = answers.verdict[self._fit_index.matrix.rows_of(names)]
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
             verdict[names.index(own)] = FITS
@@ -75,7 +75,7 @@ class Extender:
             return FilterResult(passed=names)
         no = np.flatnonzero(~fits)
         codes, of_code, counts = np.unique(verdict[no], return_inverse=True, return_counts=True)
-        why = [self._survey.why(code) for code in codes.tolist()]
+        why = [self._fit_index.why(code) for code in codes.tolist()]
         counted: Counter[Obstacle] = Counter()
         for (met, _), count in zip(why, counts.tolist(), strict=True):
             counted[met] += count
@@ -98,8 +98,10 @@ class Extender:
         if assumption is None:
             return ""
         name = assumption.allocation.node
-        loads = self._ledger.node_but(name, uid, now=self._clock.now())
-        if loads is None or isinstance(place(loads, need, strategy=self._strategy()), NoPlacement):
+        node_info = self._ledger.node_but(name, uid, now=self._clock.now())
+        if node_info is None or isinstance(
+            place(node_info, need, strategy=self._strategy()), NoPlacement
+        ):
             return ""
         return name
 
@@ -112,8 +114,8 @@ class Extender:
         if pod.need is None:
             return np.zeros(len(names), np.int64)
         strategy = self._strategy()
-        answers = self._survey.ask(pod.need, strategy=strategy, now=self._clock.now())
-        rows = self._survey.matrix.rows_of(names)
+        answers = self._fit_index.ask(pod.need, strategy=strategy, now=self._clock.now())
+        rows = self._fit_index.matrix.rows_of(names)
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)
         own = self._own_node(pod.record.uid, pod.need)

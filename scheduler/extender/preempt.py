@@ -46,14 +46,14 @@ class Preemptor:
     def __init__(
         self,
         ledger: Ledger,
-        roster: BoundPodIndex,
+        bound_pods: BoundPodIndex,
         *,
         budgets: Callable[[], Sequence[PodDisruptionBudget]],
         strategy: Callable[[], Strategy],
         clock: Clock,
     ) -> None:
         self._ledger = ledger
-        self._roster = roster
+        self._bound_pods = bound_pods
         self._budgets = budgets
         self._strategy = strategy
         self._clock = clock
@@ -74,8 +74,8 @@ class Preemptor:
     def _on_node(
         self, pod: PodInfo, need: PodNeed, node: str, proposed: frozenset[str]
     ) -> Victims | None:
-        loads = self._ledger.node_but(node, pod.record.uid, now=self._clock.now())
-        if loads is None:
+        node_info = self._ledger.node_but(node, pod.record.uid, now=self._clock.now())
+        if node_info is None:
             return None
         here = self._here(node, proposed)
         going = [it for it in here if it.terminating]
@@ -83,7 +83,8 @@ class Preemptor:
             _occupant(it) for it in here if it.priority < pod.priority and not it.terminating
         ]
         room = PreemptionTarget(
-            node=_without(loads, going), missing=self._missing(pod, node, loads, going=going)
+            node=_without(node_info, going),
+            missing=self._missing(pod, node, node_info, going=going),
         )
         victims = choose_victims(
             room,
@@ -98,14 +99,14 @@ class Preemptor:
 
     def _here(self, node: str, proposed: frozenset[str]) -> list[BoundPod]:
         uids = self._ledger.pods_on(node) | proposed
-        pods = (self._roster.get(uid) for uid in sorted(uids))
+        pods = (self._bound_pods.get(uid) for uid in sorted(uids))
         return [pod for pod in pods if pod is not None and pod.live and pod.node == node]
 
     def _missing(
-        self, pod: PodInfo, node: str, loads: NodeInfo, *, going: Sequence[BoundPod]
+        self, pod: PodInfo, node: str, node_info: NodeInfo, *, going: Sequence[BoundPod]
     ) -> HostResources:
         """Say what the host lacks once the pods that are going have gone."""
-        there, used = loads.node.host, self._roster.used(node)
+        there, used = node_info.node.host, self._bound_pods.used(node)
         if there == NO_HOST_RESOURCES:
             return NO_HOST_RESOURCES
         wanted = pod_requests(pod.record.containers)
@@ -133,7 +134,7 @@ def _occupant(pod: BoundPod) -> PotentialVictim:
     )
 
 
-def _without(loads: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
+def _without(node_info: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
     for it in going:
-        loads = loads.minus(it.holds.by_card, pod_uid=it.uid)
-    return loads
+        node_info = node_info.minus(it.holds.by_card, pod_uid=it.uid)
+    return node_info

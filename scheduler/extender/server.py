@@ -42,7 +42,7 @@ class ExtenderServer(HttpServer):
         patient: StaleCacheRetry,
         preemptor: Preemptor,
         binder: Binder,
-        standing: LeaderGate,
+        leader_gate: LeaderGate,
         metrics: SchedulerMetrics,
         clock: Clock,
         registry: Registry,
@@ -56,7 +56,7 @@ class ExtenderServer(HttpServer):
         self._patient = patient
         self._preemptor = preemptor
         self._binder = binder
-        self._standing = standing
+        self._leader_gate = leader_gate
         self._metrics = metrics
         self._clock = clock
         app = web.Application(client_max_size=body_limit_mib * _MIB)
@@ -69,27 +69,27 @@ class ExtenderServer(HttpServer):
 
     async def _filter(self, body: bytes) -> bytes:
         args = api.read_args(body)
-        why_not = self._standing.why_not()
+        why_not = self._leader_gate.why_not()
         result = FilterResult(error=why_not) if why_not else await self._patient.filter(args)
         return api.write_filter_result(result, args)
 
     async def _prioritize(self, body: bytes) -> bytes:
         args = api.read_args(body)
-        why_not = self._standing.why_not()
+        why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
         return api.write_priorities(args.node_names, self._extender.prioritize(args))
 
     async def _preempt(self, body: bytes) -> bytes:
         args = api.read_preemption_args(body)
-        why_not = self._standing.why_not()
+        why_not = self._leader_gate.why_not()
         if why_not:
             raise NotReady(why_not)
         return api.write_preemption_result(self._preemptor.preempt(args))
 
     async def _bind(self, body: bytes) -> bytes:
         args = api.read_binding_args(body)
-        error = self._standing.why_not() or await self._binder.bind(args)
+        error = self._leader_gate.why_not() or await self._binder.bind(args)
         return api.write_binding_result(error)
 
     def _route(

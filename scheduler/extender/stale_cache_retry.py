@@ -39,14 +39,16 @@ class StaleCacheRetry:
         limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
     """
 
-    def __init__(self, inner: Filter, news: ChangeSignal, clock: Clock, *, limit_s: float) -> None:
+    def __init__(
+        self, inner: Filter, changes: ChangeSignal, clock: Clock, *, limit_s: float
+    ) -> None:
         self._inner = inner
-        self._news = news
+        self._changes = changes
         self._clock = clock
         self._limit_s = limit_s
         self._refused_at: OrderedDict[str, int] = OrderedDict()
         self._rest_until_s = -math.inf
-        news.listen(self._overlook_own)
+        changes.listen(self._overlook_own)
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
         """Answer as *inner* does, after a wait where that is called for."""
@@ -55,9 +57,9 @@ class StaleCacheRetry:
         if not _may_change(result):
             self._refused_at.pop(uid, None)
             return result
-        if self._refused_at.get(uid) == self._news.count:
+        if self._refused_at.get(uid) == self._changes.count:
             result = await self._wait_for_better(args, result)
-        self._refused_at[uid] = self._news.count
+        self._refused_at[uid] = self._changes.count
         self._refused_at.move_to_end(uid)
         if len(self._refused_at) > _MOST_REMEMBERED:
             self._refused_at.popitem(last=False)
@@ -68,7 +70,7 @@ class StaleCacheRetry:
         if now_s < self._rest_until_s:
             return result
         while _may_change(result) and now_s < began_s + self._limit_s:
-            if await self._news.wait(self._clock, limit_s=began_s + self._limit_s - now_s):
+            if await self._changes.wait(self._clock, limit_s=began_s + self._limit_s - now_s):
                 result = self._inner.filter(args)
             now_s = self._clock.monotonic()
         self._rest_until_s = now_s + (now_s - began_s) * _REST_PER_WAIT
@@ -76,7 +78,7 @@ class StaleCacheRetry:
 
     def _overlook_own(self, pod_uid: str) -> None:
         """Not count as news that kube-scheduler wrote our refusal into the pod's own status."""
-        if self._refused_at.get(pod_uid) == self._news.count - 1:
+        if self._refused_at.get(pod_uid) == self._changes.count - 1:
             self._refused_at[pod_uid] += 1
 
 

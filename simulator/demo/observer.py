@@ -165,25 +165,25 @@ class Observer:
         names = {view.record.uid: view.record.name for view in self.pods}
         snapshot = self._ledger.snapshot(now=now)
         nodes = []
-        for loads in snapshot.nodes.values():
+        for node_info in snapshot.nodes.values():
             cards = []
-            for uuid, load in loads.cards.items():
+            for uuid, card_info in node_info.cards.items():
                 slices = tuple(
                     SlicePanel(pod=names.get(uid, uid), mib=snapshot.pods[uid].by_card[uuid].mib)
-                    for uid in sorted(load.pods, key=lambda uid: names.get(uid, uid))
+                    for uid in sorted(card_info.pods, key=lambda uid: names.get(uid, uid))
                 )
                 cards.append(
                     CardPanel(
                         uuid=uuid,
-                        index=load.card.index,
-                        model=load.card.model,
-                        capacity_mib=load.card.capacity_mib,
+                        index=card_info.card.index,
+                        model=card_info.card.model,
+                        capacity_mib=card_info.card.capacity_mib,
                         slices=slices,
                         busy=self._busy.get(uuid),
-                        cordoned=load.cordoned,
+                        cordoned=card_info.cordoned,
                     )
                 )
-            nodes.append(NodePanel(name=loads.node.node, cards=tuple(cards)))
+            nodes.append(NodePanel(name=node_info.node.node, cards=tuple(cards)))
         return Dashboard(
             nodes=tuple(nodes),
             pods_running=sum(view.ready for view in self.pods),
@@ -212,15 +212,15 @@ class Observer:
             self._note_peaks(change.object.node)
 
     def _note_peaks(self, node: str) -> None:
-        loads = self._ledger.node(node, now=self._clock.now())
-        if loads is None:
+        node_info = self._ledger.node(node, now=self._clock.now())
+        if node_info is None:
             return
-        for uuid, load in loads.cards.items():
+        for uuid, card_info in node_info.cards.items():
             before = self._peaks.get(uuid)
             self._peaks[uuid] = CardPeak(
                 card=uuid,
-                capacity_mib=load.card.capacity_mib,
-                peak_mib=max(load.held_mib, before.peak_mib if before else 0),
+                capacity_mib=card_info.card.capacity_mib,
+                peak_mib=max(card_info.held_mib, before.peak_mib if before else 0),
             )
 
     def _event_seen(self, change: Change[_Event]) -> None:

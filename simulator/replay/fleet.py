@@ -34,12 +34,12 @@ class FleetState:
         self._ledger = Ledger()
         for node in nodes:
             self._ledger.set_node(node)
-        self.board = NodeMatrix(self._ledger)
-        self.board.refresh(now=NOW)
-        self.roster = BoundPodIndex()
-        self.survey = FitIndex(self.board)
+        self.matrix = NodeMatrix(self._ledger)
+        self.matrix.refresh(now=NOW)
+        self.bound_pods = BoundPodIndex()
+        self.fit_index = FitIndex(self.matrix)
         # The board numbers nodes by name; we prefer them in the order given.
-        self.rows: Rows = self.board.rows_of([node.node for node in nodes])
+        self.rows: Rows = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
         # A node that does not say what it has beside cards lacks nothing.
         self.cpu_milli = np.array([_room(it, it.host.cpu_milli) for it in nodes], np.int64)
@@ -55,7 +55,7 @@ class FleetState:
 
     def ask(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
         """Let the survey judge every node's cards, as the extender does."""
-        return self.survey.ask(need, strategy=strategy, now=NOW)
+        return self.fit_index.ask(need, strategy=strategy, now=NOW)
 
     def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> Rows:
         """Give the places, ascending, of nodes that could take the pod now."""
@@ -68,10 +68,10 @@ class FleetState:
 
     def loads(self, place: int) -> NodeInfo:
         """Picture one node's cards."""
-        loads = self._ledger.node(self.names[place], now=NOW)
-        if loads is None:
+        node_info = self._ledger.node(self.names[place], now=NOW)
+        if node_info is None:
             raise LookupError(f"{self.names[place]} is gone, and no node ever leaves a replay")
-        return loads
+        return node_info
 
     def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:
         """Put a pod on a node's cards for ever.
@@ -92,7 +92,7 @@ class FleetState:
         holds = allocations_by_card(assignment, specs)
         bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
-        self.roster.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
+        self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
         self.used_mib += sum(it.mib for it in holds.values())
         over = [uuid for uuid in holds if self.loads(place).cards[uuid].free_mib < 0]
         if over:

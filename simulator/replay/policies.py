@@ -87,7 +87,7 @@ class ByLeastWaste:
     def __init__(self, state: FleetState, workload: ReplayWorkload, cpu_pods: CpuPods) -> None:
         self._state = state
         self._cpu_pods = cpu_pods
-        self._order = LeastWasteOrder(state.board, state.roster, now=lambda: NOW)
+        self._order = LeastWasteOrder(state.matrix, state.bound_pods, now=lambda: NOW)
         self._order.expect(pod.demand for pod in workload.pods)
         self._order.learn_now()
         self._choosers = {Strategy.LEAST_WASTE: self._order}
@@ -109,7 +109,7 @@ class ByLeastWaste:
 
     def took(self, place: int) -> None:
         del place  # the board knows which nodes have changed
-        self._state.board.refresh(now=NOW)
+        self._state.matrix.refresh(now=NOW)
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
@@ -119,11 +119,11 @@ def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
 
 
 def _cards(
-    loads: NodeInfo, pod: ReplayPod, strategy: Strategy, choosers: Choosers = NO_CHOOSERS
+    node_info: NodeInfo, pod: ReplayPod, strategy: Strategy, choosers: Choosers = NO_CHOOSERS
 ) -> Assignment:
     if pod.need is None:
         return {}
-    answer = choose_cards(loads, pod.need, pod.host, strategy=strategy, choosers=choosers)
+    answer = choose_cards(node_info, pod.need, pod.host, strategy=strategy, choosers=choosers)
     if not isinstance(answer, Placement):
         raise TypeError(f"the survey said that {pod.name} fits, the placement: {answer.text}")
     return answer.assignment

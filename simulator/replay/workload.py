@@ -188,14 +188,14 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     if cards:
         container = ContainerNeed(name="main", cards=cards, mib=Mib(milli * _MIB_PER_MILLI))
         need = PodNeed(containers=(container,), models=models)
-    want = Demand(
+    demand = Demand(
         cpu_milli=host.cpu_milli,
         memory_mib=host.memory_mib,
         cards=cards,
         share_milli=milli,
         models=frozenset(model_key(it) for it in models) or None,
     )
-    return ReplayPod(name=row["name"], need=need, host=host, demand=want)
+    return ReplayPod(name=row["name"], need=need, host=host, demand=demand)
 
 
 def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
@@ -205,14 +205,14 @@ def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[
     largest = max((card.capacity_mib for card in cards), default=most.mib)
     share = most.share if most.share is not None else Fraction(most.mib, largest)
     models = {model_key(it.model) for it in cards if model_allowed(it.model, globs=need.models)}
-    want = Demand(
+    demand = Demand(
         cpu_milli=host.cpu_milli,
         memory_mib=host.memory_mib,
         cards=most.cards,
         share_milli=min(max(math.ceil(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI),
         models=frozenset(models) if need.models else None,
     )
-    return ReplayPod(name=view.record.key, need=need, host=host, demand=want)
+    return ReplayPod(name=view.record.key, need=need, host=host, demand=demand)
 
 
 def _less(have: HostResources, taken: HostResources) -> HostResources:

@@ -157,5 +157,5 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
         for it in history
     )
 
-    learnt = {it.want: it.frequency_ratio for it in told.core.least_waste.classes}
-    assert learnt == pytest.approx({it.want: it.frequency_ratio for it in asked.classes()})
+    learnt = {it.demand: it.frequency_ratio for it in told.core.least_waste.classes}
+    assert learnt == pytest.approx({it.demand: it.frequency_ratio for it in asked.classes()})

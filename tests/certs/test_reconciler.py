@@ -55,7 +55,7 @@ class World:
     def another(self, *, client: Any = None, registry: Registry | None = None) -> Reconciler:
         metrics = CertsMetrics(registry or new_registry(), self.clock)
         return Reconciler(
-            client or self.kube, self.clock, namespace=NAMESPACE, wanted=WANTED, metrics=metrics
+            client or self.kube, self.clock, namespace=NAMESPACE, desired=WANTED, metrics=metrics
         )
 
     async def settle(self, loop: Reconciler | None = None) -> timedelta:

@@ -32,7 +32,7 @@ class World:
         self.kube, self.clock = kube, VirtualClock()
         metrics = CertsMetrics(new_registry(), self.clock)
         self.loop = Reconciler(
-            kube, self.clock, namespace="fracgpu-system", wanted=desired_of(SETTINGS),
+            kube, self.clock, namespace="fracgpu-system", desired=desired_of(SETTINGS),
             metrics=metrics,
         )  # fmt: skip
 

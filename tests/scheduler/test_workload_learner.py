@@ -184,7 +184,7 @@ class TwoModels:
 
     def learnt(self) -> dict[frozenset[str] | None, float]:
         self.order.learn_now()
-        return {it.want.models: it.frequency_ratio for it in self.order.classes}
+        return {it.demand.models: it.frequency_ratio for it in self.order.classes}
 
 
 A30, T4 = frozenset({"NVIDIA A30"}), frozenset({"NVIDIA T4"})
@@ -236,7 +236,7 @@ def test_pods_on_nodes_without_cards_are_no_part_of_the_mix() -> None:
     two.world.see("cpu")
 
     assert list(two.learnt()) == [None]
-    assert [it.want.cards for it in two.order.classes] == [1]
+    assert [it.demand.cards for it in two.order.classes] == [1]
 
 
 def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name_it() -> None:

@@ -82,13 +82,13 @@ def judged(
     labels: Mapping[str, str] | None = None,
 ) -> AdmissionResult:
     """Judge a pod in a namespace with these *labels*."""
-    return admit_create(parsed(pod), classes, rules=rules, namespace_labels=labels or {})
+    return admit_create(parsed(pod), classes, config=rules, namespace_labels=labels or {})
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> AdmissionResult:
     """Judge an update, the stored pod read as the webhook reads it."""
     before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
-    return admit_update(before, parsed(new), user=user, rules=RULES)
+    return admit_update(before, parsed(new), user=user, config=RULES)
 
 
 def stored(pod: Json, outcome: AdmissionResult) -> Json:

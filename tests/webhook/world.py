@@ -113,7 +113,7 @@ async def a_webhook(
         tls,
         registry=registry,
         readiness=readiness,
-        intake=intake,
+        gate=intake,
     )
     if certificate:
         leaf = a_leaf(ca)

@@ -66,7 +66,7 @@ def admit_create(
     pod: Pod,
     classes: Sequence[CardClass] | None,
     *,
-    rules: AdmissionConfig,
+    config: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
 ) -> AdmissionResult:
@@ -77,7 +77,7 @@ def admit_create(
     Args:
         pod: as the API server shows it to us.
         classes: the cluster's card classes, the most free first; None while they are unknown.
-        rules: the administrator's.
+        config: the administrator's.
         namespace_labels: of the pod's namespace; they turn dialects on.
         seal: of what is granted, so that nobody else can write it.
     """
@@ -87,44 +87,48 @@ def admit_create(
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
-        understood = _understood(pod, rules, namespace_labels)
-        if understood.request is None:
+        translation = _understood(pod, config, namespace_labels)
+        if translation.request is None:
             _refuse_forged(pod, None)
-            return Allowed(warnings=(*misplaced, *understood.warnings))
+            return Allowed(warnings=(*misplaced, *translation.warnings))
         _refuse_node_name(pod)
-        _refuse_foreign_scheduler(understood.foreign_scheduler, rules)
+        _refuse_foreign_scheduler(translation.foreign_scheduler, config)
         refuse_chosen_cards(pod)
         if classes is None:
             return NOT_READ_YET
         said = _said(pod)
         sealed = said if said is not None and seal.holds(said) else None
-        granted = _grant_in_words(pod, understood, classes, rules, sealed=sealed)
-        described = describe_grant(granted, origin=understood.origin)
+        granted = _grant_in_words(pod, translation, classes, config, sealed=sealed)
+        described = describe_grant(granted, origin=translation.origin)
         _refuse_forged(pod, described)
     except RequestError as error:
         reason = blame_limit_range(error, pod.annotations)
         return Denied(message=str(reason), dialect=OURS if requests_cards(pod) else OTHER)
     required = requirements(granted)
-    to_scheduler = _scheduler_edits(pod, rules, foreign=understood.foreign_scheduler)
+    to_scheduler = _scheduler_edits(pod, config, foreign=translation.foreign_scheduler)
     changed = with_changes(
         described,
         requires=required,
-        schedulers=(pod.spec.scheduler_name, rules.scheduler_name) if to_scheduler else (),
-        removed=understood.removals,
+        schedulers=(pod.spec.scheduler_name, config.scheduler_name) if to_scheduler else (),
+        removed=translation.removals,
     )
     text = pod.annotations[names.GRANTED] if sealed is not None else seal.write(changed)
     edits = (
-        *_annotation_edits(pod, {**understood.annotations, names.GRANTED: text}),
-        *resource_edits(pod, granted, understood.removals),
-        *_void_edits(pod, granted, rules),
+        *_annotation_edits(pod, {**translation.annotations, names.GRANTED: text}),
+        *resource_edits(pod, granted, translation.removals),
+        *_void_edits(pod, granted, config),
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
     )
     # Once taken over, a pod keeps foreign annotations that nothing else of theirs stands beside.
-    taken_over = not understood.origin and sealed is not None and sealed.data.dialect
-    foreign = () if taken_over else understood.warnings
-    warnings = (*misplaced, *foreign, *_warnings(pod, granted, rules, understood.foreign_scheduler))
-    dialect = _dialect(understood.origin)
+    taken_over = not translation.origin and sealed is not None and sealed.data.dialect
+    foreign = () if taken_over else translation.warnings
+    warnings = (
+        *misplaced,
+        *foreign,
+        *_warnings(pod, granted, config, translation.foreign_scheduler),
+    )
+    dialect = _dialect(translation.origin)
     if not edits:
         return Allowed(warnings=warnings, dialect=dialect)
     return Patched(edits=edits, granted=words_of(text), warnings=warnings, dialect=dialect)
@@ -142,18 +146,18 @@ def refuse_written_keys(pod: Pod) -> Denied | None:
 
 def _grant_in_words(
     pod: Pod,
-    understood: Translation,
+    translation: Translation,
     classes: Sequence[CardClass],
-    rules: AdmissionConfig,
+    config: AdmissionConfig,
     *,
     sealed: GrantNote | None,
 ) -> Grant:
     """Grant what a pod asks; a reason not to names the keys that its author wrote."""
-    assert understood.request is not None  # noqa: S101 - only pods that ask come here
+    assert translation.request is not None  # noqa: S101 - only pods that ask come here
     try:
-        return _grant(understood.request, classes, rule=rules.card_classes, sealed=sealed)
+        return _grant(translation.request, classes, rule=config.card_classes, sealed=sealed)
     except RequestError as error:
-        raise in_authors_words(error, understood.authors, own=pod.annotations) from error
+        raise in_authors_words(error, translation.authors, own=pod.annotations) from error
 
 
 def _grant(
@@ -184,9 +188,9 @@ def _grant(
 
 
 def _understood(
-    pod: Pod, rules: AdmissionConfig, namespace_labels: Mapping[str, str]
+    pod: Pod, config: AdmissionConfig, namespace_labels: Mapping[str, str]
 ) -> Translation:
-    enabled = enabled_dialects(namespace_labels, cluster=rules.dialects.dialects)
+    enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
     pieces = PodForDialects(
         containers=specs(pod),
         annotations=pod.annotations,
@@ -194,7 +198,7 @@ def _understood(
         namespace_labels=namespace_labels,
         scheduler_name=pod.spec.scheduler_name,
     )
-    found = translate_request(pieces, enabled=enabled.dialects, options=rules.dialects.options)
+    found = translate_request(pieces, enabled=enabled.dialects, options=config.dialects.options)
     if not enabled.warnings:
         return found
     return replace(found, warnings=(*enabled.warnings, *found.warnings))
@@ -264,14 +268,14 @@ def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
     ]
 
 
-def _void_edits(pod: Pod, granted: Grant, rules: AdmissionConfig) -> list[Edit]:
-    if not rules.void_others:
+def _void_edits(pod: Pod, granted: Grant, config: AdmissionConfig) -> list[Edit]:
+    if not config.void_others:
         return []
     return void_edits(pod, {it.name for it in granted.need.containers})
 
 
-def _refuse_foreign_scheduler(foreign: str, rules: AdmissionConfig) -> None:
-    if foreign and not rules.scheduler_name:
+def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:
+    if foreign and not config.scheduler_name:
         raise RequestError(
             field="spec.schedulerName",
             found=foreign,
@@ -281,27 +285,27 @@ def _refuse_foreign_scheduler(foreign: str, rules: AdmissionConfig) -> None:
         )
 
 
-def _scheduler_edits(pod: Pod, rules: AdmissionConfig, *, foreign: str) -> list[Edit]:
-    if not rules.scheduler_name or pod.spec.scheduler_name == rules.scheduler_name:
+def _scheduler_edits(pod: Pod, config: AdmissionConfig, *, foreign: str) -> list[Edit]:
+    if not config.scheduler_name or pod.spec.scheduler_name == config.scheduler_name:
         return []
     if pod.spec.scheduler_name not in (*_DEFAULT_SCHEDULERS, foreign):
         return []
-    return [Edit(path="/spec/schedulerName", value=rules.scheduler_name)]
+    return [Edit(path="/spec/schedulerName", value=config.scheduler_name)]
 
 
-def _warnings(pod: Pod, granted: Grant, rules: AdmissionConfig, foreign: str) -> tuple[str, ...]:
+def _warnings(pod: Pod, granted: Grant, config: AdmissionConfig, foreign: str) -> tuple[str, ...]:
     found = []
-    mine = (*_DEFAULT_SCHEDULERS, rules.scheduler_name)
+    mine = (*_DEFAULT_SCHEDULERS, config.scheduler_name)
     if foreign and foreign not in mine:
         found.append(
             f"spec.schedulerName was '{foreign}', which does not know FracGPU's cards; it is "
-            f"{rules.scheduler_name} now, so that scheduler's queues and groups do not hold"
+            f"{config.scheduler_name} now, so that scheduler's queues and groups do not hold"
         )
-    elif rules.scheduler_name and pod.spec.scheduler_name not in mine:
+    elif config.scheduler_name and pod.spec.scheduler_name not in mine:
         found.append(
             f"spec.schedulerName is {pod.spec.scheduler_name[:80]!r}, which was left as it is: the "
             "pod gets its card only if that scheduler asks FracGPU's extender, as "
-            f"{rules.scheduler_name} does"
+            f"{config.scheduler_name} does"
         )
     if granted.waits_for:
         found.append(f"the pod waits for what the cluster lacks now: {granted.waits_for}")

@@ -18,7 +18,7 @@ from webhook.admission_config import AdmissionConfig
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
 
-def admit_update(old: Pod, new: Pod, *, user: str, rules: AdmissionConfig) -> AdmissionResult:
+def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> AdmissionResult:
     """Judge an update of a stored pod; it needs no knowledge of the cluster.
 
     The assignment comes with the Binding, which is another resource, so nobody may touch it here.
@@ -28,7 +28,7 @@ def admit_update(old: Pod, new: Pod, *, user: str, rules: AdmissionConfig) -> Ad
     try:
         for key in (names.ASSIGNMENT, names.GRANTED, names.TERM):
             _refuse_change(old, new, key, wanted="no change: only FracGPU writes it")
-        if user not in rules.agent_users:
+        if user not in config.agent_users:
             wanted = "no change: only the node agent writes it"
             _refuse_change(old, new, names.WIRED, wanted=wanted)
         for key in _FIXED_KEYS:

@@ -26,7 +26,7 @@ def admit_workload(
     review: Review,
     classes: Sequence[CardClass] | None,
     *,
-    rules: AdmissionConfig,
+    config: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
 ) -> AdmissionResult:
     """Judge the pod templates of a workload that is about to be stored.
@@ -37,13 +37,13 @@ def admit_workload(
     Args:
         review: about a workload.
         classes: the cluster's card classes; while they are None only the language is judged.
-        rules: the administrator's.
+        config: the administrator's.
         namespace_labels: of the workload's namespace.
 
     Raises:
         MalformedReviewError: it is no kind of workload that we know, or no object.
     """
-    kind = _kind(review, rules)
+    kind = _kind(review, config)
     beyond = check_size(review.object, review.old, what=f"the {review.kind}")
     if beyond is not None:
         return beyond
@@ -53,7 +53,9 @@ def admit_workload(
     for number, (where, template) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
-        outcome = _judge_template(template, classes, rules=rules, namespace_labels=namespace_labels)
+        outcome = _judge_template(
+            template, classes, config=config, namespace_labels=namespace_labels
+        )
         if isinstance(outcome, Denied):
             return replace(outcome, message=f"in {shorten(where)}: {outcome.message}")
         asked = asked or outcome.dialect != Allowed().dialect
@@ -76,8 +78,8 @@ def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, ms
                 yield where, template
 
 
-def _kind(review: Review, rules: AdmissionConfig) -> WorkloadKind:
-    for it in (*BUILT_IN_WORKLOADS, *rules.workloads):
+def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
+    for it in (*BUILT_IN_WORKLOADS, *config.workloads):
         if (it.group, it.kind) == (review.group, review.kind):
             return it
     raise MalformedReviewError(
@@ -91,7 +93,7 @@ def _judge_template(
     template: msgspec.Raw,
     classes: Sequence[CardClass] | None,
     *,
-    rules: AdmissionConfig,
+    config: AdmissionConfig,
     namespace_labels: Mapping[str, str],
 ) -> AdmissionResult:
     try:
@@ -105,7 +107,7 @@ def _judge_template(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    outcome = admit_create(pod, classes, rules=rules, namespace_labels=namespace_labels)
+    outcome = admit_create(pod, classes, config=config, namespace_labels=namespace_labels)
     if outcome is NOT_READ_YET:
         return Allowed(dialect=OURS)
     if isinstance(outcome, Patched):

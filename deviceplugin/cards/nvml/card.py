@@ -23,7 +23,7 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 class FoundCard:
     """A card that answers, and the library's handle of it."""
 
-    facts: CardHardware
+    hardware: CardHardware
     handle: Any
 
 
@@ -80,8 +80,8 @@ class NvmlCard:
         memory = await self._memory(uuid, handle)
         if memory is None or not memory.total:
             return SkippedCard(uuid=uuid, reason="it reports no memory of its own")
-        facts = known or await self._built_in(uuid, handle)
-        return FoundCard(facts=await self._measured(facts, handle, memory), handle=handle)
+        hardware = known or await self._built_in(uuid, handle)
+        return FoundCard(hardware=await self._measured(hardware, handle, memory), handle=handle)
 
     async def read(self, uuid: CardUuid) -> CardSample:
         """Measure the card that was found with *uuid*.
@@ -142,24 +142,24 @@ class NvmlCard:
             device_nodes=(DeviceNode(path=f"/dev/nvidia{minor}"),),
         )
 
-    async def _measured(self, facts: CardHardware, handle: Any, memory: Memory) -> CardHardware:
-        nvml, uuid = self._nvml, facts.card.uuid
+    async def _measured(self, hardware: CardHardware, handle: Any, memory: Memory) -> CardHardware:
+        nvml, uuid = self._nvml, hardware.card.uuid
         rows = await self._figures.remapped_rows(uuid, handle)
         if rows is not None:
             self._remap_failed[uuid] = bool(rows[3])
         failed = self._remap_failed.get(uuid, False)
         pci = await self._figure(uuid, "pci", nvml.nvmlDeviceGetPciInfo, handle)
-        bus_id = _text(pci.busId) if pci is not None else facts.pci_bus_id
+        bus_id = _text(pci.busId) if pci is not None else hardware.pci_bus_id
         architecture = await self._figure(
             uuid, "architecture", nvml.nvmlDeviceGetArchitecture, handle
         )
         brand = await self._figure(uuid, "brand", nvml.nvmlDeviceGetBrand, handle)
         # Where nobody can say what the driver keeps this time, it stays what it was.
-        reserved_mib = facts.card.reserved_mib
+        reserved_mib = hardware.card.reserved_mib
         if memory.reserved is not None:
             reserved_mib = Mib(-(-memory.reserved // _BYTES_PER_MIB))
         card = replace(
-            facts.card,
+            hardware.card,
             index=self._index,
             total_mib=Mib(memory.total // _BYTES_PER_MIB),
             reserved_mib=reserved_mib,
@@ -168,11 +168,13 @@ class NvmlCard:
             numa_node=await asyncio.to_thread(numa_node, self._sys_root, bus_id),
         )
         return replace(
-            facts,
+            hardware,
             card=card,
             pci_bus_id=bus_id,
-            family=facts.family if architecture is None else self._families.get(architecture, ""),
-            brand=facts.brand if brand is None else self._brands.get(brand, ""),
+            family=hardware.family
+            if architecture is None
+            else self._families.get(architecture, ""),
+            brand=hardware.brand if brand is None else self._brands.get(brand, ""),
         )
 
 

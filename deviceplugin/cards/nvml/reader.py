@@ -88,13 +88,15 @@ class NvmlReader(Cards):
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
         answers = await self._of_each({it: self._look(it) for it in range(count)})
-        reached = {it.facts.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)}
+        reached = {
+            it.hardware.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)
+        }
         cards: dict[int, CardHardware] = {}
         left_out: list[SkippedCard] = []
         for index, answer in answers.items():
             match answer:
                 case FoundCard():
-                    cards[index] = answer.facts
+                    cards[index] = answer.hardware
                 case SkippedCard():
                     left_out.append(answer)
                 case Exception():
@@ -114,7 +116,7 @@ class NvmlReader(Cards):
     async def read(self) -> CardSamples:
         await self._open()
         answers = await self._of_each(
-            {it: self._read(it, facts.card.uuid) for it, facts in self._facts.items()}
+            {it: self._read(it, hardware.card.uuid) for it, hardware in self._facts.items()}
         )
         readings: dict[CardUuid, CardSample] = {}
         errors: dict[CardUuid, Exception] = {}
@@ -183,9 +185,9 @@ class NvmlReader(Cards):
         card = self._cards[index]
 
         async def read() -> CardSample:
-            reading = await card.read(uuid)
-            figures = replace(reading.figures, xid=self._xids.last(uuid))
-            return replace(reading, figures=figures, xids=self._xids.counts(uuid))
+            sample = await card.read(uuid)
+            figures = replace(sample.figures, xid=self._xids.last(uuid))
+            return replace(sample, figures=figures, xids=self._xids.counts(uuid))
 
         return read
 
@@ -214,7 +216,7 @@ class NvmlReader(Cards):
     ) -> Mapping[int, CardHardware]:
         """Add the distances to the cards that can be asked; the others keep what they had."""
         places = {
-            uuid: CardLocation(handle=it.handle, bus_id=it.facts.pci_bus_id)
+            uuid: CardLocation(handle=it.handle, bus_id=it.hardware.pci_bus_id)
             for uuid, it in reached.items()
         }
         distances = await self._visit(lambda: self._topology.distances(places))

@@ -39,7 +39,7 @@ _FORECAST_WEIGHT: Final = 0.1
 
 
 def plan_for_card(
-    picture: DisruptionState,
+    state: DisruptionState,
     card: CardUuid,
     held: list[HeldBack],
     *,
@@ -47,18 +47,18 @@ def plan_for_card(
     now: datetime,
 ) -> Move | None:
     """Find the best move off one hot card; every refusal on the way goes to *held*."""
-    refusal = _card_refusal(picture, card, policy=policy, now=now)
+    refusal = _card_refusal(state, card, policy=policy, now=now)
     if refusal is not None:
         held.append(refusal)
         return None
-    load = picture.snapshot.card(card)
+    card_info = state.snapshot.card(card)
     found: list[Move] = []
-    for uid in sorted(load.pods if load else ()):
-        occupant = picture.pods.get(uid)
-        if occupant is None:
+    for uid in sorted(card_info.pods if card_info else ()):
+        pod = state.pods.get(uid)
+        if pod is None:
             held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN))
             continue
-        answer = best_move(picture, card, occupant, policy=policy, now=now)
+        answer = best_move(state, card, pod, policy=policy, now=now)
         if isinstance(answer, Move):
             found.append(answer)
         else:
@@ -67,18 +67,18 @@ def plan_for_card(
 
 
 def _card_refusal(
-    picture: DisruptionState, card: CardUuid, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, card: CardUuid, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
-    reading = picture.reading(card)
+    reading = state.reading(card)
     if reading is None:
         return HeldBack(subject=card, reason=HoldReason.NOT_MEASURED)
     why = unrelievable(reading, policy)
     if why is not None:
         return HeldBack(subject=card, reason=HoldReason[why.name])
-    if _recently(picture.past, policy.card_cooldown_s, now=now, source=card):
+    if _recently(state.past, policy.card_cooldown_s, now=now, source=card):
         return HeldBack(subject=card, reason=HoldReason.CARD_COOLDOWN)
-    node = picture.node_of(card)
-    if any(it.under_way and it.move.source_node == node for it in picture.past):
+    node = state.node_of(card)
+    if any(it.under_way and it.move.source_node == node for it in state.past):
         return HeldBack(subject=card, reason=HoldReason.NODE_BUSY)
     return None
 
@@ -102,7 +102,7 @@ def _recently(
 
 
 def best_move(
-    picture: DisruptionState,
+    state: DisruptionState,
     card: CardUuid,
     occupant: PlacedPod,
     *,
@@ -111,10 +111,10 @@ def best_move(
 ) -> Move | HeldBack:
     """Find the best card for one pod of a hot card, or say why it stays."""
     key = occupant.info.record.key
-    refusal = why_not_evictable(picture, occupant, policy=policy, now=now)
+    refusal = why_not_evictable(state, occupant, policy=policy, now=now)
     if refusal is not None:
         return HeldBack(subject=key, reason=refusal)
-    reading = picture.reading(card)
+    reading = state.reading(card)
     use = reading.pods.get(occupant.uid) if reading else None
     if reading is None or use is None:
         return HeldBack(subject=key, reason=HoldReason.NOT_MEASURED_POD)
@@ -122,12 +122,12 @@ def best_move(
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use.busy_ratio > policy.ceiling_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    targets = list(_targets(picture, card, occupant, use, policy=policy, now=now))
+    targets = list(_targets(state, card, occupant, use, policy=policy, now=now))
     if not targets:
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
     source_node = occupant.info.record.node
-    cost = _cost(picture, card, occupant)
-    moves = [_move(picture, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
+    cost = _cost(state, card, occupant)
+    moves = [_move(state, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
     best = min(
         moves,
         # On ties the node that already has the image.
@@ -141,7 +141,7 @@ def best_move(
 
 
 def _targets(
-    picture: DisruptionState,
+    state: DisruptionState,
     card: CardUuid,
     occupant: PlacedPod,
     use: MeasuredPodUse,
@@ -152,15 +152,15 @@ def _targets(
     """Give for each node the card that a replacement would get there, if it may and fits."""
     need = occupant.info.need
     assert need is not None, "a pod without a need was refused before"
-    unfit = _unfit(picture, card, occupant, use, policy=policy, now=now)
-    for node, loads in sorted(picture.snapshot.nodes.items()):
-        if loads.cards.keys() <= unfit:
+    unfit = _unfit(state, card, occupant, use, policy=policy, now=now)
+    for node, node_info in sorted(state.snapshot.nodes.items()):
+        if node_info.cards.keys() <= unfit:
             continue
         if not occupant.scheduling_constraints.allows(
-            loads.node.labels, picture.taints.get(node, ())
+            node_info.node.labels, state.taints.get(node, ())
         ):
             continue
-        answer = place(loads, need, strategy=picture.strategy, exclude=unfit)
+        answer = place(node_info, need, strategy=state.strategy, exclude=unfit)
         if isinstance(answer, Placement):
             cards = {part.card for slices in answer.assignment.values() for part in slices}
             if len(cards) == 1:
@@ -168,53 +168,53 @@ def _targets(
 
 
 def _unfit(
-    picture: DisruptionState,
+    state: DisruptionState,
     source: CardUuid,
-    occupant: PlacedPod,
+    pod: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
     now: datetime,
 ) -> frozenset[CardUuid]:
     """Give every card that must not be the target, the source itself among them."""
-    load = picture.snapshot.card(source)
-    model = load.card.model if load else ""
+    card_info = state.snapshot.card(source)
+    model = card_info.card.model if card_info else ""
     left = {
         it.move.source
-        for it in picture.past
-        if it.move.owner_uid == occupant.owner_uid
+        for it in state.past
+        if it.move.owner_uid == pod.owner_uid
         and now - it.started_at < timedelta(seconds=policy.return_cooldown_s)
     }
-    sources = {it.move.source for it in picture.past if it.under_way}
+    sources = {it.move.source for it in state.past if it.under_way}
     unfit = {source, *left, *sources}
-    for loads in picture.snapshot.nodes.values():
-        for uuid, it in loads.cards.items():
+    for node_info in state.snapshot.nodes.values():
+        for uuid, it in node_info.cards.items():
             if (
                 it.card.model != model
-                or not _cool_enough(picture, uuid, occupant, use, policy=policy)
-                or _recently(picture.past, policy.card_cooldown_s, now=now, target=uuid)
+                or not _cool_enough(state, uuid, pod, use, policy=policy)
+                or _recently(state.past, policy.card_cooldown_s, now=now, target=uuid)
             ):
                 unfit.add(uuid)
     return frozenset(unfit)
 
 
 def _cool_enough(
-    picture: DisruptionState,
+    state: DisruptionState,
     card: CardUuid,
-    occupant: PlacedPod,
+    pod: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
 ) -> bool:
-    heat, reading = picture.heat.get(card), picture.reading(card)
+    heat, reading = state.heat.get(card), state.reading(card)
     if heat is None or heat.heat is not Heat.COOL or reading is None:
         return False
     coming = sum(
         it.move.busy_ratio
-        for it in picture.past
+        for it in state.past
         if it.under_way and card in (it.move.target, it.landed)
     )
-    need = occupant.info.need
+    need = pod.info.need
     return (
         reading.forecast_ratio + coming + use.busy_ratio <= policy.ceiling_ratio
         and reading.level_ratio + coming + use.high_ratio <= policy.hot_ratio
@@ -227,7 +227,7 @@ def _most_mib(need: PodNeed) -> int:
 
 
 def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
-    picture: DisruptionState,
+    state: DisruptionState,
     card: CardUuid,
     occupant: PlacedPod,
     use: MeasuredPodUse,
@@ -237,10 +237,10 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     policy: RebalancerPolicy,
 ) -> Move:
     view = occupant.info
-    reading, there = picture.reading(card), picture.reading(target[1])
+    reading, there = state.reading(card), state.reading(target[1])
     assert reading is not None, "a source was measured"
     assert there is not None, "so was a target"
-    hold = picture.snapshot.pods[occupant.uid].by_card[card]
+    allocation = state.snapshot.pods[occupant.uid].by_card[card]
     excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
     points = 100 * use.busy_ratio
     gain = (
@@ -258,23 +258,21 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
         source_node=view.record.node,
         target=target[1],
         target_node=target[0],
-        mib=hold.mib,
-        cores=hold.cores,
+        mib=allocation.mib,
+        cores=allocation.cores,
         busy_ratio=use.busy_ratio,
         level_ratio=reading.level_ratio,
         gain_points=round(gain, 6),
     )
 
 
-def _cost(picture: DisruptionState, card: CardUuid, occupant: PlacedPod) -> float:
-    hold = picture.snapshot.pods[occupant.uid].by_card[card]
-    alone = not any(
-        it.owner_uid == occupant.owner_uid and it is not occupant for it in picture.pods.values()
-    )
+def _cost(state: DisruptionState, card: CardUuid, pod: PlacedPod) -> float:
+    allocation = state.snapshot.pods[pod.uid].by_card[card]
+    alone = not any(it.owner_uid == pod.owner_uid and it is not pod for it in state.pods.values())
     return (
         _BASE_COST
         + _NO_SURGE_COST
         + (_SINGLE_REPLICA_COST if alone else 0.0)
-        + (_PRIORITY_COST if occupant.info.priority > 0 else 0.0)
-        + _COST_PER_10_GIB * hold.mib / (10 * 1024)
+        + (_PRIORITY_COST if pod.info.priority > 0 else 0.0)
+        + _COST_PER_10_GIB * allocation.mib / (10 * 1024)
     )

@@ -105,8 +105,8 @@ def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKey
                 _of(found, owner).requests.setdefault(spec.name, {})[key] = text
     for key, text in pod.annotations.items():
         _sort_annotation(found, key, text, enabled)
-    for mention in found.values():
-        _drop_none(mention)
+    for owned in found.values():
+        _drop_none(owned)
     return tuple(
         found[it.name] for it in DIALECTS if it.name in found and not found[it.name].is_empty
     )
@@ -117,12 +117,12 @@ def is_zero_amount(amount: str) -> bool:
     return amount == "0"
 
 
-def _drop_none(mention: OwnedKeys) -> None:
+def _drop_none(owned: OwnedKeys) -> None:
     """Forget containers whose every resource of this dialect is 0: they ask for nothing.
 
     One that is 0 beside another that is not is left to its dialect, which refuses it.
     """
-    for amounts in (mention.limits, mention.requests):
+    for amounts in (owned.limits, owned.requests):
         for name in [
             it for it, found in amounts.items() if all(map(is_zero_amount, found.values()))
         ]:

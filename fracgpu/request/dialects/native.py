@@ -14,18 +14,18 @@ ITEM_KEYS: Final = (names.FRACTION, names.MEMORY, names.CORES, names.CARDS)
 _GRAIN: Final = 10**9
 
 
-def items_of(ask: ForeignRequest) -> dict[str, str]:
+def items_of(request: ForeignRequest) -> dict[str, str]:
     """Write what one container asks, key by key."""
     items = {}
-    if ask.share is not None:
-        items[names.FRACTION] = decimal(ask.share)
+    if request.share is not None:
+        items[names.FRACTION] = decimal(request.share)
     else:
-        assert ask.mib is not None, "an ask has a share or MiB"
-        items[names.MEMORY] = f"{ask.mib}Mi"
-    if ask.cores:
-        items[names.CORES] = str(ask.cores)
-    if ask.cards > 1:
-        items[names.CARDS] = str(ask.cards)
+        assert request.mib is not None, "an ask has a share or MiB"
+        items[names.MEMORY] = f"{request.mib}Mi"
+    if request.cores:
+        items[names.CORES] = str(request.cores)
+    if request.cards > 1:
+        items[names.CARDS] = str(request.cards)
     return items
 
 
@@ -65,6 +65,6 @@ def annotations_of(
 
 def spelled(reading: DialectReading, containers: Sequence[ContainerSpec]) -> str:
     """Write a whole reading as a user would type it: ``fracgpu.io/memory: "3000Mi"``."""
-    items = {ask.container: items_of(ask) for ask in reading.requests}
+    items = {request.container: items_of(request) for request in reading.requests}
     said = {**annotations_of(items, containers), **pod_keys(reading)}
     return ", ".join(f'{key}: "{text}"' for key, text in said.items())

@@ -60,16 +60,16 @@ def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Reso
     _refuse_two_dialects(found, pod.containers, enabled)
     readings: list[DialectReading] = []
     warnings = list(left)
-    for mention in found:
-        on = mention.dialect.name in enabled
-        reading = _read_one(mention, pod, options) if on else DialectReading()
+    for owned in found:
+        on = owned.dialect.name in enabled
+        reading = _read_one(owned, pod, options) if on else DialectReading()
         readings.append(reading)
         if reading.requests:
-            warnings += [*reading.warnings, *_unread_warnings(mention, pod)]
-        warnings += _stray_warnings(mention, pod, options)
+            warnings += [*reading.warnings, *_unread_warnings(owned, pod)]
+        warnings += _stray_warnings(owned, pod, options)
         if not reading.requests:
-            warnings += _idle_warnings(mention, pod, options, on=on)
-    intake = _joined(readings, pod)
+            warnings += _idle_warnings(owned, pod, options, on=on)
+    resolution = _joined(readings, pod)
     model_keys = [
         key
         for mention, reading in zip(found, readings, strict=True)
@@ -77,7 +77,7 @@ def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Reso
         if reading.requests and key in pod.annotations
     ]
     texts = {key: pod.annotations[key] for key in model_keys}
-    return replace(intake, model_texts=texts, warnings=tuple(warnings))
+    return replace(resolution, model_texts=texts, warnings=tuple(warnings))
 
 
 def _left_to_kai(present: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
@@ -93,10 +93,10 @@ def _left_to_kai(present: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str
 
 def _left_warnings(left: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
     return tuple(
-        f"{', '.join(keys)} of {mention.dialect.title} was left unread, as a label of the pod or "
+        f"{', '.join(keys)} of {owned.dialect.title} was left unread, as a label of the pod or "
         "of its namespace wants"
-        for mention in left
-        if (keys := _loud_keys([mention], pod))
+        for owned in left
+        if (keys := _loud_keys([owned], pod))
     )
 
 
@@ -104,16 +104,16 @@ def _loud_keys(found: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ..
     """Give the keys of some dialects that are worth a word by themselves."""
     keys = [
         key
-        for mention in found
-        for key in (*keys_of(mention.pieces(pod)), *mention.stray_annotations)
-        if key not in mention.dialect.quiet
+        for owned in found
+        for key in (*keys_of(owned.pieces(pod)), *owned.stray_annotations)
+        if key not in owned.dialect.quiet
     ]
     return tuple(dict.fromkeys(keys))
 
 
-def _unread_warnings(mention: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
+def _unread_warnings(owned: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
     """Warn of keys of a system whose pod is taken over that nothing here has a word for."""
-    dialect = mention.dialect
+    dialect = owned.dialect
     places = (
         ("annotation", [it for it in pod.annotations if not is_foreign(it)]),
         ("label", [it for it in pod.labels if it not in dialect.labels]),
@@ -131,26 +131,26 @@ def _unread_warnings(mention: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]
     return (f"{listed}{more} of {dialect.title} says nothing to FracGPU",)
 
 
-def _read_one(mention: OwnedKeys, pod: PodForDialects, options: Options) -> DialectReading:
-    dialect = mention.dialect
-    _refuse_long_values(mention)
-    _refuse_other_requests(mention, pod)
-    reading = dialect.read(mention.pieces(pod), options)
+def _read_one(owned: OwnedKeys, pod: PodForDialects, options: Options) -> DialectReading:
+    dialect = owned.dialect
+    _refuse_long_values(owned)
+    _refuse_other_requests(owned, pod)
+    reading = dialect.read(owned.pieces(pod), options)
     if reading.requests:
-        _refuse_rivals(mention, reading, pod)
-    return replace(reading, requests=tuple(_filled(ask, mention) for ask in reading.requests))
+        _refuse_rivals(owned, reading, pod)
+    return replace(reading, requests=tuple(_filled(request, owned) for request in reading.requests))
 
 
-def _filled(ask: ForeignRequest, mention: OwnedKeys) -> ForeignRequest:
-    limits = mention.limits.get(ask.container, {})
+def _filled(request: ForeignRequest, owned: OwnedKeys) -> ForeignRequest:
+    limits = owned.limits.get(request.container, {})
     raw = [(key, limits[key]) for key in sorted(limits)]
-    raw += [(key, mention.annotations[key]) for key in ask.sources]
+    raw += [(key, owned.annotations[key]) for key in request.sources]
     said = ", ".join(f"{key}={_short(text)}" for key, text in raw)
     return replace(
-        ask,
+        request,
         written=tuple(raw),
-        origin=f"{mention.dialect.name}: {said}",
-        foreign=tuple(sorted({*limits, *mention.requests.get(ask.container, {})})),
+        origin=f"{owned.dialect.name}: {said}",
+        foreign=tuple(sorted({*limits, *owned.requests.get(request.container, {})})),
     )
 
 
@@ -158,8 +158,8 @@ def _short(text: str) -> str:
     return shorten(text, limit=_ORIGIN_CHARS)
 
 
-def _refuse_long_values(mention: OwnedKeys) -> None:
-    for key, text in mention.annotations.items():
+def _refuse_long_values(owned: OwnedKeys) -> None:
+    for key, text in owned.annotations.items():
         if len(text) > MAX_VALUE_CHARS:
             raise RequestError(
                 field=annotation_field(key),
@@ -168,11 +168,11 @@ def _refuse_long_values(mention: OwnedKeys) -> None:
             )
 
 
-def _refuse_other_requests(mention: OwnedKeys, pod: PodForDialects) -> None:
+def _refuse_other_requests(owned: OwnedKeys, pod: PodForDialects) -> None:
     """Refuse a request that is not its limit: extended resources know no other kind."""
     for spec in pod.containers:
-        limits = mention.limits.get(spec.name, {})
-        for key, text in mention.requests.get(spec.name, {}).items():
+        limits = owned.limits.get(spec.name, {})
+        for key, text in owned.requests.get(spec.name, {}).items():
             if limits.get(key) != text:
                 raise RequestError(
                     field=f"requests['{key}'] of container '{spec.name}'",
@@ -183,14 +183,14 @@ def _refuse_other_requests(mention: OwnedKeys, pod: PodForDialects) -> None:
                 )
 
 
-def _refuse_rivals(mention: OwnedKeys, reading: DialectReading, pod: PodForDialects) -> None:
+def _refuse_rivals(owned: OwnedKeys, reading: DialectReading, pod: PodForDialects) -> None:
     for spec in pod.containers:
-        for key in sorted(mention.dialect.rivals):
+        for key in sorted(owned.dialect.rivals):
             if not is_zero_amount(spec.limits.get(key, "0")):
                 source = reading.requests[0].sources[0]
                 raise RequestError(
                     field=annotation_field(source),
-                    found=mention.annotations[source],
+                    found=owned.annotations[source],
                     wanted=f"either it or {limit_field(key, spec)}, not both in one pod",
                     hint="a pod gets a share of a card or whole cards",
                 )
@@ -217,12 +217,12 @@ def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resoluti
     models: tuple[str, ...] = ()
     strategy: Strategy | None = None
     for reading in readings:
-        for ask in reading.requests:
-            other = by_container.setdefault(ask.container, ask)
-            if other is not ask:
+        for request in reading.requests:
+            other = by_container.setdefault(request.container, request)
+            if other is not request:
                 raise RequestError(
-                    field=f"container '{ask.container}'",
-                    found=f"{other.origin}; {ask.origin}",
+                    field=f"container '{request.container}'",
+                    found=f"{other.origin}; {request.origin}",
                     wanted="one dialect on one container",
                     hint="keep one of the two",
                 )
@@ -236,15 +236,15 @@ def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resoluti
     )
 
 
-def _stray_warnings(mention: OwnedKeys, pod: PodForDialects, options: Options) -> list[str]:
+def _stray_warnings(owned: OwnedKeys, pod: PodForDialects, options: Options) -> list[str]:
     """Warn of keys out of their place; what is written there is read by nobody."""
-    if not mention.stray_annotations and not mention.stray_limits:
+    if not owned.stray_annotations and not owned.stray_limits:
         return []
-    title = mention.dialect.title
-    instead = _instead(mention, mention.mended(pod), options)
+    title = owned.dialect.title
+    instead = _instead(owned, owned.mended(pod), options)
     warnings = []
-    if mention.stray_annotations:
-        stray = sorted(mention.stray_annotations)
+    if owned.stray_annotations:
+        stray = sorted(owned.stray_annotations)
         say, it = ("say", "them") if len(stray) > 1 else ("says", "it")
         warnings.append(
             f"{listed(map(annotation_field, stray), limit=_MOST_WORDS)} {say} nothing there: "
@@ -254,20 +254,20 @@ def _stray_warnings(mention: OwnedKeys, pod: PodForDialects, options: Options) -
         warnings += [
             f"{limit_field(key, spec)} says nothing there: {title} reads it among the pod's "
             f"annotations; {instead}"
-            for key in sorted(mention.stray_limits.get(spec.name, {}))
+            for key in sorted(owned.stray_limits.get(spec.name, {}))
         ]
     return warnings
 
 
 def _idle_warnings(
-    mention: OwnedKeys, pod: PodForDialects, options: Options, *, on: bool
+    owned: OwnedKeys, pod: PodForDialects, options: Options, *, on: bool
 ) -> list[str]:
     """Warn of keys in their place that gave nothing: the dialect is off, or nothing is asked."""
-    pieces = mention.pieces(pod)
+    pieces = owned.pieces(pod)
     keys = keys_of(pieces)
-    if all(key in mention.dialect.quiet for key in keys):
+    if all(key in owned.dialect.quiet for key in keys):
         return []
-    instead, dialect = _instead(mention, pieces, options), mention.dialect
+    instead, dialect = _instead(owned, pieces, options), owned.dialect
     found, many = listed(keys, limit=_MOST_WORDS), len(keys) > 1
     if on:
         says = "say nothing without" if many else "says nothing without"
@@ -279,17 +279,17 @@ def _idle_warnings(
     ]
 
 
-def _instead(mention: OwnedKeys, pieces: PodForDialects, options: Options) -> str:
+def _instead(owned: OwnedKeys, pod: PodForDialects, options: Options) -> str:
     """Say what to write in our language, in place of all that the dialect reads."""
     words = ""
     try:
-        if max(map(len, pieces.annotations.values()), default=0) <= MAX_VALUE_CHARS:
-            words = spelled(mention.dialect.read(pieces, options), pieces.containers)
+        if max(map(len, pod.annotations.values()), default=0) <= MAX_VALUE_CHARS:
+            words = spelled(owned.dialect.read(pod, options), pod.containers)
     except RequestError:
         pass
     if not words:
         return f"write {names.FRACTION} or {names.MEMORY} instead"
     return (
         f"write {shorten(words, limit=_MOST_WORDS)} in place of "
-        f"{listed(keys_of(pieces), limit=_MOST_WORDS)}"
+        f"{listed(keys_of(pod), limit=_MOST_WORDS)}"
     )

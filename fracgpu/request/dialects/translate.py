@@ -60,35 +60,35 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
     Raises:
         RequestError: something cannot be read or contradicts something else.
     """
-    intake = resolve(pod, enabled=enabled, options=options)
-    if not intake.requests:
-        understood = Translation(
-            request=parse_request(pod.annotations, pod.containers), warnings=intake.warnings
+    resolution = resolve(pod, enabled=enabled, options=options)
+    if not resolution.requests:
+        translation = Translation(
+            request=parse_request(pod.annotations, pod.containers), warnings=resolution.warnings
         )
     else:
-        understood = _taken_over(pod, intake)
-    if understood.request is not None:
-        _refuse_foreign_beside(pod, understood)
-    warnings = _judge_orders(pod, asks=understood.request is not None)
+        translation = _taken_over(pod, resolution)
+    if translation.request is not None:
+        _refuse_foreign_beside(pod, translation)
+    warnings = _judge_orders(pod, asks=translation.request is not None)
     if not warnings:
-        return understood
-    return replace(understood, warnings=(*understood.warnings, *warnings))
+        return translation
+    return replace(translation, warnings=(*translation.warnings, *warnings))
 
 
-def _taken_over(pod: PodForDialects, intake: Resolution) -> Translation:
+def _taken_over(pod: PodForDialects, resolution: Resolution) -> Translation:
     own = _own_items(pod)
-    asked = {ask.container: items_of(ask) for ask in intake.requests}
+    asked = {ask.container: items_of(ask) for ask in resolution.requests}
     new = {}
-    for ask in intake.requests:
+    for ask in resolution.requests:
         if not _agreed(pod, ask, own=own.get(ask.container, {}), said=asked[ask.container]):
             new[ask.container] = asked[ask.container]
     written = annotations_of({**own, **new}, pod.containers) if new else {}
-    written |= _pod_annotations(pod, intake)
+    written |= _pod_annotations(pod, resolution)
     written = {key: text for key, text in written.items() if pod.annotations.get(key) != text}
-    removals = {ask.container: ask.foreign for ask in intake.requests if ask.foreign}
+    removals = {ask.container: ask.foreign for ask in resolution.requests if ask.foreign}
     authors = Authors(
-        containers={ask.container: ask.written for ask in intake.requests},
-        models=tuple(intake.model_texts.items()),
+        containers={ask.container: ask.written for ask in resolution.requests},
+        models=tuple(resolution.model_texts.items()),
     )
     try:
         request = parse_request({**pod.annotations, **written}, pod.containers)
@@ -99,10 +99,10 @@ def _taken_over(pod: PodForDialects, intake: Resolution) -> Translation:
         request=request,
         annotations=written,
         removals=removals,
-        origin="; ".join(f"{ask.container} from {ask.origin}" for ask in intake.requests),
+        origin="; ".join(f"{ask.container} from {ask.origin}" for ask in resolution.requests),
         authors=authors,
         foreign_scheduler=pod.scheduler_name if pod.scheduler_name in SCHEDULERS else "",
-        warnings=intake.warnings,
+        warnings=resolution.warnings,
     )
 
 
@@ -172,13 +172,13 @@ def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tup
     return pairs
 
 
-def _pod_annotations(pod: PodForDialects, intake: Resolution) -> dict[str, str]:
+def _pod_annotations(pod: PodForDialects, resolution: Resolution) -> dict[str, str]:
     """Write what the dialects say of the whole pod; our own key may only say the same.
 
     Raises:
         RequestError: our own key says something else.
     """
-    said = pod_keys(DialectReading(models=intake.models, strategy=intake.strategy))
+    said = pod_keys(DialectReading(models=resolution.models, strategy=resolution.strategy))
     for key, text in said.items():
         own = pod.annotations.get(key)
         if own is not None and own != text:
@@ -186,25 +186,25 @@ def _pod_annotations(pod: PodForDialects, intake: Resolution) -> dict[str, str]:
                 field=key,
                 found=own,
                 wanted=f"'{shorten(text)}', as "
-                f"{intake.requests[0].origin.partition(':')[0]}'s annotations say",
+                f"{resolution.requests[0].origin.partition(':')[0]}'s annotations say",
                 hint="keep one of the two",
             )
     return said
 
 
-def _refuse_foreign_beside(pod: PodForDialects, understood: Translation) -> None:
+def _refuse_foreign_beside(pod: PodForDialects, translation: Translation) -> None:
     """Refuse what no node with shared cards offers in a pod that asks for a share of one.
 
     Raises:
         RequestError: a whole card, or a resource of a dialect that is off, would stay there.
     """
-    assert understood.request is not None, "only pods that ask are judged"
-    parts = {it.container: it for it in understood.request.slices}
-    first = understood.request.slices[0]
+    assert translation.request is not None, "only pods that ask are judged"
+    parts = {it.container: it for it in translation.request.slices}
+    first = translation.request.slices[0]
     for spec in pod.containers:
-        for key in sorted(spec.limits.keys() - set(understood.removals.get(spec.name, ()))):
+        for key in sorted(spec.limits.keys() - set(translation.removals.get(spec.name, ()))):
             if not is_zero_amount(spec.limits[key]) and _is_elsewhere(key):
-                said = _said_in(parts.get(spec.name, first), pod, understood.authors)
+                said = _said_in(parts.get(spec.name, first), pod, translation.authors)
                 raise RequestError(
                     field=limit_field(key, spec),
                     found=spec.limits[key],

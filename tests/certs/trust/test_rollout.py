@@ -164,7 +164,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     )
     registry = new_registry()
     metrics = CertsMetrics(registry, clock)
-    loop = Reconciler(kube, clock, namespace=NAMESPACE, wanted=wanted, metrics=metrics)
+    loop = Reconciler(kube, clock, namespace=NAMESPACE, desired=wanted, metrics=metrics)
     settings = CertsSettings(services=(), clients=(NAME,), webhook_configurations=())
 
     async def signed_by() -> str:

@@ -73,8 +73,8 @@ def a_picture(figures: CardMetrics = FULL, *, processes_known: bool = True) -> U
     )
     return build_usage_snapshot(
         taken_at_s=TAKEN_AT_S,
-        stock=a_stock(a_card("GPU-a"), driver="580.65.06"),
-        readings=CardSamples(samples={CardUuid("GPU-a"): reading}),
+        inventory=a_stock(a_card("GPU-a"), driver="580.65.06"),
+        samples=CardSamples(samples={CardUuid("GPU-a"): reading}),
         owners={1: Owner(pod_uid="uid-busy")},
         pods=[a_pod("busy"), a_pod("idle")],
     )

@@ -121,9 +121,9 @@ EVERYTHING = CardMetrics(**{row.figure: row.value for row in TABLE})
 def exposition(dialect: DcgmNaming, figures: CardMetrics = EVERYTHING) -> str:
     picture = a_picture(figures)
     (use,) = picture.cards
-    assert use.reading is not None
-    reading = replace(use.reading, xids={79: 2, 31: 5})
-    picture = replace(picture, cards=(replace(use, reading=reading),))
+    assert use.sample is not None
+    reading = replace(use.sample, xids={79: 2, 31: 5})
+    picture = replace(picture, cards=(replace(use, sample=reading),))
     registry = CollectorRegistry()
     registry.register(
         CardCollector(

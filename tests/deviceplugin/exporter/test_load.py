@@ -39,8 +39,8 @@ def a_picture(
     )
     return build_usage_snapshot(
         taken_at_s=0.0,
-        stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(samples={A: reading} if read else {}),
+        inventory=a_stock(a_card("GPU-a")),
+        samples=CardSamples(samples={A: reading} if read else {}),
         owners={OURS: Owner(pod_uid="uid-one")},
         pods=[a_pod("one")],
     )

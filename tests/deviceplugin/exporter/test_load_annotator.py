@@ -57,8 +57,8 @@ class World:
         )
         return build_usage_snapshot(
             taken_at_s=0,
-            stock=Inventory(card_list=survey),
-            readings=CardSamples(samples=self.readings),
+            inventory=Inventory(card_list=survey),
+            samples=CardSamples(samples=self.readings),
             owners={},
             pods=[],
         )

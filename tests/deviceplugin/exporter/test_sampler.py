@@ -36,7 +36,7 @@ async def an_exporter(
     await board.survey()
     exporter = Sampler(
         cards=cards,
-        board=board,
+        tracker=board,
         attribution=Attribution(proc),
         pods=lambda: [a_pod("one", uid=UID)],
         clock=clock,
@@ -89,7 +89,7 @@ async def test_one_troubled_card_is_told_and_the_others_are_read(tmp_path: Path)
 
     picture = exporter.latest()
     assert picture is not None
-    assert [use.reading is not None for use in picture.cards] == [True, False]
+    assert [use.sample is not None for use in picture.cards] == [True, False]
     assert registry.get_sample_value("fracgpu_last_collect_success") == 0
 
 
@@ -100,7 +100,7 @@ async def test_after_each_picture_it_can_be_written_down(tmp_path: Path) -> None
     await board.survey()
     exporter = Sampler(
         cards=cards,
-        board=board,
+        tracker=board,
         attribution=Attribution(tmp_path),
         pods=list,
         clock=clock,

@@ -31,8 +31,8 @@ def use_of(
     )
     picture = build_usage_snapshot(
         taken_at_s=1.0,
-        stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(samples={A: reading}),
+        inventory=a_stock(a_card("GPU-a")),
+        samples=CardSamples(samples={A: reading}),
         owners={pid: Owner(pod_uid=uid) for pid, uid in owners.items()},
         pods=pods,
     )
@@ -154,14 +154,14 @@ def test_two_containers_of_one_pod_on_one_card_count_its_use_once() -> None:
 def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> None:
     picture = build_usage_snapshot(
         taken_at_s=1.0,
-        stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(errors={A: "lost"}),
+        inventory=a_stock(a_card("GPU-a")),
+        samples=CardSamples(errors={A: "lost"}),
         owners={},
         pods=[a_pod("one")],
     )
 
     (use,) = picture.cards
-    assert use.reading is None
+    assert use.sample is None
     assert [pod.pod for pod in use.pods] == ["one"]
     assert isinstance(use.pods[0], PodCardUsage)
     assert picture.troubles == {A: "lost"}
@@ -190,8 +190,8 @@ def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> Non
     processes = tuple(a_process(pid, mib=100 * pid, sm=10) for pid in owned)
     picture = build_usage_snapshot(
         taken_at_s=1.0,
-        stock=a_stock(a_card("GPU-a")),
-        readings=CardSamples(
+        inventory=a_stock(a_card("GPU-a")),
+        samples=CardSamples(
             samples={A: CardSample(figures=CardMetrics(gpu_percent=50), processes=processes)}
         ),
         owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},

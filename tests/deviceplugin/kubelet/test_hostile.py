@@ -156,11 +156,11 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
             await board.survey()
             wiring = PreStartHandler(
                 node=NODE,
-                board=board,
+                tracker=board,
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=2.5),
                 reader=client,
                 pods=lambda: pods,
-                outfitter=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+                builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
                 places=OnePlace(CdiFolder(root / "cdi")),
                 clock=SystemClock(),
                 pod_lookup_timeout_s=1.0,

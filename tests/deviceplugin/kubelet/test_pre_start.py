@@ -124,11 +124,11 @@ async def a_rig(
     memory = dict(known or {}) if listed else None
     wiring = PreStartHandler(
         node=NODE,
-        board=board,
+        tracker=board,
         pod_resources=kubelet,
         reader=api,
         pods=lambda: memory,
-        outfitter=ContainerSpecBuilder(NvidiaCdiSpecs([])),
+        builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
         places=OnePlace(cdi),
         clock=clock,
         pod_lookup_timeout_s=1.0,

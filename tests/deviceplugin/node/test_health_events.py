@@ -31,7 +31,7 @@ async def test_an_illness_names_its_pods_once_and_its_end_is_told() -> None:
         a_pod("elsewhere", promised={"train": [("GPU-b", 1000)]}),
         a_pod("ended", phase="Succeeded"),
     ]
-    events = HealthEvents(node=NODE, board=board, pods=lambda: pods, recorder=recorder)
+    events = HealthEvents(node=NODE, tracker=board, pods=lambda: pods, recorder=recorder)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(board.run()), group.create_task(events.run())]
         await clock.advance(1)
@@ -62,7 +62,7 @@ async def test_more_pods_than_a_text_can_name_are_counted() -> None:
     cards, clock, recorder = FakeCards(a_card("GPU-a", sick="hot")), VirtualClock(), FakeRecorder()
     board = a_board(cards, clock)
     pods = [a_pod(f"pod-{number:02}") for number in range(13)]
-    events = HealthEvents(node=NODE, board=board, pods=lambda: pods, recorder=recorder)
+    events = HealthEvents(node=NODE, tracker=board, pods=lambda: pods, recorder=recorder)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(board.run()), group.create_task(events.run())]
         await clock.advance(1)

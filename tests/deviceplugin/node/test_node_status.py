@@ -81,7 +81,7 @@ def a_report(
     board = a_board(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -96,7 +96,7 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     await board.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -129,7 +129,7 @@ async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> 
     board = a_board(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -158,7 +158,7 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
     board = a_board(cards, clock, slots_per_card=32)
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -195,7 +195,7 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
     await board.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -229,7 +229,7 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
     silent: list[str] = []
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -257,7 +257,7 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
     held: list[int | None] = [None]
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -286,7 +286,7 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     await board.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -304,7 +304,7 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
     board = a_board(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        board=board,
+        tracker=board,
         current=lambda: node.state,
         writer=node,
         clock=clock,

@@ -57,7 +57,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
         patient=StaleCacheRetry(world.extender, world.news, world.clock, limit_s=0.0),
         preemptor=world.preemptor,
         binder=world.binder,
-        standing=standing,
+        leader_gate=standing,
         metrics=world.metrics,
         clock=world.clock,
         registry=world.registry,

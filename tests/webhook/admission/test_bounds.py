@@ -50,7 +50,7 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
     """Judge a body as the server does, but for the transport."""
     review = read_review(body)
     if path == "/validate":
-        outcome = admit_workload(review, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
+        outcome = admit_workload(review, ODD_CLASSES, config=RULES, namespace_labels=ALL)
     else:
         beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
@@ -58,9 +58,9 @@ def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
         else:
             pod, old = read_pods(review)
             outcome = (
-                admit_create(pod, ODD_CLASSES, rules=RULES, namespace_labels=ALL)
+                admit_create(pod, ODD_CLASSES, config=RULES, namespace_labels=ALL)
                 if old is None
-                else admit_update(old, pod, user="alice", rules=RULES)
+                else admit_update(old, pod, user="alice", config=RULES)
             )
     if isinstance(outcome, Denied):
         answer = write_refused("u", message=outcome.message, code=422, reason="Invalid")
@@ -227,6 +227,6 @@ def test_a_workload_with_templates_without_end_is_refused() -> None:
     body = {"spec": {f"t{n}": {"template": template} for n in range(MAX_TEMPLATES + 1)}}
     review = read_review(raw(a_review(body, kind={"group": "x.example", "kind": "Many"})))
 
-    outcome = admit_workload(review, CLASSES, rules=AdmissionConfig(workloads=(kind,)))
+    outcome = admit_workload(review, CLASSES, config=AdmissionConfig(workloads=(kind,)))
 
     assert outcome == Denied(message="the Many has more than 64 pod templates; want fewer")

@@ -13,7 +13,7 @@ ALL = {"fracgpu.io/dialects": "all"}
 
 
 def judged(pod: Pod) -> AdmissionResult:
-    return admit_create(pod, CLASSES, rules=RULES, namespace_labels=ALL)
+    return admit_create(pod, CLASSES, config=RULES, namespace_labels=ALL)
 
 
 def test_whatever_is_granted_passes_a_second_look_untouched() -> None:

@@ -43,7 +43,7 @@ def judged(
     if old is not None:
         request |= {"operation": "UPDATE", "oldObject": old}  # type: ignore[dict-item]
     review = read_review(json.dumps(a_review(body, **request)).encode())
-    return admit_workload(review, classes, rules=rules)
+    return admit_workload(review, classes, config=rules)
 
 
 WORDS = (

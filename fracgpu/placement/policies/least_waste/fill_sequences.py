@@ -73,8 +73,8 @@ class FillSequences:
         self.lost_milli = np.zeros(len(models), np.int16)
         for index, model in enumerate(models):
             welcome = sorted(
-                (it for it in classes if it.want.accepts(model)),
-                key=lambda it: (it.want.cards, it.want.share_milli, it.want.cpu_milli),
+                (it for it in classes if it.demand.accepts(model)),
+                key=lambda it: (it.demand.cards, it.demand.share_milli, it.demand.cpu_milli),
             )
             if welcome:
                 self.lost_milli[index] = _lost_below(welcome)
@@ -92,7 +92,7 @@ class FillSequences:
         # A bit generator's raw stream stays the same in every release of NumPy.
         shuffled = np.argsort(np.random.Philox(_SEED).random_raw(size), kind="stable")
         drawn = np.minimum(drawn, len(classes) - 1)[shuffled].reshape(self._length, 2, SEQUENCES)
-        wants = [it.want for it in classes]
+        wants = [it.demand for it in classes]
         most_cpu = np.iinfo(np.int32).max
         cpu = np.array([min(it.cpu_milli, most_cpu) for it in wants], np.int32)
         share = np.array(
@@ -236,7 +236,7 @@ def _take_whole_cards(
 
 
 def _length(classes: Sequence[PodClass]) -> int:
-    cards = sum(it.frequency_ratio * it.want.gpu_milli for it in classes) / WHOLE_CARD_MILLI
+    cards = sum(it.frequency_ratio * it.demand.gpu_milli for it in classes) / WHOLE_CARD_MILLI
     return min(max(round(_CARDS_DRAWN / cards), _FEWEST_PODS), _MOST_PODS) if cards else 0
 
 
@@ -245,8 +245,8 @@ def _lost_below(classes: Sequence[PodClass]) -> int:
     enough = LOST_BELOW_RATIO * sum(it.frequency_ratio for it in classes)
     seen = 0.0
     for it in classes:  # sorted by cards, then share: shares come right after the CPU-only pods
-        if it.want.cards == 1 and it.want.share_milli < WHOLE_CARD_MILLI:
+        if it.demand.cards == 1 and it.demand.share_milli < WHOLE_CARD_MILLI:
             seen += it.frequency_ratio
             if seen > enough:
-                return it.want.share_milli - 1
+                return it.demand.share_milli - 1
     return WHOLE_CARD_MILLI - 1

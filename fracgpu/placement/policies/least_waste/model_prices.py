@@ -43,9 +43,9 @@ class ModelPrices:
         demand: dict[tuple[bool, ...], float] = {}
         total = 0.0
         for it in classes:
-            asked = it.frequency_ratio * it.want.gpu_milli
+            asked = it.frequency_ratio * it.demand.gpu_milli
             total += asked
-            accepts = tuple(it.want.accepts(model) for model in models)
+            accepts = tuple(it.demand.accepts(model) for model in models)
             if asked and any(accepts) and not all(accepts):
                 demand[accepts] = demand.get(accepts, 0.0) + asked
         largest = sorted(demand.items(), key=lambda it: (-it[1], it[0]))[:_MOST_SETS]

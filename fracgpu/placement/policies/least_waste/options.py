@@ -18,8 +18,8 @@ class PlacementOptions:
         card: the card to take, for a request of one card; else -1.
     """
 
-    def __init__(self, want: Demand) -> None:
-        self._cards, self._share = want.cards, want.share_milli
+    def __init__(self, demand: Demand) -> None:
+        self._cards, self._share = demand.cards, demand.share_milli
         self._seen = 0
         self.state = np.zeros((0, 1), np.int64)
         self.lost_milli = np.zeros((0, 1), np.float32)

@@ -57,10 +57,10 @@ class LeastWasteOrder:
     """
 
     def __init__(
-        self, board: NodeMatrix, roster: BoundPodIndex, *, now: Callable[[], datetime]
+        self, matrix: NodeMatrix, bound_pods: BoundPodIndex, *, now: Callable[[], datetime]
     ) -> None:
-        self._board = board
-        self._roster = roster
+        self._matrix = matrix
+        self._bound_pods = bound_pods
         self._now = now
         # In here the models of a Want are what its pod wrote: globs. Which models those are is
         # found out anew each time that the mix is learnt, for a fleet gets new ones.
@@ -89,28 +89,30 @@ class LeastWasteOrder:
     def observe(self, pod: BoundPod) -> None:
         """Count a pod that is new to the books towards the mix."""
         if self._folded:
-            want = self._want_of_bound(pod)
-            if want is not None:
-                self._mix.observe(want)
+            demand = self._want_of_bound(pod)
+            if demand is not None:
+                self._mix.observe(demand)
 
     def expect(self, wants: Iterable[Demand]) -> None:
         """Count pods that are known beforehand, of a workload that is yet to come."""
-        for want in wants:
-            self._mix.include(want)
+        for demand in wants:
+            self._mix.include(demand)
 
     def _want_of_bound(self, pod: BoundPod) -> Demand | None:
         """Tell what a pod asked for; None where it can leave no card idle."""
-        row = self._board.rows.get(pod.node)
-        loads = None if row is None else self._board.infos[row]
-        if loads is None or not loads.cards:
+        row = self._matrix.rows.get(pod.node)
+        node_info = None if row is None else self._matrix.infos[row]
+        if node_info is None or not node_info.cards:
             return None
         held = [
-            (loads.cards[uuid], it) for uuid, it in pod.holds.by_card.items() if uuid in loads.cards
+            (node_info.cards[uuid], it)
+            for uuid, it in pod.holds.by_card.items()
+            if uuid in node_info.cards
         ]
         share = 0
         if held:
-            (load, hold), *_ = held
-            share = _milli(hold.mib, load.card.capacity_mib)
+            (card_info, allocation), *_ = held
+            share = _milli(allocation.mib, card_info.card.capacity_mib)
         return Demand(
             cpu_milli=pod.host.cpu_milli,
             cards=len(held),
@@ -129,7 +131,7 @@ class LeastWasteOrder:
         Args:
             ahead: work out beforehand what questions will need. The answers are the same without.
         """
-        self._board.refresh(now=self._now())
+        self._matrix.refresh(now=self._now())
         if not self._folded:
             yield from self._fold()
         classes = yield from self._resolved()
@@ -138,21 +140,21 @@ class LeastWasteOrder:
             and drift_ratio(self._feed.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
-        feed = _Feed(LeastWaste(classes, self._board.models), self._board, self._roster)
+        feed = _Feed(LeastWaste(classes, self._matrix.models), self._matrix, self._bound_pods)
         feed.keep_up()
-        for _ in feed.policy.warming([it.want for it in classes]) if ahead else ():
+        for _ in feed.policy.warming([it.demand for it in classes]) if ahead else ():
             yield
         self._feed = feed
         self.times_learnt += 1
 
     def _fold(self) -> Iterator[None]:
         """Learn from the pods that live already; whoever comes meanwhile is counted as new."""
-        living = self._roster.pods()
+        living = self._bound_pods.pods()
         self._folded = True
         for at, pod in enumerate(living):
-            want = self._want_of_bound(pod)
-            if want is not None:
-                self._mix.include(want)
+            demand = self._want_of_bound(pod)
+            if demand is not None:
+                self._mix.include(demand)
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 yield
 
@@ -160,22 +162,22 @@ class LeastWasteOrder:
         """Give the mix with each pod's globs as the models of this fleet that they allow."""
         found: dict[Demand, float] = {}
         for at, it in enumerate(self._mix.classes()):
-            want = it.want
-            if want.models is not None:
-                want = replace(want, models=self._models(want.models))
-            found[want] = found.get(want, 0.0) + it.frequency_ratio
+            demand = it.demand
+            if demand.models is not None:
+                demand = replace(demand, models=self._models(demand.models))
+            found[demand] = found.get(demand, 0.0) + it.frequency_ratio
             if at % _CLASSES_AT_ONCE == _CLASSES_AT_ONCE - 1:
                 yield
-        return tuple(PodClass(want=want, frequency_ratio=it) for want, it in found.items())
+        return tuple(PodClass(demand=want, frequency_ratio=it) for want, it in found.items())
 
     def _models(self, globs: frozenset[str]) -> Models:
         """Find the models of the fleet that globs allow; None where it is every one."""
-        models = self._board.models
+        models = self._matrix.models
         if len(models) != self._models_known or len(self._accepted) >= _GLOBS_REMEMBERED:
             self._models_known = len(models)
             self._accepted.clear()
         if globs not in self._accepted:
-            allowed = self._board.allowed(sorted(globs)).tolist()
+            allowed = self._matrix.allowed(sorted(globs)).tolist()
             found = frozenset(it for it, yes in zip(models, allowed, strict=False) if yes)
             self._accepted[globs] = None if len(found) == len(models) else found
         return self._accepted[globs]
@@ -217,19 +219,19 @@ class LeastWasteOrder:
         if feed is None or len(need.containers) != 1:
             return None
         # Binds follow each other without a question in between that would bring the news.
-        self._board.refresh(now=self._now())
+        self._matrix.refresh(now=self._now())
         feed.keep_up()
-        row = self._board.rows.get(node)
-        loads = None if row is None else self._board.infos[row]
+        row = self._matrix.rows.get(node)
+        node_info = None if row is None else self._matrix.infos[row]
         at = -1 if row is None else int(feed.row[row])
-        if row is None or loads is None or at < 0:
+        if row is None or node_info is None or at < 0:
             return None
-        want = self._want(need, host, int(feed.size_mib[row]))
-        ranking = feed.policy.rank(want, among=np.array([at]))
+        demand = self._want(need, host, int(feed.size_mib[row]))
+        ranking = feed.policy.rank(demand, among=np.array([at]))
         if not len(ranking.rows):
             return None
-        uuids = tuple(loads.cards)
-        return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, want))
+        uuids = tuple(node_info.cards)
+        return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, demand))
 
     def _want(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
         if need is None:
@@ -247,10 +249,10 @@ class LeastWasteOrder:
 class _Feed:
     """One policy, and what it has been told of the board."""
 
-    def __init__(self, policy: LeastWaste, board: NodeMatrix, roster: BoundPodIndex) -> None:
+    def __init__(self, policy: LeastWaste, matrix: NodeMatrix, bound_pods: BoundPodIndex) -> None:
         self.policy = policy
-        self._board = board
-        self._roster = roster
+        self._matrix = matrix
+        self._bound_pods = bound_pods
         self._seen = -1
         self._host_seen = -1
         self._names: dict[int, str] = {}
@@ -258,64 +260,64 @@ class _Feed:
         self.size_mib = np.zeros(1, np.int64)
         self._costs: dict[Demand, NDArray[np.float64]] = {}
 
-    def costs(self, want: Demand) -> NDArray[np.float64]:
+    def costs(self, demand: Demand) -> NDArray[np.float64]:
         """Give what a pod would cost on each row of the board; NaN where it does not fit."""
-        found = self._costs.get(want)
+        found = self._costs.get(demand)
         if found is None:
             if len(self._costs) >= _WANTS_REMEMBERED:
                 self._costs.clear()
-            ranking = self.policy.rank(want)
+            ranking = self.policy.rank(demand)
             rows_there = max(self.policy.rows.values(), default=-1) + 1
             by_row = np.full(rows_there + 1, np.nan)  # the last one is for rows without a node
             by_row[ranking.rows] = ranking.cost_milli
-            found = self._costs[want] = by_row[self.row]
+            found = self._costs[demand] = by_row[self.row]
         return found
 
     def keep_up(self) -> None:
         """Tell the policy of nodes that changed."""
-        board, roster = self._board, self._roster
-        changed = board.changed_since(self._seen).tolist()
-        touched = roster.changed_since(self._host_seen)
-        self._seen, self._host_seen = board.now, roster.now
+        matrix, bound_pods = self._matrix, self._bound_pods
+        changed = matrix.changed_since(self._seen).tolist()
+        touched = bound_pods.changed_since(self._host_seen)
+        self._seen, self._host_seen = matrix.now, bound_pods.now
         if changed or touched:
             self._costs.clear()
-        if len(self.row) < len(board.changed):
-            more = np.full(len(board.changed) - len(self.row), -1, np.int64)
+        if len(self.row) < len(matrix.changed):
+            more = np.full(len(matrix.changed) - len(self.row), -1, np.int64)
             self.row = np.concatenate((self.row, more))
             self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
-        for row in {*changed, *(board.rows[name] for name in touched if name in board.rows)}:
+        for row in {*changed, *(matrix.rows[name] for name in touched if name in matrix.rows)}:
             self._tell(row)
 
     def _tell(self, row: int) -> None:
-        name, free = self._board.names[row], self._free(row)
+        name, free = self._matrix.names[row], self._free(row)
         before = self._names.pop(row, None)
         if before is not None and (before != name or free is None):
             self.policy.drop(before)
             self.row[row] = -1
         if free is not None:
             self.policy.put(name, free)
-            self.size_mib[row] = self._board.capacity_mib[row].max()
+            self.size_mib[row] = self._matrix.capacity_mib[row].max()
             self._names[row] = name
             self.row[row] = self.policy.rows[name]
 
     def _free(self, row: int) -> FreeResources | None:
-        board = self._board
-        loads = board.infos[row]
-        if loads is None or board.node_state[row] != SHARES:
+        matrix = self._matrix
+        node_info = matrix.infos[row]
+        if node_info is None or matrix.node_state[row] != SHARES:
             return None
-        cards = tuple(loads.cards.values())[:MAX_CARDS]
-        state: Sequence[int] = board.state[row].tolist()
-        there, used = loads.node.host, self._roster.used(loads.node.node)
+        cards = tuple(node_info.cards.values())[:MAX_CARDS]
+        state: Sequence[int] = matrix.state[row].tolist()
+        there, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
         bounded = there != NO_HOST_RESOURCES
         return FreeResources(
             model=cards[0].card.model,
             cpu_milli=there.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
             memory_mib=there.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
             card_milli=tuple(
-                max(0, load.free_mib * WHOLE_CARD_MILLI // max(1, load.card.capacity_mib))
+                max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
                 if state[column] == USABLE
                 else 0
-                for column, load in enumerate(cards)
+                for column, card_info in enumerate(cards)
             ),
         )
 

@@ -113,30 +113,30 @@ class LeastWaste:
         self._priced = -_REFRESH_EVERY
         self._costed = -1
 
-    def rank(self, want: Demand, *, among: Index | None = None) -> Ranking:
+    def rank(self, demand: Demand, *, among: Index | None = None) -> Ranking:
         """Judge the nodes on which a pod fits.
 
         Args:
-            want: what the pod asks.
+            demand: what the pod asks.
             among: rows to judge, ascending and without repeats; None judges every node.
         """
         self._keep_up()
         nodes, states = self._nodes, self._states
-        outcome = self._outcome(want)
-        rows = nodes.roomy(want)
+        outcome = self._outcome(demand)
+        rows = nodes.roomy(demand)
         if among is not None:
             rows = rows[np.isin(rows, among, assume_unique=True)]
         after = outcome.state[rows]
         at, option = np.nonzero(after >= 0)
         node = rows[at]
         state = after[at, option]
-        cpu = nodes.cpu_milli[node] - want.cpu_milli
+        cpu = nodes.cpu_milli[node] - demand.cpu_milli
         cost = states.waste_milli(state, cpu) + outcome.lost_milli[node, option]
         cost = cost - self._scarcity.worth_milli(
             model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
         )
         cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
-        cost += self._prices.by_model[nodes.model[node]] * want.gpu_milli
+        cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
             return Ranking(rows=node, cost_milli=cost, card=outcome.card[node, option])
@@ -151,13 +151,13 @@ class LeastWaste:
             card=outcome.card[node[chosen], option[chosen]],
         )
 
-    def cards(self, ranking: Ranking, position: int, want: Demand) -> tuple[int, ...]:
+    def cards(self, ranking: Ranking, position: int, demand: Demand) -> tuple[int, ...]:
         """Name the cards to take on the node at *position* of a ranking."""
-        if want.cards == 0:
+        if demand.cards == 0:
             return ()
-        if want.cards == 1:
+        if demand.cards == 1:
             return (int(ranking.card[position]),)
-        return self._nodes.cards(int(ranking.rows[position]), want)
+        return self._nodes.cards(int(ranking.rows[position]), demand)
 
     def warming(self, wants: Sequence[Demand]) -> Iterator[int]:
         """Work out beforehand what rankings of *wants* will need, in steps of some milliseconds.
@@ -172,9 +172,9 @@ class LeastWaste:
             self._number()
             self._states.waste_milli(self._state[part], self._cpu_milli(part))
             yield self.evaluated
-        for want in wants:
+        for demand in wants:
             for part in self._parts():
-                self.rank(want, among=part)
+                self.rank(demand, among=part)
                 yield self.evaluated
 
     def _parts(self) -> Iterator[Index]:
@@ -253,9 +253,9 @@ class LeastWaste:
             idle_cards=self._states.idle_cards[state],
         )
 
-    def _outcome(self, want: Demand) -> PlacementOptions:
-        key = (want.cards, want.share_milli)
-        outcome = self._outcomes.pop(key, None) or PlacementOptions(want)
+    def _outcome(self, demand: Demand) -> PlacementOptions:
+        key = (demand.cards, demand.share_milli)
+        outcome = self._outcomes.pop(key, None) or PlacementOptions(demand)
         self._outcomes[key] = outcome  # the most recent one stands last
         if len(self._outcomes) > _MAX_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]

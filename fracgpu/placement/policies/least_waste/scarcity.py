@@ -36,17 +36,17 @@ class Scarcity:
         whole = [
             it
             for it in classes
-            if it.want.share_milli == WHOLE_CARD_MILLI and it.want.cards <= MAX_CARDS
+            if it.demand.share_milli == WHOLE_CARD_MILLI and it.demand.cards <= MAX_CARDS
         ]
         # Weighed by cards, not by pods: pods of eight cards are few, and take whole nodes.
-        self._demand = np.array([it.frequency_ratio * it.want.cards for it in whole], float)
-        self._cpu_steps = np.unique([it.want.cpu_milli for it in whole]).astype(np.int64)
+        self._demand = np.array([it.frequency_ratio * it.demand.cards for it in whole], float)
+        self._cpu_steps = np.unique([it.demand.cpu_milli for it in whole]).astype(np.int64)
         self._need_step = np.searchsorted(
-            self._cpu_steps, np.array([it.want.cpu_milli for it in whole], np.int64)
+            self._cpu_steps, np.array([it.demand.cpu_milli for it in whole], np.int64)
         )
-        self._need_cards = np.array([it.want.cards for it in whole], np.int64)
+        self._need_cards = np.array([it.demand.cards for it in whole], np.int64)
         self._accepts = np.array(
-            [[it.want.accepts(model) for model in models] for it in whole], bool
+            [[it.demand.accepts(model) for model in models] for it in whole], bool
         ).reshape(len(whole), len(models))
         # [model, CPU steps reached, idle cards] -> thousandths of a card
         self._value = np.zeros((len(models), len(self._cpu_steps) + 1, MAX_CARDS + 1))

@@ -13,7 +13,7 @@ _LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios st
 class PodClass:
     """Pods that ask the same, and the share of all pods that they are (0..1)."""
 
-    want: Demand
+    demand: Demand
     frequency_ratio: float
 
 
@@ -38,34 +38,36 @@ class WorkloadMix:
     def fold(cls, wants: Iterable[Demand]) -> "WorkloadMix":
         """Learn from pods that are there already, all of the same age."""
         mix = cls()
-        for want in wants:
-            mix.include(want)
+        for demand in wants:
+            mix.include(demand)
         return mix
 
-    def include(self, want: Demand) -> None:
+    def include(self, demand: Demand) -> None:
         """Count a pod that is no newer than those counted before."""
-        self._add(want)
+        self._add(demand)
 
-    def observe(self, want: Demand) -> None:
+    def observe(self, demand: Demand) -> None:
         """See one more pod."""
         self._unit *= self._growth
-        self._add(want)
+        self._add(demand)
 
     def classes(self) -> tuple[PodClass, ...]:
         """Give the classes, most frequent first; the same counts always give the same order."""
         total = sum(self._weight.values())
         return tuple(
-            PodClass(want=want, frequency_ratio=weight / total)
-            for want, weight in sorted(self._weight.items(), key=lambda it: (-it[1], _order(it[0])))
+            PodClass(demand=demand, frequency_ratio=weight / total)
+            for demand, weight in sorted(
+                self._weight.items(), key=lambda it: (-it[1], _order(it[0]))
+            )
         )
 
-    def _add(self, want: Demand) -> None:
+    def _add(self, demand: Demand) -> None:
         # Host memory is not what leaves cards idle, and would split every class into many.
         key = Demand(
-            cpu_milli=want.cpu_milli,
-            cards=want.cards,
-            share_milli=want.share_milli,
-            models=want.models,
+            cpu_milli=demand.cpu_milli,
+            cards=demand.cards,
+            share_milli=demand.share_milli,
+            models=demand.models,
         )
         self._weight[key] = self._weight.get(key, 0.0) + self._unit
         if len(self._weight) > 2 * self._capacity:
@@ -80,14 +82,15 @@ def drift_ratio(old: Iterable[PodClass], new: Iterable[PodClass]) -> float:
     """Tell how far two mixes are apart: 0 for the same, 1 for nothing in common."""
     before, after = _by_want(old), _by_want(new)
     return 0.5 * sum(
-        abs(before.get(want, 0.0) - after.get(want, 0.0)) for want in before.keys() | after.keys()
+        abs(before.get(demand, 0.0) - after.get(demand, 0.0))
+        for demand in before.keys() | after.keys()
     )
 
 
 def _by_want(classes: Iterable[PodClass]) -> Mapping[Demand, float]:
-    return {it.want: it.frequency_ratio for it in classes}
+    return {it.demand: it.frequency_ratio for it in classes}
 
 
-def _order(want: Demand) -> tuple[int, int, int, tuple[str, ...]]:
-    models = tuple(sorted(want.models)) if want.models is not None else ()
-    return (want.cards, want.share_milli, want.cpu_milli, models)
+def _order(demand: Demand) -> tuple[int, int, int, tuple[str, ...]]:
+    models = tuple(sorted(demand.models)) if demand.models is not None else ()
+    return (demand.cards, demand.share_milli, demand.cpu_milli, models)

@@ -19,7 +19,7 @@ VGPU: Final = "k8s.amazonaws.com/vgpu"
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, options.aws_vgpus_per_card) for spec in pod.containers]
-    return DialectReading(requests=tuple(ask for ask in asks if ask))
+    return DialectReading(requests=tuple(request for request in asks if request))
 
 
 def _ask(spec: ContainerSpec, per_card: int) -> ForeignRequest | None:

@@ -36,7 +36,7 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
             )
     pairs = [_ask(spec) for spec in pod.containers]
     return DialectReading(
-        requests=tuple(ask for ask, _ in pairs if ask),
+        requests=tuple(request for request, _ in pairs if request),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 

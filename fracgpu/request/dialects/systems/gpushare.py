@@ -35,7 +35,7 @@ _UNIT_MIB: Final = {MemoryUnit.MIB: 1, MemoryUnit.GIB: 1024}
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, pod.labels.get(COUNT), options) for spec in pod.containers]
-    return DialectReading(requests=tuple(ask for ask in asks if ask))
+    return DialectReading(requests=tuple(request for request in asks if request))
 
 
 def _ask(spec: ContainerSpec, label: str | None, options: Options) -> ForeignRequest | None:

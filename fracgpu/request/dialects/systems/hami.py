@@ -52,7 +52,7 @@ _MODES: Final = ("hami-core", "mps")
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = tuple(ask for ask in (_ask(it, options) for it in pod.containers) if ask)
+    asks = tuple(request for request in (_ask(it, options) for it in pod.containers) if request)
     models = model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE)
     preferred, warnings = strategy(
         pod.annotations,

@@ -46,10 +46,10 @@ _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     one = _one_container(pod)
     named, warnings = _by_name(pod)
-    for ask in named:
-        if one is not None and ask.container == one.container:
+    for request in named:
+        if one is not None and request.container == one.container:
             key, text = one.sources[0], pod.annotations[one.sources[0]]
-            refuse_both(annotation_field(key), annotation_field(ask.sources[0]), found=text)
+            refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
     asks = (*([one] if one else []), *named)
     if not asks:
         return DialectReading()
@@ -116,8 +116,8 @@ def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str
     warnings: list[str] = []
     for spec in pod.containers:
         if spec.name in texts:
-            ask, burst = _named_ask(spec.name, texts[spec.name])
-            asks.append(ask)
+            request, burst = _named_ask(spec.name, texts[spec.name])
+            asks.append(request)
             warnings += burst
     return tuple(asks), tuple(warnings)
 

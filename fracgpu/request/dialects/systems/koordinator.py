@@ -34,7 +34,9 @@ SHARED: Final = "koordinator.sh/gpu.shared"
 
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
-    return DialectReading(requests=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
+    return DialectReading(
+        requests=tuple(request for request in (_ask(it) for it in pod.containers) if request)
+    )
 
 
 def _ask(spec: ContainerSpec) -> ForeignRequest | None:

@@ -21,7 +21,9 @@ _SLICE_KEY: Final = re.compile(_SLICE, re.ASCII)
 
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
-    return DialectReading(requests=tuple(ask for ask in (_ask(it) for it in pod.containers) if ask))
+    return DialectReading(
+        requests=tuple(request for request in (_ask(it) for it in pod.containers) if request)
+    )
 
 
 def _ask(spec: ContainerSpec) -> ForeignRequest | None:

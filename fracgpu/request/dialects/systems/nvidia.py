@@ -23,7 +23,7 @@ SHARED: Final = "nvidia.com/gpu.shared"
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
     asks = [_ask(spec, options.nvidia_replicas) for spec in pod.containers]
-    return DialectReading(requests=tuple(ask for ask in asks if ask))
+    return DialectReading(requests=tuple(request for request in asks if request))
 
 
 def _ask(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None:

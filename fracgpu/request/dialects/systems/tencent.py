@@ -40,7 +40,7 @@ def _read_vcuda(pod: PodForDialects, _options: Options) -> DialectReading:
 def _read_qgpu(pod: PodForDialects, _options: Options) -> DialectReading:
     pairs = [_qgpu(spec) for spec in pod.containers]
     return DialectReading(
-        requests=tuple(ask for ask, _ in pairs if ask),
+        requests=tuple(request for request, _ in pairs if request),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 
@@ -57,8 +57,8 @@ def _qgpu(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
     if QGPU_MEMORY not in spec.limits:
         refuse_orphan(field, found=greedy, needs=QGPU_MEMORY)
     percent(greedy, field=field)
-    ask, warnings = _QGPU.read(spec)
-    return (replace(ask, cores=0) if ask else None), warnings
+    request, warnings = _QGPU.read(spec)
+    return (replace(request, cores=0) if request else None), warnings
 
 
 VCUDA: Final = Dialect(

@@ -107,7 +107,7 @@ def _whole(pod: PodForDialects) -> DialectReading:
     """Read whole cards; sizes beside them say nothing there either."""
     why = f"a card of {DEDICATED} is whole"
     useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
-    ask = ForeignRequest(
+    request = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         share=WHOLE,
@@ -117,7 +117,7 @@ def _whole(pod: PodForDialects) -> DialectReading:
         ),
     )
     return DialectReading(
-        requests=(ask,),
+        requests=(request,),
         models=model_globs(pod.annotations, use=MODEL, avoid=""),
         warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
     )
@@ -132,7 +132,7 @@ def _share(pod: PodForDialects) -> DialectReading:
     texts = pod.annotations
     mib = parse_memory_mib(texts[MEMORY], field=annotation_field(MEMORY))
     bursts = (*_memory_burst(pod, mib), *_compute_burst(pod))
-    ask = ForeignRequest(
+    request = ForeignRequest(
         container=_container(pod),
         cards=_count(pod),
         mib=mib,
@@ -140,7 +140,7 @@ def _share(pod: PodForDialects) -> DialectReading:
         sources=tuple(key for key in (MEMORY, COMPUTE, COUNT, VENDOR, CONTAINER) if key in texts),
     )
     return DialectReading(
-        requests=(ask,),
+        requests=(request,),
         models=model_globs(texts, use=MODEL, avoid=""),
         warnings=(*bursts, *not_offered(texts, _ASIDE)),
     )

@@ -33,7 +33,7 @@ _ASIDE: Final = {
 
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
-    asks = tuple(ask for ask in (VGPU.read(it) for it in pod.containers) if ask)
+    asks = tuple(request for request in (VGPU.read(it) for it in pod.containers) if request)
     if asks:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
     preferred, warnings = strategy(

@@ -44,7 +44,7 @@ CCE_CORES: Final = "volcano.sh/gpu-core.percentage"
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = tuple(ask for ask in (_ask(spec, options) for spec in pod.containers) if ask)
+    asks = tuple(request for request in (_ask(spec, options) for spec in pod.containers) if request)
     return DialectReading(requests=asks, warnings=_mode(pod) if asks else ())
 
 
@@ -87,7 +87,9 @@ def _refuse_loose(spec: ContainerSpec) -> None:
 
 
 def _read_cce(pod: PodForDialects, _options: Options) -> DialectReading:
-    return DialectReading(requests=tuple(ask for ask in (_cce(it) for it in pod.containers) if ask))
+    return DialectReading(
+        requests=tuple(request for request in (_cce(it) for it in pod.containers) if request)
+    )
 
 
 def _cce(spec: ContainerSpec) -> ForeignRequest | None:

@@ -100,7 +100,7 @@ def test_the_draws_hold_each_class_in_its_proportion() -> None:
     ]
 
     for pod_class in mix():
-        assert drawn.count(pod_class.want) == pytest.approx(
+        assert drawn.count(pod_class.demand) == pytest.approx(
             pod_class.frequency_ratio * len(drawn), abs=1
         )
 

@@ -13,7 +13,7 @@ NODES = np.array([0, 1, 2])
 
 def a_class(ratio: float, *models: str, share: int = 500) -> PodClass:
     want = Demand(cards=1, share_milli=share, models=frozenset(models) or None)
-    return PodClass(want=want, frequency_ratio=ratio)
+    return PodClass(demand=want, frequency_ratio=ratio)
 
 
 def prices(

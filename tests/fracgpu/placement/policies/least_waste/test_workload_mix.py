@@ -12,7 +12,7 @@ from tests.fracgpu.placement.policies.least_waste.wants import HALF, PROCESSOR, 
 def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
     classes = WorkloadMix.fold([HALF, WHOLE, WHOLE, WHOLE]).classes()
 
-    assert [(it.want, it.frequency_ratio) for it in classes] == [(WHOLE, 0.75), (HALF, 0.25)]
+    assert [(it.demand, it.frequency_ratio) for it in classes] == [(WHOLE, 0.75), (HALF, 0.25)]
 
 
 def test_host_memory_does_not_split_a_class() -> None:
@@ -34,7 +34,7 @@ def test_a_pod_loses_half_its_weight_in_one_half_life() -> None:
         mix.observe(PROCESSOR)
     mix.observe(WHOLE)
 
-    weight = {it.want: it.frequency_ratio for it in mix.classes()}
+    weight = {it.demand: it.frequency_ratio for it in mix.classes()}
     assert weight[HALF] == pytest.approx(weight[WHOLE] / 2)
 
 
@@ -64,7 +64,7 @@ def test_the_frequent_classes_survive_a_flood_of_rare_ones() -> None:
         mix.observe(HALF)
         mix.observe(Demand(cards=1, share_milli=share))
 
-    assert mix.classes()[0].want == HALF
+    assert mix.classes()[0].demand == HALF
 
 
 def test_drift_is_nothing_for_the_same_and_all_for_disjoint_mixes() -> None:
