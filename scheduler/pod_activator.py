@@ -32,7 +32,7 @@ class PodActivator:
 
     Args:
         ledger: knows the cordons and assumptions.
-        survey: says who fits where.
+        fit_index: says who fits where.
         pods: gives the pods as the API server last showed them.
         find: gives one of them anew, by namespace and name, if it still waits.
         marker: marks one.

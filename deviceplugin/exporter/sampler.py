@@ -21,7 +21,7 @@ class Sampler:
 
     Args:
         cards: what to read.
-        board: which cards there are.
+        tracker: which cards there are.
         attribution: whose processes they are.
         pods: this node's pods as last seen.
         clock: paces the readings and stamps the pictures.

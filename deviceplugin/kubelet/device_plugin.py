@@ -68,7 +68,7 @@ class DevicePlugin(services.DevicePluginServicer):
     """Answers kubelet.
 
     Args:
-        board: the cards, for the slots that kubelet counts.
+        tracker: the cards, for the slots that kubelet counts.
         starter: decides about container starts.
         injection: decides how a container gets its card; without it always by a CDI name.
         links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.

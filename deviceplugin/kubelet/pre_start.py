@@ -62,11 +62,11 @@ class PreStartHandler:
 
     Args:
         node: this node's name.
-        board: the cards.
+        tracker: the cards.
         pod_resources: kubelet's list of holders.
         reader: reads one pod from the API server.
         pods: the informer's pods of this node.
-        outfitter: says what a container gets.
+        builder: says what a container gets.
         places: where that goes.
         clock: for durations.
         pod_lookup_timeout_s: longest wait for the API server; kubelet gives up after 30 s.

@@ -27,7 +27,7 @@ class HealthEvents:
 
     Args:
         node: its name.
-        board: the cards.
+        tracker: the cards.
         pods: this node's pods as last seen.
         recorder: writes events.
     """

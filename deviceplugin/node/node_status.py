@@ -72,7 +72,7 @@ class NodeStatusUpdater:
 
     Args:
         node: its name.
-        board: the cards.
+        tracker: the cards.
         current: the node as last seen, or None.
         writer: writes it.
         clock: paces the rounds.

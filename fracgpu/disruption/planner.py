@@ -52,7 +52,7 @@ def validate_move(
 ) -> HeldBack | None:
     """Look again at a planned move, right before its first disturbing step.
 
-    *picture* must not count the move itself among its past. None means: still right. The target
+    *state* must not count the move itself among its past. None means: still right. The target
     may be another card by now; what must still be true is that there is one.
     """
     reading = state.reading(move.source)

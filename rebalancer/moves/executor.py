@@ -90,7 +90,7 @@ class MoveExecutor:
 
     Args:
         evictor: the only door out.
-        journal: tells people and Prometheus.
+        reporter: tells people and Prometheus.
         persist: writes a record; when it returns, a crash cannot lose it. It raises where this
             process may not write any more.
     """

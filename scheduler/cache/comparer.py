@@ -29,7 +29,7 @@ class CacheComparer:
 
     Args:
         ledger: the books.
-        board: what requests are answered from.
+        matrix: what requests are answered from.
         nodes: gives the nodes as the API server last showed them.
         pods: gives the pods likewise.
         clock: tells which cordons and assumptions hold.

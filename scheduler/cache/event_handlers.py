@@ -72,8 +72,8 @@ class ClusterEventHandlers:
 
     Args:
         ledger: is told what cards are held.
-        news: is told that something changed.
-        roster: is told of bound pods.
+        changes: is told that something changed.
+        bound_pods: is told of bound pods.
         on_new: told of each pod that is seen bound for the first time.
         on_unreadable: told of an annotation, and how many pods or nodes have one that cannot be
             read, each time that this changes.

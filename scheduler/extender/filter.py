@@ -38,7 +38,7 @@ class Extender:
     """Answers kube-scheduler from the ledger.
 
     Args:
-        survey: who fits where.
+        fit_index: who fits where.
         strategy: gives the cluster's default at the moment of asking.
         clock: tells which cordons and assumptions still hold.
         orders: strategies that judge nodes themselves.

@@ -37,7 +37,7 @@ class Preemptor:
 
     Args:
         ledger: who holds what.
-        roster: what those pods are.
+        bound_pods: what those pods are.
         budgets: gives the disruption budgets now.
         strategy: gives the cluster's default now.
         clock: tells which cordons and assumptions still hold.

@@ -34,7 +34,7 @@ class StaleCacheRetry:
 
     Args:
         inner: answers from what is known now.
-        news: tells what we have heard.
+        changes: tells what we have heard.
         clock: bounds the wait.
         limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
     """

@@ -51,8 +51,8 @@ class LeastWasteOrder:
     """Judges nodes, and chooses cards, by what the cluster would lose.
 
     Args:
-        board: the cards.
-        roster: CPU and memory that pods take.
+        matrix: the cards.
+        bound_pods: CPU and memory that pods take.
         now: tells which cordons and assumptions still hold.
     """
 
