@@ -34,9 +34,7 @@ _T = TypeVar("_T")
 
 
 CHOICES: Final = {
-    names.PLACEMENT: Choice(
-        language=("pack", "spread", "least-waste", "topology", "load-aware"), offered=Strategy
-    ),
+    names.PLACEMENT: Choice(language=tuple(it.value for it in Strategy), offered=Strategy),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
     names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),
