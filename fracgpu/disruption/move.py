@@ -69,6 +69,7 @@ class Move:
         busy_ratio: its measured share of the source.
         level_ratio: how busy the source was.
         gain_points: what it relieves less what it costs, in per cent of one card.
+        method: the name of the method that planned it; a record that names none is hot-card's.
     """
 
     pod_uid: str
@@ -84,6 +85,7 @@ class Move:
     busy_ratio: float
     level_ratio: float
     gain_points: float
+    method: str = "hot-card"
 
     @property
     def pod(self) -> str:

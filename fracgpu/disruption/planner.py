@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.cordons import cards_to_cordon
-from fracgpu.disruption.disruption_state import DisruptionState, card_level
+from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import (
     CardHeat,
     CardUsage,
@@ -19,56 +19,59 @@ from fracgpu.disruption.heat import (
     advance,
     blindness,
 )
-from fracgpu.disruption.methods.hot_card import best_move, plan_for_card
+from fracgpu.disruption.methods.method import Method
+from fracgpu.disruption.methods.registry import METHODS
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan, begun_within
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import PodAllocation
 
 
-def plan_moves(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Plan:
+def plan_moves(
+    state: DisruptionState,
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
+    methods: Sequence[Method] = METHODS,
+) -> Plan:
     """Decide what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
-    repel = cards_to_cordon(state, policy=policy, now=now)
+    cordon = cards_to_cordon(state, policy=policy, now=now)
     state = _with_under_way(state)
-    hot = [uuid for uuid, it in state.heat.items() if it.heat is Heat.HOT]
     moves: list[Move] = []
     held: list[HeldBack] = []
-    for card in sorted(hot, key=lambda uuid: (-card_level(state, uuid), uuid)):
+    candidates = [(method, card) for method in methods for card in method.cards(state)]
+    for method_of_card, card in candidates:
         whole = _cycle_refusal(state, policy=policy, now=now)
         if whole is not None:
             held.append(whole)
             break
-        found = plan_for_card(state, card, held, policy=policy, now=now)
+        found = method_of_card.plan_for_card(state, card, held, policy=policy, now=now)
         if found is not None:
             moves.append(found)
             state = _with_planned(state, found, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), cordon=repel)
+    return Plan(moves=tuple(moves), held=tuple(held), cordon=cordon)
 
 
 def validate_move(
-    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState,
+    move: Move,
+    *,
+    policy: RebalancerPolicy,
+    now: datetime,
+    methods: Sequence[Method] = METHODS,
 ) -> HeldBack | None:
     """Look again at a planned move, right before its first disturbing step.
 
-    *state* must not count the move itself among its past. None means: still right. The target
-    may be another card by now; what must still be true is that there is one.
+    *state* must not count the move itself among its past. None means: still right, as the method
+    that planned it judges.
     """
-    reading = state.reading(move.source)
-    if reading is None:
-        return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
-    if reading.level_ratio < policy.clear_ratio:
-        return HeldBack(
-            subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
-        )
-    state = _with_under_way(state)
-    pod = state.pods.get(move.pod_uid)
-    card_info = state.snapshot.card(move.source)
-    if pod is None or card_info is None or move.pod_uid not in card_info.pods:
-        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
-    found = best_move(state, move.source, pod, policy=policy, now=now)
-    return found if isinstance(found, HeldBack) else None
+    method = next((method for method in methods if move.method == method.NAME), None)
+    if method is None:  # planned by another version of this program
+        detail = f"this version has no method '{move.method}'"
+        return HeldBack(subject=move.pod, reason=HoldReason.NO_GAIN, detail=detail)
+    return method.why_outdated(_with_under_way(state), move, policy=policy, now=now)
 
 
 def first_heat(

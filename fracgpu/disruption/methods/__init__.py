@@ -1,5 +1,5 @@
-"""The reasons for which pods are moved: one file each.
+"""The reasons for which pods are moved: one file each, and a row in `registry.py`.
 
 A method looks at the disruption state and answers with a move, or with why it holds still.
-Start with `hot_card.py`.
+Start with `method.py`, the interface, then `hot_card.py`.
 """

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.disruption_state import DisruptionState, card_level
 from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
     Heat,
@@ -21,6 +21,8 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
+
+NAME: Final = "hot-card"
 
 # Costs of a move, in points (per cent of one card), and how a point of overshoot counts.
 _BASE_COST: Final = 5.0
@@ -36,6 +38,12 @@ _COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
 _OVERSHOOT: Final = 0.25
 
 _FORECAST_WEIGHT: Final = 0.1
+
+
+def cards(state: DisruptionState) -> Sequence[CardUuid]:
+    """Return the hot cards, the busiest first."""
+    hot = [uuid for uuid, it in state.heat.items() if it.heat is Heat.HOT]
+    return sorted(hot, key=lambda uuid: (-card_level(state, uuid), uuid))
 
 
 def plan_for_card(
@@ -64,6 +72,25 @@ def plan_for_card(
         else:
             held.append(answer)
     return min(found, key=lambda it: (-it.gain_points, it.pod), default=None)
+
+
+def why_outdated(
+    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+) -> HeldBack | None:
+    """Say why a planned move is not right any more: its card cooled down, or its pod must stay."""
+    reading = state.reading(move.source)
+    if reading is None:
+        return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
+    if reading.level_ratio < policy.clear_ratio:
+        return HeldBack(
+            subject=move.source, reason=HoldReason.NO_GAIN, detail="the card cooled down"
+        )
+    pod = state.pods.get(move.pod_uid)
+    card_info = state.snapshot.card(move.source)
+    if pod is None or card_info is None or move.pod_uid not in card_info.pods:
+        return HeldBack(subject=move.pod, reason=HoldReason.NOT_KNOWN)
+    found = best_move(state, move.source, pod, policy=policy, now=now)
+    return found if isinstance(found, HeldBack) else None
 
 
 def _card_refusal(
@@ -263,6 +290,7 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
         busy_ratio=use.busy_ratio,
         level_ratio=reading.level_ratio,
         gain_points=round(gain, 6),
+        method=NAME,
     )
 
 
