@@ -1,0 +1,1 @@
+"""The worked examples of CONTRIBUTING.md, added to a copy of the repository."""
