@@ -22,6 +22,8 @@ EXAMPLES: Final = (
     "a rebalancing method",
 )
 LIMIT_S: Final = 100
+# Four programs one after the other, on a machine that may have other work.
+pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
