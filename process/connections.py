@@ -90,15 +90,15 @@ class Connections:
             abort: ends it. A transport that reads no more, because what came before is not read
                 yet, would not hear of its socket's end.
         """
-        it = self._open.get(descriptor)
-        if it is None:
+        held = self._open.get(descriptor)
+        if held is None:
             return
         loop = asyncio.get_running_loop()
-        self._stop_timer(it)
-        it.stage, it.since = stage, loop.time()
-        it.abort = abort or it.abort
+        self._stop_timer(held)
+        held.stage, held.since = stage, loop.time()
+        held.abort = abort or held.abort
         if stage is Stage.IDLE:
-            it.timer = loop.call_later(self._limits.idle_s, self._close, descriptor, it)
+            held.timer = loop.call_later(self._limits.idle_s, self._close, descriptor, held)
 
     def welcome(self, connection: socket.socket) -> bool:
         """Count a connection that was accepted; False where there is no room for it."""
@@ -107,41 +107,41 @@ class Connections:
             return False
         loop = asyncio.get_running_loop()
         descriptor = connection.fileno()
-        it = _Connection(connection, loop.time())
-        it.timer = loop.call_later(self._limits.first_request_s, self._close, descriptor, it)
-        self._open[descriptor] = it
+        held = _Connection(connection, loop.time())
+        held.timer = loop.call_later(self._limits.first_request_s, self._close, descriptor, held)
+        self._open[descriptor] = held
         return True
 
     def _make_room(self) -> bool:
-        found = [(fd, it) for fd, it in self._open.items() if it.stage is not Stage.JUDGING]
+        found = [(fd, held) for fd, held in self._open.items() if held.stage is not Stage.JUDGING]
         if not found:
             return False
         descriptor, least_missed = min(found, key=lambda each: (each[1].stage.value, each[1].since))
         self._close(descriptor, least_missed)
         return True
 
-    def _close(self, descriptor: int, it: _Connection) -> None:
+    def _close(self, descriptor: int, held: _Connection) -> None:
         """End a connection; its transport hears of that as if the other side had gone."""
-        self._stop_timer(it)
-        if self._open.get(descriptor) is it:
+        self._stop_timer(held)
+        if self._open.get(descriptor) is held:
             del self._open[descriptor]
-        if it.abort is not None:
-            it.abort()
+        if held.abort is not None:
+            held.abort()
             return
         try:
-            it.socket.shutdown(socket.SHUT_RDWR)
+            held.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it has ended already
 
     def _forget_closed(self) -> None:
-        gone = [fd for fd, it in self._open.items() if it.socket.fileno() != fd]
+        gone = [fd for fd, held in self._open.items() if held.socket.fileno() != fd]
         for fd in gone:
             self._stop_timer(self._open.pop(fd))
 
     @staticmethod
-    def _stop_timer(it: _Connection) -> None:
-        if it.timer is not None:
-            it.timer.cancel()
+    def _stop_timer(held: _Connection) -> None:
+        if held.timer is not None:
+            held.timer.cancel()
 
 
 class _Listening(socket.socket):

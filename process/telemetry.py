@@ -141,7 +141,7 @@ def add_telemetry_routes(
     async def metrics(request: web.Request) -> web.Response:
         accept = request.headers.get("Accept", "")
         encode, content_type = choose_encoder(accept)
-        parts = [it.text(accept).removesuffix(_OPEN_METRICS_END) for it in prepared]
+        parts = [part.text(accept).removesuffix(_OPEN_METRICS_END) for part in prepared]
         body = b"".join((*parts, encode(registry)))
         response = web.Response(body=body, headers={"Content-Type": content_type})
         response.enable_compression()

@@ -74,7 +74,7 @@ class ProcessFolder:
                         busy_ratio=max(0.0, wire.busy_ratio),
                     )
                 )
-        return tuple(sorted(found, key=lambda it: it.pid))
+        return tuple(sorted(found, key=lambda process: process.pid))
 
     def _file(self, pid: int) -> Path:
         return self._folder / f"{pid}.json"

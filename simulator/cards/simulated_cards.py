@@ -96,7 +96,9 @@ class SimulatedCards(Cards):
     async def list_cards(self) -> CardList:
         await asyncio.to_thread(self._load)
         return CardList(
-            cards=tuple(_facts(it) for it in sorted(self._wire.cards, key=lambda card: card.index)),
+            cards=tuple(
+                _facts(card) for card in sorted(self._wire.cards, key=lambda listed: listed.index)
+            ),
             driver=self._wire.driver,
             family=self._wire.family,
         )
@@ -142,15 +144,15 @@ class SimulatedCards(Cards):
     def _reading(
         self, card: _WireCard, processes: Sequence[SimulatedProcess], elapsed_s: float
     ) -> CardSample:
-        here = [it for it in processes if card.uuid in it.cards]
-        wanted = sum(it.busy_ratio for it in here)
+        here = [process for process in processes if card.uuid in process.cards]
+        wanted = sum(process.busy_ratio for process in here)
         busy_percent = self._jittered(card.uuid, min(1.0, wanted) * _FULL_PERCENT)
         load = busy_percent / _FULL_PERCENT
         power_w = _IDLE_W + (_FULL_W - _IDLE_W) * load
         energy_mj = self._energy_mj.get(card.uuid, 0.0) + power_w * elapsed_s * 1000
         self._energy_mj[card.uuid] = energy_mj
         room_mib = card.mib - card.reserved_mib
-        used_mib = min(room_mib, sum(it.used_mib for it in here))
+        used_mib = min(room_mib, sum(process.used_mib for process in here))
         figures = CardMetrics(
             gpu_percent=round(busy_percent),
             memory_copy_percent=round(busy_percent * 0.4),
@@ -183,11 +185,11 @@ class SimulatedCards(Cards):
             figures=figures,
             processes=tuple(
                 CardProcess(
-                    pid=it.pid,
-                    used_mib=Mib(it.used_mib),
-                    sm_percent=it.busy_ratio / wanted * busy_percent if wanted else 0.0,
+                    pid=process.pid,
+                    used_mib=Mib(process.used_mib),
+                    sm_percent=process.busy_ratio / wanted * busy_percent if wanted else 0.0,
                 )
-                for it in here
+                for process in here
             ),
             xids=Counter(card.xids),
         )
@@ -287,7 +289,7 @@ def _facts(wire: _WireCard) -> CardHardware:
             links={CardUuid(uuid): distance for uuid, distance in wire.links.items()},
         ),
         pci_bus_id=f"00000000:{wire.index:02X}:00.0",
-        device_nodes=tuple(_device_node(it) for it in wire.device_nodes),
+        device_nodes=tuple(_device_node(node) for node in wire.device_nodes),
     )
 
 

@@ -296,4 +296,8 @@ class MeasuredHeat:
             samples = await self._prometheus.ask(_BUSY)
         except QueryFailed:
             return None
-        return {it.labels["UUID"]: it.value / _PERCENT for it in samples if "UUID" in it.labels}
+        return {
+            sample.labels["UUID"]: sample.value / _PERCENT
+            for sample in samples
+            if "UUID" in sample.labels
+        }

@@ -26,7 +26,7 @@ class Addresses:
 
 def choose_addresses(nodes: Sequence[str]) -> Addresses:
     """Find a port for each server of each role."""
-    names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(it) for it in nodes)]
+    names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(node) for node in nodes)]
     ports = free_ports(len(names) + 2)
     return Addresses(
         webhook=ports[0],

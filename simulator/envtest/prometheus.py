@@ -89,7 +89,8 @@ class RealPrometheus:
         """Give each scrape target's role and whether its last scrape worked, in its own words."""
         answer = await self.get("/api/v1/targets?state=active")
         return {
-            it["labels"]["role"]: it["health"] == "up" for it in answer["data"]["activeTargets"]
+            target["labels"]["role"]: target["health"] == "up"
+            for target in answer["data"]["activeTargets"]
         }
 
 

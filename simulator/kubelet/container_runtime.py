@@ -67,8 +67,8 @@ class ContainerRuntime:
         got, nodes = dict(env), []
         for name in cdi_devices:
             edits = devices[name]
-            got |= dict(it.split("=", 1) for it in edits.get("env", ()))
-            nodes += [it["path"] for it in edits.get("deviceNodes", ())]
+            got |= dict(variable.split("=", 1) for variable in edits.get("env", ()))
+            nodes += [node["path"] for node in edits.get("deviceNodes", ())]
         return CreatedContainer(env=got, device_nodes=tuple(nodes))
 
     def _devices(self) -> Mapping[str, Mapping[str, Any]]:

@@ -144,7 +144,9 @@ class DeviceManager(services.RegistrationServicer):
             log.info("plugin_connected", resource=resource, endpoint=request.endpoint)
             try:
                 async for listing in stub.ListAndWatch(messages.Empty()):
-                    endpoint.devices = {it.ID: it.health == HEALTHY for it in listing.devices}
+                    endpoint.devices = {
+                        device.ID: device.health == HEALTHY for device in listing.devices
+                    }
                     self._on_change()
             except grpc.aio.AioRpcError as error:
                 log.info("plugin_stream_ended", resource=resource, code=error.code().name)
@@ -158,8 +160,8 @@ class DeviceManager(services.RegistrationServicer):
     def amounts(self) -> Mapping[str, tuple[int, int]]:
         """Give capacity and allocatable of every registered resource."""
         return {
-            resource: (len(it.devices), sum(it.devices.values()))
-            for resource, it in self._endpoints.items()
+            resource: (len(endpoint.devices), sum(endpoint.devices.values()))
+            for resource, endpoint in self._endpoints.items()
         }
 
     def manages(self, resource: str) -> bool:
@@ -193,7 +195,7 @@ class DeviceManager(services.RegistrationServicer):
         grant = DeviceAllocation(
             resource=resource,
             ids=ids,
-            cdi_devices=tuple(it.name for it in answer.cdi_devices),
+            cdi_devices=tuple(device.name for device in answer.cdi_devices),
             env=dict(answer.envs),
         )
         held = self._grants[key]

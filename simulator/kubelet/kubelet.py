@@ -156,7 +156,9 @@ class Kubelet:
 
     def truth(self) -> Mapping[str, Mapping[str, CreatedContainer]]:
         """Tell what each container really got at its last start: pod UID → container → that."""
-        return {uid: dict(it.created) for uid, it in self._workers.items() if it.created}
+        return {
+            uid: dict(worker.created) for uid, worker in self._workers.items() if worker.created
+        }
 
     def cards_of(self, pod_uid: str) -> Mapping[str, tuple[str, ...]]:
         """Tell the UUIDs each container of a pod really sees, from its environment."""
@@ -213,7 +215,7 @@ class Kubelet:
 def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
     """Read the UUIDs of the cards that a container sees."""
     text = created.env.get(names.ENV_VISIBLE_DEVICES, "")
-    return tuple(it for it in text.split(",") if it)
+    return tuple(uuid for uuid in text.split(",") if uuid)
 
 
 def _capacity_of(body: bytes) -> Mapping[str, str]:

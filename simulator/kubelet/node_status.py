@@ -115,8 +115,8 @@ class NodeStatus:
         """Write the status: what others put into capacity becomes allocatable as it is."""
         plugins = self._amounts()
         known = {**capacity, **_OWN_CAPACITY}
-        capacities = known | {it: str(n) for it, (n, _) in plugins.items()}
-        allocatables = known | {it: str(n) for it, (_, n) in plugins.items()}
+        capacities = known | {resource: str(n) for resource, (n, _) in plugins.items()}
+        allocatables = known | {resource: str(n) for resource, (_, n) in plugins.items()}
         return {
             "capacity": capacities,
             "allocatable": allocatables,

@@ -70,7 +70,7 @@ class KubeletPod:
     @property
     def listed_containers(self) -> tuple[str, ...]:
         """Name the containers PodResources lists: all but plain init containers."""
-        return tuple(it.name for it in self.containers if not it.init)
+        return tuple(container.name for container in self.containers if not container.init)
 
     def key(self, container: str) -> ContainerKey:
         return ContainerKey(
@@ -87,14 +87,17 @@ def read_kubelet_pod(body: bytes) -> KubeletPod:
     pod = msgspec.json.decode(body, type=_Pod)
     inits = [
         ContainerPlan(
-            name=it.name,
-            init=it.restart_policy != "Always",
-            sidecar=it.restart_policy == "Always",
-            wants=_wants(it),
+            name=container.name,
+            init=container.restart_policy != "Always",
+            sidecar=container.restart_policy == "Always",
+            wants=_wants(container),
         )
-        for it in pod.spec.init_containers or ()
+        for container in pod.spec.init_containers or ()
     ]
-    apps = [ContainerPlan(name=it.name, wants=_wants(it)) for it in pod.spec.containers]
+    apps = [
+        ContainerPlan(name=container.name, wants=_wants(container))
+        for container in pod.spec.containers
+    ]
     return KubeletPod(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -138,8 +141,8 @@ def pod_status(
         }
 
     running = phase == "Running"
-    inits = [container(it.name) for it in pod.containers if it.init or it.sidecar]
-    apps = [container(it.name) for it in pod.containers if not it.init and not it.sidecar]
+    inits = [container(plan.name) for plan in pod.containers if plan.init or plan.sidecar]
+    apps = [container(plan.name) for plan in pod.containers if not plan.init and not plan.sidecar]
     status = {
         "phase": phase,
         "startTime": started_at,

@@ -209,10 +209,14 @@ class PodWorker:
         await self._report("Pending")
 
     def _load(self, container: str, created: CreatedContainer) -> ContainerLoad | None:
-        cards = tuple(it for it in created.env.get(names.ENV_VISIBLE_DEVICES, "").split(",") if it)
+        cards = tuple(
+            uuid for uuid in created.env.get(names.ENV_VISIBLE_DEVICES, "").split(",") if uuid
+        )
         if not cards:
             return None
-        first = next(it.name for it in self.pod.containers if it.name in self._grants)
+        first = next(
+            container.name for container in self.pod.containers if container.name in self._grants
+        )
         notes = self.pod.annotations
         busy_ratio = number(notes.get(BUSY_KEY)) if container == first else None
         used_mib = number(notes.get(USED_KEY))

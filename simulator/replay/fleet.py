@@ -42,8 +42,8 @@ class FleetState:
         self.rows: Rows = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
         # A node that does not say what it has beside cards lacks nothing.
-        self.cpu_milli = np.array([_room(it, it.host.cpu_milli) for it in nodes], np.int64)
-        self.memory_mib = np.array([_room(it, it.host.memory_mib) for it in nodes], np.int64)
+        self.cpu_milli = np.array([_room(node, node.host.cpu_milli) for node in nodes], np.int64)
+        self.memory_mib = np.array([_room(node, node.host.memory_mib) for node in nodes], np.int64)
         self.cpu_capacity = self.cpu_milli.copy()
         self.used_mib = 0
         self._placed = 0
@@ -87,13 +87,13 @@ class FleetState:
         self.cpu_milli[place] -= pod.host.cpu_milli
         self.memory_mib[place] -= pod.host.memory_mib
         needs = pod.need.containers if pod.need is not None else ()
-        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
+        specs = [ContainerSpec(name=container.name, kind=container.kind) for container in needs]
         self._placed += 1
         holds = allocations_by_card(assignment, specs)
         bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
         self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
-        self.used_mib += sum(it.mib for it in holds.values())
+        self.used_mib += sum(card_slice.mib for card_slice in holds.values())
         over = [uuid for uuid in holds if self.loads(place).cards[uuid].free_mib < 0]
         if over:
             raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")

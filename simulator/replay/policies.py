@@ -143,7 +143,7 @@ def _first_fit(state: FleetState, _: ReplayWorkload, cpu_pods: CpuPods) -> Repla
 
 
 POLICIES: Final[Mapping[str, Maker]] = {
-    **{it.value: partial(_by_score, strategy=it) for it in Strategy},
+    **{strategy.value: partial(_by_score, strategy=strategy) for strategy in Strategy},
     Strategy.LEAST_WASTE.value: ByLeastWaste,
     "first-fit": _first_fit,
 }

@@ -89,5 +89,7 @@ def _reach(curve: list[float], load_percent: float, *, before: float) -> None:
 
 def mean_curve(outcomes: Sequence[ReplayResult]) -> tuple[float, ...]:
     """Average several outcomes at each per cent of load, as far as all of them go."""
-    length = min(len(it.curve) for it in outcomes)
-    return tuple(sum(it.curve[at] for it in outcomes) / len(outcomes) for at in range(length))
+    length = min(len(result.curve) for result in outcomes)
+    return tuple(
+        sum(result.curve[at] for result in outcomes) / len(outcomes) for at in range(length)
+    )

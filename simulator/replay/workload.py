@@ -46,7 +46,7 @@ class ReplayPod:
     @property
     def mib(self) -> int:
         """MiB over all its cards."""
-        return sum(it.total_mib for it in self.need.containers) if self.need else 0
+        return sum(container.total_mib for container in self.need.containers) if self.need else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,11 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWor
         WorkloadError: there are no cards, or no pod asks for any.
     """
     fleet = {
-        it.node: replace(it, cordons=(), schedulable=True, foreign={}, heat={})
-        for it in nodes
-        if it.shared and it.cards
+        node.node: replace(node, cordons=(), schedulable=True, foreign={}, heat={})
+        for node in nodes
+        if node.shared and node.cards
     }
-    cards = [card for it in fleet.values() for card in it.cards]
+    cards = [card for node in fleet.values() for card in node.cards]
     found = []
     for view in pods:
         if not view.record.live:
@@ -142,7 +142,7 @@ def _rows(
     lines: Iterable[str], columns: Sequence[str], what: str
 ) -> Iterable[tuple[str, Mapping[str, str]]]:
     reader = csv.DictReader(lines)
-    missing = [it for it in columns if it not in (reader.fieldnames or ())]
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
     if missing:
         raise WorkloadError(f"{what} has no column {', '.join(missing)}; want {', '.join(columns)}")
     for row in reader:
@@ -183,7 +183,9 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     host = HostResources(
         cpu_milli=_figure(where, row, "cpu_milli"), memory_mib=_figure(where, row, "memory_mib")
     )
-    models = tuple(it for it in (row.get("gpu_spec") or "").split("|") if it) if cards else ()
+    models = (
+        tuple(model for model in (row.get("gpu_spec") or "").split("|") if model) if cards else ()
+    )
     need = None
     if cards:
         container = ContainerNeed(name="main", cards=cards, mib=Mib(milli * _MIB_PER_MILLI))
@@ -193,7 +195,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
         memory_mib=host.memory_mib,
         cards=cards,
         share_milli=milli,
-        models=frozenset(model_key(it) for it in models) or None,
+        models=frozenset(model_key(model) for model in models) or None,
     )
     return ReplayPod(name=row["name"], need=need, host=host, demand=demand)
 
@@ -201,10 +203,12 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
 def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
     # The strategy under test decides, not the one that the pod asks for.
     need = replace(need, strategy=None)
-    most = max(need.containers, key=lambda it: it.total_mib)
+    most = max(need.containers, key=lambda container: container.total_mib)
     largest = max((card.capacity_mib for card in cards), default=most.mib)
     share = most.share if most.share is not None else Fraction(most.mib, largest)
-    models = {model_key(it.model) for it in cards if model_allowed(it.model, globs=need.models)}
+    models = {
+        model_key(card.model) for card in cards if model_allowed(card.model, globs=need.models)
+    }
     demand = Demand(
         cpu_milli=host.cpu_milli,
         memory_mib=host.memory_mib,

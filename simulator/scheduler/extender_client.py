@@ -93,7 +93,7 @@ class ExtenderClient:
             ExtenderError: no answer that can be used.
         """
         body = await self._post("prioritize", _args(pod, node_names))
-        return {it.host: it.score for it in _decode(body, list[_Priority])}
+        return {entry.host: entry.score for entry in _decode(body, list[_Priority])}
 
     async def bind(self, pod: Json, node: str) -> None:
         """Ask to bind the pod.

@@ -106,7 +106,7 @@ def _untolerated(node: Json, tolerations: Sequence[Json]) -> str:
 
 
 def _tolerates(tolerations: Sequence[Json], taint: Json) -> bool:
-    return any(_tolerates_one(it, taint) for it in tolerations)
+    return any(_tolerates_one(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates_one(toleration: Json, taint: Json) -> bool:
@@ -139,8 +139,8 @@ def _term_holds(term: Json, node: Json) -> bool:
     by_field = term.get("matchFields") or []
     fields = {"metadata.name": node["metadata"]["name"]}
     return bool(by_label or by_field) and (
-        all(_holds(it, objects.labels(node)) for it in by_label)
-        and all(_holds(it, fields) for it in by_field)
+        all(_holds(expression, objects.labels(node)) for expression in by_label)
+        and all(_holds(expression, fields) for expression in by_field)
     )
 
 

@@ -78,7 +78,9 @@ class SchedulingQueue:
         due = [pod for pod in self._pods.values() if self._is_due(pod, now_s)]
         if not due:
             return None
-        best = min(due, key=lambda it: (-it.priority, it.failures > 0, it.failures, it.arrival))
+        best = min(
+            due, key=lambda pod: (-pod.priority, pod.failures > 0, pod.failures, pod.arrival)
+        )
         return best.uid
 
     def wait_s(self, *, now_s: float) -> float:

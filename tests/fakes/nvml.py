@@ -79,7 +79,7 @@ def _by_index(nvml: FakeNvml, index: int) -> FakeNvmlCard:
 
 
 def _memory(_: FakeNvml, card: FakeNvmlCard, version: int | None = None) -> Any:
-    total, used, kept = (it * MIB for it in (card.total_mib, card.used_mib, card.reserved_mib))
+    total, used, kept = (mib * MIB for mib in (card.total_mib, card.used_mib, card.reserved_mib))
     if version is None:  # version 1 counts the driver's own part as used
         return SimpleNamespace(total=total, used=used + kept, free=total - used - kept)
     return SimpleNamespace(total=total, used=used, free=total - used - kept, reserved=kept)

@@ -75,7 +75,9 @@ class FakePlugin(services.DevicePluginServicer):
     ) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
         while True:
             changed = self._changed
-            devices = [messages.Device(ID=it, health=how) for it, how in self._devices.items()]
+            devices = [
+                messages.Device(ID=device, health=how) for device, how in self._devices.items()
+            ]
             yield messages.ListAndWatchResponse(devices=devices)
             await changed.wait()
 

@@ -408,7 +408,7 @@ async def test_a_candidate_that_waits_knows_whether_another_leads(
     one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
 
     def known() -> list[bool]:
-        return [it.election.another_leads for it in (one, two)]
+        return [candidate.election.another_leads for candidate in (one, two)]
 
     await one.election.acquire()
     assert known() == [False, False]

@@ -51,7 +51,7 @@ def test_it_is_reached_at_the_addresses_it_was_told(host: str, reached: tuple[st
     with bound_socket(host, 0, kind=socket.socket) as listening:
         listening.listen()
 
-        assert tuple(it for it in LOOPBACKS if answers(listening, it)) == reached
+        assert tuple(address for address in LOOPBACKS if answers(listening, address)) == reached
 
 
 @pytest.mark.parametrize("kind", [WithoutIPv6, WithoutIPv6Addresses])

@@ -28,8 +28,8 @@ def steady(
 def write_blocks(data: Path, series: Iterable[Past], *, end_s: float) -> None:
     """Write the series as TSDB blocks into *data*; *end_s* is Unix time."""
     families: dict[str, list[Past]] = {}
-    for it in series:
-        families.setdefault(it.name, []).append(it)
+    for member in series:
+        families.setdefault(member.name, []).append(member)
     lines = []
     for name, members in families.items():
         lines.append(f"# TYPE {name} gauge")

@@ -24,9 +24,9 @@ def hierarchy(version: int) -> Path:
         pytest.skip("only root may make control groups")
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()]
     kind = "cgroup2" if version == 2 else "cgroup"
-    found = [Path(it[1]) for it in mounts if it[2] == kind]
+    found = [Path(fields[1]) for fields in mounts if fields[2] == kind]
     if version == 1:
-        found = [it for it in found if it.name in _PLAIN_V1]
+        found = [root for root in found if root.name in _PLAIN_V1]
     for root in found:
         try:
             probe = root / f"fracgpu-{secrets.token_hex(4)}"

@@ -68,7 +68,9 @@ def read_dockerfile(text: str) -> list[Stage]:
         DockerfileError: an instruction is not known here.
     """
     stages: list[Stage] = []
-    without_comments = "\n".join(it for it in text.splitlines() if not it.lstrip().startswith("#"))
+    without_comments = "\n".join(
+        line for line in text.splitlines() if not line.lstrip().startswith("#")
+    )
     for line in _CONTINUED.sub(" ", without_comments).splitlines():
         word, _, rest = line.strip().partition(" ")
         if word == "FROM":
@@ -112,7 +114,7 @@ def _copy(stage: Stage, words: list[str]) -> Copy:
     origin = ""
     if words[0].startswith("--from="):
         origin = words.pop(0).partition("=")[2]
-    if any(it.startswith("--") for it in words) or len(words) < 2:
+    if any(word.startswith("--") for word in words) or len(words) < 2:
         raise DockerfileError(f"COPY {' '.join(words)}; want COPY [--from=STAGE] SOURCE... TARGET")
     *sources, target = words
     resolved = str(PurePosixPath(stage.workdir, target))
@@ -126,7 +128,7 @@ def _env(stage: Stage, rest: str) -> dict[str, str]:
     found = {}
     for pair in shlex.split(rest):
         name, _, value = pair.partition("=")
-        found[name] = re.sub(r"\$\{?(\w+)\}?", lambda it: known.get(it[1], ""), value)
+        found[name] = re.sub(r"\$\{?(\w+)\}?", lambda match: known.get(match[1], ""), value)
     return found
 
 
@@ -135,29 +137,31 @@ def context_files(root: Path, ignore: str) -> list[Path]:
 
     A path is left out by the last line of *ignore* that matches it or a folder it lies in.
     """
-    rules = [it.strip() for it in ignore.splitlines() if it.strip() and not it.startswith("#")]
+    rules = [
+        line.strip() for line in ignore.splitlines() if line.strip() and not line.startswith("#")
+    ]
     found = []
     for folder, folders, files in os.walk(root):
         here = Path(folder).relative_to(root)
         # Not to look into what is left out whole saves most of the work.
-        folders[:] = [it for it in folders if _may_hold(here / it, rules)]
-        found += [here / it for it in files if not _ignored(here / it, rules)]
+        folders[:] = [name for name in folders if _may_hold(here / name, rules)]
+        found += [here / name for name in files if not _ignored(here / name, rules)]
     return sorted(found)
 
 
 def _may_hold(folder: Path, rules: Sequence[str]) -> bool:
     """Say whether something in *folder* may be wanted, so that one has to look."""
-    exceptions = [it.removeprefix("!") for it in rules if it.startswith("!")]
+    exceptions = [rule.removeprefix("!") for rule in rules if rule.startswith("!")]
     return not _ignored(folder, rules) or any(
-        "*" in it or it.startswith(f"{folder}/") for it in exceptions
+        "*" in rule or rule.startswith(f"{folder}/") for rule in exceptions
     )
 
 
 def _ignored(path: Path, rules: Iterable[str]) -> bool:
     ignored = False
-    places = [str(path), *(str(it) for it in path.parents if str(it) != ".")]
+    places = [str(path), *(str(parent) for parent in path.parents if str(parent) != ".")]
     for rule in rules:
-        if any(_matches(it, rule.removeprefix("!")) for it in places):
+        if any(_matches(place, rule.removeprefix("!")) for place in places):
             ignored = not rule.startswith("!")
     return ignored
 

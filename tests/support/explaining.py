@@ -72,14 +72,14 @@ class Cluster:
         loads = {
             node.node: build_node_info(
                 node,
-                [it for it in self.holds if it.node == node.node],
+                [pod for pod in self.holds if pod.node == node.node],
                 cordoned=node.cordoned(now=NOON),
                 heat=node.known_heat(now=NOON),
             )
             for node in self.nodes
         }
         return ClusterState(
-            snapshot=Snapshot(nodes=loads, pods={it.pod_uid: it for it in self.holds}),
+            snapshot=Snapshot(nodes=loads, pods={pod.pod_uid: pod for pod in self.holds}),
             pods=self.pods,
             node_constraints=self.sites,
             strategy=Strategy.PACK,
@@ -102,7 +102,8 @@ def a_waiting_pod(
         return selected and all(taint.key in tolerates for taint in taints)
 
     specs = tuple(
-        ContainerSpec(name=it.name, kind=it.kind) for it in (need.containers if need else ())
+        ContainerSpec(name=container.name, kind=container.kind)
+        for container in (need.containers if need else ())
     )
     view = PodInfo(
         record=PodRecord(uid="new", namespace="default", name="new", containers=specs),

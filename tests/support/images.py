@@ -79,7 +79,9 @@ def our_image(name: str) -> Path:
             bases = {stage.base: _base(cache, stage.base) for stage in stages}
             wheels = _wheels(cache, _python_of(stages[-1].base)[0])
             # Another checkout's tests may be about to use the newest ones.
-            archives = sorted(cache.glob("image-*.tar"), key=lambda it: it.stat().st_mtime)
+            archives = sorted(
+                cache.glob("image-*.tar"), key=lambda archive: archive.stat().st_mtime
+            )
             for old in archives[:-_KEPT]:
                 old.unlink()
             with tempfile.TemporaryDirectory(dir=cache, prefix="build-") as folder:
@@ -173,7 +175,8 @@ def _base(cache: Path, base: str) -> Path:
     packages = ",".join((f"python{version}", f"python{version}-venv", *_BESIDE_PYTHON))
     # The real image has Python here, under both names.
     links = " && ".join(
-        f'ln -s /usr/bin/python{version} "$1/usr/local/bin/{it}"' for it in ("python", "python3")
+        f'ln -s /usr/bin/python{version} "$1/usr/local/bin/{name}"'
+        for name in ("python", "python3")
     )
     partial = cache / f"partial-{archive.name}"
     _fetched(
@@ -283,7 +286,7 @@ class _Build:
 
     def _copy_context(self, source: Path, target: Path, *, into: bool) -> None:
         """Copy a file, or what is in a folder, as far as the builder is given it."""
-        inside = [it for it in self._files if it == source or source in it.parents]
+        inside = [file for file in self._files if file == source or source in file.parents]
         if not inside:
             raise BuildError(f"COPY {source}: the context has no such thing")
         for file in inside:
@@ -299,7 +302,11 @@ class _Build:
         layer = self._folder / "layer.tar"
         root = self._roots[stage.name or str(len(self._roots) - 1)]
         # A container gets these from its runtime.
-        bare = [word for it in ("dev", "proc", "sys", "run") for word in ("--exclude", f"./{it}/*")]
+        bare = [
+            word
+            for folder in ("dev", "proc", "sys", "run")
+            for word in ("--exclude", f"./{folder}/*")
+        ]
         _do(["tar", *bare, "-C", str(root), "-cf", str(layer), "."], limit_s=_STEP_LIMIT_S)
         config = ImageConfig(
             entrypoint=stage.entrypoint,

@@ -135,8 +135,8 @@ async def events(kube: KubeClient) -> list[str]:
     """Give the reasons of all Events of the rebalancer so far, oldest first."""
     found = []
     for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
-        for it in (await kube.list(EVENTS, namespace=namespace)).items:
-            event = decode_object(bytes(it))
+        for raw in (await kube.list(EVENTS, namespace=namespace)).items:
+            event = decode_object(bytes(raw))
             if event["source"].get("component", "").endswith("rebalancer"):
                 found.append((event["eventTime"], event["reason"]))
     return [reason for _, reason in sorted(found)]
@@ -241,11 +241,11 @@ class Rig:
         return value
 
     async def _caught_up(self) -> bool:
-        pods = [decode_pod_info(bytes(it)) for it in (await self.kube.list(PODS)).items]
-        there = {it.record.uid: it.record.resource_version for it in pods if it.record.live}
-        here = {uid: it.info.record.resource_version for uid, it in self.world.occupants.items()}
-        nodes = [read_node(bytes(it)) for it in (await self.kube.list(NODES)).items]
-        return there == here and {it.node: it for it in nodes} == dict(self.world.nodes)
+        pods = [decode_pod_info(bytes(raw)) for raw in (await self.kube.list(PODS)).items]
+        there = {pod.record.uid: pod.record.resource_version for pod in pods if pod.record.live}
+        here = {uid: pod.info.record.resource_version for uid, pod in self.world.occupants.items()}
+        nodes = [read_node(bytes(raw)) for raw in (await self.kube.list(NODES)).items]
+        return there == here and {node.node: node for node in nodes} == dict(self.world.nodes)
 
 
 @asynccontextmanager
@@ -267,7 +267,7 @@ async def a_rig(
         evictor,
     )
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(it(), name=name) for name, it in rig.world.tasks().items()]
+        tasks = [group.create_task(task(), name=name) for name, task in rig.world.tasks().items()]
         async with asyncio.timeout(10):
             await rig.world.wait_synced()
         try:
@@ -279,12 +279,14 @@ async def a_rig(
 
 async def hot_usage(kube: KubeClient) -> Usage:
     """Give what Prometheus would say: both pods share the hot card, the other card idles."""
-    pods = [decode_pod_info(bytes(it)) for it in (await kube.list(PODS, namespace=NAMESPACE)).items]
-    busy = {it.record.uid: 0.45 for it in pods}
+    pods = [
+        decode_pod_info(bytes(raw)) for raw in (await kube.list(PODS, namespace=NAMESPACE)).items
+    ]
+    busy = {pod.record.uid: 0.45 for pod in pods}
     return Usage({HOT_CARD: a_reading(0.9, pods=busy), COOL_CARD: a_reading(0.05)})
 
 
 async def cordons_of(kube: KubeClient, node: str) -> dict[str, Any]:
     """Give the cordons on a node, as they stand in the API server: card to reason."""
     found: NodeCards = read_node(await kube.get(NODES, node))
-    return {it.card: it.reason for it in found.cordons}
+    return {cordon.card: cordon.reason for cordon in found.cordons}

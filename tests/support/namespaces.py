@@ -136,7 +136,7 @@ async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: flo
         AssertionError: it failed; the message says how.
     """
     process = await asyncio.create_subprocess_exec(
-        *(str(it) for it in mounts.command(*words)),
+        *(str(word) for word in mounts.command(*words)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

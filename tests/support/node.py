@@ -136,7 +136,7 @@ class Node:
         events = await self.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
         found = [decode_object(raw) for raw in events.items]
         uid = pod["metadata"]["uid"]
-        return [it["message"] for it in found if it["involvedObject"].get("uid") == uid]
+        return [event["message"] for event in found if event["involvedObject"].get("uid") == uid]
 
     async def wait_message(self, pod: Json, text: str) -> None:
         """Wait until an event on a pod says *text*."""
@@ -162,8 +162,10 @@ class Node:
         async def counted() -> bool:
             node = await self.client.get_object(NODES, self.name)
             allocatable = node.get("status", {}).get("allocatable", {})
-            amounts = [allocatable.get(it, "") for it in (names.GPU_SLOT, names.GPU_MEM)]
-            return [whole_amount(it) for it in amounts] == list(wanted)
+            amounts = [
+                allocatable.get(resource, "") for resource in (names.GPU_SLOT, names.GPU_MEM)
+            ]
+            return [whole_amount(amount) for amount in amounts] == list(wanted)
 
         await until(counted, what=f"{self.name} counts its slots and its memory")
 

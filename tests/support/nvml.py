@@ -24,7 +24,9 @@ Values = Mapping[str, object]
 def write_values(file: Path, values: Values) -> None:
     """Write what the library answers, in one step; None is no answer."""
     temporary = file.with_suffix(".new")
-    temporary.write_text("".join(f"{key} {it}\n" for key, it in values.items() if it is not None))
+    temporary.write_text(
+        "".join(f"{key} {value}\n" for key, value in values.items() if value is not None)
+    )
     temporary.replace(file)
 
 
@@ -162,7 +164,10 @@ class Standin:
     async def processes(self, index: int = 0) -> list[tuple[int, int | None, float]]:
         """Read all cards and give (pid, MiB, percent) of the processes on one."""
         reading = (await self.read())["samples"][self.uuid(index)]
-        return [(it["pid"], it["used_mib"], it["sm_percent"]) for it in reading["processes"]]
+        return [
+            (process["pid"], process["used_mib"], process["sm_percent"])
+            for process in reading["processes"]
+        ]
 
     async def calls(self, function: str) -> int:
         """Tell how often the library's *function* was called."""

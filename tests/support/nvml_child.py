@@ -25,13 +25,15 @@ from process.lifecycle import EndProcess
 def plain(value: Any) -> Any:
     """Write a value in what JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {it.name: plain(getattr(value, it.name)) for it in dataclasses.fields(value)}
+        return {
+            field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {str(key): plain(it) for key, it in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(it) for it in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -19,15 +19,15 @@ Json = dict[str, Any]
 @cache
 def documents() -> tuple[Json, ...]:
     files = sorted(DEPLOY.glob("policies*.yaml"))
-    return tuple(it for file in files for it in yaml.safe_load_all(file.read_text()))
+    return tuple(document for file in files for document in yaml.safe_load_all(file.read_text()))
 
 
 def policy(name: str) -> Json:
     kind = "ValidatingAdmissionPolicy"
     (spec,) = [
-        it["spec"]
-        for it in documents()
-        if it["kind"] == kind and it["metadata"]["name"] == name
+        document["spec"]
+        for document in documents()
+        if document["kind"] == kind and document["metadata"]["name"] == name
     ]  # fmt: skip
     found: Json = spec
     return found
@@ -90,7 +90,7 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
             "userInfo": sender.user_info(),
         },
     }
-    conditions = [it["expression"] for it in spec.get("matchConditions", ())]
+    conditions = [condition["expression"] for condition in spec.get("matchConditions", ())]
     if not all(cel.evaluate(each, context) for each in conditions):
         return []
     context["variables"] = {}

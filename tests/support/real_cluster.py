@@ -144,7 +144,11 @@ class RealCluster:
         listed = await self.client.list(PODS, namespace=namespace)
         found: list[Json] = [decode_object(raw) for raw in listed.items]
         label = "app.kubernetes.io/name"
-        return [it for it in found if not app or it["metadata"].get("labels", {}).get(label) == app]
+        return [
+            item
+            for item in found
+            if not app or item["metadata"].get("labels", {}).get(label) == app
+        ]
 
     async def node(self) -> Json:
         """Read the node."""
@@ -165,15 +169,16 @@ class RealCluster:
         for pod in await self.pods(namespace):
             name = pod["metadata"]["name"]
             starts = [
-                f"{it['name']}: ready {it['ready']}, {it['restartCount']} restarts, {it['state']}"
-                for it in pod.get("status", {}).get("containerStatuses", ())
+                f"{status['name']}: ready {status['ready']}, {status['restartCount']} restarts,"
+                f" {status['state']}"
+                for status in pod.get("status", {}).get("containerStatuses", ())
             ]
             lines.append(f"{name}: {state_of(pod)}: {'; '.join(starts)}")
             for container, text in self.logs(namespace, name).items():
-                lines += [f"  {container}> {it}" for it in text.splitlines()[-8:]]
+                lines += [f"  {container}> {line}" for line in text.splitlines()[-8:]]
         listing = await self.client.list(EVENTS, namespace=namespace)
         events: list[Json] = [decode_object(raw) for raw in listing.items]
-        lines += [f"event: {it['reason']}: {it.get('message')}" for it in events[-30:]]
+        lines += [f"event: {event['reason']}: {event.get('message')}" for event in events[-30:]]
         return "\n".join(lines)
 
     async def restart_kubelet(self) -> None:
@@ -225,13 +230,15 @@ def cluster_runtime_or_skip() -> Runtime:
     """Find what a cluster needs to run here, or skip the test and say what is missing."""
     runtime = runtime_or_skip()
     assets = Path(os.environ[ASSETS_ENV])
-    missing = [it for it in _BINARIES if not (assets / it).is_file()]
+    missing = [binary for binary in _BINARIES if not (assets / binary).is_file()]
     if missing:
         pytest.skip(f"{ASSETS_ENV}={assets} lacks {', '.join(missing)}")
-    absent = [it for it in _PROGRAMS if shutil.which(it) is None]
+    absent = [program for program in _PROGRAMS if shutil.which(program) is None]
     if absent:
         pytest.skip(f"not installed: {', '.join(absent)} (kubectl, iptables, iproute2, util-linux)")
-    plugins = [it for it in ("ptp", "host-local", "loopback") if not (_CNI / it).exists()]
+    plugins = [
+        plugin for plugin in ("ptp", "host-local", "loopback") if not (_CNI / plugin).exists()
+    ]
     if plugins:
         pytest.skip(f"{_CNI} lacks {', '.join(plugins)}; Debian: containernetworking-plugins")
     return runtime

@@ -92,7 +92,7 @@ class RealNode:
         await self.containerd.kill()
         if cdi is not None:
             config = self.root / "containerd.toml"
-            was, now = (f"enable_cdi = {str(it).lower()}" for it in (not cdi, cdi))
+            was, now = (f"enable_cdi = {str(enabled).lower()}" for enabled in (not cdi, cdi))
             config.write_text(config.read_text().replace(was, now))
         self.containerd_socket.unlink(missing_ok=True)
         await self.containerd.start()
@@ -117,7 +117,10 @@ class RealNode:
             assert self.agent.alive, self.agent.tail()
             assert self.kubelet.alive, self.kubelet.tail()
             amounts = (await self.node()).get("status", {}).get("allocatable", {})
-            found = [whole_amount(amounts.get(it, "")) for it in (names.GPU_SLOT, names.GPU_MEM)]
+            found = [
+                whole_amount(amounts.get(resource, ""))
+                for resource in (names.GPU_SLOT, names.GPU_MEM)
+            ]
             return found == [slots, mib]
 
         await until(counted, what=f"{slots} slots and {mib} MiB are allocatable", limit_s=90)
@@ -150,7 +153,7 @@ class RealNode:
         """List the pods by UID."""
         listed = await self.client.list(PODS)
         found = [decode_object(raw) for raw in listed.items]
-        return {it["metadata"]["uid"]: it for it in found}
+        return {pod["metadata"]["uid"]: pod for pod in found}
 
     async def wait_running(self, uids: Iterable[str], *, limit_s: float = 240) -> None:
         """Wait until all run; a pod that kubelet has failed is an error that tells its reason."""
@@ -161,13 +164,13 @@ class RealNode:
             pods = await self.pods()
             states.clear()
             states.update({uid: state_of(pods.get(uid)) for uid in wanted})
-            assert "Failed" not in {it.split(":")[0] for it in states.values()}, states
+            assert "Failed" not in {state.split(":")[0] for state in states.values()}, states
             return set(states.values()) == {"Running"}
 
         try:
             await until(running, what=f"{len(wanted)} pods run", limit_s=limit_s)
         except AssertionError as error:
-            waiting = {uid: it for uid, it in states.items() if it != "Running"}
+            waiting = {uid: state for uid, state in states.items() if state != "Running"}
             raise AssertionError(f"{error}: {waiting}; agent: {self.agent.tail()}") from None
         await self.wait_told(wanted)
 
@@ -198,7 +201,7 @@ class RealNode:
             )
 
     async def wait_gone(self, pods: Iterable[Json]) -> None:
-        uids = {it["metadata"]["uid"] for it in pods}
+        uids = {pod["metadata"]["uid"] for pod in pods}
 
         async def gone() -> bool:
             return not uids & set(await self.pods())
@@ -263,7 +266,7 @@ def runtime_or_skip() -> Runtime:
         pytest.skip(f"{ASSETS_ENV} names no folder with a kubelet")
     if os.geteuid() != 0:
         pytest.skip("a kubelet needs root")
-    if any(_name_of(it) == "kubelet" for it in Path("/proc").glob("[0-9]*")):
+    if any(_name_of(process) == "kubelet" for process in Path("/proc").glob("[0-9]*")):
         pytest.skip("a kubelet runs on this machine already, and would end our pods")
     try:
         return find_runtime()

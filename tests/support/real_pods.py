@@ -50,8 +50,10 @@ def state_of(pod: Json | None) -> str:
     if phase == "Running":
         return phase
     statuses = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
-    waits = [it["state"]["waiting"] for it in statuses if "waiting" in it.get("state", {})]
-    said = "; ".join(f"{it.get('reason')} {it.get('message', '')}" for it in waits)
+    waits = [
+        status["state"]["waiting"] for status in statuses if "waiting" in status.get("state", {})
+    ]
+    said = "; ".join(f"{wait.get('reason')} {wait.get('message', '')}" for wait in waits)
     return f"{phase}: {status.get('message', '')} {said}"
 
 

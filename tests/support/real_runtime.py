@@ -279,6 +279,6 @@ def _first_processes(root: Path) -> set[int]:
 def _unmount_below(root: Path) -> None:
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     points = [line.split()[1] for line in mounts]
-    below = [it for it in points if it.startswith(f"{root}/")]
+    below = [point for point in points if point.startswith(f"{root}/")]
     for point in sorted(below, reverse=True):
         _run(["umount", "-l", point], check=False)

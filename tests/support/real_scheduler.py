@@ -160,9 +160,11 @@ def assert_cards_hold(
         assignment = pod.record.assignment
         assert assignment is not None, f"{name} is bound without an assignment"
         (slices,) = assignment.values()
-        assert [it.mib for it in slices] == [mib] * cards, name
-        assert len({it.card for it in slices}) == cards, name
-        assert all(it.card.startswith(f"GPU-{pod.record.node}-") for it in slices), name
-        for it in slices:
-            held[it.card] = held.get(it.card, 0) + it.mib
+        assert [card_slice.mib for card_slice in slices] == [mib] * cards, name
+        assert len({card_slice.card for card_slice in slices}) == cards, name
+        assert all(
+            card_slice.card.startswith(f"GPU-{pod.record.node}-") for card_slice in slices
+        ), name
+        for card_slice in slices:
+            held[card_slice.card] = held.get(card_slice.card, 0) + card_slice.mib
     assert max(held.values()) <= card_mib

@@ -133,7 +133,7 @@ def a_picture(
     replace the defaults card by card.
     """
     placed = occupants if occupants is not None else two_busy_pods()
-    busy = {it.uid: 0.45 for it in placed if HOT_CARD in _cards(it)}
+    busy = {pod.uid: 0.45 for pod in placed if HOT_CARD in _cards(pod)}
     read: dict[str, CardReading | None] = {
         HOT_CARD: a_reading(0.9, pods=busy),
         COOL_CARD: a_reading(0.05),
@@ -142,14 +142,16 @@ def a_picture(
     ledger = Ledger()
     for node in nodes or (a_node("n1", HOT_CARD), a_node("n2", COOL_CARD)):
         ledger.set_node(node)
-    for it in placed:
-        ledger.set_pod(it.info.record)
-    heats = {uuid: _heat_of(it) for uuid, it in read.items()} | dict(heat or {})
+    for pod in placed:
+        ledger.set_pod(pod.info.record)
+    heats = {uuid: _heat_of(reading) for uuid, reading in read.items()} | dict(heat or {})
     return DisruptionState(
         snapshot=ledger.snapshot(now=NOON),
-        usage={CardUuid(uuid): usage_of(CardUuid(uuid), it) for uuid, it in read.items()},
-        heat={CardUuid(uuid): CardHeat(heat=it, since=LONG_AGO) for uuid, it in heats.items()},
-        pods={it.uid: it for it in placed},
+        usage={CardUuid(uuid): usage_of(CardUuid(uuid), reading) for uuid, reading in read.items()},
+        heat={
+            CardUuid(uuid): CardHeat(heat=state, since=LONG_AGO) for uuid, state in heats.items()
+        },
+        pods={pod.uid: pod for pod in placed},
         past=past,
         scheduler_name=names.SCHEDULER_NAME,
         leading_since=leading_since,

@@ -109,8 +109,14 @@ class Proxy:
         return [decode_object(raw) for raw in listed.items]
 
     def _take(self, slices: list[dict[str, Any]]) -> None:
-        ends = [(it, end) for it in slices for end in it.get("endpoints") or ()]
-        self._ports = tuple(port["port"] for it, _ in ends for port in it["ports"])
+        ends = [
+            (endpoint_slice, end)
+            for endpoint_slice in slices
+            for end in endpoint_slice.get("endpoints") or ()
+        ]
+        self._ports = tuple(
+            port["port"] for endpoint_slice, _ in ends for port in endpoint_slice["ports"]
+        )
         addresses = tuple(address for _, end in ends for address in end["addresses"])
         if not self.seen or self.seen[-1] != addresses:
             self.seen.append(addresses)
@@ -170,7 +176,7 @@ class Kubelet:
                 await asyncio.sleep(_EVERY_S)
         finally:
             async with asyncio.TaskGroup() as group:
-                for child in [it for pod in self._pods.values() for it in _all(pod)]:
+                for child in [process for pod in self._pods.values() for process in _all(pod)]:
                     group.create_task(child.end(), name="end")
 
     async def lose(self, name: str) -> None:
@@ -246,7 +252,11 @@ class Kubelet:
             "--telemetry-host": "127.0.0.1",
             "--telemetry-port": str(telemetry),
         }
-        command = [*_PYTHON, *container["args"], *(f"{it}={value}" for it, value in flags.items())]
+        command = [
+            *_PYTHON,
+            *container["args"],
+            *(f"{flag}={value}" for flag, value in flags.items()),
+        ]
         return _Pod({"files": self._child(name, "files", command)}, telemetry)
 
     def _child(self, pod: str, container: str, command: list[str]) -> Child:
@@ -270,9 +280,9 @@ class Kubelet:
             "POD_IP": f"192.0.2.{self._node_number}",
             "NODE_NAME": _NODE,
         }
-        containers = {it["name"]: it for it in body["spec"]["containers"]}
+        containers = {container["name"]: container for container in body["spec"]["containers"]}
         words = containers["extender"]["args"]
-        flags = dict(_expand(it, variables).partition("=")[::2] for it in words[2:])
+        flags = dict(_expand(word, variables).partition("=")[::2] for word in words[2:])
         flags |= {
             "--kubeconfig": str(kubeconfig),
             "--listen-host": "127.0.0.1",
@@ -305,7 +315,7 @@ class Kubelet:
             for body in map(decode_object, found.items)
             if body["metadata"]["name"].rpartition("-")[0] == stem
         ]
-        newest = max(bodies, key=lambda it: str(it["metadata"]["creationTimestamp"]))
+        newest = max(bodies, key=lambda body: str(body["metadata"]["creationTimestamp"]))
         return str(newest["data"][key])
 
     async def _profile(self, folder: Path, kubeconfig: Path) -> Path:
@@ -342,7 +352,7 @@ def _all(pod: _Pod | None) -> list[Child]:
 
 
 def _expand(word: str, variables: Mapping[str, str]) -> str:
-    return re.sub(r"\$\((\w+)\)", lambda it: variables[it[1]], word)
+    return re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
 
 
 async def _kube_scheduler_ready(port: int) -> bool:

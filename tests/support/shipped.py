@@ -41,7 +41,7 @@ async def a_cluster_with_our_images(workdir: Path) -> AsyncIterator[RealCluster]
 def _image(name: str) -> str:
     """Give the name and tag under which ``deploy/`` runs the image that it calls *name*."""
     written = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
-    found = next(it for it in written if it["name"] == name)
+    found = next(image for image in written if image["name"] == name)
     return f"{found.get('newName', name)}:{found['newTag']}"
 
 

@@ -33,27 +33,33 @@ async def snapshot(client: KubeClient) -> Snapshot:
 
 async def _paths(client: KubeClient) -> list[str]:
     groups = json.loads(await client.get_path("/apis"))["groups"]
-    roots = ["/api/v1", *(f"/apis/{it['preferredVersion']['groupVersion']}" for it in groups)]
+    roots = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
     found = []
     for root in roots:
         resources = decode_object(await client.get_path(root))["resources"]
-        listable = {it["name"] for it in resources if "list" in it["verbs"]} - _PASSED_OVER
+        listable = {
+            resource["name"] for resource in resources if "list" in resource["verbs"]
+        } - _PASSED_OVER
         found += [f"{root}/{name}" for name in sorted(listable)]
     return found
 
 
 def _steady(path: str, item: Json) -> Json:
     """Leave out what changes without anybody's doing."""
-    metadata = {key: it for key, it in item["metadata"].items() if key not in _CHANGES_BY_ITSELF}
+    metadata = {
+        key: value for key, value in item["metadata"].items() if key not in _CHANGES_BY_ITSELF
+    }
     kept = {**item, "metadata": metadata}
     if path.endswith("/leases"):
         kept.pop("spec", None)  # when it was last renewed, and by whom
     if path.endswith("/nodes"):
         # kubelet tells in its own time which images it has.
-        kept["status"] = {key: it for key, it in item["status"].items() if key != "images"}
+        kept["status"] = {key: value for key, value in item["status"].items() if key != "images"}
     conditions = (item.get("status") or {}).get("conditions")
     if conditions:
-        steady = [{key: it for key, it in one.items() if "Time" not in key} for one in conditions]
+        steady = [
+            {key: value for key, value in one.items() if "Time" not in key} for one in conditions
+        ]
         kept["status"] = {**kept["status"], "conditions": steady}
     return kept
 
@@ -64,9 +70,9 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
     found += [f"went: {key}" for key in sorted(before.keys() - after.keys())]
     for key in sorted(before.keys() & after.keys()):
         old, new = before[key], after[key]
-        parts = sorted(it for it in old.keys() | new.keys() if old.get(it) != new.get(it))
+        parts = sorted(part for part in old.keys() | new.keys() if old.get(part) != new.get(part))
         if parts:
-            now = {it: new.get(it) for it in parts}
-            was = {it: old.get(it) for it in parts}
+            now = {part: new.get(part) for part in parts}
+            was = {part: old.get(part) for part in parts}
             found.append(f"changed: {key}: {was} -> {now}")
     return found

@@ -16,7 +16,7 @@ async def lookup(namespace: str, name: str) -> str | None:
 
 
 def a_query(name: str, *, kind: int = A) -> bytes:
-    labels = b"".join(bytes([len(it)]) + it.encode() for it in name.split("."))
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     return struct.pack("!6H", 77, 0x0100, 1, 0, 0, 0) + labels + struct.pack("!BHH", 0, kind, 1)
 
 

@@ -54,7 +54,7 @@ def test_the_builder_is_given_everything_that_our_dockerfile_copies_and_no_more(
         for source in step.sources
     }
 
-    assert {Path(it.parts[0]) for it in files} == copied
+    assert {Path(file.parts[0]) for file in files} == copied
 
 
 def test_the_last_rule_that_matches_decides(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def left_open(scene: Callable[[Others], Awaitable[None]]) -> list[str]:
         warnings.simplefilter("always", ResourceWarning)
         asyncio.run(run(there))
         gc.collect()
-    return [str(it.message) for it in found]
+    return [str(warning.message) for warning in found]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_nothing_stays_open(scene: Callable[[Others], Awaitable[None]]) -> None:
 
 
 def test_what_stays_open_is_found() -> None:
-    assert any("unclosed" in it for it in left_open(nobody_closes))
+    assert any("unclosed" in message for message in left_open(nobody_closes))
 
 
 async def test_an_answer_arrives_whole_before_its_connection_is_closed() -> None:

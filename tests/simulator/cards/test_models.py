@@ -24,4 +24,7 @@ def test_every_card_has_its_own_uuid_and_the_same_one_every_time() -> None:
 def test_the_park_has_two_card_classes() -> None:
     nodes = [NodeCards(node=plan.name, cards=plan.cards) for plan in plan_nodes(4, 4)]
 
-    assert {it.capacity_mib for it in card_classes(nodes, free_mib={})} == {40320, 22480}
+    assert {card_class.capacity_mib for card_class in card_classes(nodes, free_mib={})} == {
+        40320,
+        22480,
+    }

@@ -52,7 +52,7 @@ def a_process(
 
 async def percents(cards: SimulatedCards) -> dict[str, float]:
     readings = (await cards.read()).samples
-    return {uuid: it.figures.gpu_percent or 0.0 for uuid, it in readings.items()}
+    return {uuid: reading.figures.gpu_percent or 0.0 for uuid, reading in readings.items()}
 
 
 async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
 
     survey = await open_cards(tmp_path / "cards.json").list_cards()
 
-    assert tuple(it.card for it in survey.cards) == TWO
+    assert tuple(listed.card for listed in survey.cards) == TWO
     assert survey.driver == "570.1"
     assert survey.cards[0].device_nodes == (
         DeviceNode(path="/dev/nvidia0"),
@@ -108,7 +108,7 @@ async def test_a_saturated_card_is_divided_by_the_wishes(tmp_path: Path) -> None
     percent = reading.figures.gpu_percent
     assert percent is not None
     assert 98 <= percent <= 100
-    shares = {it.pid: it.sm_percent for it in reading.processes}
+    shares = {process.pid: process.sm_percent for process in reading.processes}
     assert shares[1] == pytest.approx(3 * shares[2])
     assert sum(shares.values()) == pytest.approx(percent, abs=0.5)
 
@@ -122,7 +122,7 @@ async def test_a_moved_container_carries_its_load_along(tmp_path: Path) -> None:
     processes.write(a_process(2, B, used_mib=700, busy_ratio=0.8))
     readings = (await cards.read()).samples
 
-    figures = {uuid: it.figures for uuid, it in readings.items()}
+    figures = {uuid: reading.figures for uuid, reading in readings.items()}
     assert (figures[A].gpu_percent, figures[A].used_mib) == (0, 0)
     assert figures[B].gpu_percent == pytest.approx(80, abs=2)
     assert figures[B].used_mib == 700
@@ -153,7 +153,7 @@ async def test_the_same_seed_gives_the_same_noise(tmp_path: Path) -> None:
 
     assert first == again
     assert first != other
-    assert len({it.figures.power_w for it in first}) > 1
+    assert len({sample.figures.power_w for sample in first}) > 1
 
 
 async def test_energy_grows_with_time(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ async def test_xid_errors_and_links_stand_in_the_file(tmp_path: Path) -> None:
 
     survey, readings = await cards.list_cards(), (await cards.read()).samples
 
-    assert [dict(it.card.links) for it in survey.cards] == [{TWO[1].uuid: 3}, {}]
-    assert [readings[it.uuid].figures.xid for it in TWO] == [0, 31]
+    assert [dict(listed.card.links) for listed in survey.cards] == [{TWO[1].uuid: 3}, {}]
+    assert [readings[card.uuid].figures.xid for card in TWO] == [0, 31]
     assert dict(readings[TWO[1].uuid].xids) == {31: 2, 79: 1}
 
 
@@ -256,4 +256,4 @@ async def test_one_file_gives_each_node_cards_of_its_own(tmp_path: Path) -> None
 
     found = {node: await open_cards(file, node=node).list_cards() for node in ("n1", "n2")}
 
-    assert [it.cards[0].card.uuid for it in found.values()] == ["GPU-n1-0", "GPU-n2-0"]
+    assert [listing.cards[0].card.uuid for listing in found.values()] == ["GPU-n1-0", "GPU-n2-0"]

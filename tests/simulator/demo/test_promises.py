@@ -121,6 +121,6 @@ def test_a_pod_that_does_not_run_counts_as_lost_and_as_wrong() -> None:
 
 
 def test_the_figures_stand_beside_the_promise() -> None:
-    lost = next(it for it in judge(GOOD) if it.name == "no pod was lost")
+    lost = next(promise for promise in judge(GOOD) if promise.name == "no pod was lost")
 
     assert lost == Promise(name="no pod was lost", held=True, detail="1 of 1 running; short: none")

@@ -58,4 +58,6 @@ async def test_an_api_server_that_refuses_is_the_demos_trouble_not_a_traceback()
 async def test_a_prometheus_that_does_not_answer_breaks_its_promise_and_nothing_else() -> None:
     facts = await Script(a_rig(), SystemClock(), Progress()).facts()
 
-    assert [it.held for it in judge(facts) if it.name == "Prometheus scrapes every role"] == [False]
+    assert [
+        promise.held for promise in judge(facts) if promise.name == "Prometheus scrapes every role"
+    ] == [False]

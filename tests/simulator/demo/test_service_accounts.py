@@ -11,7 +11,7 @@ from simulator.demo.service_accounts import account_of, deployed, user_of, write
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role_has_the_account_that_is_deployed(role: str) -> None:
-    accounts = {it["metadata"]["name"] for it in deployed("ServiceAccount")}
+    accounts = {account["metadata"]["name"] for account in deployed("ServiceAccount")}
 
     assert account_of(role) in accounts
     assert user_of(role) == f"system:serviceaccount:fracgpu-system:fracgpu-{role}"

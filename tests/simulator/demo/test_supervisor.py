@@ -70,15 +70,17 @@ async def test_nothing_is_left_when_the_supervisor_ends(tmp_path: Path) -> None:
 
 
 async def test_a_process_that_ends_at_once_is_tried_again_more_slowly(tmp_path: Path) -> None:
-    async with supervised(tmp_path, broken=(sys.executable, "-c", "raise SystemExit(3)")) as it:
-        await until_true(lambda: it.starts("broken") >= 2, what="the process to be up")
+    async with supervised(
+        tmp_path, broken=(sys.executable, "-c", "raise SystemExit(3)")
+    ) as supervisor:
+        await until_true(lambda: supervisor.starts("broken") >= 2, what="the process to be up")
 
-        assert set(it.exits()["broken"]) == {3}
+        assert set(supervisor.exits()["broken"]) == {3}
 
 
 async def test_the_last_words_of_a_process_can_be_read(tmp_path: Path) -> None:
     words = (sys.executable, "-c", "raise SystemExit('no such card')")
-    async with supervised(tmp_path, broken=words) as it:
-        await until_true(lambda: len(it.exits()["broken"]) >= 1, what="its end")
+    async with supervised(tmp_path, broken=words) as supervisor:
+        await until_true(lambda: len(supervisor.exits()["broken"]) >= 1, what="its end")
 
-        assert it.last_words("broken").endswith("no such card")
+        assert supervisor.last_words("broken").endswith("no such card")

@@ -27,8 +27,8 @@ def annotations_and_specs(body: object) -> tuple[dict[str, str], list[ContainerS
     assert isinstance(body, dict)
     pod = body["spec"].get("template", body)
     specs = [
-        ContainerSpec(name=it["name"], limits=it["resources"].get("limits", {}))
-        for it in pod["spec"]["containers"]
+        ContainerSpec(name=container["name"], limits=container["resources"].get("limits", {}))
+        for container in pod["spec"]["containers"]
     ]
     annotations = {
         key: value

@@ -125,7 +125,10 @@ async def test_an_ended_pod_stays_listed_while_others_have_its_devices() -> None
 
         grant = await manager.allocate(a_key("next"), resource=RESOURCE, count=1, reusable=set())
 
-        held = {key.pod: [it.ids for it in grants] for key, grants in manager.allocations().items()}
+        held = {
+            key.pod: [grant.ids for grant in grants]
+            for key, grants in manager.allocations().items()
+        }
         assert held == {"ended": [grant.ids], "next": [grant.ids]}
 
 

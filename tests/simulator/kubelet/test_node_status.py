@@ -51,7 +51,9 @@ async def test_a_missing_node_is_made_ready_and_labelled(rig: Rig) -> None:
     node = await rig.node()
 
     assert node["metadata"]["labels"]["fracgpu.io/share"] == "true"
-    conditions = {it["type"]: it["status"] for it in node["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition["status"] for condition in node["status"]["conditions"]
+    }
     assert conditions["Ready"] == "True"
     assert node["status"]["allocatable"]["pods"] == "110"
 

@@ -66,12 +66,14 @@ def test_a_status_shows_each_container_and_readiness_only_when_running() -> None
     running = pod_status(pod, phase="Running", started_at="t", states=states, restarts={"train": 2})
     pending = pod_status(pod, phase="Pending", started_at="t", states={}, restarts={})
 
-    conditions = {it["type"]: it["status"] for it in running["conditions"]}
+    conditions = {condition["type"]: condition["status"] for condition in running["conditions"]}
     assert conditions["Ready"] == "True"
     (app,) = running["containerStatuses"]
     assert (app["name"], app["ready"], app["restartCount"]) == ("train", True, 2)
-    assert [it["name"] for it in running["initContainerStatuses"]] == ["prepare"]
-    assert {it["type"]: it["status"] for it in pending["conditions"]}["Ready"] == "False"
+    assert [container["name"] for container in running["initContainerStatuses"]] == ["prepare"]
+    assert {condition["type"]: condition["status"] for condition in pending["conditions"]}[
+        "Ready"
+    ] == "False"
     assert pending["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
 
 

@@ -46,7 +46,9 @@ async def test_a_pod_without_devices_runs_and_draws_no_load(node: Node) -> None:
 
     found = await node.wait_phase(pod, "Running")
 
-    conditions = {it["type"]: it["status"] for it in found["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition["status"] for condition in found["status"]["conditions"]
+    }
     assert conditions["Ready"] == "True"
     assert processes(node) == ()
 
@@ -162,8 +164,8 @@ async def test_a_restarted_container_is_counted_and_started_through_prestart(nod
 
     found = await node.wait_phase(pod, "Running")
     assert found["status"]["containerStatuses"][0]["restartCount"] == 1
-    assert [it.cards for it in processes(node)] == [it.cards for it in before]
-    assert [it.pid for it in processes(node)] != [it.pid for it in before]
+    assert [process.cards for process in processes(node)] == [process.cards for process in before]
+    assert [process.pid for process in processes(node)] != [process.pid for process in before]
 
 
 async def test_watches_that_end_are_taken_up_again(api: ApiServer, node: Node) -> None:

@@ -32,7 +32,7 @@ def put(state: FleetState, policy: ReplayPolicy, pod: ReplayPod) -> tuple[int, s
 
 
 def test_every_strategy_of_the_language_can_be_compared() -> None:
-    assert {it.value for it in Strategy} | {"first-fit"} == set(POLICIES)
+    assert {strategy.value for strategy in Strategy} | {"first-fit"} == set(POLICIES)
     assert set(COMPARED) <= set(POLICIES)
 
 

@@ -28,7 +28,7 @@ def test_a_trace_is_read_to_the_thousandth_of_a_card() -> None:
     workload = a_trace()
 
     assert (workload.cards, workload.capacity_mib) == (8, 8 * 80_000)
-    third = next(it for it in workload.pods if it.name == "third")
+    third = next(pod for pod in workload.pods if pod.name == "third")
     assert third.mib == 330 * 80
     assert (third.demand.share_milli, third.demand.cpu_milli, third.host.memory_mib) == (
         330,
@@ -38,7 +38,7 @@ def test_a_trace_is_read_to_the_thousandth_of_a_card() -> None:
 
 
 def test_models_are_those_the_trace_names_and_any_where_it_names_none() -> None:
-    by_name = {it.name: it for it in a_trace().pods}
+    by_name = {pod.name: pod for pod in a_trace().pods}
 
     assert by_name["half-1"].demand.models == frozenset({"A10", "H100"})
     assert by_name["half-0"].demand.models is None
@@ -71,7 +71,7 @@ def test_what_is_no_trace_is_said_with_its_place(nodes: str, pods: str, said: st
 
 def asked_ratio(workload: ReplayWorkload, seed: int, load_ratio: float) -> float:
     order = arrivals(workload, load_ratio=load_ratio, seed=seed)
-    return sum(it.mib for it in order) / workload.capacity_mib
+    return sum(pod.mib for pod in order) / workload.capacity_mib
 
 
 @pytest.mark.parametrize("load_ratio", [0.3, 1.3, 5.0])
@@ -84,20 +84,22 @@ def test_arrivals_ask_for_as_much_as_is_wanted_and_no_more(load_ratio: float) ->
 
 def test_the_same_seed_gives_the_same_order_and_another_one_another() -> None:
     def order(seed: int) -> list[str]:
-        return [it.name for it in arrivals(a_trace(), load_ratio=5.0, seed=seed)]
+        return [pod.name for pod in arrivals(a_trace(), load_ratio=5.0, seed=seed)]
 
     assert order(1) == order(1)
     assert order(1) != order(2)
-    assert Counter(order(1)).keys() == {it.name for it in a_trace().pods}
+    assert Counter(order(1)).keys() == {pod.name for pod in a_trace().pods}
 
 
 def test_nodes_come_in_an_order_of_their_own_and_none_is_lost() -> None:
     workload = a_trace()
 
-    orders = {tuple(it.node for it in node_order(workload, seed=seed)) for seed in range(10)}
+    orders = {tuple(node.node for node in node_order(workload, seed=seed)) for seed in range(10)}
 
     assert len(orders) > 1
-    assert {tuple(sorted(it)) for it in orders} == {("cpu-0", "large-0", "small-0", "small-1")}
+    assert {tuple(sorted(order)) for order in orders} == {
+        ("cpu-0", "large-0", "small-0", "small-1")
+    }
 
 
 def live_pod(name: str, **options: object) -> PodInfo:

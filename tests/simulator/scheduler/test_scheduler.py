@@ -59,7 +59,7 @@ class FakeExtender:
         return {"Nodes": None, "NodeNames": passed, "FailedNodes": refused, "Error": ""}
 
     def _prioritize(self, args: Json) -> Any:
-        return [{"Host": it, "Score": self.scores.get(it, 0)} for it in args["NodeNames"]]
+        return [{"Host": node, "Score": self.scores.get(node, 0)} for node in args["NodeNames"]]
 
     async def _bind(self, args: Json) -> str:
         if not self.bind_error:
@@ -225,7 +225,9 @@ async def test_nodes_that_cannot_take_the_pod_are_not_asked_about_and_the_event_
 
         async def noted() -> bool:
             pod = await client.get_object(PODS, "p", namespace="default")
-            conditions = {it["type"]: it for it in pod["status"].get("conditions", ())}
+            conditions = {
+                condition["type"]: condition for condition in pod["status"].get("conditions", ())
+            }
             return bool(conditions.get("PodScheduled", {}).get("message") == message)
 
         await until(noted, what="the condition PodScheduled")
@@ -346,8 +348,8 @@ async def test_with_our_extender_every_pod_gets_an_exact_card(
         mib, cards = wanted[pod.name]
         assert pod.assignment is not None
         (slices,) = pod.assignment.values()
-        assert [it.mib for it in slices] == [mib] * cards
-        assert all(it.card.startswith(f"GPU-{pod.node}-") for it in slices)
-        for it in slices:
-            held[it.card] = held.get(it.card, 0) + it.mib
+        assert [card_slice.mib for card_slice in slices] == [mib] * cards
+        assert all(card_slice.card.startswith(f"GPU-{pod.node}-") for card_slice in slices)
+        for card_slice in slices:
+            held[card_slice.card] = held.get(card_slice.card, 0) + card_slice.mib
     assert max(held.values()) <= 24_000
