@@ -1,4 +1,4 @@
-"""Kubernetes objects as plain JSON, and the few things everybody asks of them."""
+"""Kubernetes objects as plain JSON, and common access to their fields."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def encode(value: object) -> bytes:
-    """Write *value* as compact JSON."""
+    """Return *value* as compact JSON."""
     return _ENCODER.encode(value)
 
 
 def decode(body: bytes) -> Any:
-    """Read JSON.
+    """Parse JSON.
 
     Raises:
         ValueError: *body* is not JSON.
@@ -33,13 +33,13 @@ def decode(body: bytes) -> Any:
 
 
 def thaw(value: Json) -> Json:
-    """Copy *value* deeply: stored objects are shared and must never be changed in place."""
+    """Return a deep copy of *value*: stored objects are shared and must not be changed in place."""
     copy: Json = msgspec.json.decode(_ENCODER.encode(value))
     return copy
 
 
 def metadata(value: Json) -> Json:
-    """Return the object's metadata, made if it was missing, so that it may be written to."""
+    """Return the object's metadata, for writing; it is created if missing."""
     meta = value.get("metadata")
     if not isinstance(meta, dict):
         meta = value["metadata"] = {}
@@ -53,12 +53,12 @@ def labels(value: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def format_time(moment: datetime) -> str:
-    """Write *moment* (UTC) as metav1.Time does: whole seconds, ``Z``."""
+    """Return *moment* (UTC) in the form of metav1.Time: whole seconds, ``Z``."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def without_nulls(value: Any) -> Any:
-    """Drop members that are null at any depth, as the typed decoding of the API server does."""
+    """Return *value* without null members at any depth, as the API server decodes it."""
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):

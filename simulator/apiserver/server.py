@@ -1,4 +1,4 @@
-"""The embedded API server over real HTTP: the only place of the simulator that knows aiohttp."""
+"""The embedded API server over real HTTP."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class ApiServer:
 
         Args:
             host: address to listen on.
-            port: 0 takes any free one.
-            clock: gives creation and deletion times.
+            port: 0 for any free one.
+            clock: for creation and deletion times.
             store: the objects of an earlier server, to restart it; a new one is empty.
-            seed: makes uids and generated names the same in every run.
+            seed: of uids and generated names, which are then the same in every run.
             bookmark_every_s: seconds between the bookmarks of a quiet watch.
             tls: serve HTTPS with this context; plain HTTP without.
-            ca_pem: what the kubeconfig tells clients to trust, with *tls*.
+            ca_pem: the CA that the kubeconfig has clients trust, with *tls*.
             resolve_service: (namespace, name, port) to the ``https://host:port`` of a Service
                 that webhook configurations name; without it only those with a URL are accepted.
         """
@@ -106,20 +106,20 @@ class ApiServer:
 
     @property
     def store(self) -> Store:
-        """The objects, for restarting the server with them."""
+        """The objects, to restart the server with them."""
         return self._rest.registry.store
 
     def compact(self) -> None:
-        """Forget history and paged lists: clients that fell behind get 410 and must list anew."""
+        """Drop the history and paged lists: clients that lag behind get 410 and must list again."""
         self.store.compact()
         self._rest.lister.forget()
 
     def end_watches(self) -> None:
-        """End every watch stream, as the real server does now and then."""
+        """End every watch stream, as the real server does from time to time."""
         self.store.end_subscriptions()
 
     def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
-        """Write a kubeconfig for *user* (any name: this server believes it); returns *path*."""
+        """Write a kubeconfig for *user* (any name is accepted) and return *path*."""
         cluster: dict[str, Any] = {"server": self.url}
         if self._ca_pem:
             ca_file = path.with_suffix(".ca.crt")
@@ -156,7 +156,7 @@ class WebhookClient:
         try:
             return await self._attempt(self._session, call)
         except ServerDisconnectedError:
-            # An idle connection that the webhook had closed: reviews may be sent twice.
+            # The webhook had closed an idle connection; an AdmissionReview may be sent twice.
             return await self._last_attempt(self._session, call)
 
     async def _last_attempt(self, session: ClientSession, call: Call) -> bytes:
@@ -250,7 +250,7 @@ async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
     streaming = web.StreamResponse(status=reply.code, headers=headers)
     streaming.enable_chunked_encoding()
     await streaming.prepare(request)
-    with suppress(ConnectionError):  # the watcher went away; that is how watches end
+    with suppress(ConnectionError):  # the watcher disconnected, which is how watches end
         async with aclosing(reply.stream) as lines:
             async for line in lines:
                 await streaming.write(line)
@@ -258,7 +258,7 @@ async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
 
 
 def _quoted(text: str) -> str:
-    """Write an RFC 9110 quoted-string; control characters cannot be in one."""
+    """Return an RFC 9110 quoted-string; control characters cannot be in one."""
     clean = "".join(c if c.isprintable() else " " for c in text)
     escaped = clean.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

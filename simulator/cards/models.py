@@ -1,4 +1,4 @@
-"""The simulated machine park: which cards stand in which node."""
+"""The simulated fleet: which cards each node has."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ from fracgpu.units import Mib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardModel:
-    """One model as NVML names it; MiB are total and what the driver keeps."""
+    """One card model as NVML names it; MiB are the total and what the driver reserves."""
 
     name: str
     total_mib: Mib
@@ -35,9 +35,9 @@ class NodePlan:
 
 
 def plan_nodes(nodes: int, cards_per_node: int) -> tuple[NodePlan, ...]:
-    """Plan a park: the first half of the nodes with one model, the others with the second.
+    """Return a fleet: the first half of the nodes with one card model, the others with the second.
 
-    The UUIDs are made from the names, so the same park has the same cards every time.
+    The UUIDs are derived from the names, so the same fleet always has the same cards.
     """
     return tuple(
         _plan(f"gpu-node-{number + 1}", cards_per_node, MODELS[2 * number // nodes])

@@ -1,4 +1,4 @@
-"""Processes on simulated cards, one small file each, as the simulated kubelet records them."""
+"""Processes on simulated cards, in one small file each, written by the simulated kubelet."""
 
 import json
 from contextlib import suppress
@@ -20,9 +20,9 @@ class SimulatedProcess:
     """What one container does on its cards.
 
     Attributes:
-        cards: UUIDs of the cards it can see.
+        cards: UUIDs of the cards that it sees.
         used_mib: memory it holds on *each* of them.
-        busy_ratio: share of the time of *each* of them that it would use if it were alone.
+        busy_ratio: share of the time (0..1) of *each* of them that it would use if it were alone.
     """
 
     pid: int
@@ -32,13 +32,13 @@ class SimulatedProcess:
 
 
 class ProcessFolder:
-    """The processes on the simulated cards, one small file each, as the kubelet records them."""
+    """The folder of process files, one process in each."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def write(self, process: SimulatedProcess) -> None:
-        """Start *process*, in one step: a reader sees all of it or nothing."""
+        """Record *process* atomically: a reader sees all of it or nothing."""
         self._folder.mkdir(parents=True, exist_ok=True)
         body = {
             "pid": process.pid,
@@ -51,19 +51,19 @@ class ProcessFolder:
         temporary.replace(self._file(process.pid))
 
     def remove(self, pid: int) -> None:
-        """End a process, if it is there."""
+        """Remove a process, if it exists."""
         self._file(pid).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """End all processes."""
+        """Remove all processes."""
         for file in self._folder.glob("*.json"):
             file.unlink(missing_ok=True)
 
     def read(self) -> tuple[SimulatedProcess, ...]:
-        """Read all processes, by pid; what ends meanwhile or is no process is passed over."""
+        """Return all processes by pid, skipping files that vanish meanwhile or are no process."""
         found = []
         for file in self._folder.glob("*.json"):
-            # A file that cannot be read is one that was just removed, or not the kubelet's.
+            # An unreadable file was just removed, or is not the kubelet's.
             with suppress(OSError, ValueError):
                 wire = msgspec.json.decode(file.read_bytes(), type=_WireProcess)
                 found.append(

@@ -1,4 +1,4 @@
-"""Simulated cards behind the same interface as NVML; their load follows the containers on them."""
+"""Simulated cards behind the same interface as NVML; their load is that of their containers."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ _IDLE_MHZ, _FULL_MHZ, _MEMORY_MHZ = 210, 1410, 1593
 
 _PCIE_BYTES_PER_S = 4e9
 
-# Only these measure their own parts; NVML tells no profile of older ones.
+# Only these have profiling metrics (GPM) in NVML.
 _PROFILED: Final = ("hopper", "blackwell", "rubin")
 
 
@@ -71,13 +71,13 @@ class _WireFile(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class SimulatedCards(Cards):
-    """Cards as a file lists them; the file may be edited while we run, e.g. to make one ill.
+    """Cards that a file lists; the file may be edited at run time, e.g. to make one unhealthy.
 
-    The wishes of the processes on a card add up. Above the whole of it the card is saturated, and
-    each process gets its share of it, as time-slicing does.
+    The demands of the processes on a card add up. Above 1.0 the card is saturated, and each
+    process gets its proportion, as with time-slicing.
 
     Args:
-        file: JSON or YAML, as :func:`cards_document` writes it. ``{node}`` in it stands for the
+        file: JSON or YAML, in the form of :func:`cards_document`. ``{node}`` in it stands for the
             node's name, so that one file gives each node cards of its own.
         clock: for the energy counter.
         node: the node's name.
@@ -118,7 +118,7 @@ class SimulatedCards(Cards):
         )
 
     async def close(self) -> None:
-        """Let go of nothing: there is no driver."""
+        """Do nothing: there is no driver to close."""
 
     @property
     def processes(self) -> ProcessFolder:
@@ -195,7 +195,7 @@ class SimulatedCards(Cards):
         )
 
     def _jittered(self, uuid: str, percent: float) -> float:
-        """Add the small noise of a real card; the same seed gives the same noise in every run."""
+        """Return *percent* with the small noise of a real card, the same in every run of a seed."""
         if percent <= 0:
             return 0.0
         rng = random.Random(f"{self._wire.seed}/{uuid}/{self._readings}")  # noqa: S311 - noise
@@ -204,7 +204,7 @@ class SimulatedCards(Cards):
 
 
 def _profile(load: float) -> Mapping[str, float]:
-    """Say what a card would measure that spends *load* of its time on matrices of medium size."""
+    """Return the profile of a card that spends *load* of its time on medium-sized matrices."""
     return {
         "gr_engine_ratio": round(load, 3),
         "sm_active_ratio": round(load * 0.9, 3),
@@ -220,7 +220,7 @@ def _profile(load: float) -> Mapping[str, float]:
 
 
 def open_cards(file: Path, *, node: str = "") -> SimulatedCards:
-    """Open the cards that *file* lists for *node*; one that cannot be read shows at a survey."""
+    """Return the cards that *file* lists for *node*; the file is read when they are listed."""
     return SimulatedCards(file, SystemClock(), node=node)
 
 
@@ -233,14 +233,14 @@ def cards_document(
     family: str = "",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Write *cards* as the file wants them.
+    """Return the document that describes *cards*, in the form of the file.
 
     Args:
         cards: the cards of one node.
-        device_nodes: files that containers on a card get; a real runtime wants them to exist.
-        processes: folder of the processes, seen from the file's own folder.
+        device_nodes: device files for containers on a card; a real runtime requires them to exist.
+        processes: folder of the processes, relative to the file's folder.
         driver: the driver's version.
-        family: the cards' architecture; those since ``hopper`` measure a profile.
+        family: the cards' architecture; ``hopper`` and later have a profile.
         seed: of the noise.
     """
     nodes = device_nodes or {}
@@ -268,7 +268,7 @@ def cards_document(
 
 
 def write_cards_file(file: Path, document: Mapping[str, Any]) -> None:
-    """Write *document* over *file* in one step."""
+    """Replace *file* by *document* atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(".new")
     temporary.write_text(json.dumps(document, indent=1))
@@ -294,6 +294,6 @@ def _facts(wire: _WireCard) -> CardHardware:
 
 
 def _device_node(text: str) -> DeviceNode:
-    """Read ``/dev/nvidia0``, or ``/dev/nvidia0=/elsewhere`` where the host has it elsewhere."""
+    """Parse ``/dev/nvidia0``, or ``/dev/nvidia0=/elsewhere`` where the path differs on the host."""
     path, _, host_path = text.partition("=")
     return DeviceNode(path=path, host_path=host_path)

@@ -1,5 +1,5 @@
-"""The part of kube-controller-manager that the loop needs, as plain clients of any API server.
+"""The part of kube-controller-manager that FracGPU needs, as clients of any API server.
 
-`controller` is what each is made of: a queue of keys, informers, owner references; `manager` runs
-all of them on one connection. Start with `controller.py`.
+`controller` has what all share: a work queue, informers, owner references; `manager` runs all of
+them on one connection. Start with `controller.py`.
 """

@@ -1,4 +1,4 @@
-"""What every controller is made of: a queue of keys, shared informers, and owner references."""
+"""What all controllers share: a work queue of keys, shared informers, and owner references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LONGEST_RETRY_S: Final = 10.0
 
 
 class WorkQueue:
-    """Keys that need a look, each at most once."""
+    """Keys to reconcile, each at most once."""
 
     def __init__(self) -> None:
         self._keys: dict[ObjectKey, None] = {}
@@ -45,7 +45,7 @@ class WorkQueue:
         asyncio.get_running_loop().call_later(delay_s, self.add, key)
 
     async def get(self) -> ObjectKey:
-        """Take the key that has waited longest."""
+        """Return the key that has waited longest, waiting for one."""
         while not self._keys:
             self._filled.clear()
             await self._filled.wait()
@@ -80,22 +80,22 @@ class SharedInformers:
         self._listeners[kind].append(listener)
 
     def known(self, kind: Kind, namespace: str | None = None) -> list[Json]:
-        """Return the informer's copy: good for finding out whom to look at, not for counting."""
+        """Return the informer's objects: good for finding what to reconcile, not for counting."""
         items = self.informers[kind].items()
         return [v for k, v in items.items() if namespace is None or k.namespace == namespace]
 
     async def pods(self, namespace: str) -> list[Json]:
-        """List a namespace's pods afresh: counting on a copy would create pods twice."""
+        """Return a namespace's pods from the API server: a stale count would create pods twice."""
         listed = await self.client.list(PODS, namespace=namespace)
         return [decode(bytes(raw)) for raw in listed.items]
 
     async def listed(self, kind: Kind, namespace: str) -> list[Json]:
-        """List a namespace's objects of *kind* afresh."""
+        """Return a namespace's objects of *kind* from the API server."""
         found = await self.client.list(kind, namespace=namespace)
         return [decode(bytes(raw)) for raw in found.items]
 
     async def fetch(self, kind: Kind, key: ObjectKey) -> Json | None:
-        """Read one object afresh; None if it is gone."""
+        """Return one object from the API server; None if it is gone."""
         try:
             return await self.client.get_object(
                 kind, key.name, namespace=key.namespace if kind.namespaced else None
@@ -104,7 +104,7 @@ class SharedInformers:
             return None
 
     async def create_pod(self, kind: Kind, owner: Json, pod: Json) -> None:
-        """Create a pod of *owner*; a refusal is told once in an event of the owner.
+        """Create a pod of *owner*; a failure is reported in an Event on the owner.
 
         Raises:
             KubeError: it was not created.
@@ -130,7 +130,7 @@ class SharedInformers:
         self._complaints.pop(meta["uid"], None)
 
     async def write_status(self, kind: Kind, value: Json, status: Json) -> None:
-        """Replace the status of *value* if it differs; its resourceVersion is the lock.
+        """Replace the status of *value* if it differs, with its resourceVersion as precondition.
 
         Raises:
             Conflict: it was changed since it was read.
@@ -140,18 +140,18 @@ class SharedInformers:
 
 
 class Controller(Protocol):
-    """Brings one object of its kind closer to what its spec says."""
+    """Reconciles one object of its kind with its spec."""
 
     name: str
     queue: WorkQueue
 
     async def reconcile(self, key: ObjectKey) -> None:
-        """Look at the object now and act; called again after every change that concerns it."""
+        """Reconcile the object; called again after every change that concerns it."""
         ...
 
 
 async def run_controller(controller: Controller) -> None:
-    """Work through the queue for ever; trouble with one object is retried later."""
+    """Process the queue until cancelled; an object that failed is retried later."""
     failures: dict[ObjectKey, int] = {}
     while True:
         key = await controller.queue.get()
@@ -171,7 +171,7 @@ async def run_controller(controller: Controller) -> None:
 
 
 def key_of(value: Json) -> ObjectKey:
-    """Return where *value* lies."""
+    """Return the key of *value*."""
     meta = value["metadata"]
     return ObjectKey(meta.get("namespace", ""), meta["name"])
 
@@ -183,13 +183,13 @@ def controller_of(value: Json) -> Json | None:
 
 
 def is_owned_by(value: Json, owner: Json) -> bool:
-    """Say whether *owner* is the controller of *value*."""
+    """Report whether *owner* is the controller of *value*."""
     reference = controller_of(value)
     return reference is not None and reference["uid"] == owner["metadata"]["uid"]
 
 
 def owner_reference(kind: Kind, owner: Json) -> Json:
-    """Make the reference by which *owner* controls what it creates."""
+    """Return the owner reference for objects that *owner* creates and controls."""
     return {
         "apiVersion": kind.group_version,
         "kind": kind.kind,
@@ -201,7 +201,7 @@ def owner_reference(kind: Kind, owner: Json) -> Json:
 
 
 def enqueue_owner(queue: WorkQueue, kind: Kind) -> Callable[[Json], None]:
-    """Make a listener that queues the controller of whatever changed, if it is of *kind*."""
+    """Return a listener that enqueues the controller of a changed object if it is of *kind*."""
 
     def listener(value: Json) -> None:
         reference = controller_of(value)

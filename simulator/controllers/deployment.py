@@ -1,4 +1,4 @@
-"""Keeps one ReplicaSet for a Deployment's present template and winds the earlier ones down.
+"""Keeps one ReplicaSet for a Deployment's current template and scales earlier ones down.
 
 Source: k8s.io/kubernetes pkg/controller/deployment: rolling.go, recreate.go, sync.go. Rollback,
 pausing and proportional scaling are left out.
@@ -82,7 +82,7 @@ class DeploymentController:
             name = wanted["metadata"]["name"]
             found = await self._cluster.client.get_object(REPLICASETS, name, namespace=namespace)
             if not is_owned_by(found, owner):
-                raise  # another owner's by the same name: nothing we could do but say so
+                raise  # the name belongs to another owner's ReplicaSet; only the log can say so
             return found
 
     async def _recreate(self, owner: Json, current: Json, earlier: list[Json]) -> None:
@@ -102,7 +102,7 @@ class DeploymentController:
         mine = min(wanted, max(current["spec"]["replicas"], wanted + surge - others))
         await self._scale(current, mine)
         available = (current.get("status") or {}).get("availableReplicas", 0)
-        # What has been asked of the new one but is not there yet is not to be relied upon.
+        # Replicas of the new one that are not available yet do not count.
         spare = others + min(available, mine) - (wanted - unavailable)
         for old in sorted(earlier, key=lambda s: s["metadata"]["creationTimestamp"]):
             less = max(0, min(spare, old["spec"]["replicas"]))
@@ -153,14 +153,14 @@ class DeploymentController:
 
 
 def _template_of(replicaset: Json) -> Json:
-    """Return a ReplicaSet's template as its Deployment wrote it."""
+    """Return a ReplicaSet's template as in its Deployment."""
     template = thaw(replicaset["spec"]["template"])
     template.get("metadata", {}).get("labels", {}).pop(_HASH, None)
     return template
 
 
 def _hash(template: Json) -> str:
-    """Make a name from a template; the same template gives the same name."""
+    """Return a hash of a template; equal templates have equal hashes."""
     number = int.from_bytes(hashlib.sha256(encode(template)).digest()[:8], "big")
     letters = []
     for _ in range(10):
@@ -170,7 +170,7 @@ def _hash(template: Json) -> str:
 
 
 def _share(amount: int | str, whole: int, *, round_up: bool) -> int:
-    """Turn 2 or "25%" of *whole* into a count."""
+    """Return 2, or "25%" of *whole*, as a count."""
     if isinstance(amount, int):
         return amount
     exact = int(amount.removesuffix("%")) * whole / 100

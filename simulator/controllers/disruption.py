@@ -1,8 +1,8 @@
-"""Tells the Eviction API how many pods of each disruption budget may go now.
+"""Keeps the status of disruption budgets: how many pods may be evicted now.
 
-Source: k8s.io/kubernetes pkg/controller/disruption/disruption.go. What is expected comes from the
-scale of the pods' controllers, what is healthy from every matching pod: a replacement that is
-Ready beside its predecessor is what makes room.
+Source: k8s.io/kubernetes pkg/controller/disruption/disruption.go. The expected count is
+the scale of the pods' controllers, the healthy count includes every matching pod: a replacement
+that is Ready beside its predecessor allows one disruption more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from simulator.objects import Json, format_time, labels
 if TYPE_CHECKING:
     from kube.kinds import Kind
 
-_DISRUPTED_FOR: Final = timedelta(minutes=2)  # an eviction that deletes nothing is forgotten then
+_DISRUPTED_FOR: Final = timedelta(minutes=2)  # then an eviction that deleted no pod is dropped
 _SCALED: Final[dict[str, Kind]] = {k.kind: k for k in (REPLICASETS, STATEFULSETS, DEPLOYMENTS)}
 
 
@@ -38,7 +38,7 @@ class DisruptionController:
             cluster.listen(kind, self._pod_changed)
 
     def _pod_changed(self, changed: Json) -> None:
-        # Labels may have changed too, so every budget of the namespace has a look.
+        # Labels may have changed too, so every budget of the namespace is reconciled.
         for budget in self._cluster.known(PDBS, changed["metadata"]["namespace"]):
             self.queue.add(key_of(budget))
 
@@ -72,7 +72,7 @@ class DisruptionController:
         await self._cluster.write_status(PDBS, budget, status)
 
     async def _expectation(self, budget: Json, pods: list[Json]) -> tuple[int, int]:
-        """Return how many pods there should be and how many of them must stay healthy."""
+        """Return the expected number of pods and how many of them must stay healthy."""
         spec = budget.get("spec") or {}
         if "maxUnavailable" in spec:
             expected = await self._scale_of(pods)
@@ -84,7 +84,7 @@ class DisruptionController:
         return expected, _part(least, expected)
 
     async def _scale_of(self, pods: list[Json]) -> int:
-        """Add up the replicas that the controllers of *pods* want."""
+        """Return the sum of the replicas of the controllers of *pods*."""
         scales: dict[str, int] = {}
         for pod in pods:
             owner = await self._top_owner(pod)
@@ -93,7 +93,7 @@ class DisruptionController:
         return sum(scales.values())
 
     async def _top_owner(self, pod: Json) -> Json | None:
-        """Follow controllers up to the one that sets the scale; None for a bare pod."""
+        """Return the topmost controller, which sets the scale; None for a bare pod."""
         found: Json | None = None
         reference = controller_of(pod)
         while reference is not None and reference["kind"] in _SCALED:
@@ -106,7 +106,7 @@ class DisruptionController:
 
 
 def _still_disrupted(budget: Json, pods: list[Json], now: datetime) -> dict[str, str]:
-    """Keep the evictions whose pods are neither gone nor going nor forgotten."""
+    """Return the evictions whose pods still exist, are not terminating and have not timed out."""
     evicted: dict[str, str] = (budget.get("status") or {}).get("disruptedPods") or {}
     standing = {p["metadata"]["name"] for p in pods if not is_terminating(p)}
     return {
@@ -117,7 +117,7 @@ def _still_disrupted(budget: Json, pods: list[Json], now: datetime) -> dict[str,
 
 
 def _part(amount: int | str, whole: int) -> int:
-    """Turn 2 or "25%" of *whole* into a count; percentages round up, as the real one does."""
+    """Return 2, or "25%" of *whole*, as a count; percentages round up, as in Kubernetes."""
     if isinstance(amount, int):
         return amount
     return math.ceil(int(amount.removesuffix("%")) * whole / 100)

@@ -1,7 +1,7 @@
-"""Deletes what lost its last owner, and empties namespaces that are going away.
+"""Deletes objects without a remaining owner, and empties terminating namespaces.
 
 Source: k8s.io/kubernetes pkg/controller/garbagecollector and pkg/controller/namespace. Owners are
-looked for among the kinds that the controllers follow.
+looked up only among the kinds that the controllers watch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FINALIZERS: Final = ("orphan", "foregroundDeletion")
 
 
 class GarbageCollector:
-    """One queue of objects of one kind that have owners, or wait for those they own."""
+    """One queue of objects of one kind that have owners, or wait for their dependents."""
 
     def __init__(self, cluster: SharedInformers, kind: Kind) -> None:
         self.name = f"garbage-{kind.plural}"
@@ -45,7 +45,7 @@ class GarbageCollector:
         for dependent in self._cluster.known(self._kind, owner["metadata"].get("namespace", "")):
             if _refers_to(dependent, owner["metadata"]["uid"]):
                 self.queue.add(key_of(dependent))
-        # An owner that waits for what it owns is looked at again when one of those goes.
+        # An owner that waits for its dependents is reconciled when one of them is deleted.
         for reference in owner["metadata"].get("ownerReferences") or []:
             if reference["kind"] == self._kind.kind:
                 self.queue.add(ObjectKey(owner["metadata"]["namespace"], reference["name"]))
@@ -76,7 +76,7 @@ class GarbageCollector:
         log.info("orphan_collected", kind=self._kind.kind, object=str(key))
 
     def _needs_a_look(self, known: Json) -> bool:
-        """Tell from the copies alone whether the API server has to be asked."""
+        """Report from the informers alone whether the API server must be asked."""
         meta = known["metadata"]
         if "deletionTimestamp" in meta:
             return any(f in _FINALIZERS for f in meta.get("finalizers") or [])
@@ -91,7 +91,7 @@ class GarbageCollector:
         return owner is not None and owner["metadata"]["uid"] == reference["uid"]
 
     async def _is_orphan(self, found: Json) -> bool:
-        """Say whether it had owners and none is left; one that is left ends the search."""
+        """Report whether *found* has owner references and none of the owners exists."""
         owners = found["metadata"].get("ownerReferences") or []
         for reference in owners:
             if not await self._is_gone(found["metadata"]["namespace"], reference):
@@ -101,12 +101,12 @@ class GarbageCollector:
     async def _is_gone(self, namespace: str, reference: Json) -> bool:
         kind = _OWNERS.get((reference["apiVersion"], reference["kind"]))
         if kind is None:
-            return False  # a stranger: not ours to judge
+            return False  # of a kind that we do not watch
         owner = await self._cluster.fetch(kind, ObjectKey(namespace, reference["name"]))
         return owner is None or owner["metadata"]["uid"] != reference["uid"]
 
     async def _finalize(self, owner: Json) -> None:
-        """Orphan or delete the dependents of an object that waits for it, then let it go."""
+        """Orphan or delete the dependents of a terminating object, then remove its finalizer."""
         meta = owner["metadata"]
         waiting = [f for f in meta.get("finalizers") or [] if f in _FINALIZERS]
         if not waiting:
@@ -138,7 +138,7 @@ class GarbageCollector:
 
 
 class NamespaceController:
-    """One queue of namespaces: a terminating one is emptied, then released."""
+    """One queue of namespaces: a terminating one is emptied, then finalized."""
 
     def __init__(self, cluster: SharedInformers) -> None:
         self.name = "namespace"
@@ -182,5 +182,5 @@ def _refers_to(value: Json, uid: str) -> bool:
 
 
 def collectors(cluster: SharedInformers) -> list[GarbageCollector]:
-    """Make one collector for each kind that can have owners."""
+    """Return one collector for each kind that can have owners."""
     return [GarbageCollector(cluster, kind) for kind in _OWNED]

@@ -94,7 +94,7 @@ def _is_finished(owner: Json) -> bool:
 def _wanted(owner: Json, succeeded: int) -> int:
     parallelism: int = owner["spec"]["parallelism"]
     completions = owner["spec"].get("completions")
-    if completions is None:  # a work queue: the first success says that nothing is left to do
+    if completions is None:  # a work queue Job: the first success means that no work is left
         return 0 if succeeded else parallelism
     return max(0, min(parallelism, int(completions) - succeeded))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 async def run_controllers(client: KubeClient, clock: Clock) -> None:
-    """Run all controllers until cancelled; an outage of the API server is waited out."""
+    """Run all controllers until cancelled, through outages of the API server."""
     cluster = SharedInformers(client, clock)
     controllers: list[Controller] = [
         DeploymentController(cluster),

@@ -1,4 +1,4 @@
-"""Pods as their controllers see them: alive, ready, made from a template, ranked for deletion."""
+"""Pods as their controllers see them: active, ready, made from a template, ranked for deletion."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _PHASES: Final = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def phase(pod: Json) -> str:
-    """Return the pod's phase; Pending before anybody has said."""
+    """Return the pod's phase; Pending where none is set."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def is_terminating(pod: Json) -> bool:
-    """Say whether somebody has asked for the pod's end."""
+    """Report whether the pod is marked for deletion."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def is_active(pod: Json) -> bool:
-    """Say whether the pod counts as one of its owner's: neither done nor asked to end."""
+    """Report whether the pod counts for its owner: neither finished nor terminating."""
     return phase(pod) not in {"Succeeded", "Failed"} and not is_terminating(pod)
 
 
 def is_ready(pod: Json) -> bool:
-    """Say whether the pod's Ready condition is true."""
+    """Report whether the pod's Ready condition is true."""
     return _ready_condition(pod).get("status") == "True"
 
 
@@ -43,7 +43,7 @@ def _ready_condition(pod: Json) -> Json:
 
 
 def from_template(template: Json, *, kind: Kind, owner: Json) -> Json:
-    """Make the pod that *template* describes, controlled by *owner*; it has no name yet."""
+    """Return a pod of *template*, controlled by *owner*; it has no name yet."""
     meta = template.get("metadata") or {}
     copied = {k: dict(meta[k]) for k in ("labels", "annotations") if meta.get(k)}
     return {
@@ -53,7 +53,7 @@ def from_template(template: Json, *, kind: Kind, owner: Json) -> Json:
 
 
 def deletion_rank(pod: Json) -> tuple[Any, ...]:
-    """Sort pods so that the first is the one to delete first.
+    """Return the sort key by which the pod to delete first comes first.
 
     Source: k8s.io/kubernetes pkg/controller ActivePodsWithRanks: unassigned, then Pending, not
     ready, cheap by the deletion-cost annotation, ready for the shortest time, created last.
@@ -79,7 +79,7 @@ def _newest_first(moment: str | None) -> tuple[int, ...]:
 
 
 async def delete_pod(client: KubeClient, pod: Json) -> None:
-    """Ask for the pod's end; one that is gone already is as good."""
+    """Delete the pod; one that is already gone is no error."""
     meta = pod["metadata"]
     try:
         await client.delete(PODS, meta["name"], namespace=meta["namespace"], uid=meta["uid"])

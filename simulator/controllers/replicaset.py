@@ -1,4 +1,4 @@
-"""Keeps as many pods as a ReplicaSet asks for; adopts what matches and releases what does not.
+"""Keeps a ReplicaSet's number of pods; adopts pods that match and releases those that do not.
 
 Source: k8s.io/kubernetes pkg/controller/replicaset and controller_ref_manager.go.
 """
@@ -54,7 +54,7 @@ class ReplicaSetController:
     def _orphan_changed(self, pod: Json) -> None:
         if controller_of(pod) is not None:
             return
-        # Also the one that has just released the pod: it has to make another.
+        # Also the former owner of a pod just released: it must create another.
         for candidate in self._cluster.known(REPLICASETS, pod["metadata"]["namespace"]):
             self.queue.add(key_of(candidate))
 
@@ -70,10 +70,10 @@ class ReplicaSetController:
             failure = await self._scale(owner, active)
         await self._cluster.write_status(REPLICASETS, owner, self._status(owner, active, failure))
         if failure is not None:
-            raise failure  # comes round again, later each time
+            raise failure  # requeued, with a growing pause
 
     async def _claim(self, owner: Json, selector: LabelSelector) -> list[Json]:
-        """Return the pods that are the owner's, after adopting and releasing."""
+        """Return the owner's pods, after adopting and releasing."""
         mine = []
         for pod in await self._cluster.pods(owner["metadata"]["namespace"]):
             matches = selector.matches(labels(pod))
@@ -121,7 +121,7 @@ class ReplicaSetController:
         log.info("pod_adopted", pod=str(key_of(pod)), replicaset=owner["metadata"]["name"])
 
     async def _scale(self, owner: Json, active: list[Json]) -> KubeError | None:
-        """Create or delete; returns why a pod could not be created."""
+        """Create or delete pods; return why one could not be created."""
         missing = owner["spec"]["replicas"] - len(active)
         for _ in range(min(missing, _BURST)):
             pod = from_template(owner["spec"]["template"], kind=REPLICASETS, owner=owner)
@@ -145,7 +145,7 @@ class ReplicaSetController:
             "availableReplicas": ready,
             "observedGeneration": owner["metadata"]["generation"],
         }
-        # Zeroes are left out by the API server, and so must be here to see no difference.
+        # The API server omits zeroes; with them the status would always differ.
         status = {key: value for key, value in status.items() if value or key == "replicas"}
         others = [c for c in before.get("conditions") or [] if c["type"] != "ReplicaFailure"]
         conditions = [*others, *self._failure_condition(before, failure)]

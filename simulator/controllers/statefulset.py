@@ -1,4 +1,4 @@
-"""Keeps pods with stable names, made and removed one after the other.
+"""Keeps pods with stable names, created and deleted one after the other.
 
 Source: k8s.io/kubernetes pkg/controller/statefulset/stateful_set_control.go. Volume claims and
 partitions are left out.
@@ -56,7 +56,7 @@ class StatefulSetController:
         await self._cluster.write_status(STATEFULSETS, owner, _status(owner, mine))
 
     async def _step(self, owner: Json, mine: dict[int, Json]) -> None:
-        """Do what can be done now; the next change of a pod brings us back."""
+        """Take the next possible step; the next change of a pod reconciles again."""
         in_turn = owner["spec"]["podManagementPolicy"] == "OrderedReady"
         wanted = range(owner["spec"]["replicas"])
         for ordinal in wanted:
@@ -91,7 +91,7 @@ class StatefulSetController:
         try:
             await self._cluster.create_pod(STATEFULSETS, owner, pod)
         except AlreadyExists:
-            return  # the one before it is still on its way out
+            return  # its predecessor of the same name is still terminating
 
     async def _update_highest(self, owner: Json, mine: dict[int, Json]) -> None:
         if owner["spec"]["updateStrategy"]["type"] != "RollingUpdate":

@@ -1,5 +1,5 @@
-"""The demo: every role as a real process around a simulated cluster, watched and judged.
+"""The demo: every role as a real process around a simulated cluster, observed and judged.
 
-`rig` starts everything, `script` plays, `observer` watches, and `promises` judges what was seen.
+`rig` starts everything, `script` runs the steps, `observer` watches, and `promises` judges.
 Start with `rig.py`.
 """

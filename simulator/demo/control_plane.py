@@ -1,4 +1,4 @@
-"""The demo's control plane: the embedded one, or real components where their binaries are there."""
+"""The demo's control plane: the embedded one, or real components where their binaries exist."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,11 +20,11 @@ from simulator.scheduler.scheduler import KubeScheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoControlPlane:
-    """An API server, and who plays controller manager and scheduler.
+    """An API server with real or simulated controller manager and scheduler.
 
     Attributes:
-        kubeconfig: an administrator's.
-        ca_file: what signed the API server's certificate, where it serves HTTPS.
+        kubeconfig: of an administrator.
+        ca_file: the CA of the API server's certificate, where it serves HTTPS.
     """
 
     url: str
@@ -36,16 +36,16 @@ class DemoControlPlane:
     simulated_scheduler: bool
 
     async def prepare_rights(self, kube: KubeClient) -> None:
-        """Install the roles' rights; the embedded API server believes everybody and has none."""
+        """Install the roles' RBAC; the embedded API server authorizes everybody and needs none."""
         if self.ca_file is not None:
             await install_rights(kube)
 
     async def kubeconfig_of(self, kube: KubeClient, role: str, *, node: str | None = None) -> Path:
-        """Write the kubeconfig of one role's process: its own account, its own rights.
+        """Write the kubeconfig of one role's process, with its own service account.
 
         Args:
             kube: an administrator's client.
-            role: such as ``webhook``.
+            role: e.g. ``webhook``.
             node: for an agent, the node it runs on; it must be registered.
         """
         # The embedded API server takes a bearer token for the user's name.
@@ -57,7 +57,7 @@ class DemoControlPlane:
 
     @property
     def parts(self) -> dict[str, str]:
-        """Say of each component whether it is real."""
+        """Return for each component whether it is real."""
         words = {True: "simulated", False: "real"}
         return {
             "apiServer": words[self.ca_file is None],
@@ -66,13 +66,13 @@ class DemoControlPlane:
         }
 
     async def run_controllers(self, kube: KubeClient, clock: Clock) -> None:
-        """Run the simulated controllers, unless real ones do."""
+        """Run the simulated controllers, unless real ones run."""
         if self.simulated_controllers:
             await run_controllers(kube, clock)
         await asyncio.Event().wait()
 
     async def run_scheduler(self, kube: KubeClient, clock: Clock) -> None:
-        """Run the simulated kube-scheduler, unless a real one does."""
+        """Run the simulated kube-scheduler, unless a real one runs."""
         if self.simulated_scheduler:
             await KubeScheduler(kube, clock, extender_url=self.extender_url).run()
         await asyncio.Event().wait()
@@ -82,7 +82,7 @@ class DemoControlPlane:
 async def open_control_plane(
     assets: Path | None, workdir: Path, *, extender_port: int
 ) -> AsyncIterator[DemoControlPlane]:
-    """Start the embedded API server, or the real one from *assets* with what else lies there."""
+    """Start the embedded API server, or the real one from *assets* with other components there."""
     extender_url = f"http://127.0.0.1:{extender_port}"
     kubeconfig = workdir / "kubeconfig"
     if assets is None:

@@ -1,11 +1,11 @@
-"""What a person sees of the running demo: cards with their slices and heat, and the last events."""
+"""The dashboard of the running demo: cards with their slices and heat, and the last events."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicePanel:
-    """One pod's hold on a card, in MiB."""
+    """One pod's slice of a card, in MiB."""
 
     pod: str
     mib: int

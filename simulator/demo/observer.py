@@ -1,4 +1,4 @@
-"""Watches the demo from outside, through the API server and Prometheus, and remembers the worst."""
+"""Watches the demo through the API server and Prometheus, and records the highest values."""
 
 import asyncio
 from collections import deque
@@ -26,13 +26,13 @@ _HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "Move
 
 
 class BusySource(Protocol):
-    """Where measured load comes from; None while it does not answer."""
+    """The source of measured load; None while it does not answer."""
 
     async def busy_ratio_by_card(self) -> Mapping[str, float] | None: ...
 
 
 class WallClock(Protocol):
-    """The parts of a clock the observer needs."""
+    """The parts of a clock that the observer needs."""
 
     def now(self) -> datetime: ...
 
@@ -55,7 +55,7 @@ class _Event(msgspec.Struct, rename="camel"):
 
 @dataclass(slots=True)
 class _Heat:
-    """What was seen of the card that got hot, in seconds since the observer started."""
+    """When the heated card got hot and was relieved, in seconds since the observer started."""
 
     card: str = ""
     peak: float = 0.0
@@ -70,8 +70,8 @@ class Observer:
 
     Args:
         client: of the API server.
-        busy: measured load.
-        clock: stamps and paces.
+        busy: source of measured load.
+        clock: for time stamps and pauses.
         namespace: of the demo's pods.
         heated: prefix of the pods that heat a card.
         hot_line: share of a card's time (0..1) above which it is hot.
@@ -121,12 +121,12 @@ class Observer:
             await informer.wait_synced()
 
     def tell(self, news: str) -> None:
-        """Add a line of the demo's own to the news."""
+        """Add a line of the demo's own to the event lines."""
         self._news.append(f"{self._clock.monotonic() - self._began_s:5.1f}s  {news}")
 
     @property
     def pods(self) -> Sequence[PodInfo]:
-        """The demo's pods as the API server shows them."""
+        """The demo's pods as in the API server."""
         return tuple(self._pods.items().values())
 
     @property
@@ -139,12 +139,12 @@ class Observer:
 
     @property
     def peaks(self) -> Sequence[CardPeak]:
-        """The most MiB ever held on each card."""
+        """The most MiB ever allocated on each card."""
         return tuple(self._peaks.values())
 
     @property
     def heat(self) -> HeatFact:
-        """What became of the heated card."""
+        """What was observed of the heated card."""
         heat = self._heat
         relieved_after_s = None
         if heat.hot_at_s is not None and heat.relieved_at_s is not None:
@@ -160,7 +160,7 @@ class Observer:
         )
 
     def dashboard(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
-        """Draw the present moment."""
+        """Return the dashboard as of now."""
         now = self._clock.now()
         names = {view.record.uid: view.record.name for view in self.pods}
         snapshot = self._ledger.snapshot(now=now)
@@ -230,7 +230,7 @@ class Observer:
             self.tell(f"{event.reason}: {self._in_words(event.message)}")
 
     def _in_words(self, text: str) -> str:
-        """Name cards as the screen does, by node and index, instead of by UUID."""
+        """Return *text* with cards named by node and index, as on the dashboard, not by UUID."""
         for node in self.nodes:
             for card in node.cards:
                 text = text.replace(f"{card.uuid} on {node.node}", f"{node.node}/{card.index}")
@@ -257,7 +257,7 @@ class Observer:
         if heat.hot_at_s is None and heat.last >= self._hot_line:
             heat.hot_at_s = now_s
         waiting = heat.hot_at_s is not None and heat.moved and heat.relieved_at_s is None
-        # Relieved means cool while every burner draws its load again, not while one is away.
+        # Relieved means cool while every heating pod runs again, not while one is missing.
         if waiting and heat.last < self._hot_line and self._all_burners_ready():
             heat.relieved_at_s = now_s
 
@@ -266,7 +266,7 @@ class Observer:
         return bool(burners) and all(view.ready for view in burners)
 
     def _shared_card(self) -> str:
-        """Name the card that two or more of the heating pods share, or ''."""
+        """Return the card that two or more of the heating pods share, or ''."""
         seen: set[str] = set()
         for view in self.pods:
             if view.record.name.startswith(self._heated):
@@ -280,18 +280,18 @@ class Observer:
 
 _PERCENT: Final = 100.0
 
-# Device lines only; per-pod lines carry a pod's name.
+# Series of cards only; those of pods have a pod label.
 _BUSY: Final = 'max by (UUID) (DCGM_FI_DEV_GPU_UTIL{pod=""})'
 
 
 class MeasuredHeat:
-    """Asks Prometheus; None means that it did not answer."""
+    """Measured load from Prometheus; None means that it did not answer."""
 
     def __init__(self, prometheus: Prometheus) -> None:
         self._prometheus = prometheus
 
     async def busy_ratio_by_card(self) -> Mapping[str, float] | None:
-        """Give each card's share of busy time (0..1) by UUID."""
+        """Return each card's share of busy time (0..1) by UUID."""
         try:
             samples = await self._prometheus.ask(_BUSY)
         except QueryFailed:

@@ -1,4 +1,4 @@
-"""The demo's own promises, judged from what was seen; pure, so that a test can break each one."""
+"""The demo's own promises, judged from observed facts; pure, so that a test can break each one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from fracgpu.state.allocation import Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFact:
-    """One pod at the end: what it was promised, and what its containers really got.
+    """One pod at the end: what it was assigned, and what its containers really got.
 
     Attributes:
-        owner: the workload it belongs to.
-        wired: container name → UUIDs that the container really received at its last start.
+        owner: the workload to which it belongs.
+        wired: container name → UUIDs that the container received at its last start.
     """
 
     key: str
@@ -24,7 +24,7 @@ class PodFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusalFact:
-    """One bad request and what the API server answered; *message* None means it was admitted."""
+    """One bad request and the API server's answer; *message* None means that it was admitted."""
 
     name: str
     mentions: tuple[str, ...]
@@ -33,7 +33,7 @@ class RefusalFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPeak:
-    """The most MiB ever held on one card, by a fold over the pods at every change."""
+    """The most MiB ever allocated on one card, computed from the pods at every change."""
 
     card: str
     capacity_mib: int
@@ -55,7 +55,7 @@ class HeatFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoFacts:
-    """Everything the verdict looks at."""
+    """Everything on which the promises are judged."""
 
     expected_pods: Mapping[str, int]
     pods: Sequence[PodFact]
@@ -67,7 +67,7 @@ class DemoFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One promise, whether it held, and the figures that say so."""
+    """One promise, whether it held, and the figures that show it."""
 
     name: str
     held: bool
@@ -75,7 +75,7 @@ class Promise:
 
 
 def judge(facts: DemoFacts) -> tuple[Promise, ...]:
-    """Judge every promise of the demo."""
+    """Return every promise of the demo, judged."""
     return (
         _exact_cards(facts.pods),
         _refused(facts.refusals),

@@ -37,8 +37,8 @@ _NODES_LIMIT_S: Final = 60.0
 _QUERY_LIMIT_S: Final = 3.0
 _QUERY_LIMIT_BYTES: Final = 8 * 1024 * 1024
 
-# The rules are those of a real cluster; only their windows are short enough to watch. On a busy
-# machine a scrape a second is often late, so fewer samples and fewer cards must do than in earnest.
+# The rules are those of a real cluster; only their windows are shorter. On a busy machine a scrape
+# every second is often late, so fewer samples and fewer cards suffice than by default.
 DEMO_POLICY: Final[Mapping[str, Any]] = {
     "mode": "active",
     "tickS": 2,
@@ -65,16 +65,16 @@ DEMO_POLICY: Final[Mapping[str, Any]] = {
 
 
 class RigFailed(Exception):  # noqa: N818 - says what happened
-    """The rig did not come up; the message says what of it."""
+    """The rig did not start; the message says which part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RigSettings:
-    """How large, and on which control plane.
+    """The rig's size and control plane.
 
     Attributes:
-        assets: folder with a real kube-apiserver and etcd (and the other components, which are
-            used where they are there), or None for the embedded API server.
+        assets: folder with a real kube-apiserver and etcd (and other components, used if they
+            are there), or None for the embedded API server.
     """
 
     nodes: int = 4
@@ -86,7 +86,7 @@ class RigSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
-    """Everything running; all of it ends with :func:`open_rig`'s block."""
+    """Everything that runs; it ends with :func:`open_rig`'s block."""
 
     kube: KubeClient
     control_plane: DemoControlPlane
@@ -98,7 +98,7 @@ class Rig:
     kubeconfig: Path
 
     async def waiting_for(self) -> Sequence[str]:
-        """Name what is not ready yet, with the reason."""
+        """Return what is not ready yet, with the reason."""
         waiting = []
         for name, address in self.addresses.scrape_targets().items():
             why = await why_not_ready(address)
@@ -109,23 +109,23 @@ class Rig:
         return waiting
 
     def roles(self) -> Sequence[tuple[str, bool]]:
-        """Name each role and tell whether its process runs."""
+        """Return each role and whether its process runs."""
         return [(name, self.supervisor.pid(name) is not None) for name in self.supervisor.names()]
 
     def wired(self, node: str, pod_uid: str) -> Mapping[str, tuple[str, ...]]:
-        """Tell which cards each container of a pod really got: the runtime's truth."""
+        """Return the cards that each container of a pod really got from the runtime."""
         kubelet = self.kubelets.get(node)
         return kubelet.cards_of(pod_uid) if kubelet is not None else {}
 
 
 @asynccontextmanager
 async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncIterator[Rig]:
-    """Start everything below *workdir* (a short path: sockets lie in it) and stop it at the end.
+    """Start everything below *workdir* (a short path, for sockets) and stop it at the end.
 
     Raises:
-        RigFailed: the simulated nodes did not come up in time.
-        PrometheusFailed: there is no Prometheus, or it would not start.
-        RealApiError: a real control plane was asked for, and would not start.
+        RigFailed: the simulated nodes were not ready in time.
+        PrometheusFailed: there is no Prometheus, or it did not start.
+        ControlPlaneError: a real control plane was requested and did not start.
     """
     plans = plan_nodes(settings.nodes, settings.cards_per_node)
     addresses = choose_addresses([plan.name for plan in plans])
@@ -201,7 +201,7 @@ async def open_rig(settings: RigSettings, workdir: Path, clock: Clock) -> AsyncI
 
 @asynccontextmanager
 async def _running(*parts: Any) -> AsyncIterator[None]:
-    """Run loops beside the block; the first error of any ends all of them."""
+    """Run loops while the block runs; the first error of any ends all of them."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(part) for part in parts]
@@ -211,12 +211,12 @@ async def _running(*parts: Any) -> AsyncIterator[None]:
                 for task in tasks:
                     task.cancel()
     except BaseExceptionGroup as several:
-        # The group is ours; whoever wrote the block expects its error itself.
+        # The exception group is ours; callers expect the block's own error.
         raise (several.exceptions[0] if len(several.exceptions) == 1 else several) from None
 
 
 async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, Any]) -> None:
-    """Create what an administrator would: namespaces, configuration, webhook configuration."""
+    """Create what an administrator creates: namespaces, configuration, webhook configuration."""
     for namespace in (names.SYSTEM_NAMESPACE, NAMESPACE):
         try:
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -230,7 +230,7 @@ async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, 
         for configuration in deployed(kind.kind):
             for entry in configuration["webhooks"]:
                 path = entry["clientConfig"]["service"]["path"]
-                # As deployed, except that no Service leads to a process on loopback.
+                # As deployed, but by URL: no Service reaches a process on loopback.
                 entry["clientConfig"] = {"url": f"https://127.0.0.1:{addresses.webhook}{path}"}
             await kube.create(kind, configuration)
 

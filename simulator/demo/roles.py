@@ -1,4 +1,4 @@
-"""How the demo starts the real roles: the same command as in a pod, with addresses on loopback."""
+"""How the demo starts the roles: the same command as in a pod, with addresses on loopback."""
 
 import os
 import sys
@@ -20,12 +20,12 @@ class Addresses:
     telemetry: dict[str, int]
 
     def scrape_targets(self) -> dict[str, str]:
-        """Give role → host:port of its /metrics."""
+        """Return host:port of each role's /metrics."""
         return {name: f"127.0.0.1:{port}" for name, port in self.telemetry.items()}
 
 
 def choose_addresses(nodes: Sequence[str]) -> Addresses:
-    """Find a port for each server of each role."""
+    """Return a free port for each server of each role."""
     names = ["webhook", "scheduler", "rebalancer", "certs", *(plugin_name(node) for node in nodes)]
     ports = free_ports(len(names) + 2)
     return Addresses(
@@ -36,13 +36,13 @@ def choose_addresses(nodes: Sequence[str]) -> Addresses:
 
 
 def plugin_name(node: str) -> str:
-    """Name the device plugin's process of one node."""
+    """Return the name of one node's device plugin process."""
     return f"deviceplugin-{node}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePaths:
-    """Where one node's agent finds kubelet, the runtime and its cards."""
+    """The paths by which one node's agent finds kubelet, the runtime and its cards."""
 
     folders: KubeletFolders
     cards_file: Path
@@ -61,7 +61,7 @@ class RoleProcess:
 def role_processes(
     addresses: Addresses, nodes: Mapping[str, NodePaths], *, prometheus_url: str
 ) -> tuple[RoleProcess, ...]:
-    """List every process of the demo."""
+    """Return every process of the demo."""
     webhook = ("--listen-host", "127.0.0.1", "--listen-port", str(addresses.webhook))
     scheduler = ("--listen-port", str(addresses.extender), "--identity", "fracgpu-scheduler-0")
     rebalancer = ("--prometheus-url", prometheus_url, "--identity", "fracgpu-rebalancer-0")
@@ -80,7 +80,7 @@ def role_processes(
 
 
 def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path) -> ProcessSpec:
-    """Write the command line of one process: the same command as in a pod."""
+    """Return the command line of one process: the same command as in a pod."""
     return ProcessSpec(
         name=process.name,
         argv=(
@@ -100,16 +100,16 @@ def _plugin(node: str, place: NodePaths) -> Sequence[str]:
         *("--device-plugins-dir", str(folders.device_plugins)),
         *("--pod-resources-socket", str(folders.pod_resources_socket)),
         *("--cdi-dir", str(folders.cdi), "--proc-root", str(folders.proc)),
-        # This machine's own runtime is not asked: the simulated one knows CDI.
+        # This machine's own runtime is not checked: the simulated one supports CDI.
         *("--injection", "cdi", "--vendor-cdi-dirs", str(folders.cdi)),
         *("--survey-period-s", "2", "--collect-period-s", "1", "--kubelet-poll-s", "0.5"),
-        # A demo of two minutes cannot wait for an average over five.
+        # A demo of two minutes cannot wait for an average over five minutes.
         *("--load-average-s", "10", "--load-report-s", "6"),
     )
 
 
 def _environment() -> dict[str, str]:
-    """Give a role the caller's environment less what would change its settings."""
+    """Return the caller's environment without variables that would change a role's settings."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""What happens in the demo, in order, and how its facts are gathered at the end."""
+"""The steps of the demo, in order, and the collection of its facts at the end."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _MOST_STARTS: Final = 6
 
 
 class RoleKeepsDying(Exception):  # noqa: N818 - says what happens
-    """A role's process ended again and again; the message has the end of its log."""
+    """A role's process ended repeatedly; the message has the end of its log."""
 
     def __init__(self, name: str, last_words: str) -> None:
         super().__init__(f"{name} keeps dying: {last_words}")
@@ -36,7 +36,7 @@ class RoleKeepsDying(Exception):  # noqa: N818 - says what happens
 
 @dataclass(slots=True)
 class Progress:
-    """Where the demo stands, for whoever draws it."""
+    """The demo's progress, for display."""
 
     step: str = "starting the cluster"
     waiting_for: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Script:
 
     Args:
         rig: the cluster and its roles.
-        clock: paces.
+        clock: for pauses.
         progress: kept up to date while :meth:`play` runs.
     """
 
@@ -59,7 +59,7 @@ class Script:
         self.progress: Final = progress
 
     async def play(self) -> None:
-        """Submit everything, heat a card, and return when it has been relieved."""
+        """Submit everything, heat a card, and return when the card has been relieved."""
         rig, progress = self._rig, self.progress
         progress.step = "waiting until every role is ready and the nodes show their cards"
         await self._until(self._ready)
@@ -83,7 +83,7 @@ class Script:
         progress.step = "relieved: watching that it stays so"
 
     async def facts(self) -> DemoFacts:
-        """Gather what the verdict needs."""
+        """Collect the facts on which the promises are judged."""
         rig = self._rig
         return DemoFacts(
             expected_pods=dict(self.progress.expected),
@@ -107,7 +107,7 @@ class Script:
         return bool(up) and all(up.values())
 
     async def _targets_up(self) -> Mapping[str, bool]:
-        """Ask Prometheus; one that does not answer scrapes nobody, which breaks a promise."""
+        """Return the state of Prometheus' targets; none if it does not answer."""
         try:
             return await self._rig.prometheus.targets_up()
         except OSError:
@@ -146,7 +146,7 @@ class Script:
         facts = []
         for view in self._rig.observer.pods:
             record = view.record
-            # An ended pod holds no card; whether its owner has another in its place is counted.
+            # A finished pod holds no card; whether its owner has replaced it is counted elsewhere.
             if record.terminating or not record.live:
                 continue
             facts.append(
@@ -161,10 +161,10 @@ class Script:
         return tuple(sorted(facts, key=lambda fact: fact.key))
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Wait for a condition; the caller's time limit ends the wait.
+        """Wait for a condition, without a time limit of its own.
 
         Raises:
-            RoleKeepsDying: a role will not stay up, so waiting longer is in vain.
+            RoleKeepsDying: a role does not stay up, so the condition cannot become true.
         """
         while not await _asked(condition):
             for name in self._rig.supervisor.names():
@@ -185,12 +185,12 @@ async def _is(fact: bool) -> bool:  # noqa: FBT001 - wraps a fact into an awaita
 
 
 def owner_of(pod: str, owners: Mapping[str, int]) -> str:
-    """Tell which workload a pod's name belongs to."""
+    """Return the workload to which a pod's name belongs."""
     return next((name for name in owners if pod == name or pod.startswith(f"{name}-")), "")
 
 
 async def play_within(script: Script, limit_s: float) -> str:
-    """Play the demo; return '' if it came to its end within *limit_s* seconds, else why not."""
+    """Run the demo; return '' if it finished within *limit_s* seconds, else why not."""
     try:
         async with asyncio.timeout(limit_s):
             await script.play()

@@ -1,4 +1,4 @@
-"""Each role of the demo as the service account it has in a cluster: its rights and its token."""
+"""The roles' service accounts in the demo, as in a cluster: their RBAC and tokens."""
 
 import json
 from collections.abc import Mapping
@@ -30,18 +30,18 @@ async def issue_token(
     bound_to: Mapping[str, str] | None = None,
     lifetime_s: int = 3600,
 ) -> str:
-    """Ask for a service account's token (``authentication.k8s.io/v1 TokenRequest``).
+    """Request a service account's token (``authentication.k8s.io/v1 TokenRequest``).
 
     Args:
-        client: speaks to the API server.
+        client: of the API server.
         namespace: of the service account.
         account: its name.
         bound_to: ``apiVersion``, ``kind``, ``name`` and ``uid`` of the Pod, Node or Secret with
-            which the token ends; one bound to a Pod or Node carries the node's name.
-        lifetime_s: how long it is good for, in seconds; at least 600.
+            which the token expires; one bound to a Pod or Node carries the node's name.
+        lifetime_s: how long it is valid, in seconds; at least 600.
 
     Raises:
-        NotFound: no such account.
+        NotFound: there is no such account.
         KubeDecodeError: the answer holds no token.
     """
     spec: dict[str, Any] = {"audiences": [], "expirationSeconds": lifetime_s}
@@ -63,7 +63,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 
-# What of deploy/ gives rights and takes them away; the workloads of it run as processes here.
+# The kinds of deploy/ that grant or restrict access; its workloads run as processes here.
 _RIGHTS: Final[Mapping[str, Kind]] = {
     kind.kind: kind
     for kind in (
@@ -79,7 +79,7 @@ _RIGHTS: Final[Mapping[str, Kind]] = {
 
 
 def deployed(kind: str) -> list[dict[str, Any]]:
-    """Read the objects of one kind from ``deploy/``, so that the demo runs what is installed.
+    """Return the objects of one kind in ``deploy/``, so that the demo uses what is installed.
 
     Raises:
         FileNotFoundError: this is not a checkout, so ``deploy/`` is not here.
@@ -94,27 +94,27 @@ def deployed(kind: str) -> list[dict[str, Any]]:
 
 
 def account_of(role: str) -> str:
-    """Name the service account of a role, as ``deploy/`` does."""
+    """Return the name of a role's service account in ``deploy/``."""
     return f"fracgpu-{role}"
 
 
 def user_of(role: str) -> str:
-    """Name a role as the API server sees it."""
+    """Return a role's user name in the API server."""
     return f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{account_of(role)}"
 
 
 async def install_rights(kube: KubeClient) -> None:
-    """Create accounts, roles, bindings and admission policies as an administrator would."""
+    """Create service accounts, roles, bindings and admission policies from ``deploy/``."""
     for name, kind in _RIGHTS.items():
         for body in deployed(name):
             try:
                 await kube.create(kind, body)
-            except AlreadyExists:  # a built-in role's binding, say, of an earlier run
+            except AlreadyExists:  # e.g. the binding of a built-in role, from an earlier run
                 continue
 
 
 async def token_of(kube: KubeClient, role: str, *, node: str | None = None) -> str:
-    """Ask for the role's token; with *node* one that says which node its holder runs on."""
+    """Return a token of the role; with *node* one that names the node of its holder."""
     bound_to = None
     if node is not None:
         metadata = (await kube.get_object(NODES, node))["metadata"]

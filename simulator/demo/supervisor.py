@@ -1,4 +1,4 @@
-"""Runs role processes as kubelet runs containers: starts them again when they die, and probes."""
+"""Runs role processes as kubelet runs containers: restarts them when they exit, and probes them."""
 
 import asyncio
 import http.client
@@ -22,7 +22,7 @@ _FIRST_PAUSE_S: Final = 0.2
 
 _LONGEST_PAUSE_S: Final = 5.0
 
-# A process that lived this long starts anew without a pause; kubelet's figure is ten minutes.
+# A process that ran this long is restarted without a pause; in kubelet it is ten minutes.
 _STEADY_S: Final = 10.0
 
 
@@ -46,7 +46,7 @@ class _Child:
 class Supervisor:
     """Keeps processes running until :meth:`run` is cancelled, then stops all of them.
 
-    Each writes to ``NAME.log`` in *log_dir*, appended over restarts.
+    Each writes to ``NAME.log`` in *log_dir*, which is kept across restarts.
     """
 
     def __init__(self, specs: Sequence[ProcessSpec], *, log_dir: Path) -> None:
@@ -54,7 +54,7 @@ class Supervisor:
         self._log_dir = log_dir
 
     async def run(self) -> None:
-        """Start everything and hold it up until cancelled; then stop it within seconds."""
+        """Start all processes and restart them until cancelled; then stop them within seconds."""
         try:
             async with asyncio.TaskGroup() as group:
                 for name, child in self._children.items():
@@ -66,26 +66,26 @@ class Supervisor:
         return tuple(self._children)
 
     def starts(self, name: str) -> int:
-        """Tell how often the process was started."""
+        """Return how often the process was started."""
         return self._children[name].starts
 
     def pid(self, name: str) -> int | None:
-        """Tell the process's pid, or None while it is down."""
+        """Return the process's pid, or None while it is down."""
         process = self._children[name].process
         return process.pid if process is not None and process.returncode is None else None
 
     def exits(self) -> Mapping[str, Sequence[int]]:
-        """Tell the exit codes so far; a negative one is the signal that ended the process."""
+        """Return the exit codes so far; a negative one is the signal that ended the process."""
         return {name: tuple(child.exits) for name, child in self._children.items()}
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to a running process of ours; it will be started again."""
+        """Send a signal to a process, which is restarted when it exits."""
         process = self._children[name].process
         if process is not None and process.returncode is None:
             process.send_signal(number)
 
     def last_words(self, name: str) -> str:
-        """Give the end of a process's log, for people."""
+        """Return the end of a process's log, for people."""
         return self.log_file(name).read_text(errors="replace")[-_LAST_WORDS:].strip()
 
     def log_file(self, name: str) -> Path:
@@ -111,7 +111,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl-C at the terminal goes to us alone: we stop the others in order.
+                # Ctrl-C at the terminal reaches only this process, which stops the others in order.
                 start_new_session=True,
             )
         child.starts += 1
@@ -142,13 +142,13 @@ _LIMIT_S: Final = 2.0
 
 
 async def why_not_ready(address: str) -> str | None:
-    """Ask ``http://ADDRESS/readyz``: None when ready, else the answer's text or the trouble."""
+    """Return None when ``http://ADDRESS/readyz`` is OK, else its text or the error."""
     return await asyncio.to_thread(_ask, f"http://{address}/readyz")
 
 
 def _ask(url: str) -> str | None:
     try:
-        # A plain http URL on loopback that this program made itself.
+        # A plain http URL on loopback, made by this program.
         with urllib.request.urlopen(url, timeout=_LIMIT_S):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
@@ -161,5 +161,5 @@ def _text_of(answer: urllib.error.HTTPError) -> str:
     try:
         with answer:
             return answer.read(1000).decode(errors="replace").strip() or str(answer)
-    except (OSError, http.client.HTTPException):  # it died while it answered
+    except (OSError, http.client.HTTPException):  # it exited while it answered
         return str(answer)

@@ -1,4 +1,4 @@
-"""What the demo asks of the cluster: workloads that fit, bad requests, and a card to heat."""
+"""What the demo creates: workloads that fit, bad requests, and pods that heat a card."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from fracgpu import names
 
 NAMESPACE: Final = "demo"
 
-# Read by the simulated cards: the share of one card's time that the pod would use if it could.
+# Read by the simulated kubelet: the share of one card's time (0..1) that the pod would use alone.
 BUSY_KEY: Final = "simulator.fracgpu.io/busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoWorkload:
-    """One object to create, and the pods that must run because of it."""
+    """One object to create, and the pods that must run as a result."""
 
     plural: str
     body: Mapping[str, Any]
@@ -29,7 +29,7 @@ class DemoWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRequest:
-    """A pod that must be refused with a message that names all of *mentions*."""
+    """A pod that must be denied with a message that contains all of *mentions*."""
 
     body: Mapping[str, Any]
     mentions: tuple[str, ...]
@@ -42,7 +42,7 @@ class BadRequest:
 
 
 def steady_workloads() -> tuple[DemoWorkload, ...]:
-    """Everything that fits and stays cool: each way to ask, and each kind of owner."""
+    """Return everything that fits and stays cool: each form of request, each kind of owner."""
     return (
         _deployment(
             "chat",
@@ -97,7 +97,7 @@ def steady_workloads() -> tuple[DemoWorkload, ...]:
 
 
 def heating_workload() -> DemoWorkload:
-    """Two pods that land on one card and together want more of it than the hot line allows.
+    """Return two pods that land on one card and together load it above the hot threshold.
 
     Each alone stays below the rebalancer's target ceiling, so moving one relieves the card.
     """
@@ -107,7 +107,7 @@ def heating_workload() -> DemoWorkload:
         {
             names.FRACTION: "0.4",
             names.MODEL: "*A10",
-            # Both on one card, whatever the cluster's own strategy makes of an empty fleet.
+            # Both on one card, whatever the cluster's own strategy.
             names.PLACEMENT: "pack",
             BUSY_KEY: "0.47",
         },
@@ -116,7 +116,7 @@ def heating_workload() -> DemoWorkload:
 
 
 def disruption_budget() -> Mapping[str, Any]:
-    """One burner must stay available while another moves."""
+    """Return a budget: one heating pod must stay available while another moves."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -126,7 +126,7 @@ def disruption_budget() -> Mapping[str, Any]:
 
 
 def bad_requests() -> tuple[BadRequest, ...]:
-    """Requests that must never become a pod."""
+    """Return requests that must never become a pod."""
     return (
         BadRequest(
             body=_pod("too-big", {names.MEMORY: "900Gi"}),

@@ -1,5 +1,5 @@
-"""Starts real binaries on loopback: etcd, kube-apiserver, Prometheus; the name is the field's.
+"""Starts real binaries on loopback: etcd, kube-apiserver, Prometheus.
 
-`control_plane` and `prometheus` run them, `scheduler_configuration` is what a real kube-scheduler
-needs, `ports` finds free ones. Start with `control_plane.py`.
+`control_plane` and `prometheus` run them, `scheduler_configuration` is for a real kube-scheduler,
+`ports` finds free ports. Start with `control_plane.py`.
 """

@@ -1,6 +1,6 @@
-"""A real etcd and kube-apiserver on loopback, for the demo and the tests that ask for one.
+"""A real etcd and kube-apiserver on loopback, for the demo and for tests that need one.
 
-The binaries come from a folder such as ``KUBEBUILDER_ASSETS`` names; nothing is downloaded.
+The binaries come from a folder such as the one in ``KUBEBUILDER_ASSETS``; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ASSETS_ENV: Final = "KUBEBUILDER_ASSETS"
 ADMIN: Final = "admin"
 _LOOPBACK: Final = "127.0.0.1"
 _START_LIMIT_S: Final = 90.0  # a cold kube-apiserver on two busy cores needs about 20 s
-_STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches; its state is in etcd
+_STOP_LIMIT_S: Final = 2.0  # kube-apiserver waits for open watches, but its state is in etcd
 _POLL_S: Final = 0.2
-# Without a controller manager nobody makes the default service accounts, and nobody takes the
-# not-ready taint off a new node.
+# Without a controller manager nothing creates the default service accounts or removes the
+# not-ready taint of a new node.
 _ADMISSION_OFF: Final = ("ServiceAccount", "TaintNodesByCondition")
 _log = structlog.get_logger()
 
 
 class ControlPlaneError(Exception):
-    """A binary is missing, or did not come up; the message names its log."""
+    """A binary is missing or did not start; the message names its log."""
 
 
 def find_assets(value: str | None) -> Path:
-    """Return the folder *value* names, if kube-apiserver and etcd are in it.
+    """Return the folder that *value* names, if kube-apiserver and etcd are in it.
 
     Raises:
-        RealApiError: it says what is missing.
+        ControlPlaneError: it says what is missing.
     """
     if not value:
         raise ControlPlaneError(
@@ -56,7 +56,7 @@ def find_assets(value: str | None) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """A running control plane; everything it started ends with :meth:`start`'s block."""
+    """A running control plane; all its processes end with :meth:`start`'s block."""
 
     url: str
     tokens: Mapping[str, str]
@@ -86,12 +86,12 @@ class ControlPlane:
         Args:
             assets: the folder with the binaries.
             workdir: for state and logs.
-            flags: of kube-apiserver, without their dashes, over those that are given here; None
-                leaves one out.
-            users: groups by user, besides the administrator; each gets a token.
+            flags: of kube-apiserver, without dashes; they override the defaults, and None omits
+                one.
+            users: groups by user, besides the administrator; each user gets a token.
 
         Raises:
-            RealApiError: one of them ended, or was not ready within 90 s.
+            ControlPlaneError: one of them ended, or was not ready within 90 s.
         """
         async with AsyncExitStack() as processes:
             etcd_url = await _start_etcd(processes, assets=assets, workdir=workdir)
@@ -105,7 +105,7 @@ class ControlPlane:
             yield api
 
     def kubeconfig(self, path: Path, *, user: str = ADMIN) -> Path:
-        """Write a kubeconfig of *user* to *path* (mode 0600) and return it."""
+        """Write a kubeconfig of *user* to *path* (mode 0600) and return *path*."""
         cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
         content = {
             "apiVersion": "v1",
@@ -120,23 +120,23 @@ class ControlPlane:
         return path
 
     async def stop_serving(self) -> None:
-        """Stop kube-apiserver alone: an outage. What etcd holds stays."""
+        """Stop kube-apiserver alone, as in an outage; etcd keeps its data."""
         await self._server.stop()
 
     async def serve_again(self) -> None:
         """Start kube-apiserver again at the same address, after :meth:`stop_serving`.
 
         Raises:
-            RealApiError: as for :meth:`start`.
+            ControlPlaneError: as for :meth:`start`.
         """
         await self._server.start()
         await self.wait_ready()
 
     async def wait_ready(self) -> None:
-        """Wait until the API server answers with all its parts.
+        """Wait until the API server is ready, with its default namespace.
 
         Raises:
-            RealApiError: it ended, or was not ready within 90 s.
+            ControlPlaneError: it ended, or was not ready within 90 s.
         """
         try:
             async with asyncio.timeout(_START_LIMIT_S):
@@ -150,13 +150,13 @@ class ControlPlane:
             ) from None
 
     async def start_controller_manager(self, *flags: str) -> None:
-        """Start kube-controller-manager: deployments, jobs, disruption budgets, collection.
+        """Start kube-controller-manager: deployments, jobs, disruption budgets, garbage collection.
 
         Args:
-            flags: further ones.
+            flags: further flags.
 
         Raises:
-            RealApiError: the binary is missing or ended at once.
+            ControlPlaneError: the binary is missing or ended at once.
         """
         key = str(self.workdir / "certs" / "apiserver.key")
         await self._start_component(
@@ -173,7 +173,7 @@ class ControlPlane:
         Its ``clientConnection.kubeconfig`` must be one that :meth:`kubeconfig` wrote.
 
         Raises:
-            RealApiError: the binary is missing or ended at once.
+            ControlPlaneError: the binary is missing or ended at once.
         """
         await self._start_component(
             "kube-scheduler",
@@ -195,7 +195,7 @@ class ControlPlane:
             *flags,
         ]
         child = await _started(self._processes, command, self.workdir)
-        await asyncio.sleep(_POLL_S)  # flags it cannot read end it at once
+        await asyncio.sleep(_POLL_S)  # with flags that it cannot parse it exits at once
         child.check()
 
 
@@ -205,7 +205,7 @@ async def _start_etcd(processes: AsyncExitStack, *, assets: Path, workdir: Path)
     command = [
         str(assets / "etcd"),
         f"--data-dir={workdir / 'etcd'}",
-        "--unsafe-no-fsync",  # the state dies with us
+        "--unsafe-no-fsync",  # the state is temporary
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
@@ -278,7 +278,7 @@ async def _is_ready(api: ControlPlane) -> bool:
         async with connect_to(api.url, token=api.token, ca_file=api.ca_file) as patient:
             client = patient.with_retry(RetryPolicy(attempts=1))
             await client.get_path("/readyz")
-            # Readiness may precede the namespace every new cluster has.
+            # The server may be ready before the default namespace exists.
             await client.get_path("/api/v1/namespaces/default")
     except KubeError:
         return False
@@ -290,7 +290,7 @@ def _written(path: Path) -> bool:
 
 
 class _Process:
-    """One child process, its output in ``workdir/NAME.log``."""
+    """One child process with its output in ``workdir/NAME.log``."""
 
     def __init__(self, command: Sequence[str], workdir: Path) -> None:
         self.name = command[0].rpartition("/")[2]
@@ -312,13 +312,13 @@ class _Process:
         _log.debug("process_started", name=self.name, pid=self._child.pid)
 
     def check(self) -> None:
-        """Raise RealApiError when it has ended by itself."""
+        """Raise ControlPlaneError when it has exited by itself."""
         if self._child is not None and self._child.returncode is not None:
             code = self._child.returncode
             raise ControlPlaneError(f"{self.name} ended with {code}; see {self.log_file}")
 
     async def stop(self) -> None:
-        """Terminate it; kill it when it has not ended within 2 s."""
+        """Terminate the process; kill it if it has not exited within 2 s."""
         child, self._child = self._child, None
         if child is None or child.returncode is not None:
             return

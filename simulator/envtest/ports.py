@@ -1,11 +1,11 @@
-"""Free loopback ports for programs that must be told theirs beforehand."""
+"""Free loopback ports for programs whose port must be chosen beforehand."""
 
 import socket
 from contextlib import ExitStack
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Find *count* distinct free ports on loopback.
+    """Return *count* distinct free ports on loopback.
 
     Another program may take one before its owner does; the kernel hands out others first, and the
     owner's start then fails with a message that names the port.

@@ -23,11 +23,11 @@ _STOP_LIMIT_S: Final = 4.0
 _POLL_S: Final = 0.05
 _GET_LIMIT_S: Final = 5.0
 _LOG_TAIL_CHARS: Final = 800
-_ATTEMPTS: Final = 3  # another program may take the port between our choice and its use
+_ATTEMPTS: Final = 3  # another program may take the port before Prometheus does
 
 
 class PrometheusFailed(Exception):  # noqa: N818 - says what happened
-    """Prometheus is not there, or would not start; the message says what to do or what it said."""
+    """Prometheus is missing or did not start; the message says what to do or has its output."""
 
 
 class RealPrometheus:
@@ -47,17 +47,17 @@ class RealPrometheus:
         *,
         scrape_interval_s: float = 1.0,
     ) -> AsyncIterator[Self]:
-        """Scrape *targets* until the block ends; then it is gone within 5 s.
+        """Scrape *targets* until the block ends; Prometheus exits within 5 s after it.
 
         Args:
-            workdir: gets its configuration, log and data. Blocks that lie in ``data`` already are
-                served as well.
-            targets: role to one or several ``host:port`` with ``/metrics``; each series gets the
+            workdir: for its configuration, log and data. Blocks already in ``data`` are served as
+                well.
+            targets: one or several ``host:port`` with ``/metrics`` by role; each series gets the
                 label ``role``.
-            scrape_interval_s: how often, in seconds.
+            scrape_interval_s: scrape interval in seconds.
 
         Raises:
-            PrometheusFailed: there is no binary, or it did not become ready.
+            PrometheusFailed: there is no binary, or Prometheus did not become ready.
         """
         binary = shutil.which("prometheus")
         if binary is None:
@@ -86,7 +86,7 @@ class RealPrometheus:
         return json.loads(body)
 
     async def targets_up(self) -> dict[str, bool]:
-        """Give each scrape target's role and whether its last scrape worked, in its own words."""
+        """Return for each scrape target's role whether Prometheus reports it up."""
         answer = await self.get("/api/v1/targets?state=active")
         return {
             target["labels"]["role"]: target["health"] == "up"
@@ -107,7 +107,7 @@ def _configuration(targets: Mapping[str, str | Sequence[str]], interval_s: float
         {
             "global": {"scrape_interval": interval, "scrape_timeout": interval},
             "scrape_configs": [
-                # The exporter writes pod="" on the lines of a card; keep what it says.
+                # The exporter writes pod="" on the series of a card; keep its labels.
                 {"job_name": "fracgpu", "honor_labels": True, "static_configs": jobs}
             ],
         }
@@ -138,7 +138,7 @@ async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Pr
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C at the terminal is for us, we stop it in order
+            start_new_session=True,  # Ctrl-C at the terminal reaches only us; we stop it in order
         )
     try:
         async with asyncio.timeout(_START_LIMIT_S):

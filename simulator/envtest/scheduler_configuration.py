@@ -1,4 +1,4 @@
-"""The configuration with which a real kube-scheduler asks our extender."""
+"""The configuration with which a real kube-scheduler calls our extender."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from typing import Any, Final
 
 from fracgpu import names
 
-# One of our ten points is 200 of kube-scheduler's. The best node leads by three, so that what a
-# user prefers (affinity, spreading; 200 each) is heard among nearly equal nodes and not beyond.
+# One of our ten points counts 200 in kube-scheduler. The best node leads by three points, so that
+# a user's preferences (affinity, spreading; 200 each) decide only among nearly equal nodes.
 _WEIGHT: Final = 20
 
-# They score emptier nodes higher by CPU and memory, which is not what makes a GPU node better.
+# They favour nodes with free CPU and memory, which does not make a GPU node better.
 _UNHEARD: Final = ("NodeResourcesFit", "NodeResourcesBalancedAllocation", "ImageLocality")
 
-# The extender judges 5,000 nodes in milliseconds: docs/decisions/0008.
+# The extender filters 5,000 nodes in milliseconds: docs/decisions/0008.
 _PERCENTAGE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderTls:
-    """Files with which kube-scheduler shows who it is, and knows the extender."""
+    """Files of kube-scheduler's client certificate, its key and the extender's CA."""
 
     ca_file: str
     cert_file: str
@@ -35,12 +35,12 @@ def scheduler_configuration(
     tls: ExtenderTls | None = None,
     whole_nodes: bool = False,
 ) -> dict[str, Any]:
-    """Write a KubeSchedulerConfiguration with our one profile and our extender.
+    """Return a KubeSchedulerConfiguration with our one profile and our extender.
 
     Args:
-        extender_url: where the extender is.
+        extender_url: of the extender.
         kubeconfig: how kube-scheduler reaches the API server.
-        tls: for ``https``; over plain HTTP where there is none.
+        tls: for ``https``; plain HTTP without.
         whole_nodes: send whole nodes instead of their names (``nodeCacheCapable: false``).
     """
     extender: dict[str, Any] = {

@@ -1,5 +1,5 @@
-"""One node's kubelet, simulated around real protocols: gRPC sockets and a client of the API.
+"""One node's kubelet, simulated over real protocols: gRPC sockets and the API server.
 
-`device_manager` speaks to device plugins, `pod_worker` takes one pod through its life, and
-`container_runtime` stands for containers. Start with `kubelet.py`.
+`device_manager` talks to device plugins, `pod_worker` runs one pod, and `container_runtime` stands
+in for containerd. Start with `kubelet.py`.
 """

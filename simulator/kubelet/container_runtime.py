@@ -1,4 +1,4 @@
-"""What a container runtime does with CDI names, and the processes that a container becomes."""
+"""A simulated container runtime: it resolves CDI names and records containers' processes."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ _BEFORE_STARTTIME: Final = 18  # fields of /proc/<pid>/stat between the state an
 
 
 class RuntimeFailedError(Exception):
-    """A container cannot be created; the text is what the runtime would say."""
+    """A container cannot be created; the text is the runtime's message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class CreatedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLoad:
-    """What a container does once it runs, on each of its cards."""
+    """The load of a running container on each of its cards."""
 
     cards: tuple[str, ...]
     used_mib: int
@@ -36,10 +36,10 @@ class ContainerLoad:
 
 
 class ContainerRuntime:
-    """Resolves CDI devices as containerd does, and keeps the records of running containers.
+    """Resolves CDI devices as containerd does, and records running containers.
 
     Args:
-        cdi_dir: where CDI specs lie.
+        cdi_dir: folder of CDI specs.
         proc_root: stands in for the host's ``/proc``.
         processes: the processes on the simulated cards.
     """
@@ -52,7 +52,7 @@ class ContainerRuntime:
         self._running: dict[ContainerKey, int] = {}
 
     def create(self, cdi_devices: Sequence[str], *, env: Mapping[str, str]) -> CreatedContainer:
-        """Give a container what its CDI devices say, reading the folder anew.
+        """Return a container with the edits of its CDI devices, reading the folder each time.
 
         Raises:
             RuntimeFailedError: a device is in no spec, or in two.
@@ -76,7 +76,7 @@ class ContainerRuntime:
         for file in sorted(self._cdi_dir.glob("*.json")):
             try:
                 spec = json.loads(file.read_text())
-            except (OSError, ValueError):  # containerd passes over what it cannot read
+            except (OSError, ValueError):  # containerd skips what it cannot read
                 continue
             for device in spec["devices"]:
                 name = f"{spec['kind']}={device['name']}"
@@ -86,7 +86,7 @@ class ContainerRuntime:
         return found
 
     def start(self, key: ContainerKey, load: ContainerLoad | None) -> int:
-        """Let a created container run, with a process on its cards if it has a *load*."""
+        """Start a created container, with a process on its cards if it has a *load*."""
         pid = next(self._pids)
         self._running[key] = pid
         folder = self._proc_root / str(pid)
@@ -106,7 +106,7 @@ class ContainerRuntime:
         return pid
 
     def stop(self, key: ContainerKey) -> None:
-        """End a container's process, if it runs."""
+        """Stop a container's process, if it runs."""
         pid = self._running.pop(key, None)
         if pid is None:
             return
@@ -117,6 +117,6 @@ class ContainerRuntime:
         folder.rmdir()
 
     def stop_all(self, keys: Iterable[ContainerKey] = ()) -> None:
-        """End the containers *keys* names, or all."""
+        """Stop the containers in *keys*, or all."""
         for key in list(keys) or list(self._running):
             self.stop(key)

@@ -1,8 +1,8 @@
-"""The device manager of a simulated kubelet: plugins register, ids are handed out and remembered.
+"""The device manager of a simulated kubelet: registers plugins, allocates and records device ids.
 
-It speaks the real protocol over real unix sockets, with kubelet's own habits: the folder is emptied
-at start, the plugin is dialled back, ids are picked in no particular order, and what an init
-container held is handed on to the containers after it.
+It uses the real protocol over real unix sockets and behaves as kubelet does: the folder is emptied
+at start, the plugin is dialled back, ids are picked in random order, and an init container's
+devices are reused for the containers after it.
 """
 
 # ruff: noqa: N802 - the names of the methods are the protocol's
@@ -30,18 +30,18 @@ _ALLOCATE_LIMIT_S: Final = 10.0
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-    # A plugin that comes back on its old path is dialled afresh.
+    # A plugin that registers again on its old path needs a new connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
 
 
 class DeviceError(Exception):
-    """A container cannot have its devices; the text is what kubelet would say."""
+    """A container cannot have its devices; the text is kubelet's message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAllocation:
-    """What one container got of one resource."""
+    """One container's devices of one resource."""
 
     resource: str
     ids: frozenset[str]
@@ -51,7 +51,7 @@ class DeviceAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerKey:
-    """Names a container of one very pod."""
+    """Identifies a container of one pod, by the pod's UID."""
 
     pod_uid: str
     namespace: str
@@ -70,11 +70,11 @@ class _Endpoint:
 
 
 class DeviceManager(services.RegistrationServicer):
-    """Registers plugins on ``kubelet.sock`` and hands out their devices.
+    """Registers plugins on ``kubelet.sock`` and allocates their devices.
 
     Args:
         folder: the device-plugins folder.
-        on_change: told when a resource's devices have changed.
+        on_change: called when a resource's devices have changed.
         seed: of the order in which ids are picked.
     """
 
@@ -119,7 +119,7 @@ class DeviceManager(services.RegistrationServicer):
         request: messages.RegisterRequest,
         context: grpc.aio.ServicerContext[messages.RegisterRequest, messages.Empty],
     ) -> messages.Empty:
-        """Accept a plugin; like kubelet, dial it back after the answer."""
+        """Accept a plugin; like kubelet, dial it back after the response."""
         if request.version != API_VERSION:
             text = f"requested version {request.version!r}; supported is {API_VERSION}"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
@@ -130,7 +130,7 @@ class DeviceManager(services.RegistrationServicer):
         return messages.Empty()
 
     async def _follow(self, request: messages.RegisterRequest) -> None:
-        """Hold the ListAndWatch stream; when it ends, all devices of the plugin are unhealthy."""
+        """Follow the ListAndWatch stream; when it ends, all devices of the plugin are unhealthy."""
         resource = request.resource_name
         target = f"unix:{self._folder / request.endpoint}"
         async with grpc.aio.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
@@ -155,36 +155,36 @@ class DeviceManager(services.RegistrationServicer):
                 endpoint.devices = dict.fromkeys(endpoint.devices, False)
                 self._on_change()
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- devices -------------------------------------------------------------------------------
 
     def amounts(self) -> Mapping[str, tuple[int, int]]:
-        """Give capacity and allocatable of every registered resource."""
+        """Return capacity and allocatable of every registered resource."""
         return {
             resource: (len(endpoint.devices), sum(endpoint.devices.values()))
             for resource, endpoint in self._endpoints.items()
         }
 
     def manages(self, resource: str) -> bool:
-        """Tell whether a plugin has ever registered *resource*."""
+        """Report whether a plugin has ever registered *resource*."""
         return resource in self._endpoints
 
     def allocations(self) -> Mapping[ContainerKey, Sequence[DeviceAllocation]]:
-        """Give what every container holds now."""
+        """Return the devices that every container holds now."""
         return self._grants
 
-    # -- handing out ---------------------------------------------------------------------------
+    # -- allocation ----------------------------------------------------------------------------
 
     async def allocate(
         self, key: ContainerKey, *, resource: str, count: int, reusable: set[str]
     ) -> DeviceAllocation:
-        """Hand *count* devices to a container, those in *reusable* first, and ask the plugin.
+        """Allocate *count* devices to a container, those in *reusable* first, and call the plugin.
 
         Raises:
-            DeviceError: there are not as many, or the plugin refuses.
+            DeviceError: too few are available, or the plugin refuses.
         """
         endpoint = self._endpoints[resource]
         ids = self._pick(endpoint, resource, count=count, reusable=reusable)
-        # Taken before the plugin is asked, so that nobody else gets them meanwhile.
+        # Taken before the plugin is called, so that no other container gets them meanwhile.
         taken = DeviceAllocation(resource=resource, ids=ids, cdi_devices=())
         self._grants.setdefault(key, []).append(taken)
         try:
@@ -243,10 +243,10 @@ class DeviceManager(services.RegistrationServicer):
         return answer.container_responses[0]
 
     async def pre_start(self, grant: DeviceAllocation) -> None:
-        """Ask the plugin before a container starts, where it wants to be asked.
+        """Call PreStartContainer before a container starts, if the plugin requires it.
 
         Raises:
-            DeviceError: the plugin refuses, is gone, or gives no answer in 30 s.
+            DeviceError: the plugin refuses, is gone, or does not answer within 30 s.
         """
         endpoint = self._endpoints[grant.resource]
         if not endpoint.pre_start:
@@ -262,11 +262,11 @@ class DeviceManager(services.RegistrationServicer):
             ) from error
 
     def retire(self, pod_uid: str) -> None:
-        """Let others have what a pod holds that has ended; it stays on the list until released."""
+        """Free the devices of a pod that has ended; they stay listed until released."""
         self._ended.add(pod_uid)
 
     def release(self, pod_uid: str) -> None:
-        """Take back whatever the containers of a pod hold."""
+        """Release the devices of a pod's containers."""
         self._ended.discard(pod_uid)
         for key in [key for key in self._grants if key.pod_uid == pod_uid]:
             del self._grants[key]

@@ -1,8 +1,8 @@
-"""One node's kubelet, simulated around real protocols: a client of the API server like any other.
+"""One node's kubelet, simulated over real protocols: a client of the API server like any other.
 
 Registers the node, serves the device-plugin and PodResources sockets, admits and starts the pods
-bound to the node, and does the container runtime's part: it reads the CDI specs and remembers what
-each container really got.
+bound to the node, and plays the container runtime: it reads the CDI specs and records what each
+container really got.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFolders:
-    """Where a node's kubelet, runtime and agent meet."""
+    """The folders that a node's kubelet, runtime and agent share."""
 
     device_plugins: Path
     pod_resources_socket: Path
@@ -42,7 +42,7 @@ class KubeletFolders:
 
     @classmethod
     def under(cls, root: Path) -> "KubeletFolders":
-        """Lay them out below *root*; keep it short, a socket's path has at most 107 bytes."""
+        """Return the folders below *root*; keep it short, a socket's path has at most 107 bytes."""
         return cls(
             device_plugins=root / "dp",
             pod_resources_socket=root / "pr" / "kubelet.sock",
@@ -57,7 +57,7 @@ class KubeletConfig:
     """How one simulated kubelet behaves.
 
     Attributes:
-        labels: of the node; by default it shares its cards.
+        labels: of the node; by default those of a node that shares its cards.
         sync_s: longest time between two node status syncs.
         list_ended_pods: list pods in PodResources that have ended, as kubelets before 1.34 do.
     """
@@ -71,12 +71,12 @@ class KubeletConfig:
 
 
 class Kubelet:
-    """A simulated kubelet; :meth:`run` it, and ask :meth:`truth` what containers really got.
+    """A simulated kubelet; :meth:`truth` returns what containers really got.
 
     Args:
         client: of the API server.
-        clock: paces everything.
-        config: which node, where, and how.
+        clock: for all pauses.
+        config: of the node.
     """
 
     def __init__(self, client: KubeClient, clock: Clock, config: KubeletConfig) -> None:
@@ -132,10 +132,10 @@ class Kubelet:
         return self._config.node
 
     async def run(self) -> None:
-        """Be the node's kubelet until cancelled.
+        """Run the node's kubelet until cancelled.
 
         Raises:
-            deviceplugin.kubelet.device_plugin.SocketError: a socket's path would be too long.
+            deviceplugin.kubelet.device_plugin.SocketError: a socket's path is too long.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -151,17 +151,17 @@ class Kubelet:
             self.runtime.stop_all()
 
     async def wait_ready(self) -> None:
-        """Wait until the node is in the API server; bound it with ``asyncio.timeout``."""
+        """Wait until the node is in the API server; limit the wait with ``asyncio.timeout``."""
         await self._status.ready.wait()
 
     def truth(self) -> Mapping[str, Mapping[str, CreatedContainer]]:
-        """Tell what each container really got at its last start: pod UID → container → that."""
+        """Return what each container got at its last start, by pod UID and container name."""
         return {
             uid: dict(worker.created) for uid, worker in self._workers.items() if worker.created
         }
 
     def cards_of(self, pod_uid: str) -> Mapping[str, tuple[str, ...]]:
-        """Tell the UUIDs each container of a pod really sees, from its environment."""
+        """Return the card UUIDs that each container of a pod sees, from its environment."""
         worker = self._workers.get(pod_uid)
         return {
             container: visible_cards(created)
@@ -169,10 +169,10 @@ class Kubelet:
         }
 
     async def restart_container(self, pod_uid: str, container: str) -> None:
-        """End a running container and start it again, as after a crash.
+        """Stop a running container and start it again, as after a crash.
 
         Raises:
-            KeyError: no such pod runs here.
+            KeyError: the pod does not run here.
         """
         await self._workers[pod_uid].restart(container)
 
@@ -213,7 +213,7 @@ class Kubelet:
 
 
 def visible_cards(created: CreatedContainer) -> tuple[str, ...]:
-    """Read the UUIDs of the cards that a container sees."""
+    """Return the UUIDs of the cards that a container sees."""
     text = created.env.get(names.ENV_VISIBLE_DEVICES, "")
     return tuple(uuid for uuid in text.split(",") if uuid)
 

@@ -1,4 +1,4 @@
-"""The node object of a simulated kubelet: made if it is missing, kept ready, capacity copied."""
+"""The node object of a simulated kubelet: created if missing, kept ready, with its capacity."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -29,10 +29,10 @@ class NodeStatus:
 
     Args:
         client: of the API server.
-        clock: paces the syncs and stamps the heartbeats.
+        clock: for the time between syncs and of heartbeats.
         name: the node.
-        labels: put on the node when it is made; what an administrator takes away then stays away.
-        amounts: capacity and allocatable of the resources that device plugins offer.
+        labels: set when the node is created; one that an administrator removes stays removed.
+        amounts: returns capacity and allocatable of device plugins' resources.
         sync_s: longest time between two syncs; kubelet's own is 10 s.
     """
 
@@ -49,7 +49,7 @@ class NodeStatus:
         self._client = client
         self._clock = clock
         self._name = name
-        # Set again whenever they differ; source: kubelet's updateDefaultLabels.
+        # Restored whenever they differ; source: kubelet's updateDefaultLabels.
         self._default_labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
         self._labels = {**self._default_labels, **labels}
         self._amounts = amounts
@@ -64,12 +64,12 @@ class NodeStatus:
         self._wake.set()
 
     def seen(self, capacity: Mapping[str, str] | None) -> None:
-        """Sync soon if somebody else wrote *capacity*, or the node is gone (None)."""
+        """Sync soon if another client changed *capacity*, or the node is gone (None)."""
         if capacity != self._capacity:
             self._wake.set()
 
     async def run(self) -> None:
-        """Sync until cancelled; an API outage is waited out."""
+        """Sync until cancelled, through outages of the API server."""
         while True:
             self._wake.clear()
             limit_s = self._sync_s
@@ -112,7 +112,7 @@ class NodeStatus:
         return node
 
     def _status(self, capacity: Mapping[str, str]) -> dict[str, Any]:
-        """Write the status: what others put into capacity becomes allocatable as it is."""
+        """Return the status: resources that others put into capacity are copied to allocatable."""
         plugins = self._amounts()
         known = {**capacity, **_OWN_CAPACITY}
         capacities = known | {resource: str(n) for resource, (n, _) in plugins.items()}

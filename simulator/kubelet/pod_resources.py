@@ -1,4 +1,4 @@
-"""The PodResources socket of a simulated kubelet: who holds which devices."""
+"""The PodResources socket of a simulated kubelet: the devices of each container."""
 
 # ruff: noqa: ARG002, N802 - names and arguments of the methods are the protocol's
 
@@ -17,7 +17,7 @@ from simulator.kubelet.device_manager import ContainerKey, DeviceManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPod:
-    """One pod as PodResources lists it: app containers and sidecars, no plain init containers."""
+    """One pod as PodResources lists it: app containers and sidecars, no init containers."""
 
     uid: str
     namespace: str
@@ -29,9 +29,9 @@ class PodResourcesServer(services.PodResourcesListerServicer):
     """Serves ``List`` of the v1 protocol.
 
     Args:
-        socket: where to serve.
-        pods: the pods kubelet knows now.
-        devices: what their containers hold.
+        socket: path to serve on.
+        pods: returns the pods that kubelet knows now.
+        devices: returns what their containers hold.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One pod as a simulated kubelet reads it, and as it writes its status."""
+"""One pod as a simulated kubelet decodes it, and its status."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class _Pod(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlan:
-    """One container: when it runs, and how many of each counted resource it wants."""
+    """One container: its kind, and how much it requests of each device resource."""
 
     name: str
     init: bool = False
@@ -69,7 +69,7 @@ class KubeletPod:
 
     @property
     def listed_containers(self) -> tuple[str, ...]:
-        """Name the containers PodResources lists: all but plain init containers."""
+        """Return the names of the containers that PodResources lists: all but plain init ones."""
         return tuple(container.name for container in self.containers if not container.init)
 
     def key(self, container: str) -> ContainerKey:
@@ -79,7 +79,7 @@ class KubeletPod:
 
 
 def read_kubelet_pod(body: bytes) -> KubeletPod:
-    """Read a pod.
+    """Decode a pod.
 
     Raises:
         ValueError: it is not a pod.
@@ -110,7 +110,7 @@ def read_kubelet_pod(body: bytes) -> KubeletPod:
 
 
 def _wants(container: _Container) -> dict[str, int]:
-    """Read the limits that a device plugin might count: whole numbers of a named resource."""
+    """Return the limits that may be devices: whole numbers of extended resources."""
     limits = (container.resources.limits if container.resources else None) or {}
     return {
         resource: int(amount)
@@ -127,7 +127,7 @@ def pod_status(
     states: Mapping[str, Mapping[str, Any]],
     restarts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Write a pod's status as kubelet does; *states* is each container's ``state``."""
+    """Return a pod's status as kubelet writes it; *states* has each container's ``state``."""
 
     def container(name: str) -> dict[str, Any]:
         state = states.get(name, {"waiting": {"reason": "PodInitializing"}})
@@ -161,7 +161,7 @@ def pod_status(
 
 
 def number(text: str | None) -> float | None:
-    """Read a number of 0 or more from an annotation; what is none counts as absent."""
+    """Return an annotation's number of 0 or more; None if it is missing or no such number."""
     try:
         value = math.nan if text is None else float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One pod on a simulated kubelet: admitted, its containers started, ended, and let go."""
+"""One pod on a simulated kubelet: its admission, its containers, and its end."""
 
 import asyncio
 from dataclasses import dataclass
@@ -28,17 +28,17 @@ USED_KEY: Final = "simulator.fracgpu.io/used-mib"
 DURATION_KEY: Final = "simulator.fracgpu.io/duration-s"
 
 _API_PAUSE_S: Final = 0.5
-_USED_SHARE: Final = 0.9  # of its slice, where a pod does not say
+_USED_SHARE: Final = 0.9  # of its slice, where the pod has no annotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodTiming:
-    """How long things take on this node, in seconds.
+    """Durations on this node, in seconds.
 
     Attributes:
         start_delay_s: from a container's creation until it runs.
         init_run_s: how long an init container runs.
-        grace_s: how long containers take to end.
+        grace_s: how long containers take to stop.
         backoff_s: first pause after a failed start; it doubles up to *longest_backoff_s*.
     """
 
@@ -51,7 +51,7 @@ class PodTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerParts:
-    """What every pod worker of one kubelet shares."""
+    """What the pod workers of one kubelet share."""
 
     client: KubeClient
     clock: Clock
@@ -63,10 +63,10 @@ class WorkerParts:
 
 
 class PodWorker:
-    """Takes one pod from its binding to its end.
+    """Runs one pod from its binding to its end.
 
     Args:
-        pod: the pod as first seen.
+        pod: the pod as first observed.
         parts: what this kubelet's workers share.
     """
 
@@ -85,13 +85,13 @@ class PodWorker:
             self._ending.set()
 
     def update(self, pod: KubeletPod, *, gone: bool) -> None:
-        """Take notice of the pod's new state in the API server; *gone* is its deletion."""
+        """Update the pod from the API server; *gone* means that it was deleted."""
         self._gone = self._gone or gone
         if gone or pod.terminating:
             self._ending.set()
 
     async def run(self) -> None:
-        """Live until the pod is gone."""
+        """Run the pod until it is gone."""
         try:
             async with asyncio.TaskGroup() as group:
                 life = group.create_task(self._live(), name=f"live_{self.pod.name}")
@@ -104,7 +104,7 @@ class PodWorker:
         await self._let_go()
 
     async def restart(self, container: str) -> None:
-        """End *container* and start it again."""
+        """Stop *container* and start it again."""
         self._parts.runtime.stop(self.pod.key(container))
         self._restarts[container] = self._restarts.get(container, 0) + 1
         await self._start(container)
@@ -144,7 +144,7 @@ class PodWorker:
     # -- admission -----------------------------------------------------------------------------
 
     async def _admit(self) -> bool:
-        """Hand out devices, container by container; a pod that cannot have them has failed."""
+        """Allocate devices, container by container; a pod that cannot have them fails."""
         reusable: dict[str, set[str]] = {}
         devices = self._parts.devices
         try:
@@ -158,7 +158,7 @@ class PodWorker:
                             count=count,
                             reusable=spare,
                         )
-                        # What an init container held is handed on; what stays in use is not.
+                        # A finished init container's devices are reused; a sidecar's stay in use.
                         (spare.update if plan.init else spare.difference_update)(grant.ids)
                         self._grants.setdefault(plan.name, []).append(grant)
         except DeviceError as error:
@@ -172,7 +172,7 @@ class PodWorker:
     # -- containers ----------------------------------------------------------------------------
 
     async def _start(self, container: str) -> None:
-        """Start one container, however often it takes."""
+        """Start one container, retrying with backoff."""
         timing = self._parts.timing
         pause_s = timing.backoff_s
         self._states[container] = {"waiting": {"reason": "ContainerCreating"}}
@@ -229,10 +229,10 @@ class PodWorker:
         for plan in self.pod.containers:
             self._parts.runtime.stop(self.pod.key(plan.name))
 
-    # -- what the API server is told -----------------------------------------------------------
+    # -- status ---------------------------------------------------------------------------------
 
     async def _report(self, phase: str, *, reason: str = "", message: str = "") -> None:
-        """Write the pod's status, waiting out an API outage."""
+        """Write the pod's status, retrying through an API outage."""
         status = pod_status(
             self.pod,
             phase=phase,
@@ -242,7 +242,7 @@ class PodWorker:
         )
         if reason:
             status |= {"reason": reason, "message": message}
-        # The UID makes it a Conflict when the name belongs to another pod by now.
+        # With the UID it is a Conflict if the name now belongs to another pod.
         patch = {"metadata": {"uid": self.pod.uid}, "status": status}
         while True:
             try:
@@ -268,7 +268,7 @@ class PodWorker:
         await self._parts.events.emit(regarding, reason=reason, note=note, level=level)
 
     async def _let_go(self) -> None:
-        """Tell the API server that nothing of the pod runs any more."""
+        """Delete the pod from the API server: none of its containers runs any more."""
         while not self._gone:
             try:
                 await self._parts.client.delete(

@@ -1,5 +1,5 @@
-"""Replays a workload on a fleet, to see how much of its cards each placement policy would use.
+"""Replays a workload on a fleet, to compare how much of its cards placement policies allocate.
 
-`workload` is what arrives, `fleet` where it goes, and `policies` are what is compared.
+`workload` has the pods that arrive, `fleet` the nodes, and `policies` what is compared.
 Start with `replay.py`.
 """

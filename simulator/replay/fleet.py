@@ -1,4 +1,4 @@
-"""The fleet while it fills: the product's own ledger and survey, and CPU and memory beside them."""
+"""The fleet as it fills: the product's own ledger and fit index, with CPU and host memory."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ _PLENTY: Final = 2**62
 
 
 class FleetState:
-    """Who holds what, node by node.
+    """The allocations of each node.
 
     Args:
         nodes: in order of preference among equals.
@@ -38,10 +38,10 @@ class FleetState:
         self.matrix.refresh(now=NOW)
         self.bound_pods = BoundPodIndex()
         self.fit_index = FitIndex(self.matrix)
-        # The board numbers nodes by name; we prefer them in the order given.
+        # The node matrix sorts nodes by name; here they are preferred in the given order.
         self.rows: Rows = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
-        # A node that does not say what it has beside cards lacks nothing.
+        # A node without CPU and memory figures is never short of them.
         self.cpu_milli = np.array([_room(node, node.host.cpu_milli) for node in nodes], np.int64)
         self.memory_mib = np.array([_room(node, node.host.memory_mib) for node in nodes], np.int64)
         self.cpu_capacity = self.cpu_milli.copy()
@@ -49,16 +49,16 @@ class FleetState:
         self._placed = 0
 
     def roomy(self, pod: ReplayPod) -> Rows:
-        """Give the places, ascending, of nodes with the CPU and host memory for a pod."""
+        """Return the places, ascending, of nodes with the CPU and host memory for a pod."""
         fits = (self.cpu_milli >= pod.host.cpu_milli) & (self.memory_mib >= pod.host.memory_mib)
         return np.flatnonzero(fits)
 
     def ask(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
-        """Let the survey judge every node's cards, as the extender does."""
+        """Return where a need fits, from every node's cards, as the extender does."""
         return self.fit_index.ask(need, strategy=strategy, now=NOW)
 
     def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> Rows:
-        """Give the places, ascending, of nodes that could take the pod now."""
+        """Return the places, ascending, of nodes that could take the pod now."""
         places = self.roomy(pod)
         if pod.need is None:
             return places
@@ -67,17 +67,17 @@ class FleetState:
         return fitting
 
     def loads(self, place: int) -> NodeInfo:
-        """Picture one node's cards."""
+        """Return one node's cards with their allocations."""
         node_info = self._ledger.node(self.names[place], now=NOW)
         if node_info is None:
             raise LookupError(f"{self.names[place]} is gone, and no node ever leaves a replay")
         return node_info
 
     def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:
-        """Put a pod on a node's cards for ever.
+        """Place a pod on a node's cards permanently.
 
         Raises:
-            ValueError: a policy gave away what is not there.
+            ValueError: a policy chose cards, CPU or memory without enough room.
         """
         name = self.names[place]
         if self.cpu_milli[place] < pod.host.cpu_milli or (

@@ -1,4 +1,4 @@
-"""The policies that can be compared: the product's own, and first fit to measure them by."""
+"""The policies that can be compared: the product's own, and first fit as a baseline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -18,26 +18,26 @@ from simulator.replay.workload import ReplayPod, ReplayWorkload
 
 
 class CpuPods(Enum):
-    """Who chooses the node of a pod that asks for no card."""
+    """Who chooses the node of a pod that requests no card."""
 
-    KUBE_SCHEDULER = "kube-scheduler"  # by its own default; such pods never reach the extender
-    POLICY = "policy"  # the policy, where it has an opinion: what the literature assumes
+    KUBE_SCHEDULER = "kube-scheduler"  # by its defaults; such pods never reach the extender
+    POLICY = "policy"  # the policy, if it scores such pods: what the literature assumes
 
 
 class ReplayPolicy(Protocol):
-    """What chooses a node and its cards."""
+    """Chooses a node and its cards."""
 
     def choose(self, pod: ReplayPod) -> tuple[int, Assignment] | None:
-        """Give the node's place in the fleet and the cards, or None where nothing fits."""
+        """Return the node's place in the fleet and the cards, or None if nothing fits."""
         ...
 
     def took(self, place: int) -> None:
-        """Hear that the node at *place* has just taken a pod."""
+        """Note that the node at *place* has just taken a pod."""
         ...
 
 
 class FirstFit:
-    """The first node that fits, the tightest cards on it: what every other policy has to beat."""
+    """The first node that fits, and its tightest cards: the baseline of the other policies."""
 
     def __init__(self, state: FleetState, cpu_pods: CpuPods) -> None:
         self._state = state
@@ -57,9 +57,9 @@ class FirstFit:
 
 
 class ByScore:
-    """A strategy that judges card by card: the node with the highest score, as the extender does.
+    """A strategy that scores card by card: the node with the highest score, as in the extender.
 
-    It has nothing to say about pods without cards.
+    It does not score pods without cards.
     """
 
     def __init__(self, state: FleetState, strategy: Strategy) -> None:
@@ -82,7 +82,7 @@ class ByScore:
 
 
 class ByLeastWaste:
-    """``least-waste`` as the extender asks it; it knows the workload's mix beforehand."""
+    """``least-waste`` as in the extender, with the workload's mix known beforehand."""
 
     def __init__(self, state: FleetState, workload: ReplayWorkload, cpu_pods: CpuPods) -> None:
         self._state = state
@@ -108,12 +108,12 @@ class ByLeastWaste:
         return place_, _cards(state.loads(place_), pod, Strategy.LEAST_WASTE, self._choosers)
 
     def took(self, place: int) -> None:
-        del place  # the board knows which nodes have changed
+        del place  # the node matrix knows which nodes have changed
         self._state.matrix.refresh(now=NOW)
 
 
 def most_cpu_left(state: FleetState, places: Sequence[int]) -> int:
-    """Choose as kube-scheduler does by default: the node that has most of its CPU left."""
+    """Return the node with the largest share of free CPU, as kube-scheduler prefers by default."""
     left = state.cpu_milli[places] / np.maximum(state.cpu_capacity[places], 1)
     return places[int(left.argmax())]
 
@@ -125,7 +125,7 @@ def _cards(
         return {}
     answer = choose_cards(node_info, pod.need, pod.host, strategy=strategy, choosers=choosers)
     if not isinstance(answer, Placement):
-        raise TypeError(f"the survey said that {pod.name} fits, the placement: {answer.text}")
+        raise TypeError(f"the fit index accepts {pod.name}, but placement says: {answer.text}")
     return answer.assignment
 
 

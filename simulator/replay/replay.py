@@ -1,6 +1,6 @@
-"""One replay: pods arrive one by one, each is placed at once or turned away, and nobody leaves.
+"""One replay: pods arrive one by one, each is placed at once or refused, and none leaves.
 
-So the share of cards in use, at any amount of arrived demand, says what the policy made of it.
+So the allocated share of the cards, at any amount of arrived demand, measures the policy.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ _TELL_EVERY: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What one policy made of one order of arrivals.
+    """The result of one policy with one order of arrivals.
 
     Attributes:
-        curve: per cent of all card memory that is allocated once that many per cent of it were
-            asked for: index 0 to 130.
+        curve: percentage of all card memory that is allocated, by the percentage that was
+            requested: index 0 to 130.
         refused: pods that fitted nowhere.
     """
 
@@ -33,7 +33,7 @@ class ReplayResult:
     curve: tuple[float, ...]
 
     def allocated_percent(self, load_percent: int) -> float:
-        """Tell how much is allocated at an amount of arrived load; the last known beyond it."""
+        """Return the percentage allocated at a load; the last known beyond the curve's end."""
         return self.curve[min(load_percent, len(self.curve) - 1)]
 
 
@@ -49,12 +49,12 @@ def replay(
     """Replay a workload once; the same arguments always give the same outcome.
 
     Args:
-        workload: what comes, and to which fleet.
+        workload: the pods and the fleet.
         policy: one of ``simulator.replay.policies.POLICIES``.
         seed: of the order of arrivals and of nodes.
-        load_ratio: when to stop, in demand over capacity.
-        cpu_pods: who places the pods that ask for no card.
-        tell: hears now and then how far it is, 0..1.
+        load_ratio: demand over capacity at which the replay ends.
+        cpu_pods: who places the pods that request no card.
+        tell: called from time to time with the progress, 0..1.
     """
     pods = arrivals(workload, load_ratio=load_ratio, seed=seed)
     state = FleetState(node_order(workload, seed=seed))
@@ -82,13 +82,13 @@ def replay(
 
 
 def _reach(curve: list[float], load_percent: float, *, before: float) -> None:
-    """Fill in the whole per cents that this arrival goes beyond: there, it has not come yet."""
+    """Extend the curve by the whole percentages below this arrival: there, it counts *before*."""
     while len(curve) < load_percent:
         curve.append(before)
 
 
 def mean_curve(outcomes: Sequence[ReplayResult]) -> tuple[float, ...]:
-    """Average several outcomes at each per cent of load, as far as all of them go."""
+    """Return the mean of several results at each percentage of load that all of them reach."""
     length = min(len(result.curve) for result in outcomes)
     return tuple(
         sum(result.curve[at] for result in outcomes) / len(outcomes) for at in range(length)

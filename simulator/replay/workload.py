@@ -1,7 +1,7 @@
 """What is replayed: a fleet of empty nodes, the pods of a workload, and orders of their arrival.
 
-Two sources: a trace as two CSV files in the columns of the openb trace (alibaba/clusterdata,
-cluster-trace-gpu-v2023), and the nodes and pods of a live cluster.
+There are two sources: a trace as two CSV files in the columns of the openb trace
+(alibaba/clusterdata, cluster-trace-gpu-v2023), and the nodes and pods of a live cluster.
 """
 
 import csv
@@ -20,19 +20,19 @@ from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
 
-# A trace counts in thousandths of a card; each stands for so many MiB, so that nothing is rounded.
+# A trace counts in thousandths of a card; each stands for this many MiB, to avoid rounding.
 _MIB_PER_MILLI: Final = 80
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
 
 class WorkloadError(ValueError):
-    """A file is not a workload; the message says where and what was wanted."""
+    """A file is not a workload; the message says where, and what was wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPod:
-    """One pod: what it needs of cards (None: nothing), and besides.
+    """One pod: its need of cards (None: no cards), CPU and host memory.
 
     Attributes:
         demand: the same in the terms of ``least-waste``.
@@ -51,7 +51,7 @@ class ReplayPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayWorkload:
-    """An empty fleet and the pods that come to it."""
+    """An empty fleet and the pods that arrive."""
 
     nodes: tuple[NodeCards, ...]
     pods: tuple[ReplayPod, ...]
@@ -66,10 +66,10 @@ class ReplayWorkload:
 
 
 def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> ReplayWorkload:
-    """Read a trace from the lines of its two CSV files.
+    """Parse a trace from the lines of its two CSV files.
 
     Raises:
-        WorkloadError: a column is missing, a figure is none, or there is nothing to replay.
+        WorkloadError: a column is missing, a number is invalid, or there is nothing to replay.
     """
     node_rows = [_node(row) for row in _rows(nodes, _NODE_COLUMNS, "the node list")]
     pod_rows = [_pod(row) for row in _rows(pods, _POD_COLUMNS, "the pod list")]
@@ -77,12 +77,12 @@ def read_trace(*, nodes: Iterable[str], pods: Iterable[str]) -> ReplayWorkload:
 
 
 def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWorkload:
-    """Take the sharing nodes of a live cluster, emptied, and the pods that ask for cards.
+    """Return the sharing nodes of a live cluster, emptied, and the pods that request cards.
 
-    What other pods on these nodes request of CPU and host memory stays taken.
+    The CPU and host memory that other pods on these nodes request stays taken.
 
     Raises:
-        WorkloadError: there are no cards, or no pod asks for any.
+        WorkloadError: there are no cards, or no pod requests any.
     """
     fleet = {
         node.node: replace(node, cordons=(), schedulable=True, foreign={}, heat={})
@@ -104,9 +104,9 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWor
 
 
 def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Sequence[ReplayPod]:
-    """Order the pods by chance, until they ask for *load_ratio* of all cards.
+    """Return the pods in random order, until they request *load_ratio* of all cards.
 
-    A workload that asks for less is topped up with pods drawn again, one that asks for more is
+    A workload that requests less is extended with pods drawn again, one that requests more is
     thinned out. The same seed always gives the same order.
     """
     dice = random.Random(seed)  # noqa: S311 - a simulation, no secret
@@ -124,7 +124,7 @@ def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Seque
 
 
 def node_order(workload: ReplayWorkload, *, seed: int) -> Sequence[NodeCards]:
-    """Order the nodes by chance: who comes first wins among equals."""
+    """Return the nodes in random order: the first wins among equals."""
     order = list(workload.nodes)
     random.Random(f"nodes-{seed}").shuffle(order)  # noqa: S311
     return order
@@ -201,7 +201,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
 
 
 def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
-    # The strategy under test decides, not the one that the pod asks for.
+    # The strategy under test decides, not the one that the pod requests.
     need = replace(need, strategy=None)
     most = max(need.containers, key=lambda container: container.total_mib)
     largest = max((card.capacity_mib for card in cards), default=most.mib)

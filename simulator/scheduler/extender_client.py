@@ -1,4 +1,4 @@
-"""kube-scheduler's side of the scheduler extender: three POSTs, with the JSON that it sends.
+"""kube-scheduler's side of the scheduler extender protocol: three POSTs with its JSON.
 
 Source: k8s.io/kubernetes pkg/scheduler/extender.go.
 """
@@ -24,12 +24,12 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 
 class ExtenderError(Exception):
-    """The extender could not be asked, or said that it failed."""
+    """The extender could not be called, or answered with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """The extender's sorting of the nodes."""
+    """The nodes that the extender accepts, and the failed ones."""
 
     passed: tuple[str, ...]
     refused: Mapping[str, str]
@@ -52,7 +52,7 @@ class _BindingResult(msgspec.Struct, rename="pascal"):
 
 
 class ExtenderClient:
-    """Asks one extender, as with ``nodeCacheCapable: true``; made by :meth:`open`."""
+    """Calls one extender, as with ``nodeCacheCapable: true``; made by :meth:`open`."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, *, timeout_s: float) -> None:
         self._session = session
@@ -62,7 +62,7 @@ class ExtenderClient:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, *, timeout_s: float = 10.0) -> AsyncIterator[ExtenderClient]:
-        """Keep connections to the extender at *url* (``urlPrefix``); *timeout_s* is one request's.
+        """Yield a client of the extender at *url* (``urlPrefix``); *timeout_s* limits one request.
 
         Nothing is sent yet.
         """
@@ -70,7 +70,7 @@ class ExtenderClient:
             yield cls(session, url, timeout_s=timeout_s)
 
     async def filter(self, pod: Json, node_names: Sequence[str]) -> Filtered:
-        """Ask which of the nodes will do.
+        """Return which of the nodes fit.
 
         Raises:
             ExtenderError: no answer that can be used.
@@ -87,7 +87,7 @@ class ExtenderClient:
         return Filtered(passed=passed, refused=refused)
 
     async def prioritize(self, pod: Json, node_names: Sequence[str]) -> dict[str, int]:
-        """Ask for the nodes' scores, 0 to 10.
+        """Return the nodes' scores, 0 to 10.
 
         Raises:
             ExtenderError: no answer that can be used.
@@ -96,10 +96,10 @@ class ExtenderClient:
         return {entry.host: entry.score for entry in _decode(body, list[_Priority])}
 
     async def bind(self, pod: Json, node: str) -> None:
-        """Ask to bind the pod.
+        """Bind the pod through the extender.
 
         Raises:
-            ExtenderError: it is not bound, or nobody knows.
+            ExtenderError: the pod is not bound, or that is unknown.
         """
         meta = pod["metadata"]
         args = {

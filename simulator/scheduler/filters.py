@@ -1,4 +1,4 @@
-"""Whether a node could take a pod at all: the filter plug-ins of kube-scheduler that we meet.
+"""Whether a node could take a pod: the filter plugins of kube-scheduler that matter here.
 
 Source of rules and wording: k8s.io/kubernetes pkg/scheduler/framework/plugins (nodeunschedulable,
 tainttoleration, nodeaffinity, noderesources).
@@ -30,7 +30,7 @@ Amounts = dict[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
-    """One node, and what the pods on it have taken."""
+    """One node, and what the pods on it request."""
 
     node: Json
     taken: Amounts
@@ -42,7 +42,7 @@ class NodeUsage:
 
 
 def requests_of(pod: Json) -> Amounts:
-    """Sum what a pod requests at its peak, init containers and sidecars by Kubernetes' rule."""
+    """Return a pod's requests at their peak, with init containers and sidecars as in Kubernetes."""
     spec = pod.get("spec") or {}
     by_resource: dict[str, list[tuple[ContainerKind, int]]] = {}
     for container in spec.get("initContainers") or ():
@@ -59,14 +59,14 @@ def _add(
     by_resource: dict[str, list[tuple[ContainerKind, int]]], container: Json, kind: ContainerKind
 ) -> None:
     resources = container.get("resources") or {}
-    # The API server copies limits into requests that are missing.
+    # The API server copies limits to missing requests.
     wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     for resource, quantity in wanted.items():
         by_resource.setdefault(resource, []).append((kind, _milli(quantity)))
 
 
 def sum_of(amounts: Iterable[Amounts]) -> Amounts:
-    """Add amounts up."""
+    """Return the sum of amounts by resource."""
     total: Amounts = {}
     for one in amounts:
         for resource, amount in one.items():
@@ -75,7 +75,7 @@ def sum_of(amounts: Iterable[Amounts]) -> Amounts:
 
 
 def misfits(pod: Json, room: NodeUsage) -> tuple[str, ...]:
-    """Give the reasons why a node will not do, in kube-scheduler's words; none means it will."""
+    """Return the reasons why a node does not fit, in kube-scheduler's words; empty if it fits."""
     spec = pod.get("spec") or {}
     taint = _untolerated(room.node, spec.get("tolerations") or ())
     if taint:
@@ -130,7 +130,7 @@ def _selected(spec: Json, node: Json) -> bool:
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True
-    # Terms are alternatives; the expressions of one must all hold; an empty term matches nothing.
+    # Terms are ORed, the expressions of one are ANDed; an empty term matches nothing.
     return any(_term_holds(term, node) for term in required.get("nodeSelectorTerms") or ())
 
 

@@ -1,7 +1,7 @@
 """Stands in for kube-scheduler: one profile, one extender, and an ordinary client of the API.
 
-It filters nodes as the real one's plug-ins would, asks the extender with the same JSON, and leaves
-the same events and conditions; it neither preempts nor scores by itself.
+It filters nodes as kube-scheduler's plugins do, calls the extender with the same JSON, and writes
+the same Events and conditions; it neither preempts nor scores by itself.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 class Unschedulable(Exception):  # noqa: N818 - an answer
-    """No node will do; ``str()`` is what FailedScheduling says."""
+    """No node fits; ``str()`` is the message of FailedScheduling."""
 
 
 class KubeScheduler:
     """The scheduling loop.
 
     Args:
-        client: reaches any API server.
-        clock: tells the time of backoffs and events.
-        extender_url: where ``/filter``, ``/prioritize`` and ``/bind`` are; asked for pods that
-            want gpu-mem.
-        scheduler_name: the profile; pods of another are left alone.
+        client: of any API server.
+        clock: for backoffs and Events.
+        extender_url: of ``/filter``, ``/prioritize`` and ``/bind``; called for pods that request
+            gpu-mem.
+        scheduler_name: the profile; pods of others are ignored.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class KubeScheduler:
         )
 
     async def run(self) -> None:
-        """Schedule until cancelled; outages of the API server and the extender are waited out."""
+        """Schedule until cancelled, through outages of the API server and the extender."""
         async with (
             ExtenderClient.open(self._extender_url) as extender,
             asyncio.TaskGroup() as group,
@@ -94,7 +94,7 @@ class KubeScheduler:
         limit_s = min(_LONGEST_WAIT_S, max(0.01, wait_s))
         await wait_at_most(self._clock, self._changed, limit_s=limit_s)
 
-    # -- what is known -------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     def _node_changed(self, _change: Change[Json]) -> None:
         self._heard()
@@ -182,13 +182,13 @@ class KubeScheduler:
         scores: Mapping[str, int] = {}
         try:
             scores = await extender.prioritize(pod, fitting)
-        except ExtenderError as error:  # kube-scheduler, too, goes on without scores
+        except ExtenderError as error:  # kube-scheduler, too, continues without scores
             log.warning("prioritize_failed", error=str(error))
-        return max(fitting, key=lambda name: scores.get(name, 0))  # of equals, the first by name
+        return max(fitting, key=lambda name: scores.get(name, 0))  # among equals, the first by name
 
     async def _bind(self, pod: Json, node: str, extender: ExtenderClient) -> None:
         meta = pod["metadata"]
-        # From here on the pod counts on its node; the informer will confirm it.
+        # The pod is assumed on its node until the informer confirms it.
         self._assumed[meta["uid"]] = node
         if _wants_extender(pod):
             await extender.bind(pod, node)
@@ -198,7 +198,7 @@ class KubeScheduler:
         await self._client.bind(binding, namespace=meta["namespace"], name=meta["name"])
 
     async def _note(self, pod: Json, *, reason: str, message: str) -> None:
-        """Say why the pod waits, in its status and in an event; the same thing only once."""
+        """Write why the pod is pending to its status and an Event, unless that is unchanged."""
         meta = pod["metadata"]
         uid: str = meta["uid"]
         if self._noted.get(uid) == message or uid not in self._pods:
@@ -231,7 +231,7 @@ class KubeScheduler:
 
 
 def fit_error(refused: Mapping[str, tuple[str, ...]], *, total: int) -> str:
-    """Write kube-scheduler's sentence: each reason after the number of nodes that give it."""
+    """Return kube-scheduler's message: each reason after the number of its nodes."""
     counted = Counter(reason for reasons in refused.values() for reason in reasons)
     if not counted:
         return "no nodes available to schedule pods"
@@ -240,7 +240,7 @@ def fit_error(refused: Mapping[str, tuple[str, ...]], *, total: int) -> str:
 
 
 def _wants_extender(pod: Json) -> bool:
-    """Tell whether a container of the pod has the extender's managed resource."""
+    """Report whether a container of the pod has the extender's managed resource."""
     spec = pod["spec"]
     return any(
         names.GPU_MEM in ((container.get("resources") or {}).get(part) or {})

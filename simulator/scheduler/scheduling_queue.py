@@ -1,8 +1,8 @@
-"""Which pending pod is tried next, and when one that failed is tried again.
+"""The scheduling queue: which pending pod is tried next, and when one that failed is retried.
 
-The rules are those of kube-scheduler 1.36: by priority, then by age; a refused pod waits for any
-event of pods or nodes and is then tried at once if nobody else is waiting; after an error it backs
-off, doubling; nobody waits longer than five minutes.
+The rules are those of kube-scheduler 1.36: by priority, then by age; an unschedulable pod waits for
+any event of pods or nodes and is then tried at once if no other pod waits; after an error it backs
+off, doubling; no pod waits longer than five minutes.
 Source: k8s.io/kubernetes pkg/scheduler/backend/queue.
 """
 
@@ -27,7 +27,7 @@ class _Pending:
 
 
 class SchedulingQueue:
-    """Pending pods by UID. It is told the time and every event; it does nothing by itself."""
+    """Pending pods by UID. Callers pass in the time and every event."""
 
     def __init__(self) -> None:
         self._pods: dict[str, _Pending] = {}
@@ -38,26 +38,26 @@ class SchedulingQueue:
         return uid in self._pods
 
     def add(self, uid: str, *, priority: int) -> None:
-        """Put a pod in; one that is there already keeps its place."""
+        """Add a pod; one that is already in the queue keeps its place."""
         if uid not in self._pods:
             self._arrivals += 1
             self._pods[uid] = _Pending(uid=uid, priority=priority, arrival=self._arrivals)
 
     def remove(self, uid: str) -> None:
-        """Take a pod out: it is bound, or gone."""
+        """Remove a pod: it is bound, or gone."""
         self._pods.pop(uid, None)
 
     def event(self) -> None:
-        """Note that a pod or a node changed."""
+        """Count a change of a pod or a node."""
         self._news += 1
 
     @property
     def event_count(self) -> int:
-        """How many events there were; remember it before looking at the cluster."""
+        """The number of events so far; read it before reading the cluster's state."""
         return self._news
 
     def refused(self, uid: str, *, now_s: float, as_of: int) -> None:
-        """Note that no node would do, judging by the events up to *as_of*."""
+        """Note that no node fitted, as of event number *as_of*."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.failures += 1
@@ -65,7 +65,7 @@ class SchedulingQueue:
             pod.due_s = now_s + _FLUSH_S
 
     def erred(self, uid: str, *, now_s: float) -> None:
-        """Note that the attempt broke off: it is tried again after a pause."""
+        """Note that the attempt failed with an error: the pod is retried after a backoff."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.failures += 1
@@ -74,7 +74,7 @@ class SchedulingQueue:
             pod.due_s = now_s + min(backoff_s, _LONGEST_BACKOFF_S)
 
     def next(self, *, now_s: float) -> str | None:
-        """Name the pod to try now, if any; those that never failed come first among equals."""
+        """Return the pod to try now, if any; those that never failed come first among equals."""
         due = [pod for pod in self._pods.values() if self._is_due(pod, now_s)]
         if not due:
             return None
@@ -84,7 +84,7 @@ class SchedulingQueue:
         return best.uid
 
     def wait_s(self, *, now_s: float) -> float:
-        """Tell how long until a pod is due without any event; infinite if none will be."""
+        """Return the seconds until a pod is due without any event; infinite if none will be."""
         return min((pod.due_s - now_s for pod in self._pods.values()), default=float("inf"))
 
     def _is_due(self, pod: _Pending, now_s: float) -> bool:

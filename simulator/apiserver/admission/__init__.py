@@ -1,4 +1,4 @@
-"""Admission webhooks: who is asked, what they are shown, and what their answers mean.
+"""Admission webhooks: which are called, with what, and what their answers mean.
 
 `matching` finds the webhooks of a request and judges their configurations, `match_conditions`
 evaluates CEL. Start with `webhooks.py`.

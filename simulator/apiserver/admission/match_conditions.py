@@ -32,7 +32,7 @@ class ConditionError(Exception):
 
 
 def fault(expression: str) -> str:
-    """Say why *expression* cannot be evaluated here; empty when it can."""
+    """Return why *expression* cannot be evaluated here; empty when it can."""
     try:
         _compiled(expression)
     except ValueError as error:
@@ -45,9 +45,9 @@ def fault(expression: str) -> str:
 
 
 def all_hold(conditions: Sequence[Json], variables: Mapping[str, Any]) -> bool:
-    """Evaluate conditions over ``object``, ``oldObject`` and ``request``.
+    """Report whether all conditions hold over ``object``, ``oldObject`` and ``request``.
 
-    One that is false decides, even when another cannot be evaluated, as in the real server.
+    One false condition decides, even when another cannot be evaluated, as in the real server.
 
     Raises:
         ConditionError: none is false, and one failed.

@@ -46,7 +46,7 @@ def webhooks_for(
 ) -> list[MatchedWebhook]:
     """Return the webhooks whose rules and selectors match, in the order they are called.
 
-    Match conditions are not yet evaluated: they are asked last, as in the real server.
+    Match conditions are not evaluated here: they come last, as in the real server.
     """
     if attributes.target.resource.storage in _EXEMPT:
         return []
@@ -102,7 +102,7 @@ def _selectors_match(spec: Json, attributes: Attributes, store: Store) -> bool:
 
 
 def _namespace_labels(attributes: Attributes, store: Store) -> dict[str, str] | None:
-    """Labels that a namespaceSelector sees; None for what lies in no namespace."""
+    """Return the labels that a namespaceSelector sees; None for a cluster-scoped object."""
     target = attributes.target
     if target.resource is resources.NAMESPACES:
         return labels(attributes.value or attributes.before)
@@ -115,9 +115,9 @@ def _namespace_labels(attributes: Attributes, store: Store) -> dict[str, str] | 
 
 
 def faults(configuration: Json, *, services_resolve: bool) -> Iterator[StatusCause]:
-    """List what is wrong with a webhook configuration.
+    """Return what is wrong with a webhook configuration.
 
-    *services_resolve* says that ``clientConfig.service`` can be reached from here.
+    *services_resolve* means that ``clientConfig.service`` can be reached from here.
     """
     seen: set[str] = set()
     for index, spec in enumerate(configuration.get("webhooks") or []):

@@ -1,4 +1,4 @@
-"""Admission webhooks: who is asked, what they are shown, and what their answers mean.
+"""Admission webhooks: which are called, with what, and what their answers mean.
 
 Source: k8s.io/apiserver pkg/admission/plugin/webhook/{mutating,validating,errors,request}.
 Mutating webhooks are called once: reinvocationPolicy IfNeeded is not honoured.
@@ -64,13 +64,14 @@ class Caller(Protocol):
         """Return the body of a 200 answer.
 
         Raises:
-            CallError: no connection, no trust, no answer in time, or another status.
+            CallError: no connection, an untrusted certificate, no answer in time, or
+                another status.
         """
         ...
 
 
 class WebhookAdmission:
-    """Asks the webhooks that are configured in the store.
+    """Calls the webhooks that are configured in the store.
 
     Args:
         store: where the configurations are.
@@ -94,16 +95,16 @@ class WebhookAdmission:
         self._resolve_service = resolve_service
 
     def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
-        """List the faults of *value* if it is a webhook configuration."""
+        """Return the faults of *value* if it is a webhook configuration."""
         if resource not in matching.CONFIGURATIONS:
             return ()
         return list(matching.faults(value, services_resolve=self._resolve_service is not None))
 
     async def mutate(self, attributes: Attributes) -> Json:
-        """Let the mutating webhooks change the object, one after the other.
+        """Return the object as changed by the mutating webhooks, called one after the other.
 
         Raises:
-            ApiError: one refused, or could not be asked and fails closed.
+            ApiError: one denied the request, or could not be called and fails closed.
         """
         value = attributes.value
         for hook in webhooks_for(self._store, resources.MUTATING_WEBHOOKS, attributes):
@@ -113,10 +114,10 @@ class WebhookAdmission:
         return value if value is not None else {}
 
     async def validate(self, attributes: Attributes) -> None:
-        """Ask the validating webhooks, all at once.
+        """Call the validating webhooks concurrently.
 
         Raises:
-            ApiError: the first that refused, or could not be asked and fails closed.
+            ApiError: of the first that denied, or could not be called and fails closed.
         """
         asked = webhooks_for(self._store, resources.VALIDATING_WEBHOOKS, attributes)
         refusals: dict[int, ApiError] = {}
@@ -134,7 +135,7 @@ class WebhookAdmission:
             raise refusals[min(refusals)]
 
     async def _ask(self, hook: MatchedWebhook, attributes: Attributes) -> Json | None:
-        """Return the webhook's consent, or None if it has no say in this request."""
+        """Return the webhook's response, or None if a match condition excludes this request."""
         review = _review(attributes, uid=str(uuid.UUID(int=self._rng.getrandbits(128), version=4)))
         if not _concerned(hook, attributes, review["request"]):
             return None

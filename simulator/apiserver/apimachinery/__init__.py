@@ -1,5 +1,5 @@
-"""What every part of the API server speaks: resources, requests, errors, patches, storage.
+"""What every part of the API server uses: resources, requests, errors, patches, storage.
 
 `resources` lists what is served, `storage` keeps objects under one counter of revisions, and
-`errors` words every refusal as the real server does. Start with `storage.py`.
+`errors` words every error as the real server does. Start with `storage.py`.
 """

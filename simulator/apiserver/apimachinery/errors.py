@@ -1,4 +1,4 @@
-"""The API server's way of saying no: a ``Status`` object, worded and coded as the real one does.
+"""The API server's errors: ``Status`` objects with the real server's codes and messages.
 
 Source: k8s.io/apimachinery pkg/api/errors, pkg/apis/meta/v1 (StatusReason, CauseType).
 """
@@ -30,7 +30,7 @@ class StatusCause:
 
 
 class ApiError(Exception):
-    """A refusal with its HTTP code; :meth:`body` is what goes over the wire."""
+    """An error answer with its HTTP code; :meth:`body` is what is sent."""
 
     def __init__(
         self, code: int, reason: str, message: str, *, details: Json | None = None
@@ -69,12 +69,12 @@ def _details(resource: Resource, name: str) -> Json:
 
 
 def bad_request(message: str) -> ApiError:
-    """Answer 400: the request cannot be read."""
+    """Return a 400: the request cannot be read."""
     return ApiError(HTTPStatus.BAD_REQUEST, "BadRequest", message)
 
 
 def not_found(resource: Resource, name: str) -> ApiError:
-    """Answer 404 for an object that is not there."""
+    """Return the 404 for an object that does not exist."""
     return ApiError(
         HTTPStatus.NOT_FOUND,
         "NotFound",
@@ -84,7 +84,7 @@ def not_found(resource: Resource, name: str) -> ApiError:
 
 
 def unknown_resource() -> ApiError:
-    """Answer for a resource that no group serves."""
+    """Return the 404 for a resource that no group serves."""
     return ApiError(
         HTTPStatus.NOT_FOUND,
         "NotFound",
@@ -94,7 +94,7 @@ def unknown_resource() -> ApiError:
 
 
 def method_not_supported() -> ApiError:
-    """Answer 405."""
+    """Return a 405."""
     return ApiError(
         HTTPStatus.METHOD_NOT_ALLOWED,
         "MethodNotAllowed",
@@ -104,7 +104,7 @@ def method_not_supported() -> ApiError:
 
 
 def already_exists(resource: Resource, name: str) -> ApiError:
-    """Answer 409 to the creation of what is there already."""
+    """Return the 409 to the creation of an object that already exists."""
     return ApiError(
         HTTPStatus.CONFLICT,
         "AlreadyExists",
@@ -114,7 +114,7 @@ def already_exists(resource: Resource, name: str) -> ApiError:
 
 
 def conflict(resource: Resource, name: str, why: str, *, subresource: str = "") -> ApiError:
-    """Answer 409; *why* follows the API server's opening words."""
+    """Return a 409; *why* follows the API server's opening words."""
     suffix = f"/{subresource}" if subresource else ""
     return ApiError(
         HTTPStatus.CONFLICT,
@@ -125,7 +125,7 @@ def conflict(resource: Resource, name: str, why: str, *, subresource: str = "") 
 
 
 def stale(resource: Resource, name: str) -> ApiError:
-    """Answer 409 to a write based on an old resourceVersion."""
+    """Return the 409 to a write based on an old resourceVersion."""
     return conflict(
         resource,
         name,
@@ -135,7 +135,7 @@ def stale(resource: Resource, name: str) -> ApiError:
 
 
 def wrong_uid(target: Target, *, wanted: str, found: str) -> ApiError:
-    """Answer 409: the name is there, but it is another object."""
+    """Return a 409: the name exists, but belongs to another object."""
     return _storage_conflict(
         target,
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
@@ -143,7 +143,7 @@ def wrong_uid(target: Target, *, wanted: str, found: str) -> ApiError:
 
 
 def wrong_version(target: Target, *, wanted: str, found: str) -> ApiError:
-    """Answer 409: the name is there, but at another resourceVersion."""
+    """Return a 409: the name exists, but at another resourceVersion."""
     return _storage_conflict(
         target,
         f"Precondition failed: ResourceVersion in precondition: {wanted}, ResourceVersion in "
@@ -164,7 +164,7 @@ def _storage_conflict(target: Target, why: str) -> ApiError:
 def precondition_failed(
     resource: Resource, name: str, *, field: str, wanted: str, found: str
 ) -> ApiError:
-    """Answer 409 to a delete or an eviction of another object or another version."""
+    """Return the 409 to a delete or an eviction of another object or another version."""
     what = "deleted and then recreated" if field == "UID" else "modified"
     return ApiError(
         HTTPStatus.CONFLICT,
@@ -177,7 +177,7 @@ def precondition_failed(
 
 
 def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> ApiError:
-    """Answer 422 with every fault found; there must be at least one."""
+    """Return a 422 with every fault found; there must be at least one."""
     listed = [str(cause) for cause in causes]
     message = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
@@ -196,7 +196,7 @@ def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Api
 
 
 def version_required(resource: Resource, name: str) -> ApiError:
-    """Answer 422 to an update without a resourceVersion of a kind that insists on one."""
+    """Return the 422 to an update without a resourceVersion of a kind that requires one."""
     fault = StatusCause(
         field="metadata.resourceVersion",
         reason="FieldValueInvalid",
@@ -212,7 +212,7 @@ def version_required(resource: Resource, name: str) -> ApiError:
 
 
 def unprocessable_patch() -> ApiError:
-    """Answer to a JSON patch that does not apply; the real server does not say which operation."""
+    """Return the 422 to a JSON patch that does not apply; the operation is not named, as there."""
     return ApiError(
         HTTPStatus.UNPROCESSABLE_ENTITY,
         "Invalid",
@@ -222,7 +222,7 @@ def unprocessable_patch() -> ApiError:
 
 
 def forbidden(resource: Resource, name: str, why: str) -> ApiError:
-    """Answer 403; *why* follows the API server's opening words."""
+    """Return a 403; *why* follows the API server's opening words."""
     return ApiError(
         HTTPStatus.FORBIDDEN,
         "Forbidden",
@@ -232,12 +232,12 @@ def forbidden(resource: Resource, name: str, why: str) -> ApiError:
 
 
 def expired(message: str) -> ApiError:
-    """Answer 410: the revision asked for lies before the history still kept."""
+    """Return a 410: the requested revision is older than the history kept."""
     return ApiError(HTTPStatus.GONE, "Expired", message)
 
 
 def too_large_version(*, asked: int, current: int) -> ApiError:
-    """Answer 504 to a revision that is still to come."""
+    """Return the 504 to a revision that does not exist yet."""
     message = f"Too large resource version: {asked}, current: {current}"
     return ApiError(
         HTTPStatus.GATEWAY_TIMEOUT,
@@ -253,7 +253,7 @@ def too_large_version(*, asked: int, current: int) -> ApiError:
 
 
 def too_many_requests(message: str, *, retry_after_s: int, cause: str) -> ApiError:
-    """Answer 429 to an eviction that the disruption budget *cause* describes does not allow."""
+    """Return the 429 to an eviction that a disruption budget forbids; *cause* describes it."""
     details: Json = {"causes": [{"reason": "DisruptionBudget", "message": cause}]}
     if retry_after_s:
         details["retryAfterSeconds"] = retry_after_s
@@ -261,7 +261,7 @@ def too_many_requests(message: str, *, retry_after_s: int, cause: str) -> ApiErr
 
 
 def internal(message: str) -> ApiError:
-    """Answer 500."""
+    """Return a 500."""
     return ApiError(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "InternalError",
@@ -271,11 +271,11 @@ def internal(message: str) -> ApiError:
 
 
 def plain_failure(message: str) -> ApiError:
-    """Answer 500 without a reason, as the server does where an error has no status of its own."""
+    """Return a 500 without a reason, as the server does for errors without a status."""
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "", message)
 
 
 def unsupported_media_type(message: str, *, details: Json | None = None) -> ApiError:
-    """Answer 415."""
+    """Return a 415."""
     code = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     return ApiError(code, "UnsupportedMediaType", message, details=details)

@@ -44,7 +44,7 @@ class FieldSelector:
 
 
 def parse_field_selector(text: str, resource: Resource) -> FieldSelector:
-    """Read a ``fieldSelector`` query.
+    """Parse a ``fieldSelector`` query.
 
     Raises:
         ValueError: it cannot be read, or the resource cannot be selected by that field.

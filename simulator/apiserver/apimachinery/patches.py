@@ -1,6 +1,6 @@
 """The three kinds of PATCH: JSON patch, merge patch and Kubernetes' strategic merge patch.
 
-JSON patch (RFC 6902) is the work of the ``jsonpatch`` library. Merge patch is RFC 7386. Strategic
+JSON patch (RFC 6902) is left to the ``jsonpatch`` library. Merge patch is RFC 7386. Strategic
 merge follows k8s.io/apimachinery pkg/util/strategicpatch for the lists that have a merge key.
 """
 
@@ -41,7 +41,7 @@ class MergeError(Exception):
 
 
 def json_patch(document: Any, patch: Any) -> Any:
-    """Apply RFC 6902 operations to a copy of *document*.
+    """Return a copy of *document* with RFC 6902 operations applied.
 
     Raises:
         BadPatchError: *patch* is not a list of operations.
@@ -56,7 +56,7 @@ def json_patch(document: Any, patch: Any) -> Any:
 
 
 def merge_patch(document: Any, patch: Any) -> Any:
-    """Apply an RFC 7386 merge patch: null removes, lists are replaced."""
+    """Return the result of an RFC 7386 merge patch: null removes, lists are replaced."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
@@ -69,7 +69,7 @@ def merge_patch(document: Any, patch: Any) -> Any:
 
 
 def strategic_merge_patch(document: dict[str, Any], patch: Any) -> dict[str, Any]:
-    """Apply a strategic merge patch: lists that have a merge key are merged by it.
+    """Return the result of a strategic merge patch: lists with a merge key are merged by it.
 
     Raises:
         BadPatchError: the patch is not an object.
@@ -149,10 +149,10 @@ def _merged_list(old: list[Any], new: list[Any], *, merge_key: str, order: Any) 
 
 
 def _ordered(keys: list[Any], *, wanted: list[Any], before: list[Any]) -> list[Any]:
-    """Put *keys* in the order of the patch, and the others among them where they were before.
+    """Return *keys* in the order of the patch, with the others where they were before.
 
-    Source: strategicpatch mergeSortedSlice: of one from the patch and one only in the object, the
-    latter comes first only if both were in the object, and in this order.
+    Source: strategicpatch mergeSortedSlice: a key that only the object has comes before one of the
+    patch only if both were in the object, in this order.
     """
     patched = [key for key in wanted if key in keys]
     others = [key for key in before if key in keys and key not in patched]

@@ -1,4 +1,4 @@
-"""One API request, parsed: what is done to which object by whom, and with which options."""
+"""A parsed API request: the operation, the object, the user and the options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who asks. The embedded server believes the bearer token: it is the user's name."""
+    """Who sends the request. The embedded server takes the bearer token for the user's name."""
 
     name: str = "kubernetes-admin"
     groups: tuple[str, ...] = ("system:masters", "system:authenticated")
@@ -33,7 +33,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What comes with a write: the user, dry run, and the warnings collected on the way."""
+    """What accompanies a write: the user, dry run, and the warnings collected so far."""
 
     user: User = field(default_factory=User)
     dry_run: bool = False
@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSelection:
-    """Which objects of a collection are meant; None for the namespace means every one."""
+    """Which objects of a collection are selected; namespace None means all namespaces."""
 
     namespace: str | None = None
     labels: LabelSelector = field(default_factory=LabelSelector)
@@ -73,13 +73,13 @@ class ListSelection:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether a selector leaves objects out."""
+        """Whether a selector excludes objects."""
         return bool(self.labels.requirements or self.fields.terms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """What an admission plugin is shown of one write. ``kind`` is (group, version, kind)."""
+    """What an admission plugin sees of one write. ``kind`` is (group, version, kind)."""
 
     target: Target
     operation: Operation

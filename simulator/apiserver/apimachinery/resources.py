@@ -1,4 +1,4 @@
-"""What the embedded API server serves: one row for each resource, and nothing else exists."""
+"""The resources that the embedded API server serves, one row each; no others exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Resource:
     """One resource in its only version.
 
     ``storage`` is the name under which objects are kept; two resources that name the same one
-    are two views of the same objects (Events). ``generation`` says that a change of the spec
-    counts up ``metadata.generation``; ``resets_status`` that a create forgets the status sent.
+    serve the same objects (Events). With ``generation`` a change of the spec increments
+    ``metadata.generation``; with ``resets_status`` a create drops the status that was sent.
     """
 
     group: str = ""
@@ -132,10 +132,10 @@ _BY_PATH: Final = {(r.group, r.version, r.plural): r for r in ALL}
 
 
 def find(group: str, version: str, plural: str) -> Resource | None:
-    """Return the resource served at this path, if any."""
+    """Return the resource served at this path, or None."""
     return _BY_PATH.get((group, version, plural))
 
 
 def is_served(group: str, version: str) -> bool:
-    """Say whether anything lives under this group and version."""
+    """Report whether any resource has this group and version."""
     return any(r.group == group and r.version == version for r in ALL)

@@ -1,4 +1,4 @@
-"""Every object under one counter of revisions, and the history that watches are served from."""
+"""All objects under one revision counter, and the history that watches are served from."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ BACKLOG: Final = 10_000  # events a slow watcher may fall behind before its watc
 
 
 class StaleError(Exception):
-    """The object is not at the revision that the writer had read."""
+    """The object is not at the revision that the writer read."""
 
 
 class CompactedError(Exception):
-    """The revision asked for lies before the history that is kept."""
+    """The requested revision is older than the history that is kept."""
 
     def __init__(self, *, asked: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {asked} ({oldest})")
 
 
 class Key(NamedTuple):
-    """Where an object lies; the namespace is empty for cluster-wide resources."""
+    """Where an object is stored; the namespace is empty for cluster-scoped resources."""
 
     resource: str
     namespace: str
@@ -37,7 +37,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One version of one object. It is shared by everybody: never change ``object`` in place."""
+    """One version of one object. It is shared: never change ``object`` in place."""
 
     key: Key
     revision: int
@@ -59,7 +59,7 @@ class StoreEvent:
 
 
 class Subscription:
-    """The changes of one resource after one revision, in order, none missing."""
+    """The changes of one resource after one revision, complete and in order."""
 
     def __init__(self, backlog: Iterator[StoreEvent]) -> None:
         self._waiting: deque[StoreEvent] = deque(backlog)
@@ -70,12 +70,12 @@ class Subscription:
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come: the server stops, or this reader is too slow."""
+        """Whether no more events will come: the server stops, or this reader is too slow."""
         return self._ended and not self._waiting
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything that happened so far has been taken."""
+        """Whether all events so far have been read."""
         return not self._waiting
 
     def push(self, change: StoreEvent) -> None:
@@ -92,7 +92,7 @@ class Subscription:
         self._arrived.set()
 
     async def next(self) -> StoreEvent | None:
-        """Wait for the next change; None when there will be none."""
+        """Return the next change, waiting for it; None when there will be none."""
         while not self._waiting:
             if self._ended:
                 return None
@@ -123,17 +123,17 @@ class Store:
         return self._objects[key.resource].get((key.namespace, key.name))
 
     def list(self, resource: str, namespace: str | None = None) -> list[Stored]:
-        """Return the objects in the order of namespace and name; None means every namespace."""
+        """Return the objects ordered by namespace and name; namespace None means all."""
         found = self._objects[resource]
         return [found[k] for k in sorted(found) if namespace is None or k[0] == namespace]
 
     def write(self, key: Key, value: Json, *, expected: int) -> Stored:
         """Store *value* if the object is still at revision *expected* (0: does not exist).
 
-        Takes *value* over: the caller must not touch it again.
+        Takes ownership of *value*: the caller must not change it afterwards.
 
         Raises:
-            StaleError: it is at another revision, or gone, or already there.
+            StaleError: it is at another revision, deleted, or already exists.
         """
         before = self._expect(key, expected)
         stored = self._freeze(key, value)
@@ -176,15 +176,15 @@ class Store:
             subscription.push(change)
 
     def compact(self) -> None:
-        """Forget the history, as etcd does every few minutes: older watches get 410."""
+        """Drop the history, as etcd compaction does every few minutes: older watches get 410."""
         self._history.clear()
         self._floor = self._revision
 
     def subscribe(self, resource: str, *, after: int) -> Subscription:
-        """Follow the changes of *resource* that come after revision *after*.
+        """Return the changes of *resource* that follow revision *after*, as they come.
 
         Raises:
-            CompactedError: some of them are forgotten.
+            CompactedError: some of them have been dropped.
         """
         oldest = max(self._oldest[resource], self._floor)
         if after < oldest:

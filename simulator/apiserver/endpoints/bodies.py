@@ -1,4 +1,4 @@
-"""Bodies of requests: what can be read, what fits its URL, and patches of three kinds."""
+"""Request bodies: decoding, checks against the URL, and three kinds of patches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def object_of(content_type: str, body: bytes) -> Json:
-    """Read the body as one object.
+    """Return the body as one object.
 
     Raises:
         ApiError: 415 for a media type we do not know, 400 for anything but an object.
@@ -60,7 +60,7 @@ def _decoded(content_type: str, body: bytes) -> Any:
 
 
 def patch_of(content_type: str, body: bytes) -> Any:
-    """Read the body as a patch of the kind that its media type names.
+    """Return the body as a patch of the kind that its media type names.
 
     Raises:
         ApiError: 415 for another kind, server-side apply among them; 400 for what is not JSON.
@@ -75,7 +75,7 @@ def patch_of(content_type: str, body: bytes) -> Any:
 
 
 def apply_patch(content_type: str, value: Json, patch: Any) -> Json:
-    """Return *value* patched, leaving it as it is.
+    """Return a patched copy of *value*.
 
     Raises:
         ApiError: 422, 400 or 500, as the API server answers.
@@ -100,7 +100,7 @@ def apply_patch(content_type: str, value: Json, patch: Any) -> Json:
 
 
 def check_kind(resource: Resource, body: Json) -> None:
-    """Hold kind and apiVersion against the URL.
+    """Check kind and apiVersion against the URL.
 
     Raises:
         ApiError: 400.
@@ -115,7 +115,7 @@ def check_kind(resource: Resource, body: Json) -> None:
 
 
 def check_same_uid(target: Target, before: Json, patched: Json) -> None:
-    """Refuse a patch that is meant for another object of this name.
+    """Reject a patch that is meant for another object of this name.
 
     Raises:
         ApiError: 422, as the API server answers to a patch (an update gets 409).
@@ -131,7 +131,7 @@ def check_same_uid(target: Target, before: Json, patched: Json) -> None:
 
 
 def check_namespace(target: Target, body: Json) -> None:
-    """Hold the namespace in the body, if any, against the URL.
+    """Check the namespace in the body, if any, against the URL.
 
     Raises:
         ApiError: 400.

@@ -1,4 +1,4 @@
-"""What kubectl asks before it asks for anything: versions, groups and resources."""
+"""The discovery documents that kubectl reads first: versions, groups and resources."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION: Final[Json] = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-simu
 
 
 def answer(path: str) -> Json | None:
-    """Return the discovery document at *path*, or None where there is none."""
+    """Return the discovery document at *path*, or None."""
     match path.strip("/").split("/"):
         case ["version"]:
             return VERSION

@@ -1,4 +1,4 @@
-"""HTTP requests in, answers out, without HTTP: paths, queries, media types and verbs.
+"""Request handling without HTTP: paths, queries, media types and verbs.
 
 Source: k8s.io/apiserver pkg/endpoints (installer.go, handlers/*.go), docs "API concepts".
 """
@@ -44,7 +44,7 @@ _YES: Final = frozenset({"true", "1"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request as it came over the wire, path and query already unquoted."""
+    """One request as received, with path and query unquoted."""
 
     method: str
     path: str
@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One answer: a body, or a stream of lines."""
+    """One response: a body, or a stream of lines."""
 
     code: int = HTTPStatus.OK
     body: bytes = b""
@@ -75,7 +75,7 @@ class Handlers:
         self._bookmark_every_s = bookmark_every_s
 
     async def handle(self, request: Request) -> Reply:
-        """Answer *request*; a refusal is an answer too."""
+        """Return the response to *request*; errors are responses too."""
         context = Context(user=request.user, dry_run=bool(request.query.get("dryRun")))
         try:
             return await self._route(request, context)

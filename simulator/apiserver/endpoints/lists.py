@@ -1,4 +1,4 @@
-"""Lists, whole or in pages that all show one moment."""
+"""Lists, whole or in pages that all show one revision."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.resources import Resource
     from simulator.apiserver.apimachinery.storage import Store, Stored
 
-_SNAPSHOTS: Final = 100  # started paged lists that are remembered; older tokens get 410
+_SNAPSHOTS: Final = 100  # paged lists that are kept until they are finished; older tokens get 410
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions:
-    """A list request. ``at`` is the resourceVersion asked for, ``exact`` its match rule."""
+    """A list request. ``at`` is the requested resourceVersion, ``exact`` its match rule."""
 
     selection: ListSelection = field(default_factory=ListSelection)
     at: int = 0
@@ -31,7 +31,7 @@ class ListOptions:
 
 
 class Lister:
-    """Answers lists; keeps the rest of a paged list until its client comes back for it."""
+    """Serves lists; keeps the rest of a paged list until its client requests it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Lister:
         """Return a list object as JSON.
 
         Raises:
-            ApiError: 410 for a forgotten token or moment, 504 for one that is still to come.
+            ApiError: 410 for an expired token or revision, 504 for a future revision.
         """
         if options.token:
             revision, found = self._resume(options.token)

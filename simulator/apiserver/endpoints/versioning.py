@@ -1,4 +1,4 @@
-"""Stored objects as one resource shows them: with their kind, Events in either of two groups."""
+"""Conversion between stored objects and the versions served: Events have two groups."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ _TO_V1: Final = {core: v1 for v1, core in _EVENT_FIELDS.items()}
 
 
 def encoded(resource: Resource, stored: Stored) -> bytes:
-    """Write a stored object whole, with kind and apiVersion."""
+    """Return a stored object as JSON, with kind and apiVersion."""
     if resource is resources.EVENTS_V1:
         return encoded_value(resource, stored.object)
     return _opening(resource) + stored.encoded[1:]
 
 
 def encoded_item(resource: Resource, stored: Stored) -> bytes:
-    """Write a stored object as an item of a list: without kind and apiVersion."""
+    """Return a stored object as a list item in JSON: without kind and apiVersion."""
     if resource is resources.EVENTS_V1:
         return encode(_renamed(stored.object, _TO_V1))
     return stored.encoded
 
 
 def encoded_value(resource: Resource, value: Json) -> bytes:
-    """Write an object that is not (or not so) stored, with kind and apiVersion."""
+    """Return an object that is not (or not so) stored as JSON, with kind and apiVersion."""
     if resource is resources.EVENTS_V1:
         value = _renamed(value, _TO_V1)
     return _opening(resource) + encode(value)[1:]
 
 
 def to_storage(resource: Resource, value: Json) -> Json:
-    """Turn what a client sent for *resource* into the form that is stored."""
+    """Convert what a client sent for *resource* to the stored form."""
     return _renamed(value, _EVENT_FIELDS) if resource is resources.EVENTS_V1 else value
 
 
 def from_storage(resource: Resource, value: Json) -> Json:
-    """Turn the stored form into what clients of *resource* patch."""
+    """Convert the stored form to the one that clients of *resource* patch."""
     shown = _renamed(value, _TO_V1) if resource is resources.EVENTS_V1 else value
     return {"kind": resource.kind, "apiVersion": resource.group_version, **shown}
 

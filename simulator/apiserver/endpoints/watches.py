@@ -1,4 +1,4 @@
-"""Watch streams: what changed after a revision, as one reader's selection shows it.
+"""Watch streams: the changes after a revision, filtered by one reader's selection.
 
 Source: k8s.io/apiserver pkg/storage/cacher (selection and bookmarks), handlers/watch.go (wire).
 """
@@ -46,13 +46,13 @@ async def watch(
 ) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per event until the time is up or the server ends all watches."""
     initial = options.after is None or options.send_initial
-    # No await between the list and the subscription, so nothing is missed or told twice.
+    # No await between the list and the subscription, so nothing is missed or sent twice.
     present = _select(store, resource, options.selection) if initial else []
     after = store.revision if initial or options.after is None else options.after
     try:
         subscription = store.subscribe(resource.storage, after=after)
     except CompactedError as error:
-        # As the real one: the stream opens and its only event is the error.
+        # As in the real server, the stream opens and its only event is the error.
         yield _line("ERROR", encode(expired(str(error)).body()))
         return
     try:
@@ -77,7 +77,7 @@ async def _follow(
             async with asyncio.timeout(wait_s):
                 change = await subscription.next()
         except TimeoutError:
-            # A change may have come in the very moment the wait ended: no bookmark skips it.
+            # A change may have arrived just as the wait ended: a bookmark must not skip it.
             if options.bookmarks and subscription.caught_up:
                 yield _bookmark(resource, store.revision)
             continue
@@ -94,7 +94,7 @@ def _select(store: Store, resource: Resource, selection: ListSelection) -> list[
 
 
 def _event(resource: Resource, selection: ListSelection, change: StoreEvent) -> bytes | None:
-    """Show *change* to one selection: an object that stops matching is DELETED for this reader."""
+    """Return *change* as one selection sees it: an object that stops matching is DELETED."""
     was = change.before is not None and selection.matches(change.before.object)
     now = change.type != "DELETED" and selection.matches(change.stored.object)
     if now:

@@ -1,5 +1,5 @@
-"""The life of an object: created, changed, deleted, each under the rules of its kind.
+"""Creation, update and deletion of objects, under the rules of their kind.
 
-`defaults` fills in, `validation` refuses, `strategy` guards metadata, and `subresources` are verbs
-of their own, such as binding and eviction. Start with `registry.py`.
+`defaults` sets defaults, `validation` rejects, `strategy` protects metadata, and `subresources` has
+the verbs of their own, such as binding and eviction. Start with `registry.py`.
 """

@@ -1,7 +1,7 @@
-"""What the API server fills in: typed defaults, canonical quantities, and fields that it owns.
+"""What the API server sets: typed defaults, canonical quantities, and fields that it owns.
 
 Source: the SetDefaults_* functions of k8s.io/kubernetes pkg/apis/{core,apps,batch}/v1 and the
-PrepareForCreate methods of pkg/registry; only what a program of this size can notice.
+PrepareForCreate methods of pkg/registry; only what FracGPU can notice.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WEBHOOKS: Final = frozenset(
 
 
 def apply_defaults(resource: Resource, value: Json) -> None:
-    """Fill in what was left out, in place.
+    """Set defaults in place.
 
     Raises:
         ApiError: 400, a value has the wrong type for its field.
@@ -67,7 +67,7 @@ def apply_defaults(resource: Resource, value: Json) -> None:
 
 
 def apply_creation(resource: Resource, value: Json) -> None:
-    """Set what only a new object gets, in place; its uid is already known."""
+    """Set, in place, what only a new object gets; its uid is already set."""
     if resource.has_status and resource.resets_status:
         value["status"] = dict(_FRESH_STATUS.get(resource.storage, {}))
     match resource.storage:
@@ -97,7 +97,7 @@ def _gated(moment: str) -> Json:
 
 
 def qos_class(spec: Json) -> str:
-    """Tell a pod's quality-of-service class; only cpu and memory count."""
+    """Return a pod's quality-of-service class; only cpu and memory count."""
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
     asked, guaranteed = False, bool(containers)
     for container in containers:
@@ -181,12 +181,12 @@ def _node_defaults(resource: Resource, node: Json) -> None:
     status["nodeInfo"] = {**dict.fromkeys(_NODE_INFO, ""), **(status.get("nodeInfo") or {})}
     for member in ("capacity", "allocatable"):
         _canonical(resource, status.get(member))
-    if status.get("capacity"):  # only as long as no kubelet has said otherwise
+    if status.get("capacity"):  # only until a kubelet says otherwise
         status.setdefault("allocatable", dict(status["capacity"]))
 
 
 def _null_times(conditions: list[Json] | None, *members: str) -> None:
-    """Show times that were never set as null, as typed objects do and strict readers must know."""
+    """Set missing times to null, as typed objects are encoded; strict decoders must accept it."""
     for condition in conditions or []:
         for member in members:
             condition.setdefault(member, None)

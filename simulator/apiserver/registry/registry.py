@@ -1,4 +1,4 @@
-"""The life of an object in the API server: created, changed, deleted, each under its rules.
+"""Creation, update and deletion of objects, as the API server's generic registry does them.
 
 Source: k8s.io/apiserver pkg/registry/generic/registry/store.go and pkg/endpoints/handlers.
 """
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.storage import Store
 
 _SUFFIX: Final = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery pkg/util/rand
-_ATTEMPTS: Final = 5  # how often the server itself repeats a patch that lost a race
+_ATTEMPTS: Final = 5  # how often the server repeats a patch after a conflict
 _IMMORTAL: Final = frozenset({"default", "kube-system", "kube-public"})
 _PROPAGATION: Final = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 class Admission(Protocol):
-    """What stands between a well-formed request and the store."""
+    """Admission: mutates and validates a well-formed request before it is stored."""
 
     async def mutate(self, attributes: Attributes) -> Json:
-        """Return the object as the mutating webhooks leave it: the same if none changed it.
+        """Return the object as changed by the mutating webhooks, or the same if none changed it.
 
         Raises:
             ApiError: one refused, or could not be asked.
@@ -59,7 +59,7 @@ class Admission(Protocol):
         ...
 
     async def validate(self, attributes: Attributes) -> None:
-        """Ask the validating webhooks.
+        """Call the validating webhooks.
 
         Raises:
             ApiError: one refused, or could not be asked.
@@ -67,12 +67,12 @@ class Admission(Protocol):
         ...
 
     def check(self, resource: Resource, value: Json) -> Sequence[StatusCause]:
-        """List the faults of *value* if it is a webhook configuration."""
+        """Return the faults of *value* if it is a webhook configuration."""
         ...
 
 
 class Registry:
-    """Reads and writes objects the way the API server's generic registry does."""
+    """Reads and writes objects as the API server's generic registry does."""
 
     def __init__(
         self, store: Store, admission: Admission, clock: Clock, rng: random.Random
@@ -94,7 +94,7 @@ class Registry:
         return found
 
     async def create(self, target: Target, value: Json, context: Context) -> Json:
-        """Create *value* in the collection *target*; returns it as stored.
+        """Create *value* in the collection *target* and return it as stored.
 
         Raises:
             ApiError: anything the API server would answer.
@@ -139,11 +139,11 @@ class Registry:
         *,
         admit: bool = True,
     ) -> Json:
-        """Replace the object by what *change* makes of a copy of it; returns it as stored.
+        """Replace the object by the result of *change* on a copy, and return it as stored.
 
-        A changed ``metadata.resourceVersion`` is the caller's lock: 409 unless it is the current
-        one. Otherwise a lost race is repeated a few times, as the API server does for patches.
-        *admit* is False for writes of the server itself, which no webhook sees.
+        If *change* sets ``metadata.resourceVersion``, it must be the current one, else 409.
+        Otherwise the update is repeated a few times after a conflict, as the API server does
+        for patches. *admit* is False for the server's own writes, which no webhook sees.
 
         Raises:
             ApiError: anything the API server would answer, or what *change* raised.
@@ -209,18 +209,18 @@ class Registry:
 
     def _store_update(self, target: Target, value: Json, current: Stored) -> Json:
         meta = metadata(value)
-        # The last finalizer gone from an object whose time is up: this write removes it.
+        # The last finalizer is gone and the grace period is over: this write removes the object.
         if meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"):
             return self.store.remove(target.key, value, expected=current.revision).object
         return self.store.write(target.key, value, expected=current.revision).object
 
     async def delete(self, target: Target, context: Context) -> tuple[Json, bool]:
-        """Delete the object; returns its last state and whether it is gone already.
+        """Delete the object; return its last state and whether it is already removed.
 
         ``context.options`` are DeleteOptions: gracePeriodSeconds, preconditions, propagationPolicy.
 
         Raises:
-            ApiError: 404, 409 for a precondition, or what admission said.
+            ApiError: 404, 409 for a precondition, or an error of admission.
         """
         current = self.get(target)
         check_preconditions(target, current.object, context.options)
@@ -238,7 +238,7 @@ class Registry:
         return self.remove(target, context)
 
     def remove(self, target: Target, context: Context) -> tuple[Json, bool]:
-        """Delete without asking admission: second half of :meth:`delete`, and of evictions."""
+        """Delete without admission: the second half of :meth:`delete`, and of evictions."""
         current = self.get(target)
         check_preconditions(target, current.object, context.options)
         if target.resource is resources.NAMESPACES and target.name in _IMMORTAL:
@@ -250,7 +250,7 @@ class Registry:
             meta["finalizers"] = [*meta.get("finalizers", []), finalizer]
         wait_s = grace_s(target.resource, value, context.options)
         if "deletionTimestamp" in meta:
-            # A second delete can only shorten the wait.
+            # A second delete can only shorten the grace period.
             wait_s = min(wait_s, meta.get("deletionGracePeriodSeconds", wait_s))
         held = bool(meta.get("finalizers") or resource_finalizers(target.resource, value))
         gone = wait_s == 0 and not held

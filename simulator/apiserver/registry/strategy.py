@@ -1,4 +1,4 @@
-"""Rules of metadata that hold for every kind: locks, preconditions, grace, what a status may touch.
+"""Rules of metadata for every kind: optimistic locking, preconditions, grace, status updates.
 
 Source: k8s.io/apiserver pkg/registry/rest/{create,update,delete}.go and the strategies of
 k8s.io/kubernetes pkg/registry.
@@ -36,7 +36,7 @@ def resource_finalizers(resource: Resource, value: Json) -> list[str]:
 
 
 def check_preconditions(target: Target, found: Json, options: Json) -> None:
-    """Hold DeleteOptions' preconditions against the object.
+    """Check DeleteOptions' preconditions against the object.
 
     Raises:
         ApiError: 409, it is another object or another version.
@@ -55,7 +55,7 @@ def check_preconditions(target: Target, found: Json, options: Json) -> None:
 
 
 def cleaned(resource: Resource, value: Json) -> Json:
-    """Drop nulls, empty metadata maps and what is kept outside the object."""
+    """Return the object without nulls, empty metadata maps and what is stored beside it."""
     clean: Json = without_nulls(value)
     clean.pop("kind", None)
     clean.pop("apiVersion", None)
@@ -72,7 +72,7 @@ def cleaned(resource: Resource, value: Json) -> Json:
 
 
 def check_lock(target: Target, meta: Json, current: Stored) -> None:
-    """Hold name, uid and resourceVersion of an update against the object as it is.
+    """Check name, uid and resourceVersion of an update against the current object.
 
     Raises:
         ApiError: 400 for another name, 409 for another object or version, 422 for none.
@@ -95,7 +95,7 @@ def check_lock(target: Target, meta: Json, current: Stored) -> None:
 
 
 def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
-    """Undo, in place, what a write to the status subresource may not change."""
+    """Revert, in place, what a write to the status subresource must not change."""
     # Pods and nodes let labels and annotations be changed together with the status; the others
     # do not (podStatusStrategy and nodeStatusStrategy reset only the spec).
     kept: dict[str, Any] = thaw(before)
@@ -107,7 +107,7 @@ def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
 
 
 def grace_s(resource: Resource, value: Json, options: Json) -> int:
-    """Seconds until a deleted object may be removed; only pods on a node get any."""
+    """Return the seconds until a deleted object may be removed; only pods on a node get any."""
     if resource.storage != resources.PODS.storage:
         return 0
     if not value["spec"].get("nodeName") or value["status"].get("phase") in {"Succeeded", "Failed"}:

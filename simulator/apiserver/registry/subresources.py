@@ -1,7 +1,7 @@
-"""The subresources that are verbs or views of their own: binding, eviction, scale, finalize.
+"""The subresources with logic of their own: binding, eviction, scale, finalize.
 
 Source: k8s.io/kubernetes pkg/registry/core/pod/storage/{storage,eviction}.go, policy and apps
-registries, 1.36; the messages are theirs because clients read them.
+registries, 1.36; the messages are the same because clients parse them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _BUDGET_SPENT: Final = "Cannot evict pod as it would violate the pod's disruptio
 
 
 async def bind(registry: Registry, target: Target, binding: Json, context: Context) -> Json:
-    """Give a pod its node, and the binding's annotations and labels, in one write.
+    """Set a pod's node, and the binding's annotations and labels, in one write.
 
     Raises:
-        ApiError: 409 when the pod is bound already, going away, gated, or not the one meant by
-            the binding's uid and resourceVersion.
+        ApiError: 409 when the pod is already bound, terminating, gated, or does not match the
+            binding's uid and resourceVersion.
     """
     meta = metadata(binding)
     _check_name(meta, target, "Binding")
@@ -98,7 +98,7 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
 
     Raises:
         ApiError: 429 with cause DisruptionBudget, 500 for more than one budget, 409 for a
-            precondition, 404, 403 for a budget gone wrong.
+            precondition, 404, 403 for a budget with a negative count.
     """
     _check_name(metadata(eviction), target, "Eviction")
     options = eviction.get("deleteOptions") or {}
@@ -108,7 +108,7 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
     )
     await _admit_create(registry, target, ("policy", "v1", "Eviction"), eviction, context)
     pod = registry.get(target).object
-    # The budget is asked, and spent, before anybody looks whether this is the pod that was meant.
+    # The budget is checked, and decremented, before the preconditions, as in the real server.
     if not _bypasses_budgets(pod):
         _spend_budget(registry, target, pod, dry_run=dry_run)
     check_preconditions(target, pod, options)
@@ -126,7 +126,7 @@ async def evict(registry: Registry, target: Target, eviction: Json, context: Con
             return current
 
         version = (options.get("preconditions") or {}).get("resourceVersion")
-        if version is None:  # marking would spoil a lock on the version
+        if version is None:  # the condition would change the resourceVersion that is a precondition
             _write(registry, target, mark, context)
     registry.remove(target, context)
     return {**SUCCESS, "code": HTTPStatus.CREATED}
@@ -219,7 +219,7 @@ def _check_budget(budget: Stored) -> None:
 
 
 def read_scale(registry: Registry, target: Target) -> Json:
-    """Show how many replicas an object wants and has."""
+    """Return an object's Scale: its desired and current replicas."""
     found = registry.get(target).object
     meta = found["metadata"]
     selector = (found["spec"].get("selector") or {}).get("matchLabels") or {}
@@ -228,7 +228,7 @@ def read_scale(registry: Registry, target: Target) -> Json:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in kept},
-        # A zero is left out, as in every optional number of the real server's.
+        # Zero is omitted, as with every optional number in the real server.
         "spec": {"replicas": replicas} if (replicas := found["spec"].get("replicas", 0)) else {},
         "status": {
             "replicas": (found.get("status") or {}).get("replicas", 0),
@@ -240,10 +240,10 @@ def read_scale(registry: Registry, target: Target) -> Json:
 async def write_scale(
     registry: Registry, target: Target, change: Callable[[Json], Json], context: Context
 ) -> Json:
-    """Change how many replicas an object wants; *change* is given its Scale.
+    """Change an object's desired replicas; *change* is called with its Scale.
 
     Raises:
-        ApiError: 422 for a negative count, and what an update answers.
+        ApiError: 422 for a negative count, or an error of the update.
     """
     whole = Target(resource=target.resource, namespace=target.namespace, name=target.name)
 
@@ -268,7 +268,7 @@ async def write_scale(
 
 
 def finalize_namespace(registry: Registry, target: Target, body: Json, context: Context) -> Json:
-    """Replace a namespace's own finalizers; a terminating one without any goes away."""
+    """Replace a namespace's spec finalizers; a terminating one without any is removed."""
     wanted = (body.get("spec") or {}).get("finalizers") or []
 
     def finalize(value: Json) -> Json:
@@ -288,7 +288,7 @@ def finalize_namespace(registry: Registry, target: Target, body: Json, context: 
 def _write(
     registry: Registry, target: Target, change: Callable[[Json], Json], context: Context
 ) -> Json:
-    """Write without admission and without a pause, so nobody can come between."""
+    """Write without admission and without awaiting, so no other write can intervene."""
     current = registry.get(target)
     value = change(thaw(current.object))
     if context.dry_run or value == current.object:

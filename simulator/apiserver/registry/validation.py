@@ -1,6 +1,6 @@
-"""What the API server refuses with 422, as far as a program of this size can meet it.
+"""What the API server rejects with 422, as far as FracGPU can meet it.
 
-Source: k8s.io/kubernetes pkg/apis/{core,apps,batch,policy}/validation; the messages are its own.
+Source: k8s.io/kubernetes pkg/apis/{core,apps,batch,policy}/validation; with its messages.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ _POD_UPDATE: Final = (
 
 
 def validate_create(resource: Resource, value: Json) -> list[StatusCause]:
-    """List every fault of a new object; empty when it is good."""
+    """Return every fault of a new object; empty when it is valid."""
     return [*_metadata(resource, value), *_content(resource, value)]
 
 
 def validate_update(resource: Resource, value: Json, before: Json) -> list[StatusCause]:
-    """List every fault of a changed object; *value* and *before* share name and uid."""
+    """Return every fault of a changed object; *value* and *before* share name and uid."""
     if resource.storage == resources.PODS.storage:
         return [*_metadata(resource, value), *_pod_update(value["spec"], before["spec"])]
     return [*validate_create(resource, value), *_immutable(resource, value, before)]
 
 
 def is_extended(name: str) -> bool:
-    """Say whether a resource is counted in whole units by the scheduler and never overcommitted."""
+    """Report whether a resource is an extended one: whole units, never overcommitted."""
     domain, slash, _rest = name.partition("/")
     return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))
 
