@@ -1,5 +1,5 @@
-"""The API server, seen as a few typed verbs: thin over kubernetes-asyncio, which owns credentials.
+"""A client of the API server: a few typed verbs, with kubernetes-asyncio for credentials.
 
-Start with :func:`kube.access.connect`; everything else takes the :class:`kube.client.KubeClient`
-it yields. No error of the HTTP library leaves this package: see :mod:`kube.errors`.
+Start with :func:`kube.access.connect`, which yields the :class:`kube.client.KubeClient` that
+everything else takes. Errors of the HTTP library are converted: see :mod:`kube.errors`.
 """

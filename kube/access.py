@@ -1,4 +1,4 @@
-"""Finding and opening the way to the API server: kubeconfig, in-cluster, or a plain address."""
+"""Connecting to the API server: by kubeconfig, in-cluster credentials, or a plain address."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ async def connect(
 ) -> AsyncIterator[KubeClient]:
     """Open a client: *kubeconfig* if given, else in-cluster, else ``$KUBECONFIG``, ``~/.kube``.
 
-    Nothing is sent yet, so this succeeds while the API server is down.
+    No request is sent, so this succeeds while the API server is down.
 
     Raises:
-        AccessError: there is no configuration, or it cannot be read.
+        AccessError: there is no configuration, or it cannot be used.
     """
     configuration = Configuration()
     if kubeconfig is not None:
@@ -74,8 +74,8 @@ async def _from_file(configuration: Configuration, where: str | os.PathLike[str]
         loader = await config.load_kube_config(
             config_file=paths, client_configuration=configuration, persist_config=False
         )
-    # kubernetes-asyncio raises whatever its YAML, base64 and plug-in code runs into: assertion,
-    # type and attribute errors on odd files among them. Each is the same news: unusable file.
+    # kubernetes-asyncio passes on the errors of its YAML, base64 and plugin code: assertion,
+    # type and attribute errors on odd files among them. All mean an unusable file.
     except Exception as error:
         raise AccessError(f"cannot use kubeconfig {paths!r}: {error}") from error
     if hasattr(loader, "exec_plugin_expiry"):
@@ -99,8 +99,8 @@ def _refreshing(loader: KubeConfigLoader) -> Callable[[Configuration], Awaitable
     async def hook(configuration: Configuration) -> None:
         try:
             await loader.load_from_exec_plugin()
-        except Exception as error:  # a plug-in can fail in any way
-            raise AccessError(f"the exec plugin gave no credentials: {error}") from error
+        except Exception as error:  # a plugin can fail in any way
+            raise AccessError(f"the exec plugin returned no credentials: {error}") from error
         configuration.api_key["BearerToken"] = loader.token
 
     return hook
@@ -112,7 +112,7 @@ def _from_cluster(configuration: Configuration) -> None:
         untyped.load_incluster_config(client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise AccessError(f"cannot use the in-cluster service account: {error}") from error
-    # Re-reads the mounted token once a minute: the kubelet rotates it.
+    # Reads the mounted token again once a minute: kubelet rotates it.
     reload_token = cast("Callable[[Configuration], None]", configuration.refresh_api_key_hook)
 
     def hook(current: Configuration) -> None:

@@ -1,7 +1,7 @@
-"""The verbs of the API server, each with a time limit; the only retry policy of the program.
+"""The verbs of the API server, each with a timeout; the program's only retry policy.
 
-Only reads are repeated, and only when the server was silent, failing or busy: a write whose
-outcome is unknown is the caller's to judge.
+Only reads are retried, and only if the server did not answer, failed or was busy: a write whose
+outcome is unknown is left to the caller.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kube.objects import ObjectList, Raw, RawList, decode, decode_object
 from kube.retry import RetryPolicy
 
 _T = TypeVar("_T")
-_PAGE_SIZE: Final = 500  # objects; what kubectl and client-go ask for
+_PAGE_SIZE: Final = 500  # objects; the page size of kubectl and client-go
 _RETRY: Final = RetryPolicy()
-_LIST_RESTARTS: Final = 3  # a continue token lives about five minutes on the server
+_LIST_RESTARTS: Final = 3  # a continue token expires after about five minutes on the server
 
 
 class PatchType(Enum):
-    """How a patch is to be read, by its media type."""
+    """The kind of a patch, by its media type."""
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
@@ -61,10 +61,10 @@ class Transport(Protocol):
 class KubeClient:
     """Typed verbs over one API server.
 
-    Every method raises :class:`kube.errors.KubeError` and nothing else of the world's making.
+    Every failure of a request is raised as a :class:`kube.errors.KubeError`.
 
     Args:
-        transport: carries the bytes.
+        transport: sends the requests.
         timeout_s: limit of one request, in seconds.
         retry: for reads.
     """
@@ -81,11 +81,11 @@ class KubeClient:
         self._retry = retry
 
     def with_retry(self, retry: RetryPolicy) -> KubeClient:
-        """Return a client over the same connection that repeats its reads by *retry*."""
+        """Return a client on the same connection that retries its reads by *retry*."""
         return KubeClient(self.transport, timeout_s=self._timeout_s, retry=retry)
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
-        """Return one object as the raw JSON the server sent.
+        """Return one object as the raw JSON that the server sent.
 
         Raises:
             NotFound: there is none.
@@ -122,7 +122,7 @@ class KubeClient:
         Items are raw JSON and, as the API server sends them, without ``kind`` and ``apiVersion``.
 
         Raises:
-            Gone: the pages expired on the server three times before we had read them all.
+            Gone: the pages expired on the server three times before all were read.
         """
         path = kind.path(namespace=namespace)
         query = selection(label_selector=label_selector, field_selector=field_selector)
@@ -141,10 +141,10 @@ class KubeClient:
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AsyncGenerator[ObjectList, None]:
-        """Yield a list page by page, so that a long one is never in memory as a whole.
+        """Yield a list page by page, so that a long one is never in memory whole.
 
         Raises:
-            Gone: the rest of the pages expired on the server; begin anew.
+            Gone: the rest of the pages expired on the server; list again.
         """
         path = kind.path(namespace=namespace)
         query = selection(label_selector=label_selector, field_selector=field_selector)
@@ -157,7 +157,7 @@ class KubeClient:
         async for page in self._pages(path, query):
             items += page.items
             version = page.resource_version
-        # The last page repeats the version of the first, and not every server fills both.
+        # The last page repeats the resourceVersion of the first; not every server sets both.
         return ObjectList(resource_version=version, items=items)
 
     async def _pages(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[ObjectList, None]:
@@ -213,10 +213,10 @@ class KubeClient:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """PUT a whole object; ``metadata.resourceVersion`` inside *body* is the lock.
+        """Replace a whole object; ``metadata.resourceVersion`` in *body* is the precondition.
 
         Raises:
-            Conflict: somebody else wrote it since.
+            Conflict: another client has written it since.
         """
         body = complete(kind, body)
         metadata = body["metadata"]
@@ -238,10 +238,10 @@ class KubeClient:
     ) -> dict[str, Any]:
         """Change parts of an object and return it as stored.
 
-        A ``resourceVersion`` inside a merge patch, or a ``test`` in a JSON patch, is a lock.
+        A ``resourceVersion`` in a merge patch, or a ``test`` in a JSON patch, is a precondition.
 
         Raises:
-            Conflict: the lock did not hold.
+            Conflict: the precondition does not hold.
             Invalid: the patch does not apply.
         """
         path = kind.path(namespace=namespace, name=name, subresource=subresource)
@@ -257,7 +257,7 @@ class KubeClient:
         force: bool = True,
         dry_run: bool = False,
     ) -> dict[str, Any]:
-        """Server-side apply: create it, or make the fields in *body* so and own them.
+        """Server-side apply: create the object, or set the fields in *body* and own them.
 
         Raises:
             Conflict: another manager owns a field, and *force* is False.
@@ -280,15 +280,15 @@ class KubeClient:
         grace_s: int | None = None,
         propagation: Propagation | None = None,
     ) -> None:
-        """Ask for an object's end; a pod lives on until its kubelet has stopped it.
+        """Delete an object; a pod remains until its kubelet has stopped it.
 
         Args:
-            kind: what it is.
-            name: which.
-            namespace: where.
+            kind: of the object.
+            name: of the object.
+            namespace: of the object.
             uid: refuse (Conflict) when the name now belongs to another object.
-            grace_s: seconds a pod may take; 0 removes it at once.
-            propagation: what happens to the objects it owns.
+            grace_s: seconds that a pod gets to stop; 0 removes it at once.
+            propagation: what happens to the objects that it owns.
 
         Raises:
             NotFound: there is none.
@@ -333,8 +333,8 @@ class KubeClient:
         """Evict a pod through its disruption budgets (``policy/v1 Eviction``).
 
         Raises:
-            TooManyRequests: a budget forbids it now (``by_disruption_budget``), or the server
-                is busy.
+            TooManyRequests: a disruption budget forbids it now (``by_disruption_budget``), or the
+                server is busy.
             Conflict: the name now belongs to another pod.
             NotFound: the pod is gone.
         """

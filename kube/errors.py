@@ -1,4 +1,4 @@
-"""What talking to the API server may raise: one tree, with the facts readable to code."""
+"""The errors of requests to the API server: one class tree, with details as attributes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Cause:
 
 
 class KubeError(Exception):
-    """The API server said no, or nothing. Every error of this package is one of these.
+    """The API server refused a request or did not answer; base of all errors of this package.
 
     Attributes:
         verb: the HTTP verb, e.g. ``"GET"``.
         path: the URL path, without the query.
         status: the HTTP status, or None when there was no answer.
-        reason: ``Status.reason``, e.g. ``"AlreadyExists"``, or a word of ours when there was none.
+        reason: ``Status.reason``, e.g. ``"AlreadyExists"``, or one of ours if there was none.
         message: ``Status.message``, shortened to 1,000 characters.
         causes: ``Status.details.causes``.
     """
@@ -65,11 +65,11 @@ class Conflict(KubeError):  # noqa: N818
 
 
 class AlreadyExists(Conflict):
-    """409 with reason AlreadyExists: somebody created it first."""
+    """409 with reason AlreadyExists: the name is taken."""
 
 
 class Gone(KubeError):  # noqa: N818
-    """410: this resourceVersion or continue token is too old; list afresh."""
+    """410: this resourceVersion or continue token is too old; list again."""
 
 
 class Forbidden(KubeError):  # noqa: N818
@@ -81,14 +81,14 @@ class Unauthorized(Forbidden):
 
 
 class Invalid(KubeError):  # noqa: N818
-    """400 or 422: what we sent cannot be accepted as it stands; also an admission refusal."""
+    """400 or 422: the object or request is invalid, or an admission webhook denied it."""
 
 
 class TooManyRequests(KubeError):  # noqa: N818
     """429: the server is busy, or an eviction would break a disruption budget.
 
     Attributes:
-        retry_after_s: what the server asked us to wait, or None.
+        retry_after_s: the Retry-After of the server, or None.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a Status
@@ -109,20 +109,20 @@ class TooManyRequests(KubeError):  # noqa: N818
 
     @property
     def by_disruption_budget(self) -> bool:
-        """True when a PodDisruptionBudget forbids the eviction, rather than a busy server."""
+        """Whether a PodDisruptionBudget forbids the eviction, rather than the server being busy."""
         return any(cause.type == "DisruptionBudget" for cause in self.causes)
 
 
 class Unavailable(KubeError):  # noqa: N818
-    """No answer, no answer in time, or a 5xx: nothing is known about the outcome of a write."""
+    """No answer, no answer in time, or a 5xx: the outcome of a write is unknown."""
 
 
 class KubeDecodeError(KubeError, ValueError):
-    """An answer was not the JSON the API promises."""
+    """An answer was not the JSON that the API defines."""
 
 
 class AccessError(KubeError):
-    """No usable way to the API server: kubeconfig missing, broken, or without credentials."""
+    """The API server cannot be reached: kubeconfig missing, invalid, or without credentials."""
 
     def __init__(self, message: str) -> None:
         super().__init__(verb="", path="", status=None, reason="NoAccess", message=message)
@@ -148,7 +148,7 @@ def error_from_status(  # noqa: PLR0913 - the fields of a Status
     causes: Sequence[Cause] = (),
     retry_after_s: float | None = None,
 ) -> KubeError:
-    """Return the error of the tree that fits an HTTP status and ``Status.reason``."""
+    """Return the error class that fits an HTTP status and ``Status.reason``."""
     if status == 429:  # noqa: PLR2004
         return TooManyRequests(
             verb=verb,

@@ -1,4 +1,4 @@
-"""Events on objects, for those who read ``kubectl describe``."""
+"""Events on objects, as ``kubectl describe`` shows them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EventLevel(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regarding:
-    """The object an event is about; the namespace is empty for cluster-scoped objects."""
+    """The object of an event; the namespace is empty for cluster-scoped objects."""
 
     kind: Kind
     name: str
@@ -42,7 +42,7 @@ class Regarding:
     uid: str = ""
 
     def reference(self) -> dict[str, str]:
-        """Return it as ``core/v1 ObjectReference``."""
+        """Return the ``core/v1 ObjectReference``."""
         fields = {
             "apiVersion": self.kind.group_version,
             "kind": self.kind.kind,
@@ -57,9 +57,9 @@ class EventRecorder:
     """Writes events in the name of one component.
 
     Args:
-        client: where to write.
+        client: of the API server.
         component: shown as FROM, e.g. ``"fracgpu-scheduler"``.
-        clock: stamps the events.
+        clock: for time stamps.
         instance: which replica, e.g. the pod's name.
     """
 
@@ -80,7 +80,7 @@ class EventRecorder:
         note: str,
         level: EventLevel = EventLevel.NORMAL,
     ) -> None:
-        """Write one event. An event is a courtesy: a failure is logged and counted, not raised."""
+        """Write one event. A failure is logged and counted, not raised: no decision rests on it."""
         # Events about cluster-scoped objects live in the default namespace, as kubelet writes them.
         namespace = regarding.namespace or "default"
         body = self._body(regarding, reason=reason, note=note, level=level)

@@ -1,4 +1,4 @@
-"""A local copy of a collection that follows the API server for ever, and says what changed."""
+"""A local copy of a collection that follows the API server and reports changes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from kube.watch import EventType, Selection, WatchEvent, WatchLimits, watch
 T = TypeVar("T")
 
 _log = structlog.get_logger()
-_QUICK_S: Final = 1.0  # an attempt that ends sooner has followed nothing
+_QUICK_S: Final = 1.0  # an attempt that ends sooner counts as failed
 _LIMITS: Final = WatchLimits()
 _BACKOFF: Final = RetryPolicy(first_pause_s=0.5, longest_pause_s=30.0)
 
 
 class ChangeType(Enum):
-    """What happened to an object, as far as we had seen it."""
+    """What happened to an object, compared with the local copy."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -39,7 +39,7 @@ class ChangeType(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Generic[T]):
-    """One object appeared, changed or went; for DELETED the object is its last known state."""
+    """One object was added, modified or deleted; for DELETED the object is its last known state."""
 
     type: ChangeType
     key: ObjectKey
@@ -58,16 +58,15 @@ class _Held(Generic[T]):
 class Informer(Generic[T]):
     """List, then watch, then list again whenever the watch cannot be resumed.
 
-    Changes are told once each, in order, after the copy has them. What was missed while
-    disconnected is found by comparing: nothing is told twice, and what vanished is told as
-    DELETED. A name that came back with another UID is a DELETED and an ADDED.
+    Each change is reported once, in order, after the copy has it. What was missed while
+    disconnected is found by comparison: nothing is reported twice, and what vanished is
+    reported as DELETED. A name that returns with another UID is a DELETED and an ADDED.
 
     Args:
-        client: where to look.
+        client: of the API server.
         kind: what to follow.
-        decode: raw JSON of one object to what the caller wants. It should not raise; if it
-            raises ValueError, that version of the object is dropped, logged and counted, and the
-            last good version stays.
+        decode: converts the raw JSON of one object. If it raises ValueError, that version of the
+            object is dropped, logged and counted, and the last good version stays.
         namespace: one namespace, or None for all.
         label_selector: as in ``kubectl -l``.
         field_selector: as in ``kubectl --field-selector``.
@@ -110,7 +109,7 @@ class Informer(Generic[T]):
         self._contact_at = -math.inf
         self.dropped = 0
 
-    # -- what is known -------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------
 
     @property
     def synced(self) -> bool:
@@ -118,14 +117,14 @@ class Informer(Generic[T]):
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Wait for the first list; bound it with ``asyncio.timeout``."""
+        """Wait for the first list; limit the wait with ``asyncio.timeout``."""
         await self._synced.wait()
 
     @property
     def last_contact_age_s(self) -> float:
-        """Seconds since the API server last sent anything; infinite before the first answer.
+        """Return the seconds since the API server last sent anything; infinite before that.
 
-        On a quiet collection the server speaks once per watch, by ending it
+        On a quiet collection the server sends something once per watch, by ending it
         (:attr:`kube.watch.WatchLimits.server_s`).
         """
         return self._monotonic() - self._contact_at
@@ -135,21 +134,21 @@ class Informer(Generic[T]):
         return self._objects.get(ObjectKey(namespace, name))
 
     def items(self) -> Mapping[ObjectKey, T]:
-        """Return a read-only view of all objects; it changes as the collection does."""
+        """Return a read-only live mapping of all objects."""
         return MappingProxyType(self._objects)
 
     # -- following -----------------------------------------------------------------------------
 
     def list_again(self) -> None:
-        """Make the next :meth:`run` begin with a list; until that is read, nothing is synced.
+        """Make the next :meth:`run` begin with a list; until that is read, it is not synced.
 
-        Call it between two runs. What is held stays, and only what differs is told.
+        Call it between two runs. The copy is kept, and only differences are reported.
         """
         self._version = None
         self._synced.clear()
 
     async def run(self) -> None:
-        """Follow the collection until cancelled; an API outage is waited out."""
+        """Follow the collection until cancelled, through outages of the API server."""
         failures = 0
         while True:
             began = self._monotonic()
@@ -162,11 +161,11 @@ class Informer(Generic[T]):
                 error = gone
             except KubeError as problem:
                 if isinstance(problem, KubeDecodeError):
-                    # The same bytes would come again from the same version.
+                    # A watch from the same version would send the same line again.
                     self._version = None
                 _log.warning("watch_failed", kind=self._selected.kind.plural, error=str(problem))
                 error = problem
-            # A server that ends every watch at once must not be asked in a tight loop, and one
+            # A server that ends every watch at once must not be called in a tight loop, and one
             # that broke off a long watch has not been failing all that time.
             quick = self._monotonic() - began < _QUICK_S
             failures = (failures if quick else 0) + (1 if quick or error is not None else 0)
@@ -181,7 +180,7 @@ class Informer(Generic[T]):
                 self._contact_at = self._monotonic()
                 self._take(event)
                 self._version = event.resource_version or self._version
-        self._contact_at = self._monotonic()  # it was the server that ended the stream
+        self._contact_at = self._monotonic()  # the server ended the stream
 
     async def _relist(self) -> str:
         selected = self._selected
@@ -193,8 +192,8 @@ class Informer(Generic[T]):
             label_selector=selected.label_selector,
             field_selector=selected.field_selector,
         )
-        # Page by page, with others' turns in between: reading 100,000 pods in one go would hold up
-        # every other task of the process, the renewal of a lease among them.
+        # Page by page, with other tasks in between: decoding 100,000 pods at once would block the
+        # event loop, and with it the renewal of a lease.
         async with aclosing(pages) as listing:
             async for page in listing:
                 self._contact_at = self._monotonic()
@@ -253,7 +252,7 @@ class Informer(Generic[T]):
         self._tell(ChangeType.DELETED, key, held)
 
     def _final(self, held: _Held[T], metadata: ObjectMeta, raw: Raw) -> _Held[T]:
-        """Return the state a DELETED event carries, or the last known when it is unreadable."""
+        """Return the state in a DELETED event, or the last known one if it cannot be decoded."""
         try:
             return _Held(metadata.uid, metadata.resource_version, self._decode(bytes(raw)))
         except ValueError as error:

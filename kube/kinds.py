@@ -1,4 +1,4 @@
-"""The kinds of objects we speak about, and where the API server keeps them."""
+"""The kinds of objects that we use, and their paths in the API server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Kind:
 
     Attributes:
         group_version: ``"v1"`` for the core group, else ``"apps/v1"``.
-        plural: the word in the path, e.g. ``"pods"``.
-        kind: the word in the object, e.g. ``"Pod"``.
+        plural: the resource in the path, e.g. ``"pods"``.
+        kind: the kind in the object, e.g. ``"Pod"``.
         namespaced: whether objects live in a namespace.
     """
 
@@ -30,13 +30,13 @@ class Kind:
         name: str | None = None,
         subresource: str | None = None,
     ) -> str:
-        """Return the URL path of one object, or of the collection when *name* is None.
+        """Return the URL path of one object, or of the collection if *name* is None.
 
         Without *namespace* the collection of a namespaced kind spans all namespaces.
 
         Raises:
-            ValueError: a name without its namespace, a namespace where there is none, an empty
-                name, or a subresource of a collection.
+            ValueError: a name without its namespace, a namespace for a cluster-scoped kind, an
+                empty name, or a subresource of a collection.
         """
         if namespace is not None and not self.namespaced:
             raise ValueError(f"{self.kind} has no namespace; got {namespace!r}")

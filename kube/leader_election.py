@@ -1,4 +1,4 @@
-"""One leader among several candidates, by a Lease; whoever cannot renew it stops being leader.
+"""Leader election by a Lease; a leader that cannot renew it in time stops leading.
 
 The rules are those of client-go's leader election: a candidate trusts no clock but its own, so it
 waits a whole lease duration from the moment it *saw* the last renewal, and a leader gives up
@@ -35,16 +35,16 @@ class Clock(Protocol):
 
 
 class LeaseLost(Exception):  # noqa: N818 - says what happened
-    """Leadership is over: another holds the lease, or it could not be renewed in time."""
+    """Leadership is lost: another holds the lease, or it could not be renewed in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseDurations:
-    """The three times of leader election, in seconds; each well below the one before.
+    """The durations of leader election, in seconds; each well below the one before.
 
     Attributes:
-        duration_s: others may take over this long after they last saw a renewal.
-        renew_deadline_s: the holder counts itself out this long after its last renewal.
+        duration_s: others may take over this long after they last observed a renewal.
+        renew_deadline_s: the holder stops leading this long after its last renewal.
         retry_s: pause between attempts to acquire or renew.
     """
 
@@ -59,7 +59,7 @@ class LeaseDurations:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The newest version of the Lease somebody else wrote, when we saw it, how long it lasts."""
+    """The newest Lease of another holder, when it was observed, and its duration."""
 
     resource_version: str
     at_s: float
@@ -70,12 +70,12 @@ class LeaderElector:
     """One candidate for one lease.
 
     Args:
-        client: reaches the API server.
-        clock: tells the time and sleeps.
+        client: of the API server.
+        clock: for times and pauses.
         name: of the Lease.
         namespace: of the Lease.
-        identity: unique among candidates and kept over a restart (a pod's name): a restarted
-            holder takes its own lease back at once.
+        identity: unique among candidates and kept across restarts (a pod's name): a restarted
+            holder reacquires its own lease at once.
         times: see :class:`LeaseDurations`.
     """
 
@@ -103,21 +103,21 @@ class LeaderElector:
 
     @property
     def term(self) -> str:
-        """Name the term of this candidate's leadership; empty before it has acquired the lease.
+        """Return this candidate's term of leadership; empty before it has acquired the lease.
 
-        Each acquisition begins a new one, also by the identity that held the lease before, and a
-        Lease that is made anew begins with terms that there never were.
+        Each acquisition begins a new term, also by the identity that held the lease before. Terms
+        are unique even if the Lease is deleted and created again.
         """
         return _term(self._lease)
 
     def still_leader(self, now: datetime | None = None) -> bool:
-        """Whether no other candidate can hold the lease at this moment.
+        """Report whether no other candidate can hold the lease at this moment.
 
-        Ask right before every write. Both clocks must agree: the monotonic one stands still
-        while a machine is suspended, the wall clock may be set back.
+        Check right before every write. Both clocks must agree: the monotonic one stops while a
+        machine is suspended, the wall clock may be set back.
 
         Args:
-            now: the wall clock's time, when the caller has just read it; UTC.
+            now: the wall clock's time in UTC, if the caller has just read it.
         """
         if self._renewed_at is None:
             return False
@@ -127,7 +127,7 @@ class LeaderElector:
 
     @property
     def another_leads(self) -> bool:
-        """Whether another candidate renewed the lease so lately that it is not ours to take."""
+        """Whether another candidate's lease is unexpired, so that it cannot be acquired."""
         return self._clock.monotonic() - self._seen.at_s <= self._seen.lasts_s
 
     async def wait_leading(self) -> None:
@@ -135,12 +135,12 @@ class LeaderElector:
         await self._acquired.wait()
 
     async def run(self) -> None:
-        """Acquire, however long that takes; then renew until it is lost.
+        """Acquire the lease, without a time limit; then renew it until it is lost.
 
-        When cancelled the lease is given back, so that a successor need not wait it out.
+        When cancelled the lease is released, so that a successor need not wait for its expiry.
 
         Raises:
-            LeaseLost: it cannot be trusted any more; end the process.
+            LeaseLost: leadership is lost; end the process.
         """
         await self.acquire()
         try:
@@ -149,7 +149,7 @@ class LeaderElector:
             await self.release()
 
     async def acquire(self) -> None:
-        """Return once this candidate holds the lease; an API outage is waited out."""
+        """Return once this candidate holds the lease, through outages of the API server."""
         while True:
             try:
                 async with asyncio.timeout(self.times.renew_deadline_s):
@@ -157,11 +157,11 @@ class LeaderElector:
                         return
             except (KubeError, TimeoutError) as error:
                 _log.warning("lease_not_acquired", lease=self._name, error=str(error))
-            # Jitter as client-go has it: candidates that started together drift apart.
+            # Jitter as in client-go: candidates that started together drift apart.
             await self._clock.sleep(self.times.retry_s * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def renew_until_lost(self) -> None:
-        """Renew every ``retry_s``; only ever ends by raising.
+        """Renew every ``retry_s``; end only by raising.
 
         Raises:
             LeaseLost: another holds it, or no renewal succeeded for ``renew_deadline_s``.
@@ -171,14 +171,14 @@ class LeaderElector:
             if not self.still_leader():
                 raise self._lost("it was not renewed in time")
             try:
-                # Half, so that one hung connection leaves time for a second try.
+                # Half, so that one hung connection leaves time for a second attempt.
                 async with asyncio.timeout(self.times.renew_deadline_s / 2):
                     await self._renew()
             except (KubeError, TimeoutError) as error:
                 _log.warning("lease_not_renewed", lease=self._name, error=str(error))
 
     async def release(self) -> None:
-        """Give the lease back if we hold it; within 2 s, and without raising."""
+        """Release the lease if this candidate holds it, within 2 s and without raising."""
         held = self.still_leader()
         self._renewed_at = None
         if not held:
@@ -196,7 +196,7 @@ class LeaderElector:
         try:
             found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            # Deleted under a holder that may not have heard of it: that one is waited out as well.
+            # Deleted while held; the holder may not know it yet, so wait for the expiry.
             return not self.another_leads and await self._write(None)
         return self._may_take(found) and await self._write(found)
 
@@ -206,14 +206,14 @@ class LeaderElector:
             return True
         version = found["metadata"]["resourceVersion"]
         if version != self._seen.resource_version:
-            # The holder's own duration counts: it may be configured for longer than ours.
+            # The holder's own duration counts: it may be longer than ours.
             lasts_s = float(spec.get("leaseDurationSeconds") or self.times.duration_s)
             self._seen = _Seen(version, self._clock.monotonic(), lasts_s)
             return False
         return not self.another_leads
 
     async def _write(self, found: dict[str, Any] | None) -> bool:
-        """Make the lease ours if it is still as *found*; False when somebody was faster."""
+        """Acquire the lease if it is still as *found*; return False if another was faster."""
         at, at_s = self._clock.now(), self._clock.monotonic()
         lease = self._ours(found, at=at)
         try:
@@ -240,14 +240,14 @@ class LeaderElector:
                 "leaseDurationSeconds": self.times.duration_s,
                 "acquireTime": stamp,
                 "renewTime": stamp,
-                # Also where the holder was of our name: that was another process, and what it sent
+                # Also if the holder had our name: that was another process, and what it sent
                 # may still be under way.
                 "leaseTransitions": transitions + 1 if found else transitions,
             },
         }
 
     async def _renew(self) -> None:
-        # The times count from before the request: from then on others see the lease age.
+        # Counted from before the request: others may observe the renewal at any time after that.
         at, at_s = self._clock.now(), self._clock.monotonic()
         spec = {**self._lease["spec"], "renewTime": micro_time(at)}
         try:
@@ -260,14 +260,14 @@ class LeaderElector:
             self._hold(at=at, at_s=at_s)
 
     async def _look_again(self) -> None:
-        """After a conflict: our own write whose answer was lost, somebody's edit, or a thief."""
+        """Resolve a conflict: our own write with a lost answer, an edit, or another holder."""
         found = await self._client.get_object(LEASES, self._name, namespace=self._namespace)
         holder = (found.get("spec") or {}).get("holderIdentity")
         if holder != self.identity:
             raise self._lost(f"it is now held by {holder!r}")
         if _term(found) != self.term:
             raise self._lost("another process of the same name has taken it")
-        self._lease = found  # the next round renews this version
+        self._lease = found  # the next attempt renews this version
 
     def _hold(self, *, at: datetime, at_s: float) -> None:
         self._renewed_at, self._renewed_at_s = at, at_s
@@ -286,5 +286,5 @@ def _term(lease: dict[str, Any]) -> str:
 
 
 def micro_time(at: datetime) -> str:
-    """Write *at* as ``meta/v1 MicroTime``: RFC 3339, UTC, exactly six digits of a second."""
+    """Return *at* as ``meta/v1 MicroTime``: RFC 3339, UTC, exactly six fractional digits."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

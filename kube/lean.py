@@ -1,7 +1,7 @@
-"""kubernetes-asyncio without its thousand generated models, which cost 37 MB in every process.
+"""kubernetes-asyncio without its thousand generated models, which take 37 MB in every process.
 
-Its packages import everything they have. We only use its configuration and its REST client, so the
-packages on the way to those are put in place empty; what they would offer is found on demand.
+Its packages import all their modules. We only use its configuration and its REST client, so their
+parent packages are replaced by empty ones whose attributes are imported on demand.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any, Final
 _ROOT: Final = "kubernetes_asyncio"
 _CLIENT: Final = "kubernetes_asyncio.client"
 _MODELS: Final = "kubernetes_asyncio.client.models"
-# What the library's own modules, and we, take from the client package, and where it is.
+# What the library's own modules, and we, use of the client package, and the module it is in.
 _OFFERED: Final = {
     "ApiClient": "api_client",
     "ApiException": "exceptions",
@@ -22,7 +22,7 @@ _OFFERED: Final = {
 
 
 def spare_models() -> None:
-    """Keep the models out of this process; does nothing where the library is loaded already."""
+    """Keep the models out of this process; do nothing if the library is already loaded."""
     found = None if _ROOT in sys.modules else importlib.util.find_spec(_ROOT)
     if found is None or not found.submodule_search_locations:
         return

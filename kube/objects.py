@@ -1,6 +1,6 @@
-"""The few fields of Kubernetes objects that this package itself reads, decoded strictly.
+"""The few fields of Kubernetes objects that this package reads, strictly decoded.
 
-A list of 20,000 pods must stay cheap, so items stay raw JSON until their reader decodes them;
+A list of 20,000 pods must stay cheap, so items stay raw JSON until their user decodes them;
 the generated models of kubernetes-asyncio are never built.
 """
 
@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class ObjectKey(NamedTuple):
-    """What names an object within its kind; the namespace is empty for cluster-scoped kinds."""
+    """Identifies an object within its kind; the namespace is empty for cluster-scoped kinds."""
 
     namespace: str
     name: str
@@ -40,7 +40,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Identified(msgspec.Struct, frozen=True):
-    """Any object, read only as far as its identity."""
+    """Any object, decoded only as far as its identity."""
 
     metadata: ObjectMeta
 
@@ -82,7 +82,7 @@ class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """``meta/v1 Status``: how the API server says no."""
+    """``meta/v1 Status``: the API server's error answer."""
 
     code: int = 0
     reason: str = ""
@@ -92,17 +92,17 @@ class Status(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectList:
-    """A whole list, all pages of it, as of one resourceVersion."""
+    """A whole list, all its pages, as of one resourceVersion."""
 
     resource_version: str
     items: list[msgspec.Raw]
 
 
 def decode(body: bytes | msgspec.Raw, wanted: type[_T]) -> _T:
-    """Decode JSON into *wanted*.
+    """Decode JSON to *wanted*.
 
     Raises:
-        ValueError: it is not JSON, or not shaped like *wanted*.
+        ValueError: it is not JSON, or does not fit *wanted*.
     """
     return msgspec.json.decode(body, type=wanted)
 
@@ -117,12 +117,12 @@ def decode_object(body: bytes | msgspec.Raw) -> dict[str, Any]:
 
 
 def encode(value: object) -> bytes:
-    """Encode *value* as compact JSON."""
+    """Return *value* as compact JSON."""
     return msgspec.json.encode(value)
 
 
 def identity(body: bytes | msgspec.Raw) -> ObjectMeta:
-    """Read who an object is, and nothing else of it.
+    """Return an object's metadata, without decoding the rest.
 
     Raises:
         ValueError: it is not an object with a name.
@@ -131,7 +131,7 @@ def identity(body: bytes | msgspec.Raw) -> ObjectMeta:
 
 
 def version_of(body: bytes | msgspec.Raw) -> str:
-    """Read the resourceVersion of an object that may have no name, such as a bookmark's.
+    """Return the resourceVersion of an object that may have no name, such as a bookmark's.
 
     Raises:
         ValueError: it is not an object with metadata.

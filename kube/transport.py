@@ -1,4 +1,4 @@
-"""Bytes to and from the API server; the one place where the HTTP library's errors are caught."""
+"""Requests to the API server as bytes; the only place that catches the HTTP library's errors."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
 _CONNECT_LIMIT_S = 10.0
-_ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that we are willing to read
+_ERROR_BODY_LIMIT = 1 << 16  # bytes of an error's body that are read at most
 _LINE_LIMIT = 1 << 26  # bytes; etcd caps an object at 1.5 MiB, so a longer line is not an event
 
 
 class ApiTransport:
     """Requests through kubernetes-asyncio's REST client, never through its generated models.
 
-    *api* is owned by whoever made it (:mod:`kube.access`).
+    *api* is closed by its creator (:mod:`kube.access`).
     """
 
     def __init__(self, api: ApiClient) -> None:
@@ -42,7 +42,7 @@ class ApiTransport:
         """Send one request and return the body of a 2xx answer.
 
         Raises:
-            KubeError: any other answer, or none within *timeout_s*.
+            KubeError: another answer, or none within *timeout_s*.
         """
         with_limit = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_LIMIT_S)
         async with self._answer(verb, path, query, body, content_type, with_limit) as response:
@@ -51,10 +51,10 @@ class ApiTransport:
     async def stream_lines(
         self, path: str, *, query: Mapping[str, str], inactivity_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of a GET that goes on until the server ends it.
+        """Yield the lines of a GET that lasts until the server ends it.
 
-        A line may come in any number of chunks and be longer than any buffer on the way.
-        An unfinished last line is dropped: the server was cut off in the middle of it.
+        A line may come in any number of chunks and be longer than any buffer.
+        An unfinished last line is dropped: the connection ended in the middle of it.
 
         Raises:
             KubeError: an answer other than 2xx, a broken connection, or *inactivity_s* of silence.
@@ -105,10 +105,10 @@ class ApiTransport:
 
 
 async def split_lines(chunks: AsyncIterator[bytes], *, path: str) -> AsyncGenerator[bytes, None]:
-    """Yield the finished, non-empty lines of *chunks*, wherever these were cut.
+    """Yield the complete, non-empty lines of *chunks*, wherever these were cut.
 
     Raises:
-        Unavailable: a line goes on for more than 64 MiB.
+        Unavailable: a line is longer than 64 MiB.
     """
     pending = bytearray()
     async for chunk in chunks:
@@ -150,7 +150,7 @@ async def _refusal(verb: str, path: str, response: aiohttp.ClientResponse) -> Ku
 def error_from_body(
     *, verb: str, path: str, status: int, body: bytes, retry_after: str | None = None
 ) -> KubeError:
-    """Read an error answer: a ``Status`` object, or whatever a proxy in between wrote."""
+    """Return the error of an answer: a ``Status`` object, or the text of a proxy in between."""
     try:
         answer = decode(body, Status)
     except ValueError:
@@ -172,7 +172,7 @@ def error_from_body(
 
 
 def _seconds(header: str | None) -> float | None:
-    # The API server always writes seconds; a date, as HTTP also allows, would come from a proxy.
+    # The API server always writes seconds; a date, which HTTP allows too, is from a proxy.
     return float(header) if header is not None and header.isdecimal() else None
 
 

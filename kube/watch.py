@@ -14,7 +14,7 @@ from kube.objects import ObjectMeta, Raw, Status, WatchFrame, decode, identity, 
 
 
 class EventType(Enum):
-    """What happened to an object; BOOKMARK only says how far the stream has come."""
+    """What happened to an object; a BOOKMARK has only the stream's resourceVersion."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -24,7 +24,7 @@ class EventType(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which objects of a kind: a namespace or all, by labels and fields."""
+    """Which objects of a kind: of a namespace or all, by labels and fields."""
 
     kind: Kind
     namespace: str | None = None
@@ -34,12 +34,12 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchLimits:
-    """When a watch ends although nothing is wrong, and when silence means that something is.
+    """When a watch ends normally, and when silence means that the connection is dead.
 
     Attributes:
-        server_s: the server ends the stream after this time; going on from where it ended costs
-            one request. A quiet collection gives no other sign of life: the API server (1.36)
-            sends a bookmark only when something changed somewhere since the watch began.
+        server_s: the server ends the stream after this time; resuming it costs one request.
+            A quiet collection gives no other sign of life: the API server (1.36) sends a
+            bookmark only if something changed somewhere since the watch began.
         inactivity_s: silence after which the connection counts as dead; longer than *server_s*.
     """
 
@@ -64,14 +64,14 @@ async def watch(
     resource_version: str,
     limits: WatchLimits,
 ) -> AsyncGenerator[WatchEvent, None]:
-    """Yield what happened after *resource_version*; return when the server ends the stream.
+    """Yield the events after *resource_version*; return when the server ends the stream.
 
-    Go on from the ``resource_version`` of the last event, bookmarks included.
+    Resume from the ``resource_version`` of the last event, bookmarks included.
 
     Raises:
-        Gone: the server no longer knows that version (as an HTTP 410 or an ERROR event): list.
+        Gone: the version is too old (an HTTP 410 or an ERROR event); list again.
         KubeDecodeError: a line was not a watch event.
-        KubeError: the connection broke, fell silent, or was refused.
+        KubeError: the connection broke, was silent too long, or was refused.
     """
     path = selected.kind.path(namespace=selected.namespace)
     query = selection(
@@ -89,7 +89,7 @@ async def watch(
 
 
 def read_event(line: bytes, *, path: str) -> WatchEvent:
-    """Read one line of a watch of *path*.
+    """Return the event of one line of a watch of *path*.
 
     Raises:
         Gone: an ERROR event with code 410.

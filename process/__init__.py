@@ -1,4 +1,4 @@
-"""Being a good process: clock, settings, logs, probes, TLS and an orderly stop.
+"""What every process needs: clock, settings, logs, probes, TLS and an orderly stop.
 
 Knows neither Kubernetes nor cards.
 Start with `lifecycle.py`.

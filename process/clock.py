@@ -1,4 +1,4 @@
-"""The only place where a program of ours looks at the time."""
+"""The only place that reads the system's clock."""
 
 import asyncio
 import time
@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a loop needs of time; a test passes one that it can wind forward."""
+    """The time as loops need it; a test passes a virtual one."""
 
     def now(self) -> datetime:
-        """Tell the date and time, always in UTC."""
+        """Return the date and time, always in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Tell seconds since some fixed point; never jumps back, so use it for durations."""
+        """Return the seconds since some fixed point; never jumps back: use it for durations."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
@@ -36,9 +36,9 @@ class SystemClock(Clock):
 
 
 async def wait_at_most(clock: Clock, event: asyncio.Event, *, limit_s: float) -> bool:
-    """Wait until *event* is set or *limit_s* seconds have passed; tell whether it is set.
+    """Wait until *event* is set or *limit_s* seconds have passed; return whether it is set.
 
-    A loop that acts on change and on time waits here between two rounds.
+    For loops that act both on events and periodically.
     """
     async with asyncio.TaskGroup() as group:
         either = {

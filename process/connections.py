@@ -1,4 +1,4 @@
-"""How many connections a server holds at once, and for how long one may keep it waiting."""
+"""Limits on a server's connections: how many at once, and how long each may idle."""
 
 import asyncio
 import socket
@@ -14,17 +14,17 @@ _BACKLOG: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What strangers may take of a server.
+    """Limits that protect a server from its clients.
 
-    One TLS connection costs about 350 KiB before it has asked anything: asyncio's SSLProtocol holds
+    One TLS connection takes about 350 KiB before its first request: asyncio's SSLProtocol holds
     a buffer of 256 KiB for each (``asyncio.sslproto.SSLProtocol.max_size``).
 
     Attributes:
-        most: connections at once; one more takes the place of the one that is missed least.
-        first_request_s: from the connection until the head of its first request is read, TLS
-            included.
-        idle_s: between two requests. Go's HTTP client, which kube-apiserver is, closes an idle
-            connection after 90 s, and who closes first has no race to lose.
+        most: connections at once; one more replaces the least important one (see :class:`Stage`).
+        first_request_s: seconds from the connection, TLS included, until the head of its first
+            request is read.
+        idle_s: seconds between two requests. Go's HTTP client, which kube-apiserver uses, closes an
+            idle connection after 90 s; the server should not close it first.
     """
 
     most: int
@@ -33,12 +33,12 @@ class ConnectionLimits:
 
 
 class Stage(Enum):
-    """What a connection is about; in the order in which connections are missed least."""
+    """The state of a connection; those first in this order are closed first."""
 
-    NEW = 0  # has asked nothing yet
-    IDLE = 1  # was answered, and is kept open
+    NEW = 0  # no request yet
+    IDLE = 1  # was answered, and is kept alive
     READING = 2  # its request is being read
-    JUDGING = 3  # is owed an answer: never closed for another
+    JUDGING = 3  # its request is being handled: never closed for another
 
 
 @dataclass(slots=True)
@@ -51,10 +51,10 @@ class _Connection:
 
 
 class Connections:
-    """The open connections of one server, each with its stage; known by their file descriptors.
+    """The open connections of one server and their stages, by file descriptor.
 
-    asyncio accepts connections by calling ``accept`` of the listening socket, which is where they
-    are counted: before TLS, and so before they cost anything.
+    asyncio calls ``accept`` of the listening socket, which is where connections are counted:
+    before TLS, and so before they take memory.
     """
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -63,12 +63,12 @@ class Connections:
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         self._forget_closed()
         return len(self._open)
 
     def listen(self, host: str, port: int) -> socket.socket:
-        """Give a listening socket whose connections are counted; OSError as ``bind`` raises it."""
+        """Return a listening socket whose connections are counted; OSError as from ``bind``."""
         listening = bound_socket(host, port, kind=_Listening)
         listening.connections = self
         try:
@@ -82,13 +82,13 @@ class Connections:
     def enter(
         self, descriptor: int, stage: Stage, *, abort: Callable[[], None] | None = None
     ) -> None:
-        """Note what a connection is about now; unknown ones are somebody else's.
+        """Set a connection's stage; connections of other sockets are ignored.
 
         Args:
             descriptor: of the connection's socket.
-            stage: what it is about.
-            abort: ends it. A transport that reads no more, because what came before is not read
-                yet, would not hear of its socket's end.
+            stage: the new stage.
+            abort: closes it. A transport that has paused reading would not notice that its
+                socket was shut down.
         """
         held = self._open.get(descriptor)
         if held is None:
@@ -101,7 +101,7 @@ class Connections:
             held.timer = loop.call_later(self._limits.idle_s, self._close, descriptor, held)
 
     def welcome(self, connection: socket.socket) -> bool:
-        """Count a connection that was accepted; False where there is no room for it."""
+        """Count an accepted connection; return False if there is no room for it."""
         self._forget_closed()
         if len(self._open) >= self._limits.most and not self._make_room():
             return False
@@ -121,7 +121,7 @@ class Connections:
         return True
 
     def _close(self, descriptor: int, held: _Connection) -> None:
-        """End a connection; its transport hears of that as if the other side had gone."""
+        """Close a connection; its transport notices that as if the client had disconnected."""
         self._stop_timer(held)
         if self._open.get(descriptor) is held:
             del self._open[descriptor]
@@ -131,7 +131,7 @@ class Connections:
         try:
             held.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # it has ended already
+            return  # it is already closed
 
     def _forget_closed(self) -> None:
         gone = [fd for fd, held in self._open.items() if held.socket.fileno() != fd]
@@ -152,5 +152,5 @@ class _Listening(socket.socket):
         if self.connections.welcome(connection):
             return connection, address
         connection.close()
-        # What accept says of a connection that ended while it waited; asyncio tries again later.
+        # The error of accept for a connection closed while it waited; asyncio continues after it.
         raise ConnectionAbortedError

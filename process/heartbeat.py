@@ -1,15 +1,15 @@
-"""Whether a loop still goes round: what a liveness probe may ask, where a restart would heal it."""
+"""Whether a loop makes progress: for a liveness probe, where a restart would help."""
 
 from process.clock import Clock
 
 
 class Heartbeat:
-    """Knows when a loop last went round.
+    """Records when a loop last completed an iteration.
 
     Args:
         clock: for durations.
         name: of the loop, for people.
-        limit_s: how long one round may take at most.
+        limit_s: the longest time that one iteration may take, in seconds.
     """
 
     def __init__(self, clock: Clock, *, name: str, limit_s: float) -> None:
@@ -19,12 +19,13 @@ class Heartbeat:
         self._last_s = clock.monotonic()
 
     def beat(self) -> None:
-        """Say that the loop goes round."""
+        """Record an iteration of the loop."""
         self._last_s = self._clock.monotonic()
 
     def problem(self) -> str | None:
-        """Say that the loop stands still, and for how long; None while it does not."""
+        """Return that the loop makes no progress, and for how long; None while it does."""
         still_s = self._clock.monotonic() - self._last_s
         if still_s <= self._limit_s:
             return None
-        return f"{self._name} has stood still for {still_s:.0f} s; want {self._limit_s:g} at most"
+        limit = f"want at most {self._limit_s:g}"
+        return f"{self._name} has made no progress for {still_s:.0f} s; {limit}"

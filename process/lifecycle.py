@@ -1,4 +1,4 @@
-"""How every process of ours starts and, above all, how it stops.
+"""How every process starts and, above all, how it stops.
 
 Stop order: readiness false, short wait, stop accepting, finish what is in flight (bounded),
 cancel the loops, close the clients.
@@ -30,12 +30,12 @@ class Server(Protocol):
         ...
 
     async def stop(self, limit_s: float) -> None:
-        """Accept no more, let requests in flight end for at most *limit_s* seconds, close."""
+        """Stop accepting, let requests in flight finish within *limit_s* seconds, then close."""
         ...
 
 
 class EndProcess(Exception):  # noqa: N818 - a verdict, not a mistake
-    """A known reason to end with exit code 1 and one log line, such as a lost lease."""
+    """A known reason to exit with code 1 and one log line, such as a lost lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A role put together, not yet started."""
+    """A role's parts, not yet started."""
 
     name: str
     open: Callable[[], AbstractAsyncContextManager[Running]]
@@ -71,8 +71,8 @@ async def run_until_stopped(
 ) -> int:
     """Run *service* until SIGTERM, SIGINT or *stop*; return the exit code, 0 or 1.
 
-    Any error ends the service and gives 1. ``EndProcess`` and the *known* ones, whose text says
-    it all, are logged in a line; the others, which nobody expected, with a traceback.
+    Any error ends the service with 1. ``EndProcess`` and the *known* ones, whose text is enough,
+    are logged in a line; unexpected ones with a traceback.
     """
     stopping = stop or asyncio.Event()
     failure: Exception | None = None
@@ -128,7 +128,7 @@ async def _serve(
 
 
 async def _start(servers: Sequence[Server], stopping: asyncio.Event) -> bool:
-    """Start the servers, unless told to stop meanwhile; tell whether all are up."""
+    """Start the servers, unless stopped meanwhile; return whether all are up."""
     async with asyncio.TaskGroup() as group:
         start = group.create_task(_start_all(servers), name="start_servers")
         stop = group.create_task(stopping.wait(), name="wait_for_stop")

@@ -1,4 +1,4 @@
-"""One shape of log line for the whole process: JSON in a pod, colour on a terminal."""
+"""One format of log lines for the whole process: JSON in a pod, colour on a terminal."""
 
 import logging
 import sys
@@ -42,7 +42,7 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries narrate at INFO; theirs is news from WARNING on, or when we were asked for detail.
+    # Libraries log much at INFO; theirs are shown from WARNING on, or with our level at debug.
     root.setLevel(number if number <= logging.DEBUG else max(number, logging.WARNING))
     logging.captureWarnings(True)  # noqa: FBT003 - the only argument there is
 
@@ -53,6 +53,6 @@ def _last_processors(*, as_json: bool, colors: bool) -> list[structlog.typing.Pr
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(default=str, sort_keys=False),
         ]
-    # The pretty tracebacks print local variables, and a local may be a private key.
+    # Rich tracebacks print local variables, and a local may be a private key.
     plain = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]

@@ -1,4 +1,4 @@
-"""Keeping a process small: one heap for all threads, and large blocks given back at once."""
+"""Keeping a process small: one heap for all threads, and large blocks returned at once."""
 
 import asyncio
 import ctypes
@@ -14,7 +14,7 @@ _LARGE_BYTES: Final = 64 * 1024
 
 
 def share_one_heap() -> bool:
-    """Let all threads use one heap of the C library, from now on; tell whether it can.
+    """Make all threads use one heap of the C library from now on; return whether that worked.
 
     glibc gives each thread a heap of its own, which is a waste where Python's lock lets one thread
     work at a time: about 10 MiB for a process with gRPC's threads. Other C libraries do not do so.
@@ -23,11 +23,11 @@ def share_one_heap() -> bool:
 
 
 def give_back_large_blocks() -> bool:
-    """Let blocks of 64 KiB and more return to the kernel when freed; tell whether it can.
+    """Return blocks of 64 KiB and more to the kernel when freed; return whether that worked.
 
-    glibc takes the first such blocks from the kernel too, but once one was freed it keeps their
-    like in its heap, where small neighbours pin them. A server whose connections each have a buffer
-    of 256 KiB for TLS then grows with every wave of them.
+    glibc maps the first such blocks too, but once one is freed it raises its threshold and keeps
+    later ones in its heap, where small neighbours pin them. A server whose connections each have a
+    TLS buffer of 256 KiB then grows with every burst of them.
     """
     return _mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
@@ -38,10 +38,10 @@ def _mallopt(parameter: int, value: int) -> bool:
 
 
 async def settle_memory() -> None:
-    """Take what was listed out of the collector's sight, then wait for ever.
+    """Freeze the objects listed so far for the garbage collector, then wait for ever.
 
-    It would walk every pod again and again, some hundred milliseconds in the middle of a request,
-    and find nothing: what the informers hold has no cycles.
+    Otherwise it traverses every pod again and again, for some hundred milliseconds in the middle
+    of a request, in vain: the informers' objects have no cycles.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 """A role's settings: one frozen dataclass, filled from flags, then environment, then defaults.
 
-A flag is the field's name with dashes (``--listen-port 8443``), the variable its name in capitals
-behind the role (``FRACGPU_WEBHOOK_LISTEN_PORT``). All mistakes are reported at once.
+A flag is the field's name with dashes (``--listen-port 8443``), a variable the role and the name
+in capitals (``FRACGPU_WEBHOOK_LISTEN_PORT``). All mistakes are reported at once.
 """
 
 import dataclasses
@@ -19,12 +19,12 @@ from process.sockets import ANY_ADDRESS
 
 _KEY: Final = "fracgpu.setting"
 _MASKED: Final = "***"
-_MOST_WORD: Final = 63  # characters, of a word that is compared with all flags
+_MOST_WORD: Final = 63  # characters of a flag that is compared with all others
 _WORDS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _TYPE_NAMES: Final = {int: "a whole number", float: "a number", bool: "true or false"}
 
-# kubelet sets these for every Service in the pod's namespace, and a Service named fracgpu-webhook
-# gives them our prefix. https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+# kubelet sets these for every Service in the pod's namespace, with our prefix for a Service named
+# fracgpu-webhook. https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
 _SERVICE_LINK: Final = re.compile(
     r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -32,14 +32,14 @@ _SERVICE_LINK_URL: Final = re.compile(r"(tcp|udp|sctp)://")
 
 
 class Required:
-    """The default of a setting that has none: ``setting(REQUIRED, "...")``."""
+    """The default of a required setting: ``setting(REQUIRED, "...")``."""
 
 
 REQUIRED: Final = Required()
 
 
 class SettingsError(Exception):
-    """What is wrong with the flags and variables a program was started with, all of it."""
+    """All mistakes in the flags and variables of a program."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         super().__init__("\n".join(mistakes))
@@ -47,7 +47,7 @@ class SettingsError(Exception):
 
 
 class HelpRequested(Exception):  # noqa: N818 - an answer to --help, not an error
-    """Somebody passed ``--help``; ``str()`` of this is the text to print."""
+    """``--help`` was passed; ``str()`` is the text to print."""
 
 
 class _Dataclass(Protocol):
@@ -87,10 +87,10 @@ def setting(
     choices: Sequence[str] | None = None,
     secret: bool = False,
 ) -> Any:
-    """Declare one setting: its default (or ``REQUIRED``), what it means, what is allowed.
+    """Declare one setting: its default (or ``REQUIRED``), meaning and range.
 
     Args:
-        default: the value when neither flag nor variable is given.
+        default: the value if neither flag nor variable is given.
         meaning: a phrase for ``--help``; the unit is in the field's name.
         low: the smallest number allowed.
         high: the largest number allowed.
@@ -111,7 +111,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSettings:
-    """What every role can be told."""
+    """The settings of every role."""
 
     kubeconfig: str | None = setting(
         None, "kubeconfig file; else in-cluster, else $KUBECONFIG or ~/.kube/config"
@@ -120,7 +120,7 @@ class ProcessSettings:
         "info", "least severe log line", choices=("debug", "info", "warning", "error")
     )
     log_json: bool | None = setting(None, "JSON log lines; default: unless on a terminal")
-    # kubelet and Prometheus come from outside the pod.
+    # kubelet and Prometheus connect from outside the pod.
     telemetry_host: str = setting(
         ANY_ADDRESS, "address of /metrics, /livez, /readyz; :: is every one of IPv4 and IPv6"
     )
@@ -136,7 +136,7 @@ class ProcessSettings:
 
 
 def load(cls: type[S], argv: Sequence[str], environ: Mapping[str, str], *, program: str) -> S:
-    """Fill *cls* from flags, then variables, then defaults.
+    """Return *cls* filled from flags, then variables, then defaults.
 
     Args:
         cls: a dataclass whose fields are made by ``setting``.
@@ -145,7 +145,7 @@ def load(cls: type[S], argv: Sequence[str], environ: Mapping[str, str], *, progr
         program: the role; names the variables: ``FRACGPU_<PROGRAM>_<FIELD>``.
 
     Raises:
-        SettingsError: something is unknown, missing, repeated or unreadable.
+        SettingsError: something is unknown, missing, repeated or invalid.
         HelpRequested: ``--help`` or ``-h`` is among the flags.
     """
     if "--help" in argv or "-h" in argv:
@@ -175,7 +175,7 @@ def load(cls: type[S], argv: Sequence[str], environ: Mapping[str, str], *, progr
 
 
 def describe(settings: _Dataclass) -> dict[str, object]:
-    """Give the settings as fields of the one start-up log line, secrets masked."""
+    """Return the settings as fields of the start-up log line, with secrets masked."""
     shown: dict[str, object] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -187,7 +187,7 @@ def describe(settings: _Dataclass) -> dict[str, object]:
 
 
 def usage(cls: type[_Dataclass], *, program: str) -> str:
-    """Write the help text: each flag with meaning, default, range and variable."""
+    """Return the help text: each flag with meaning, default, range and variable."""
     lines = [f"usage: fracgpu run {program} [flags]", ""]
     for spec in _specs(cls, program):
         word = spec.flag if spec.type is bool else f"{spec.flag} {_placeholder(spec)}"
@@ -288,13 +288,13 @@ def _read_variables(
 
 
 def _nearest(word: str, known: Mapping[str, _Spec]) -> str:
-    # What is much longer than any name is nobody's slip, and dear to compare.
+    # A word much longer than any flag is no typo, and slow to compare.
     near = difflib.get_close_matches(word, known, n=1) if len(word) <= _MOST_WORD else ()
     return f"; did you mean {near[0]}?" if near else "; see --help"
 
 
 def _parse(spec: _Spec, text: str) -> object:
-    """Read *text* as the setting's type; a ValueError says what was wanted."""
+    """Return *text* as the setting's type; a ValueError says what was wanted."""
     wanted = _wanted(spec)
     if text == "" and spec.optional:
         return None

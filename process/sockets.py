@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 ANY_ADDRESS: Final = "::"
 """Every address of the machine, of both families."""
 _ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - for who asked for every address
-# What a kernel without IPv6 says to a socket (not compiled in, ipv6.disable=1) or to its bind
+# Errors of a kernel without IPv6, from socket() (not compiled in, ipv6.disable=1) or from bind()
 # (net.ipv6.conf.all.disable_ipv6=1).
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
@@ -15,13 +15,13 @@ S = TypeVar("S", bound=socket.socket)
 
 
 def bound_socket(host: str, port: int, *, kind: type[S]) -> S:
-    """Return a socket of *kind* that is bound, and does not listen yet.
+    """Return a socket of *kind* that is bound but not listening.
 
     Args:
         host: an IP address, or a name; ``::`` is every address of both families, and of IPv4 alone
             where there is no IPv6. ``0.0.0.0`` is every address of IPv4.
-        port: 0 takes a free one.
-        kind: ``socket.socket``, or a class that is one.
+        port: 0 for a free one.
+        kind: ``socket.socket`` or a subclass.
 
     Raises:
         OSError: the address is taken, or is not this machine's.
@@ -38,7 +38,7 @@ def bound_socket(host: str, port: int, *, kind: type[S]) -> S:
 
 
 def _family(host: str) -> socket.AddressFamily:
-    """Return the family of an address; of a name, IPv4 where it has both."""
+    """Return the family of an address; of a name with both, IPv4."""
     found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     families = {each[0] for each in found}
     return socket.AF_INET if socket.AF_INET in families else socket.AF_INET6
@@ -49,7 +49,7 @@ def _bound(kind: type[S], family: socket.AddressFamily, host: str, port: int) ->
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
-            # Whatever net.ipv6.bindv6only says: only "::" takes callers of IPv4 as well.
+            # Independently of net.ipv6.bindv6only, only "::" accepts IPv4 clients as well.
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != ANY_ADDRESS))
         made.bind((host, port))
     except OSError as error:

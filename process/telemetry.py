@@ -1,4 +1,4 @@
-"""What a process tells about itself: metrics for Prometheus, probes for kubelet."""
+"""A process's telemetry: metrics for Prometheus, probes for kubelet."""
 
 import asyncio
 import socket
@@ -19,27 +19,27 @@ Registry = CollectorRegistry
 
 _STARTING: Final = "still starting"
 _STOPPING: Final = "stopping"
-_PLAIN_TEXT: Final = ""  # what is served to somebody who accepts anything
+_PLAIN_TEXT: Final = ""  # what is served to a client that accepts anything
 _OPEN_METRICS_END: Final = b"# EOF\n"
-# Of a server that strangers reach: 64 KiB of a body wait in memory until somebody reads on, what
-# comes behind an answer is not waited for, nothing is unpacked into more than was sent, and who has
-# gone is not waited for either.
+# For a server that any client can reach: at most 64 KiB of a body are buffered until they are read,
+# data after a response is awaited for 1 s, bodies are not decompressed, and the handler of a client
+# that disconnected is cancelled.
 _BOUNDS: Final[Mapping[str, Any]] = {
     "read_bufsize": 64 * 1024,
     "lingering_time": 1.0,
     "auto_decompress": False,
     "handler_cancellation": True,
 }
-_FORMS_PREPARED: Final = 4  # Prometheus asks in one or two; a stranger may not fill our memory
+_FORMS_PREPARED: Final = 4  # Prometheus uses one or two; other clients must not fill the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """How ready a process is, and why.
+    """Whether a process is ready, and why.
 
     Attributes:
-        checks: each check's reason not to be ready, or None where it is content.
-        remarks: what is worth knowing besides, and no reason not to be ready.
+        checks: each check's reason not to be ready, or None.
+        remarks: further information, which does not affect readiness.
     """
 
     checks: Mapping[str, str | None] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Readiness:
 
 
 class ReadyGate:
-    """Collects the readiness checks of a process; closed while it starts and once it stops."""
+    """The readiness checks of a process; closed while it starts and once it stops."""
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], str | None]] = {}
@@ -59,30 +59,30 @@ class ReadyGate:
         self._closed: str | None = _STARTING
 
     def add(self, name: str, check: Callable[[], str | None]) -> None:
-        """Ask *check* at each probe: None is content, a text is the reason not to be ready."""
+        """Call *check* at each probe: it returns the reason not to be ready, or None."""
         self._checks[name] = check
 
     def remark(self, name: str, tell: Callable[[], str | None]) -> None:
-        """Ask *tell* at each probe for what is worth knowing; whatever it says, it stays ready."""
+        """Show the text of *tell* at each probe; it does not affect readiness."""
         self._remarks[name] = tell
 
     def open(self) -> None:
-        """From now on the checks alone decide."""
+        """Let the checks alone decide from now on."""
         self._closed = None
 
     def close(self, reason: str = _STOPPING) -> None:
-        """Be not ready from now on, for good."""
+        """Be not ready from now on, permanently."""
         self._closed = reason
 
     def readiness(self) -> Readiness:
-        """Ask every check now."""
+        """Return the result of every check now."""
         checks = {name: check() for name, check in self._checks.items()}
         remarks = {name: tell() for name, tell in self._remarks.items()}
         return Readiness(checks={"process": self._closed, **checks}, remarks=remarks)
 
 
 def new_registry() -> Registry:
-    """Make a registry that already holds the process's own memory, CPU and garbage figures."""
+    """Return a registry with the process's own memory, CPU and garbage collection metrics."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
@@ -91,9 +91,9 @@ def new_registry() -> Registry:
 
 
 class Prepared:
-    """Many metrics that change all at once, written down in advance: a scrape need not wait.
+    """Many metrics that change all at once, encoded in advance, so that a scrape need not wait.
 
-    They may not be in the registry that is served as well.
+    They must not be in the registry that is served as well.
     """
 
     def __init__(self) -> None:
@@ -103,16 +103,16 @@ class Prepared:
         self._valid: Callable[[], bool] = lambda: False
 
     def prepare(self, valid: Callable[[], bool]) -> None:
-        """Write them down, in every form that somebody has asked for; best called in a thread.
+        """Encode them in every format requested so far; best called in a thread.
 
         Args:
-            valid: whether what is written now still holds; asked at each scrape.
+            valid: whether the encoded text is still current; called at each scrape.
         """
         texts = {accept: choose_encoder(accept)[0](self.registry) for accept in tuple(self._asked)}
         self._texts, self._valid = texts, valid
 
     def text(self, accept: str) -> bytes:
-        """Give what was written down, if it still holds, else write it now."""
+        """Return the encoded text if it is still current, else encode it now."""
         valid = self._valid()
         prepared = self._texts.get(accept) if valid else None
         if prepared is not None:
@@ -133,9 +133,9 @@ def add_telemetry_routes(
     prepared: Sequence[Prepared] = (),
     liveness: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to an application a role already has.
+    """Add GET ``/metrics``, ``/livez`` and ``/readyz`` to a role's application.
 
-    *liveness* gives the reason for which only a restart helps, or None.
+    *liveness* returns the reason why only a restart helps, or None.
     """
 
     async def metrics(request: web.Request) -> web.Response:
@@ -164,11 +164,10 @@ def add_telemetry_routes(
 
 
 class HttpServer:
-    """An aiohttp application on one address: starts, and stops without dropping a request.
+    """An aiohttp application on one address that stops without dropping a request.
 
-    A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. With
-    *connections*, no more of them are open at once than these allow; the application tells the
-    stage of each.
+    A ``process.lifecycle.Server``; a role's own aiohttp server may hold one of these. *connections*
+    limits how many are open at once; the application sets the stage of each.
     """
 
     def __init__(
@@ -189,13 +188,13 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; the one asked for until it has started."""
+        """The port it listens on; before the start, the one configured."""
         if self._runner is not None and self._runner.addresses:
             return int(self._runner.addresses[0][1])
         return self._port
 
     async def start(self) -> None:
-        """Listen; raises OSError when the address is taken."""
+        """Listen; raise OSError if the address is taken."""
         bounds = {} if self._connections is None else _BOUNDS
         runner = web.AppRunner(self._app, access_log=None, handle_signals=False, **bounds)
         await runner.setup()
@@ -208,15 +207,15 @@ class HttpServer:
         await web.SockSite(runner, listening, ssl_context=self._ssl).start()
 
     async def stop(self, limit_s: float) -> None:
-        """Accept no more, let requests in flight end for *limit_s* seconds, then close."""
+        """Stop accepting, let requests in flight finish within *limit_s* seconds, then close."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
         for site in tuple(runner.sites):
             await site.stop()
-        await asyncio.sleep(0)  # a request read in this very turn still counts as in flight
+        await asyncio.sleep(0)  # a request read in this turn of the event loop counts as in flight
         if runner.server is not None:
-            runner.server.pre_shutdown()  # closes the connections that idle between requests
+            runner.server.pre_shutdown()  # closes idle connections
             await runner.server.shutdown(limit_s)
         await runner.cleanup()
 

@@ -1,4 +1,4 @@
-"""A server's TLS whose certificate can be replaced while connections are open."""
+"""A server's TLS context whose certificate can be replaced while connections are open."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ class TlsError(Exception):
 
 
 class ServingTls:
-    """One SSL context for a server's whole life, TLS 1.2 or newer.
+    """One SSL context for a server's whole lifetime, TLS 1.2 or newer.
 
     Each handshake takes the newest certificate; connections already open keep theirs, so a
     renewal drops nothing. Before the first ``replace`` every handshake fails.
@@ -31,19 +31,20 @@ class ServingTls:
     def __init__(
         self, *, require_client_certificate: bool = False, client_ca_file: str = ""
     ) -> None:
-        """Serve nothing yet.
+        """Create the context, without a certificate yet.
 
         Args:
-            require_client_certificate: whether callers have to show one.
-            client_ca_file: the authority that signed it, a PEM file that may change; a certificate
-                is required where it is set. Without it ``replace`` and ``apply_secret`` say it.
+            require_client_certificate: whether clients must present one.
+            client_ca_file: the CA that signs client certificates, a PEM file that may change; if it
+                is set, a certificate is required. Without it the CA comes from ``replace`` and
+                ``apply_secret``.
         """
         self._client_ca_file = Path(client_ca_file) if client_ca_file else None
         self._require_client = require_client_certificate or bool(client_ca_file)
         self._current: ssl.SSLContext | None = None
         self._fingerprint: bytes | None = None
         self.context: Final = self._new_context()
-        # Called in every handshake, with or without a server name, before a certificate is chosen.
+        # Called in every handshake, with or without SNI, before a certificate is chosen.
         self.context.sni_callback = self._use_newest
 
     @property
@@ -54,12 +55,12 @@ class ServingTls:
     def replace(
         self, *, cert_pem: bytes, key_pem: bytes, client_ca_pem: bytes | None = None
     ) -> bool:
-        """Serve this certificate from the next handshake on; tell whether it is a new one.
+        """Serve this certificate from the next handshake on; return whether it is a new one.
 
-        The private key is never in a file that another user could open, nor in one that stays.
+        The private key is never in a file that another user could open, nor in one that remains.
 
         Raises:
-            TlsError: the parts are unreadable or do not belong together; the old stay in use.
+            TlsError: the parts are unreadable or do not match; the old ones stay in use.
         """
         fingerprint = hashlib.sha256(b"\0".join((cert_pem, key_pem, client_ca_pem or b""))).digest()
         if fingerprint == self._fingerprint:
@@ -78,10 +79,10 @@ class ServingTls:
         return True
 
     def apply_secret(self, data: Mapping[str, bytes]) -> bool:
-        """Serve what a Secret of type kubernetes.io/tls holds; tell whether it is new.
+        """Serve the certificate of a Secret of type kubernetes.io/tls; return whether it is new.
 
-        *data* has the decoded bytes of ``tls.crt`` and ``tls.key`` (and ``ca.crt``, against which
-        client certificates are checked where they are required).
+        *data* has the decoded bytes of ``tls.crt`` and ``tls.key`` (and of ``ca.crt``, which
+        verifies client certificates where they are required).
 
         Raises:
             TlsError: a part is missing or unusable; the old certificate stays in use.
@@ -100,7 +101,7 @@ class ServingTls:
             try:
                 return self._client_ca_file.read_bytes()
             except OSError as error:
-                raise TlsError(f"the authority of clients cannot be read: {error}") from error
+                raise TlsError(f"the CA of client certificates cannot be read: {error}") from error
         return data.get(CA_KEY) if self._require_client else None
 
     def _use_newest(
@@ -114,7 +115,7 @@ class ServingTls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self._require_client:
             context.verify_mode = ssl.CERT_REQUIRED
-            # A resumed session skips the client's certificate, so a CA taken away would still do.
+            # A resumed session skips the client's certificate, so a removed CA would stay trusted.
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         return context
@@ -124,7 +125,7 @@ def read_secret(raw: bytes) -> dict[str, bytes]:
     """Decode the ``data`` of a Secret's JSON; fits an informer's ``decode``.
 
     Raises:
-        ValueError: *raw* is not a JSON object at all.
+        ValueError: *raw* is not a JSON object.
     """
     secret = json.loads(raw)
     if not isinstance(secret, dict):
@@ -135,7 +136,7 @@ def read_secret(raw: bytes) -> dict[str, bytes]:
 def secret_values(data: object) -> dict[str, bytes]:
     """Decode the values of a Secret's ``data``.
 
-    What is not base64 is left out, as if it were missing: then whoever wants it says so.
+    A value that is not base64 is omitted; its reader reports it as missing.
     """
     values: dict[str, bytes] = {}
     for key, text in data.items() if isinstance(data, dict) else ():
@@ -148,11 +149,11 @@ def secret_values(data: object) -> dict[str, bytes]:
 
 @contextmanager
 def private_file(content: bytes, *, folder: Path | None = None) -> Iterator[str]:
-    """Give the path of a file with *content* that only this user can read and that goes away.
+    """Yield the path of a temporary file with *content* that only this user can read.
 
-    OpenSSL takes a key only from a file. Where the system can, the file is in memory and has no
-    name for others, so a read-only root file system does and no disk ever holds the key. Elsewhere,
-    or when a *folder* is given, it is a file of mode 0600.
+    OpenSSL takes a key only from a file. Where the system supports it, the file is in memory, so
+    that a read-only root file system suffices and the key is never on a disk. Elsewhere, or if a
+    *folder* is given, it is a file of mode 0600.
     """
     if folder is None and hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("fracgpu-tls"), "wb", buffering=0) as file:

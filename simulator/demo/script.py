@@ -195,9 +195,9 @@ async def play_within(script: Script, limit_s: float) -> str:
         async with asyncio.timeout(limit_s):
             await script.play()
     except TimeoutError:
-        return f"stood still at: {'; '.join((script.progress.step, *script.progress.waiting_for))}"
+        return f"timed out at: {'; '.join((script.progress.step, *script.progress.waiting_for))}"
     except RoleKeepsDying as error:
         return str(error)
     except KubeError as error:
-        return f"broke off at: {script.progress.step}: {error}"
+        return f"failed at: {script.progress.step}: {error}"
     return ""

@@ -70,7 +70,7 @@ class FleetState:
         """Return one node's cards with their allocations."""
         node_info = self._ledger.node(self.names[place], now=NOW)
         if node_info is None:
-            raise LookupError(f"{self.names[place]} is gone, and no node ever leaves a replay")
+            raise LookupError(f"{self.names[place]} is not in the ledger; no node leaves a replay")
         return node_info
 
     def take(self, pod: ReplayPod, place: int, assignment: Assignment) -> None:

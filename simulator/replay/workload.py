@@ -132,9 +132,9 @@ def node_order(workload: ReplayWorkload, *, seed: int) -> Sequence[NodeCards]:
 
 def _checked(workload: ReplayWorkload) -> ReplayWorkload:
     if not workload.capacity_mib:
-        raise WorkloadError("there are no cards to place anything on")
+        raise WorkloadError("there are no cards, so nothing can be placed")
     if not any(pod.mib for pod in workload.pods):
-        raise WorkloadError("no pod asks for a card, so there is nothing to place")
+        raise WorkloadError("no pod requests a card, so there is nothing to place")
     return workload
 
 

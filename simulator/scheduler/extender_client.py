@@ -82,7 +82,7 @@ class ExtenderClient:
         passed = tuple(result.node_names or ())
         for name in passed:
             if name not in node_names:
-                raise ExtenderError(f"the extender claims node {name!r}, which it was not asked")
+                raise ExtenderError(f"the extender accepted node {name!r}, which was not asked for")
         refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
         return Filtered(passed=passed, refused=refused)
 

@@ -81,7 +81,7 @@ async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
 
         async def dead() -> bool:
             status, text = await node.scrape("/livez")
-            return status == 503 and text.startswith("reading the cards has stood still for ")
+            return status == 503 and text.startswith("reading the cards has made no progress for ")
 
         try:
             await until(dead, what="/livez says that the reading stands still", limit_s=30)

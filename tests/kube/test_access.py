@@ -166,7 +166,7 @@ async def test_an_exec_plugin_that_fails_later_is_an_access_error(nowhere: Path)
     async with a_server(answering(json_answer({}))) as server:
         path = a_kubeconfig(nowhere / "mine", server=server.url, user=user)
         async with connect(path) as client:
-            with pytest.raises(AccessError, match="the exec plugin gave no credentials"):
+            with pytest.raises(AccessError, match="the exec plugin returned no credentials"):
                 await client.get_path("/version")
 
     assert server.heard == []

@@ -64,7 +64,7 @@ def test_a_certificate_for_another_purpose_is_told() -> None:
 def test_authorities_that_are_none_are_told() -> None:
     ca = a_ca()
 
-    assert asked(a_leaf(ca, NAME), b"nothing").startswith("its authorities cannot be read")
+    assert asked(a_leaf(ca, NAME), b"nothing").startswith("its CA certificates cannot be read")
 
 
 def test_a_server_that_asks_for_a_client_certificate_is_judged_by_its_own_alone() -> None:

@@ -1,4 +1,4 @@
-"""A loop that stands still is told from one that takes its time."""
+"""A loop that makes no progress is distinguished from a slow one."""
 
 from process.heartbeat import Heartbeat
 from tests.fakes.clock import VirtualClock
@@ -11,7 +11,7 @@ async def test_a_loop_that_stands_still_past_its_limit_is_named_until_it_goes_ro
     await clock.advance(60)
     assert heart.problem() is None
     await clock.advance(1)
-    assert heart.problem() == "collecting has stood still for 61 s; want 60 at most"
+    assert heart.problem() == "collecting has made no progress for 61 s; want at most 60"
 
     heart.beat()
     assert heart.problem() is None

@@ -116,7 +116,7 @@ async def test_a_process_that_only_a_restart_heals_is_not_live_and_says_why() ->
     )
     async with serving(server) as url:
         alive = await get(f"{url}/livez")
-        problem = "reading the cards has stood still for 90 s"
+        problem = "reading the cards has made no progress for 90 s"
         dead = await get(f"{url}/livez")
 
     assert (alive[0], alive[2]) == (200, "ok\n")

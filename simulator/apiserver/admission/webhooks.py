@@ -282,6 +282,6 @@ def _patched(hook: MatchedWebhook, attributes: Attributes, value: Json, response
             f'webhook "{hook.name}" sent a patch that does not apply: {error}'
         ) from error
     if not isinstance(patched, dict):
-        raise internal(f'webhook "{hook.name}" left no object')
+        raise internal(f'webhook "{hook.name}" removed the object')
     changed: Json = patched
     return changed

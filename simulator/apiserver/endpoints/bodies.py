@@ -95,7 +95,7 @@ def apply_patch(content_type: str, value: Json, patch: Any) -> Json:
     except patches.MergeError as error:
         raise plain_failure(str(error)) from error
     if not isinstance(patched, dict):
-        raise bad_request(f"the patch leaves {type(patched).__name__}; want an object")
+        raise bad_request(f"the patched object is {type(patched).__name__}; want an object")
     return patched
 
 
@@ -110,7 +110,7 @@ def check_kind(resource: Resource, body: Json) -> None:
     if kind != resource.kind or (version or resource.group_version) != resource.group_version:
         raise bad_request(
             f"{kind} in version {(version or resource.group_version)!r} cannot be handled as a "
-            f"{resource.kind}: the URL wants {resource.group_version} {resource.kind}"
+            f"{resource.kind}: the URL is for {resource.group_version} {resource.kind}"
         )
 
 

@@ -79,7 +79,7 @@ async def test_a_live_cluster_without_pods_has_nothing_to_replay(
 
     assert await call(main, api, tmp_path, "--live") == FAILED
 
-    assert "no pod asks for a card" in capsys.readouterr().err
+    assert "no pod requests a card" in capsys.readouterr().err
 
 
 def test_a_pod_list_without_a_node_list_beside_it_is_told_to_name_one(

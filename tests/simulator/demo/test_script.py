@@ -52,7 +52,7 @@ def a_rig() -> Rig:
 async def test_an_api_server_that_refuses_is_the_demos_trouble_not_a_traceback() -> None:
     trouble = await play_within(Refused(a_rig(), SystemClock(), Progress()), 10)
 
-    assert trouble.startswith("broke off at: submitting pods: kube-apiserver answered 500")
+    assert trouble.startswith("failed at: submitting pods: kube-apiserver answered 500")
 
 
 async def test_a_prometheus_that_does_not_answer_breaks_its_promise_and_nothing_else() -> None:
