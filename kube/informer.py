@@ -240,7 +240,9 @@ class Informer(Generic[T]):
             return
         self._held[key] = _Held(metadata.uid, metadata.resource_version, value)
         self._objects[key] = value
-        self._tell(ChangeType.ADDED if held is None else ChangeType.MODIFIED, key, self._held[key])
+        self._report(
+            ChangeType.ADDED if held is None else ChangeType.MODIFIED, key, self._held[key]
+        )
 
     def _remove(self, key: ObjectKey, *, last: WatchEvent | None = None) -> None:
         held = self._held.pop(key, None)
@@ -249,7 +251,7 @@ class Informer(Generic[T]):
             return
         if last is not None and last.metadata is not None and last.metadata.uid == held.uid:
             held = self._final(held, last.metadata, last.object)
-        self._tell(ChangeType.DELETED, key, held)
+        self._report(ChangeType.DELETED, key, held)
 
     def _final(self, held: _Held[T], metadata: ObjectMeta, raw: Raw) -> _Held[T]:
         """Return the state in a DELETED event, or the last known one if it cannot be decoded."""
@@ -269,7 +271,7 @@ class Informer(Generic[T]):
             error=str(error),
         )
 
-    def _tell(self, what: ChangeType, key: ObjectKey, held: _Held[T]) -> None:
+    def _report(self, what: ChangeType, key: ObjectKey, held: _Held[T]) -> None:
         if self._on_change is None:
             return
         self._on_change(

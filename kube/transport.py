@@ -59,11 +59,11 @@ class ApiTransport:
         Raises:
             KubeError: an answer other than 2xx, a broken connection, or *inactivity_s* of silence.
         """
-        patient = aiohttp.ClientTimeout(
+        timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_LIMIT_S, sock_read=inactivity_s
         )
         async with (
-            self._answer("GET", path, query, None, "application/json", patient) as response,
+            self._answer("GET", path, query, None, "application/json", timeout) as response,
             aclosing(split_lines(response.content.iter_any(), path=path)) as lines,
         ):
             async for line in lines:

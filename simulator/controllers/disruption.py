@@ -108,11 +108,11 @@ class DisruptionController:
 def _still_disrupted(budget: Json, pods: list[Json], now: datetime) -> dict[str, str]:
     """Return the evictions whose pods still exist, are not terminating and have not timed out."""
     evicted: dict[str, str] = (budget.get("status") or {}).get("disruptedPods") or {}
-    standing = {p["metadata"]["name"] for p in pods if not is_terminating(p)}
+    remaining = {p["metadata"]["name"] for p in pods if not is_terminating(p)}
     return {
         name: moment
         for name, moment in evicted.items()
-        if name in standing and datetime.fromisoformat(moment) + _DISRUPTED_FOR > now
+        if name in remaining and datetime.fromisoformat(moment) + _DISRUPTED_FOR > now
     }
 
 

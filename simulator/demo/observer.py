@@ -162,7 +162,7 @@ class Observer:
     def dashboard(self, *, expected: int, roles: Sequence[tuple[str, bool]]) -> Dashboard:
         """Return the dashboard as of now."""
         now = self._clock.now()
-        names = {view.record.uid: view.record.name for view in self.pods}
+        names = {pod.record.uid: pod.record.name for pod in self.pods}
         snapshot = self._ledger.snapshot(now=now)
         nodes = []
         for node_info in snapshot.nodes.values():
@@ -186,7 +186,7 @@ class Observer:
             nodes.append(NodePanel(name=node_info.node.node, cards=tuple(cards)))
         return Dashboard(
             nodes=tuple(nodes),
-            pods_running=sum(view.ready for view in self.pods),
+            pods_running=sum(pod.ready for pod in self.pods),
             pods_expected=expected,
             roles=tuple(roles),
             hot_line=self._hot_line,
@@ -194,15 +194,15 @@ class Observer:
         )
 
     def _pod_changed(self, change: Change[PodInfo]) -> None:
-        view = change.object
+        pod = change.object
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
-            if view.record.name.startswith(self._heated) and view.record.node:
-                self._heat.moved.append(view.record.name)
+            if pod.record.name.startswith(self._heated) and pod.record.node:
+                self._heat.moved.append(pod.record.name)
             return
-        self._ledger.set_pod(view.record)
-        if view.record.node:
-            self._note_peaks(view.record.node)
+        self._ledger.set_pod(pod.record)
+        if pod.record.node:
+            self._note_peaks(pod.record.node)
 
     def _node_changed(self, change: Change[NodeCards]) -> None:
         if change.type is ChangeType.DELETED:
@@ -262,15 +262,15 @@ class Observer:
             heat.relieved_at_s = now_s
 
     def _all_burners_ready(self) -> bool:
-        burners = [view for view in self.pods if view.record.name.startswith(self._heated)]
-        return bool(burners) and all(view.ready for view in burners)
+        burners = [pod for pod in self.pods if pod.record.name.startswith(self._heated)]
+        return bool(burners) and all(pod.ready for pod in burners)
 
     def _shared_card(self) -> str:
         """Return the card that two or more of the heating pods share, or ''."""
         seen: set[str] = set()
-        for view in self.pods:
-            if view.record.name.startswith(self._heated):
-                for slices in (view.record.assignment or {}).values():
+        for pod in self.pods:
+            if pod.record.name.startswith(self._heated):
+                for slices in (pod.record.assignment or {}).values():
                     for part in slices:
                         if part.card in seen:
                             return part.card

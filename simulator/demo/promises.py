@@ -110,8 +110,7 @@ def _refused(refusals: Sequence[RefusalFact]) -> Promise:
     silent = [
         refusal.name
         for refusal in refusals
-        if refusal.message is None
-        or not all(mention in refusal.message for mention in refusal.mentions)
+        if refusal.message is None or not all(part in refusal.message for part in refusal.mentions)
     ]
     return Promise(
         name="bad requests are refused with a reason",

@@ -136,16 +136,16 @@ class Script:
 
     def _running(self) -> Mapping[str, int]:
         counts: dict[str, int] = {}
-        for view in self._rig.observer.pods:
-            if view.ready and not view.record.terminating:
-                owner = owner_of(view.record.name, self.progress.expected)
+        for pod in self._rig.observer.pods:
+            if pod.ready and not pod.record.terminating:
+                owner = owner_of(pod.record.name, self.progress.expected)
                 counts[owner] = counts.get(owner, 0) + 1
         return counts
 
     async def _pod_facts(self) -> Sequence[PodFact]:
         facts = []
-        for view in self._rig.observer.pods:
-            record = view.record
+        for pod in self._rig.observer.pods:
+            record = pod.record
             # A finished pod holds no card; whether its owner has replaced it is counted elsewhere.
             if record.terminating or not record.live:
                 continue
@@ -153,7 +153,7 @@ class Script:
                 PodFact(
                     key=record.key,
                     owner=owner_of(record.name, self.progress.expected),
-                    running=view.ready,
+                    running=pod.ready,
                     assignment=record.assignment,
                     wired=self._rig.wired(record.node, record.uid),
                 )

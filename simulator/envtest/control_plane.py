@@ -275,8 +275,8 @@ async def _is_ready(api: ControlPlane) -> bool:
     if not _written(api.ca_file):
         return False
     try:
-        async with connect_to(api.url, token=api.token, ca_file=api.ca_file) as patient:
-            client = patient.with_retry(RetryPolicy(attempts=1))
+        async with connect_to(api.url, token=api.token, ca_file=api.ca_file) as with_retries:
+            client = with_retries.with_retry(RetryPolicy(attempts=1))
             await client.get_path("/readyz")
             # The server may be ready before the default namespace exists.
             await client.get_path("/api/v1/namespaces/default")

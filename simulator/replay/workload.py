@@ -91,15 +91,15 @@ def of_cluster(nodes: Iterable[NodeCards], pods: Iterable[PodInfo]) -> ReplayWor
     }
     cards = [card for node in fleet.values() for card in node.cards]
     found = []
-    for view in pods:
-        if not view.record.live:
+    for pod in pods:
+        if not pod.record.live:
             continue
-        host = pod_requests(view.record.containers)
-        if view.need is not None:
-            found.append(_of_view(view, view.need, host, cards))
-        elif view.record.node in fleet and fleet[view.record.node].host != NO_HOST_RESOURCES:
-            node = fleet[view.record.node]
-            fleet[view.record.node] = replace(node, host=_less(node.host, host))
+        host = pod_requests(pod.record.containers)
+        if pod.need is not None:
+            found.append(_of_pod(pod, pod.need, host, cards))
+        elif pod.record.node in fleet and fleet[pod.record.node].host != NO_HOST_RESOURCES:
+            node = fleet[pod.record.node]
+            fleet[pod.record.node] = replace(node, host=_less(node.host, host))
     return _checked(ReplayWorkload(nodes=tuple(fleet.values()), pods=tuple(found)))
 
 
@@ -109,14 +109,14 @@ def arrivals(workload: ReplayWorkload, *, load_ratio: float, seed: int) -> Seque
     A workload that requests less is extended with pods drawn again, one that requests more is
     thinned out. The same seed always gives the same order.
     """
-    dice = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
     order = list(workload.pods)
-    dice.shuffle(order)
+    rng.shuffle(order)
     total, goal = sum(pod.mib for pod in order), load_ratio * workload.capacity_mib
     while total > goal:
-        total -= order.pop(dice.randrange(len(order))).mib
+        total -= order.pop(rng.randrange(len(order))).mib
     while True:
-        pod = dice.choice(workload.pods)
+        pod = rng.choice(workload.pods)
         if total + pod.mib > goal:
             return order
         total += pod.mib
@@ -200,7 +200,7 @@ def _pod(entry: tuple[str, Mapping[str, str]]) -> ReplayPod:
     return ReplayPod(name=row["name"], need=need, host=host, demand=demand)
 
 
-def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
+def _of_pod(pod: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[Card]) -> ReplayPod:
     # The strategy under test decides, not the one that the pod requests.
     need = replace(need, strategy=None)
     most = max(need.containers, key=lambda container: container.total_mib)
@@ -216,7 +216,7 @@ def _of_view(view: PodInfo, need: PodNeed, host: HostResources, cards: Sequence[
         share_milli=min(max(math.ceil(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI),
         models=frozenset(models) if need.models else None,
     )
-    return ReplayPod(name=view.record.key, need=need, host=host, demand=demand)
+    return ReplayPod(name=pod.record.key, need=need, host=host, demand=demand)
 
 
 def _less(have: HostResources, taken: HostResources) -> HostResources:

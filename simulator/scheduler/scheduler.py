@@ -97,7 +97,7 @@ class KubeScheduler:
     # -- state ---------------------------------------------------------------------------------
 
     def _node_changed(self, _change: Change[Json]) -> None:
-        self._heard()
+        self._note_event()
 
     def _pod_changed(self, change: Change[Json]) -> None:
         pod, uid = change.object, change.uid
@@ -114,9 +114,9 @@ class KubeScheduler:
                 self._queue.add(uid, priority=pod["spec"].get("priority") or 0)
             else:
                 self._queue.remove(uid)
-        self._heard()
+        self._note_event()
 
-    def _heard(self) -> None:
+    def _note_event(self) -> None:
         self._queue.event()
         self._changed.set()
 

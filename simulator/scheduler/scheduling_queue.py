@@ -23,7 +23,7 @@ class _Pending:
     arrival: int
     failures: int = 0
     due_s: float = 0.0
-    waits_for_news_after: int | None = None
+    waits_for_event_after: int | None = None
 
 
 class SchedulingQueue:
@@ -32,7 +32,7 @@ class SchedulingQueue:
     def __init__(self) -> None:
         self._pods: dict[str, _Pending] = {}
         self._arrivals = 0
-        self._news = 0
+        self._events = 0
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._pods
@@ -49,19 +49,19 @@ class SchedulingQueue:
 
     def event(self) -> None:
         """Count a change of a pod or a node."""
-        self._news += 1
+        self._events += 1
 
     @property
     def event_count(self) -> int:
         """The number of events so far; read it before reading the cluster's state."""
-        return self._news
+        return self._events
 
     def refused(self, uid: str, *, now_s: float, as_of: int) -> None:
         """Note that no node fitted, as of event number *as_of*."""
         pod = self._pods.get(uid)
         if pod is not None:
             pod.failures += 1
-            pod.waits_for_news_after = as_of
+            pod.waits_for_event_after = as_of
             pod.due_s = now_s + _FLUSH_S
 
     def erred(self, uid: str, *, now_s: float) -> None:
@@ -69,7 +69,7 @@ class SchedulingQueue:
         pod = self._pods.get(uid)
         if pod is not None:
             pod.failures += 1
-            pod.waits_for_news_after = None
+            pod.waits_for_event_after = None
             backoff_s = _FIRST_BACKOFF_S * 2.0 ** min(pod.failures - 1, 10)
             pod.due_s = now_s + min(backoff_s, _LONGEST_BACKOFF_S)
 
@@ -88,5 +88,7 @@ class SchedulingQueue:
         return min((pod.due_s - now_s for pod in self._pods.values()), default=float("inf"))
 
     def _is_due(self, pod: _Pending, now_s: float) -> bool:
-        heard = pod.waits_for_news_after is not None and self._news > pod.waits_for_news_after
-        return heard or now_s >= pod.due_s
+        event_since = (
+            pod.waits_for_event_after is not None and self._events > pod.waits_for_event_after
+        )
+        return event_since or now_s >= pod.due_s
