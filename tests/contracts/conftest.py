@@ -34,9 +34,9 @@ async def simulator_kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
 def api_server(request: pytest.FixtureRequest) -> Path:
-    """The kubeconfig of an API server that this suite holds to its promises.
+    """Return the kubeconfig of an API server under this suite.
 
-    Not async itself: it may have to set up a fixture that lives on the session's event loop.
+    Not async itself: it may set up a fixture that lives on the session's event loop.
     """
     path: Path = request.getfixturevalue(f"{request.param}_kubeconfig")
     return path

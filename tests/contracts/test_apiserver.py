@@ -241,7 +241,7 @@ async def test_a_merge_patch_replaces_a_whole_list(client: KubeClient, namespace
     assert {one["type"] for one in changed["status"]["conditions"]} == {"Initialized"}
 
 
-async def test_the_status_changes_only_through_its_own_door(
+async def test_the_status_changes_only_through_its_subresource(
     client: KubeClient, namespace: str
 ) -> None:
     await client.create(PODS, a_pod("a"), namespace=namespace)

@@ -1,4 +1,4 @@
-"""What the API server promises about admission webhooks: asked over TLS, obeyed, failed closed."""
+"""What the API server promises about admission webhooks: TLS, obedience, failing closed."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def webhook(tmp_path: Path) -> AsyncIterator[AdmissionWebhook]:
 
 
 class Registrar:
-    """Registers webhooks for the pods of one namespace, and takes them away again."""
+    """Registers webhooks for the pods of one namespace, and unregisters them."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
@@ -41,7 +41,7 @@ class Registrar:
     async def register(
         self, client_config: Json, *, kind: Kind = MUTATING_WEBHOOKS, **options: Any
     ) -> None:
-        """Register and wait until the API server asks it, or fails trying: it learns late."""
+        """Register a webhook and wait until the API server calls it or fails: it learns late."""
         rule = {
             "apiGroups": [""],
             "apiVersions": ["v1"],
@@ -80,7 +80,7 @@ async def registrar(client: KubeClient, namespace: str) -> AsyncIterator[Registr
 
 
 async def asked(client: KubeClient, namespace: str, webhook: AdmissionWebhook) -> None:
-    """Wait until the API server asks *webhook*; then forget what it asked so far."""
+    """Wait until the API server calls *webhook*; then forget the requests so far."""
 
     async def is_asked() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""What the API server promises about pods: one write that binds, one door that evicts."""
+"""What the API server promises about pods: binding in one write, and eviction."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TO_N1: Json = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n1"}}
 
 
 def to_n1(pod: Json, **metadata: Any) -> Json:
-    """A Binding of exactly this version of *pod* to the node n1."""
+    """Return a Binding of exactly this version of *pod* to the node n1."""
     seen = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
     return {"metadata": seen | metadata, **TO_N1}
 
@@ -36,7 +36,7 @@ async def budget_status(
 
 
 async def a_running_pod(client: KubeClient, namespace: str, name: str) -> Json:
-    """A pod with the label app=a that is bound, running and ready."""
+    """Create a pod with the label app=a that is bound, running and ready."""
     await client.create(PODS, a_pod(name, labels={"app": "a"}), namespace=namespace)
     await client.bind(TO_N1, namespace=namespace, name=name)
     return await client.patch(PODS, name, running(), namespace=namespace, subresource="status")

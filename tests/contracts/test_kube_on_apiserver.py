@@ -1,4 +1,4 @@
-"""The parts of kube that lean on several promises at once, against each API server."""
+"""The parts of kube that rely on several promises at once, against each API server."""
 
 import asyncio
 from typing import Any
@@ -83,7 +83,7 @@ async def test_events_of_the_recorder_are_accepted(
 
 
 async def events_about(client: KubeClient, namespace: str, name: str) -> list[dict[str, Any]]:
-    """Find events as ``kubectl describe`` does."""
+    """Return the Events of an object as ``kubectl describe`` finds them."""
     selector = f"involvedObject.name={name}"
     found = await client.list(EVENTS, namespace=namespace, field_selector=selector)
     return [decode_object(item) for item in found.items]

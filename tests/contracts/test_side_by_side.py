@@ -303,7 +303,7 @@ class Server:
 
 
 def comparable(value: Any) -> Any:
-    """Take out what two servers cannot agree on."""
+    """Return *body* without what two servers cannot agree on."""
     match value:
         case dict():
             return {

@@ -1,4 +1,4 @@
-"""A clock that stands still until a test winds it forward."""
+"""A clock that stands still until a test advances it."""
 
 import asyncio
 import heapq
@@ -37,13 +37,13 @@ class VirtualClock(Clock):
 
     @property
     def sleeping(self) -> int:
-        """How many are asleep now."""
+        """The number of sleepers now."""
         return sum(not waker.done() for _, _, waker in self._sleepers)
 
     async def advance(self, duration_s: float) -> None:
         """Let *duration_s* pass; each sleeper sees exactly the time it asked for.
 
-        Between two wakings the other tasks get a few turns of the event loop, enough for anything
+        Between two wake-ups the other tasks get a few turns of the event loop, enough for anything
         that does not wait for a socket or a thread.
         """
         target_s = self._elapsed_s + duration_s
@@ -59,9 +59,9 @@ class VirtualClock(Clock):
         await self._settle()
 
     async def wait_for_sleepers(self, count: int, *, limit_s: float = 10.0) -> None:
-        """Wait in real time until at least *count* sleep: whatever ran before has settled."""
+        """Wait in real time until at least *count* sleep, so that all other work has settled."""
         async with asyncio.timeout(limit_s):
-            while self.sleeping < count:  # noqa: ASYNC110 - the sleepers are strangers to us
+            while self.sleeping < count:  # noqa: ASYNC110 - sleepers do not signal us
                 await asyncio.sleep(0.001)
 
     async def _settle(self) -> None:

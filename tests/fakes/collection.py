@@ -1,4 +1,4 @@
-"""One collection behind real HTTP, list and watch, that a test can break in every way."""
+"""One collection over real HTTP, list and watch, with faults on demand."""
 
 import asyncio
 import json
@@ -24,8 +24,8 @@ class Collection:
     """ConfigMaps under one counter of versions; every request must be for ``/api/v1/configmaps``.
 
     Attributes:
-        down: answer nothing but 503.
-        forbidden: answer nothing but 403.
+        down: answer everything with 503.
+        forbidden: answer everything with 403.
         lists: how many lists were asked for.
         watches: from which version each watch was asked for.
     """
@@ -51,7 +51,7 @@ class Collection:
     def open_watches(self) -> int:
         return len(self._open)
 
-    # -- what the world does -------------------------------------------------------------------
+    # -- changes -------------------------------------------------------------------------------
 
     def put(self, name: str, value: Any = None, *, reborn: bool = False) -> None:
         """Write an object; *reborn* gives it a new UID, as after a delete and a create."""
@@ -77,7 +77,7 @@ class Collection:
         self._send(event("BOOKMARK", {"metadata": {"resourceVersion": self.version}}))
 
     def inject(self, line: bytes) -> None:
-        """Send these very bytes to every watcher."""
+        """Send these bytes to every watcher."""
         self._send(line)
 
     def cut(self) -> None:
@@ -85,7 +85,7 @@ class Collection:
         self._send(_END)
 
     def forget(self) -> None:
-        """Forget all history: a watch from an older version gets 410."""
+        """Drop all history: a watch from an older version gets 410."""
         self._oldest = self._version
         self._history.clear()
 
@@ -98,7 +98,7 @@ class Collection:
         for queue in self._open:
             queue.put_nowait(line)
 
-    # -- what the server answers ---------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if self.down:
@@ -151,7 +151,7 @@ async def a_collection() -> AsyncIterator[tuple[Collection, str]]:
     collection = Collection()
     app = web.Application()
     app.router.add_get("/{tail:.*}", collection.handle)
-    # A watch ends for the server, too, when its client goes away.
+    # A watch ends for the server, too, when its client disconnects.
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     try:

@@ -1,4 +1,4 @@
-"""A small exporter whose text a test writes: what a node agent would serve, or what it must not."""
+"""A small exporter with a test's text: what a node agent serves, or what it must not."""
 
 import asyncio
 import contextlib

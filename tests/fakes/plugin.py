@@ -1,4 +1,4 @@
-"""A device plugin of the simplest kind: it lists what it is told to and lets everything start."""
+"""A minimal device plugin: it lists the devices of the test and lets every container start."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -17,8 +17,8 @@ class FakePlugin(services.DevicePluginServicer):
     """Serves devices on a socket beside kubelet's.
 
     Attributes:
-        refusals: texts that the next PreStartContainer calls answer with, one each.
-        started: the id sets that were let start.
+        refusals: error texts of the next PreStartContainer calls, one each.
+        started: the id sets of successful PreStartContainer calls.
     """
 
     def __init__(self, folder: Path, **devices: str) -> None:

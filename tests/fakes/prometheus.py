@@ -1,4 +1,4 @@
-"""Something that listens where Prometheus should, and answers as badly as a test wants."""
+"""A server in Prometheus' place that answers as badly as a test needs."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def answering(body: str | bytes | Any, *, status: int = 200) -> Behaviour:
 
 
 def vector(*samples: tuple[dict[str, str], str], **extra: Any) -> dict[str, Any]:
-    """The JSON of an instant vector."""
+    """Return the JSON of an instant vector."""
     result = [{"metric": labels, "value": [1.0, value]} for labels, value in samples]
     return {"status": "success", "data": {"resultType": "vector", "result": result}, **extra}
 
@@ -36,7 +36,7 @@ async def silent(writer: asyncio.StreamWriter) -> None:
 
 
 def kept_back(behaviour: Behaviour, *, asked: asyncio.Event, until: asyncio.Event) -> Behaviour:
-    """Say when a request is there, and answer it once a test says so."""
+    """Signal a request, and answer it once the test says so."""
 
     async def behave(writer: asyncio.StreamWriter) -> None:
         asked.set()
@@ -56,14 +56,14 @@ async def dripping(writer: asyncio.StreamWriter) -> None:
 
 
 async def hanging_up(writer: asyncio.StreamWriter) -> None:
-    """Promise more than is sent."""
+    """Announce more than is sent."""
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
     await writer.drain()
 
 
 @asynccontextmanager
 async def serving(behave: Behaviour) -> AsyncIterator[tuple[str, list[str]]]:
-    """Serve on loopback; gives the base address and the heads of all requests so far."""
+    """Serve on loopback; yield the base address and the heads of all requests so far."""
     requests: list[str] = []
     handlers: set[asyncio.Task[Any]] = set()
 

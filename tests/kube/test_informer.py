@@ -30,7 +30,7 @@ def value_of(body: bytes) -> str:
 
 @dataclass
 class Rig:
-    """An informer that runs, the collection it follows, and what it told."""
+    """A running informer, the collection it follows, and the changes it reported."""
 
     collection: Collection
     informer: Informer[str]

@@ -18,7 +18,7 @@ A_LONG_TIME_S = 60
 
 
 class Candidate:
-    """An election, its clock and its way to the server."""
+    """An elector, its clock and its transport to the server."""
 
     def __init__(self, leases: Leases, clock: VirtualClock, identity: str) -> None:
         self.clock = clock
@@ -113,7 +113,7 @@ async def test_a_holder_that_cannot_renew_loses_before_another_takes_over(
 
             assert first.done()
             assert lost_at_s is not None
-            # Five seconds between them are left to a write that was under way.
+            # The five seconds in between are for a write in flight.
             assert taken_at_s - lost_at_s >= 5
             assert leases.stored[PATH]["spec"]["leaseTransitions"] == 1
 
@@ -218,7 +218,7 @@ async def test_a_suspended_machine_finds_out_by_its_wall_clock(
     one = Candidate(leases, clock, "one")
     await one.election.acquire()
 
-    # The monotonic clock stood still while the machine was suspended.
+    # The monotonic clock stops while the machine is suspended.
     assert not one.election.still_leader(clock.now() + timedelta(seconds=30))
     assert one.election.still_leader(clock.now() + timedelta(seconds=5))
 
@@ -239,7 +239,7 @@ async def test_a_paused_holder_does_not_renew_what_another_took(
     one, two = Candidate(leases, clock, "one"), Candidate(leases, clock, "two")
     await one.election.acquire()
     async with running(two):
-        await passes(clock, 20)  # while one is stopped in its tracks
+        await passes(clock, 20)  # while one is suspended
         assert two.election.still_leader()
 
         async with running(one) as (first,):

@@ -1,4 +1,4 @@
-"""The client library without its models: what is spared, and that nothing we use is missing."""
+"""The client library without its models: what is saved, and that nothing we use is missing."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ def test_no_generated_model_is_loaded_by_way_of_our_client() -> None:
 
 
 def test_the_models_would_cost_more_than_twenty_mib() -> None:
-    """So that this module can go once the library no longer imports them by itself."""
+    """If not, the library no longer imports them and kube.lean can be removed."""
     spared, whole = (
         int(
             run(

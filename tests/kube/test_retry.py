@@ -1,4 +1,4 @@
-"""Pauses double, stay below their cap, and are never nothing."""
+"""Pauses double, stay below their cap, and are never zero."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Connections have a limit, and those that are missed least make room."""
+"""Connections have a limit, and the least important ones make room."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 
 class Line(asyncio.Protocol):
-    """Takes whatever comes, and tells when it ends."""
+    """A client connection that reads everything, and knows when it ends."""
 
     def __init__(self, ended: list[int]) -> None:
         self._ended = ended
@@ -27,7 +27,7 @@ class Line(asyncio.Protocol):
 
 
 class Port:
-    """A listening server, and the ends that its clients hold."""
+    """A listening server and its clients' ends."""
 
     def __init__(self, connections: Connections, address: tuple[str, int]) -> None:
         self.connections = connections
@@ -35,7 +35,7 @@ class Port:
         self._address = address
 
     async def open(self) -> tuple[asyncio.StreamReader, int]:
-        """Connect; gives the client's end, and the descriptor of the server's."""
+        """Connect; return the client's end, and the descriptor of the server's."""
         before = set(self.connections._open)
         reader, writer = await asyncio.open_connection(*self._address)
         self._kept = [*getattr(self, "_kept", []), writer]

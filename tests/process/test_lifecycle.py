@@ -30,7 +30,7 @@ def lines() -> Iterator[io.StringIO]:
 
 
 class Diary(list[str]):
-    """What happened, in order, with the readiness at that moment."""
+    """The events in order, each with the readiness at that moment."""
 
     def __init__(self, clock: VirtualClock, gate: ReadyGate) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class NotedServer(Server):
 
 
 class World:
-    """A service made of noted parts, on a virtual clock."""
+    """A service whose parts write a diary, on a virtual clock."""
 
     def __init__(self, *, starts: asyncio.Event | None = None) -> None:
         self.clock, self.gate, self.stop = VirtualClock(), ReadyGate(), asyncio.Event()

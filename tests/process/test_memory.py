@@ -1,4 +1,4 @@
-"""What the C library's heap does, seen in its own words."""
+"""What the C library's heap does, by its own statistics."""
 
 import platform
 import subprocess

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, kept out of requests' way."""
+"""Python's garbage collector does not delay requests."""
 
 import asyncio
 import gc

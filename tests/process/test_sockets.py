@@ -29,7 +29,7 @@ class WithoutIPv6Addresses(socket.socket):
 
 
 def answers(listening: socket.socket, host: str) -> bool:
-    """Whether a caller of *host* reaches the socket."""
+    """Report whether a client of *host* reaches the socket."""
     try:
         with socket.create_connection((host, listening.getsockname()[1]), timeout=5):
             return True

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Consent:
-    """An admission that says yes to everything and keeps what it was asked."""
+    """An admission that allows everything and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[Attributes] = []
@@ -45,7 +45,7 @@ class Consent:
 
 
 class World:
-    """A registry with namespace ``default``, its clock, and short ways to use it."""
+    """A registry with namespace ``default``, its clock, and shortcuts to use it."""
 
     def __init__(self, *, seed: int = 1) -> None:
         self.clock = VirtualClock()
@@ -91,7 +91,7 @@ def a_pod(name: str = "a", **spec: Any) -> Json:
 
 
 def demanding(**amounts: Any) -> Json:
-    """A pod whose container has these ``limits`` and ``requests``."""
+    """Return a pod whose container has these ``limits`` and ``requests``."""
     pod = a_pod()
     pod["spec"]["containers"][0]["resources"] = amounts
     return pod

@@ -20,7 +20,7 @@ class Past:
 def steady(
     value: float, *, since_s: float = 4200, until_s: float = 0, every_s: float = 15
 ) -> dict[float, float]:
-    """The same value at every scrape from *since_s* to *until_s* before the end."""
+    """Return the same value at every scrape from *since_s* to *until_s* before the end."""
     count = int((since_s - until_s) / every_s)
     return {until_s + n * every_s: value for n in range(count + 1)}
 

@@ -1,4 +1,4 @@
-"""A place for what tests take minutes to fetch or to build, kept between runs."""
+"""A cache for what takes tests minutes to fetch or to build, kept between runs."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Give the tests' folder in the user's cache; it is there."""
+    """Return the tests' folder in the user's cache, creating it."""
     base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     folder = base / "fracgpu-tests"
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 _MOUNTS = Path("/proc/mounts")
-# Hierarchies of version 1 that take any process without further ado.
+# Hierarchies of version 1 that take any process without further settings.
 _PLAIN_V1 = ("pids", "freezer", "cpuacct", "systemd")
 _GONE_LIMIT_S = 5.0
 
 
 def hierarchy(version: int) -> Path:
-    """Find a writable hierarchy of cgroup *version*, or skip with the reason."""
+    """Return a writable hierarchy of cgroup *version*, or skip with the reason."""
     if os.geteuid() != 0:
         pytest.skip("only root may make control groups")
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()]
@@ -40,7 +40,7 @@ def hierarchy(version: int) -> Path:
 
 @contextmanager
 def a_group(root: Path, path: str) -> Iterator[Path]:
-    """Make the group *path* under a name of its own in *root*; remove all of it afterwards."""
+    """Create the group *path* under a name of its own in *root*; remove all of it afterwards."""
     top = root / f"fracgpu-{secrets.token_hex(4)}"
     group = top / path
     group.mkdir(parents=True)
@@ -75,7 +75,7 @@ def join(group: Path, pid: int) -> None:
 
 @contextmanager
 def a_sleeper(*prefix: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that does nothing, by way of the command *prefix*; it is gone afterwards."""
+    """Start a process that does nothing, under the command *prefix*; end it afterwards."""
     process = subprocess.Popen([*prefix, "sleep", "300"])  # noqa: S603 - our own words
     try:
         yield process
@@ -86,7 +86,7 @@ def a_sleeper(*prefix: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def program(name: str) -> str:
-    """Find a program, or skip with the reason."""
+    """Return the path of a program, or skip with the reason."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no program {name!r} in PATH")

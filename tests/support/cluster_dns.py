@@ -1,7 +1,7 @@
 """A cluster's DNS for tests: the addresses of Services, and nothing else.
 
-Messages are RFC 1035's. Which names there are, ``NAME.NAMESPACE.svc`` below the domain, is said
-in https://github.com/kubernetes/dns/blob/master/docs/specification.md.
+Messages are RFC 1035's. The names, ``NAME.NAMESPACE.svc`` below the domain, are
+specified in https://github.com/kubernetes/dns/blob/master/docs/specification.md.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ DOMAIN: Final = "cluster.local"
 _HEADER: Final = struct.Struct("!6H")
 _A: Final = 1
 _IN: Final = 1
-_RESPONSE: Final = 0x8400  # an answer, and from who knows
+_RESPONSE: Final = 0x8400  # an answer, and authoritative
 _RECURSION_DESIRED: Final = 0x0100
 _FORMAT_ERROR: Final = 1
 _NO_SUCH_NAME: Final = 3
@@ -47,7 +47,7 @@ class Question:
 
 
 async def answer(message: bytes, lookup: Lookup) -> bytes:
-    """Answer one question about a Service; what is no question gets a format error."""
+    """Return the answer to a question about a Service; a format error if it is no question."""
     question = read_question(message)
     if question is None:
         return _reply(message, code=_FORMAT_ERROR)
@@ -59,7 +59,7 @@ async def answer(message: bytes, lookup: Lookup) -> bytes:
 
 
 def read_question(message: bytes) -> Question | None:
-    """Read the first question, or nothing where the message has none that can be read."""
+    """Return the first question, or None if the message has none that can be parsed."""
     if len(message) < _HEADER.size or _HEADER.unpack_from(message)[2] != 1:
         return None
     labels, at = [], _HEADER.size
@@ -77,7 +77,7 @@ def read_question(message: bytes) -> Question | None:
 
 
 def service_of(name: str) -> tuple[str, str] | None:
-    """Give the namespace and name of the Service that *name* speaks of."""
+    """Return the namespace and name of the Service of the DNS name *name*."""
     inside = name.removesuffix(f".svc.{DOMAIN}")
     match inside.split("."):
         case [service, namespace] if inside != name:

@@ -39,7 +39,7 @@ def some_loads(
     shared: bool = True,
     schedulable: bool = True,
 ) -> NodeInfo:
-    """One node's cards, each with what one pod holds of it."""
+    """Return one node's cards, each with one pod's allocation."""
     pods = [
         PodAllocation(pod_uid=f"on-{uuid}", node=node, by_card={CardUuid(uuid): hold})
         for uuid, hold in (held or {}).items()
@@ -91,7 +91,7 @@ def a_record(
 
 
 def on(card: str, mib: int, *, cores: int = 0, container: str = "main") -> Assignment:
-    """An assignment of one container to one card."""
+    """Return an assignment of one container to one card."""
     return {container: (Slice(card=CardUuid(card), mib=Mib(mib), cores=cores),)}
 
 

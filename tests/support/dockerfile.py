@@ -1,4 +1,4 @@
-"""Reads a Dockerfile and a .dockerignore, as much of them as ours use; anything else is an error.
+"""Reads a Dockerfile and a .dockerignore, as far as ours use them; anything else is an error.
 
 Form and meaning: https://docs.docker.com/reference/dockerfile/ and
 https://docs.docker.com/build/concepts/context/#dockerignore-files
@@ -16,12 +16,12 @@ from typing import Final
 
 
 class DockerfileError(Exception):
-    """The Dockerfile says what this reader does not know; the text names the instruction."""
+    """The Dockerfile has an instruction that this reader does not know; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A command line for the shell, and what is set for it."""
+    """A command line for the shell, and its environment."""
 
     command: str
     workdir: str
@@ -62,7 +62,7 @@ DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/
 
 
 def read_dockerfile(text: str) -> list[Stage]:
-    """Read the stages, in their order; the last one is the image.
+    """Return the stages in order; the last one is the image.
 
     Raises:
         DockerfileError: an instruction is not known here.
@@ -133,9 +133,9 @@ def _env(stage: Stage, rest: str) -> dict[str, str]:
 
 
 def context_files(root: Path, ignore: str) -> list[Path]:
-    """List the files below *root* that a builder is given, relative to it and sorted.
+    """Return the files below *root* in the build context, relative to it and sorted.
 
-    A path is left out by the last line of *ignore* that matches it or a folder it lies in.
+    A path is excluded by the last line of *ignore* that matches it or a folder it lies in.
     """
     rules = [
         line.strip() for line in ignore.splitlines() if line.strip() and not line.startswith("#")
@@ -143,14 +143,14 @@ def context_files(root: Path, ignore: str) -> list[Path]:
     found = []
     for folder, folders, files in os.walk(root):
         here = Path(folder).relative_to(root)
-        # Not to look into what is left out whole saves most of the work.
+        # Skipping folders that are excluded whole saves most of the work.
         folders[:] = [name for name in folders if _may_hold(here / name, rules)]
         found += [here / name for name in files if not _ignored(here / name, rules)]
     return sorted(found)
 
 
 def _may_hold(folder: Path, rules: Sequence[str]) -> bool:
-    """Say whether something in *folder* may be wanted, so that one has to look."""
+    """Report whether something in *folder* may be included, so that it must be walked."""
     exceptions = [rule.removeprefix("!") for rule in rules if rule.startswith("!")]
     return not _ignored(folder, rules) or any(
         "*" in rule or rule.startswith(f"{folder}/") for rule in exceptions
@@ -167,7 +167,7 @@ def _ignored(path: Path, rules: Iterable[str]) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Match the whole of *path*: a star stays within one folder, two stars do not."""
+    """Report whether all of *path* matches: * stays within one folder, ** does not."""
     if pattern.startswith("**/"):
         rest = pattern.removeprefix("**/")
         parts = path.split("/")

@@ -20,7 +20,7 @@ NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Cluster:
-    """Nodes and holders, put together bit by bit."""
+    """Nodes and pods, added one by one."""
 
     nodes: list[NodeCards] = field(default_factory=list)
     holds: list[PodAllocation] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Cluster:
         return self
 
     def world(self) -> ClusterState:
-        """Look at it at noon."""
+        """Return the cluster's state at noon."""
         loads = {
             node.node: build_node_info(
                 node,
@@ -94,7 +94,7 @@ def a_waiting_pod(
     selector: Mapping[str, str] | None = None,
     tolerates: Sequence[str] = (),
 ) -> ExplainedPod:
-    """A pod as the webhook leaves it, unbound; *tolerates* are keys of taints."""
+    """Return a pod as the webhook leaves it, unbound; *tolerates* are keys of taints."""
     wanted = selector or {}
 
     def allows(labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
@@ -117,7 +117,7 @@ def a_waiting_pod(
 
 
 def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:
-    """The same pod once it is bound, running since noon."""
+    """Return the same pod once it is bound, running since noon."""
     containers = tuple(ContainerSpec(name=name) for name in assignment or {})
     record = replace(subject.info.record, node=node, assignment=assignment, containers=containers)
     view = replace(subject.info, record=record, started_at=NOON, phase="Running")

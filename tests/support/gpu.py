@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def some_cards(node: str, *, count: int = 4, mib: int = 24_000) -> tuple[Card, ...]:
-    """Cards whose every MiB is shared; *mib* is a multiple of 80."""
+    """Return cards whose every MiB is shared; *mib* is a multiple of 80."""
     return tuple(
         Card(
             uuid=CardUuid(f"GPU-{node}-{index}"),
@@ -27,7 +27,7 @@ def some_cards(node: str, *, count: int = 4, mib: int = 24_000) -> tuple[Card, .
 
 
 def a_sharing_node(name: str, *, cards: Sequence[Card] | None = None, cpu: str = "64") -> Json:
-    """A ready node of ours, its status included."""
+    """Return a ready node of ours, with its status."""
     here = some_cards(name) if cards is None else cards
     resources = {
         names.GPU_MEM: str(sum(card.capacity_mib for card in here)),
@@ -62,7 +62,7 @@ def a_gpu_pod(
     namespace: str = "default",
     **spec: Any,
 ) -> Json:
-    """An admitted pod of one container that gets *mib* on each of *cards* cards."""
+    """Return an admitted pod of one container that gets *mib* on each of *cards* cards."""
     amounts = {names.GPU_MEM: str(mib * cards), names.GPU_SLOT: str(cards)}
     written = {names.MEMORY: f"{mib}Mi", names.CARDS: str(cards), **(annotations or {})}
     container = {
@@ -83,7 +83,7 @@ def a_gpu_pod(
 
 
 async def register(client: KubeClient, node: Json) -> None:
-    """Create a node and its status, as a kubelet and our agent would."""
+    """Create a node and its status, as kubelet and our agent do."""
     await client.create(NODES, node)
     name, status = node["metadata"]["name"], node["status"]
     await client.patch(NODES, name, {"status": status}, subresource="status")

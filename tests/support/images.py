@@ -34,7 +34,7 @@ _BASE: Final = re.compile(r"python:(?P<version>\d+\.\d+)-slim-(?P<suite>[a-z]+)"
 _KEPT: Final = 3
 _FETCH_LIMIT_S: Final = 900
 _STEP_LIMIT_S: Final = 900
-# What its own image has beside Python.
+# What that image has besides Python.
 _BESIDE_PYTHON: Final = ("ca-certificates", "netbase", "tzdata")
 _WHEELS: Final = "run/wheels"
 _IN_CHROOT: Final = (
@@ -44,16 +44,16 @@ _IN_CHROOT: Final = (
 
 
 class NoImageError(Exception):
-    """This machine cannot build an image for us; the text says why, and is a reason to skip."""
+    """This machine cannot build an image; the text says why, and is a reason to skip."""
 
 
 class BuildError(Exception):
-    """A step of the Dockerfile failed: a mistake to hear about, not a reason to skip."""
+    """A step of the Dockerfile failed: an error, not a reason to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageConfig:
-    """How a container of the image starts, where its pod does not say."""
+    """How a container of the image starts by default."""
 
     entrypoint: Sequence[str] = ()
     env: Sequence[str] = ()
@@ -62,7 +62,7 @@ class ImageConfig:
 
 
 def our_image(name: str) -> Path:
-    """Build the image of the Dockerfile, or find it built; returns an archive for ``ctr``.
+    """Build the image of the Dockerfile unless it is cached; return an archive for ``ctr``.
 
     Raises:
         NoImageError: this machine lacks a program, or cannot fetch packages.
@@ -152,7 +152,7 @@ def _key(name: str, files: Sequence[Path]) -> str:
     for file in (Path("Dockerfile"), Path(".dockerignore"), *files):
         found.update(f"{file}\0".encode())
         found.update((ROOT / file).read_bytes())
-    # What stands in for the base is written here.
+    # The stand-in for the base image is written here.
     found.update(Path(__file__).read_bytes())
     return found.hexdigest()[:16]
 
@@ -190,7 +190,7 @@ def _base(cache: Path, base: str) -> Path:
 
 
 def _wheels(cache: Path, version: str) -> Path:
-    """Fetch the locked packages with this machine's own pip, however it is set up."""
+    """Fetch the locked packages with this machine's own pip and its configuration."""
     lock = ROOT / "requirements.lock"
     folder = cache / f"wheels-{version}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}"
     if folder.exists():
@@ -285,10 +285,10 @@ class _Build:
                 self._copy_context(Path(source), target, into=step.target.endswith("/"))
 
     def _copy_context(self, source: Path, target: Path, *, into: bool) -> None:
-        """Copy a file, or what is in a folder, as far as the builder is given it."""
+        """Copy a file, or the contents of a folder, as far as the context has it."""
         inside = [file for file in self._files if file == source or source in file.parents]
         if not inside:
-            raise BuildError(f"COPY {source}: the context has no such thing")
+            raise BuildError(f"COPY {source}: the context has no such file or folder")
         for file in inside:
             if file == source:
                 place = target / file.name if into else target

@@ -46,20 +46,20 @@ async def install(api: ControlPlane, client: KubeClient, kubectl: Kubectl, folde
 async def apply(kubectl: Kubectl, folder: Path) -> None:
     """Apply a kustomization; a new API server may have no schemas for kubectl to check by yet."""
     await kubectl("apply", "--server-side", "--validate=false", "-k", str(folder))
-    # The webhook's pods are not run here, and nobody may be asked for what is not there.
+    # The webhook's pods are not run here, so its configurations would fail every request.
     for kind in ("mutating", "validating"):
         await kubectl("delete", f"{kind}webhookconfiguration", "fracgpu-webhook")
 
 
 async def certs_flags(client: KubeClient) -> tuple[str, ...]:
-    """The flags that were installed, and a shorter overlap: a single API server reads at once."""
+    """Return the installed flags with a shorter overlap: a single API server reads at once."""
     deployment = await client.get_object(DEPLOYMENTS, "fracgpu-certs", namespace=SYSTEM)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return (*container["args"][2:], "--overlap-s=2")
 
 
 async def leader_address(client: KubeClient) -> tuple[str, int]:
-    """Where the cluster has the leader's Service."""
+    """Return the address of the leader's Service."""
     service = await client.get_object(SERVICES, "fracgpu-scheduler-leader", namespace=SYSTEM)
     (port,) = service["spec"]["ports"]
     return service["spec"]["clusterIP"], port["port"]
@@ -91,7 +91,7 @@ async def installed(folder: Path, *, manifests: Path = DEPLOY) -> AsyncIterator[
 
 
 async def settled(world: World) -> bool:
-    """Whether both replicas are ready, of the newest template, and a budget says so."""
+    """Report whether both replicas are of the newest template and ready, also in the budget."""
     try:
         budget = await world.client.get_object(PDBS, "fracgpu-scheduler", namespace=SYSTEM)
     except NotFound:

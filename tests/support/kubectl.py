@@ -16,7 +16,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What kubectl said."""
+    """The result of kubectl."""
 
     ok: bool
     out: str
@@ -31,13 +31,13 @@ class Kubectl:
 
     @classmethod
     def find(cls, kubeconfig: Path) -> "Kubectl":
-        """Skip the test, with the reason, where there is no kubectl."""
+        """Return kubectl with a kubeconfig, or skip the test if there is none."""
         if shutil.which("kubectl") is None:
             pytest.skip("kubectl is not installed")
         return cls(kubeconfig=kubeconfig)
 
     async def ask(self, *words: str, stdin: Any = None) -> Answer:
-        """Run it; *stdin* is an object to send as JSON."""
+        """Run kubectl; *stdin* is an object to send as JSON."""
         process = await asyncio.create_subprocess_exec(
             "kubectl", "--kubeconfig", str(self.kubeconfig), *words,
             stdin=asyncio.subprocess.PIPE,
@@ -49,13 +49,13 @@ class Kubectl:
         return Answer(ok=process.returncode == 0, out=out.decode(), error=error.decode())
 
     async def __call__(self, *words: str, stdin: Any = None) -> str:
-        """Run it and expect success; returns what it printed."""
+        """Run kubectl, expect success, and return its output."""
         answer = await self.ask(*words, stdin=stdin)
         assert answer.ok, answer.error
         return answer.out
 
     async def refused(self, *words: str, stdin: Any = None) -> str:
-        """Run it and expect a refusal; returns its words."""
+        """Run kubectl, expect an error, and return its message."""
         answer = await self.ask(*words, stdin=stdin)
         assert not answer.ok, answer.out
         return answer.error

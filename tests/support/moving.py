@@ -108,12 +108,12 @@ async def set_ready(kube: KubeClient, name: str, *, ready: bool) -> None:
 
 
 async def end_pod(kube: KubeClient, name: str) -> None:
-    """Let a pod be gone at once, as its kubelet would after the grace period."""
+    """Remove a pod at once, as its kubelet does after the grace period."""
     await kube.delete(PODS, name, namespace=NAMESPACE, grace_s=0)
 
 
 async def add_budget(kube: KubeClient, *, allowed: int, name: str = "web") -> None:
-    """Create a PodDisruptionBudget over the pods, in the state its controller would leave it."""
+    """Create a PodDisruptionBudget over the pods, with the status of its controller."""
     body = {
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
@@ -132,7 +132,7 @@ async def add_budget(kube: KubeClient, *, allowed: int, name: str = "web") -> No
 
 
 async def events(kube: KubeClient) -> list[str]:
-    """Give the reasons of all Events of the rebalancer so far, oldest first."""
+    """Return the reasons of all Events of the rebalancer so far, oldest first."""
     found = []
     for namespace in ("default", NAMESPACE, names.SYSTEM_NAMESPACE):
         for raw in (await kube.list(EVENTS, namespace=namespace)).items:
@@ -169,7 +169,7 @@ class Placement:
 
 
 class Rig:
-    """One rebalancer process, as far as a crash is concerned: all but the API server is in here."""
+    """One rebalancer process: all that a crash loses, without the API server."""
 
     def __init__(
         self,
@@ -216,13 +216,13 @@ class Rig:
         await self.book.put(record, now=self.clock.now())
 
     async def tick(self, seconds: float = 15) -> None:
-        """Let time pass, let the informers catch up, and do one cycle."""
+        """Let time pass and the informers catch up, and run one cycle."""
         await self.clock.advance(seconds)
         await until(self._caught_up, what="the informers caught up")
         await self.loop.cycle()
 
     async def tick_until_planned(self) -> MoveRecord:
-        """Tick until a move is on record, which takes two hot cycles."""
+        """Tick until a move is recorded, which takes two hot cycles."""
         for _ in range(4):
             await self.tick()
             if self.book.records:
@@ -235,7 +235,7 @@ class Rig:
         return record
 
     def figure(self, name: str, **labels: str) -> float:
-        """Give the value of one of the rebalancer's own metrics."""
+        """Return the value of one of the rebalancer's own metrics."""
         value = self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
         assert value is not None, name
         return value
@@ -257,7 +257,7 @@ async def a_rig(
     clock: VirtualClock | None = None,
     evictor: type[Evictor] = Evictor,
 ) -> AsyncIterator[Rig]:
-    """Run a rebalancer's informers until the block ends; cycles are the test's to call."""
+    """Run a rebalancer's informers until the block ends; the test calls the cycles."""
     default = RebalancerPolicy(mode=Mode.ACTIVE, startup_grace_s=0)
     rig = Rig(
         kube,
@@ -278,7 +278,7 @@ async def a_rig(
 
 
 async def hot_usage(kube: KubeClient) -> Usage:
-    """Give what Prometheus would say: both pods share the hot card, the other card idles."""
+    """Return usage as from Prometheus: both pods share the hot card, the other card idles."""
     pods = [
         decode_pod_info(bytes(raw)) for raw in (await kube.list(PODS, namespace=NAMESPACE)).items
     ]
@@ -287,6 +287,6 @@ async def hot_usage(kube: KubeClient) -> Usage:
 
 
 async def cordons_of(kube: KubeClient, node: str) -> dict[str, Any]:
-    """Give the cordons on a node, as they stand in the API server: card to reason."""
+    """Return the cordons on a node in the API server: card to reason."""
     found: NodeCards = read_node(await kube.get(NODES, node))
     return {cordon.card: cordon.reason for cordon in found.cordons}

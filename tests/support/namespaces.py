@@ -1,4 +1,4 @@
-"""A network and a set of mounts of a test's own, so that nothing of the machine's is touched."""
+"""A test's own network and mounts, so that the machine's are not touched."""
 
 import asyncio
 import ctypes
@@ -18,9 +18,9 @@ _NEW_NETWORK: Final = 0x4000_0000
 
 @contextmanager
 def own_network(address: str) -> Iterator[None]:
-    """Give this thread, and what it starts from now on, a network with nothing in it but *address*.
+    """Move this thread, and what it starts from now on, to a network with nothing but *address*.
 
-    Threads that were there before stay in the machine's network, an executor's among them.
+    Existing threads, such as an executor's, stay in the machine's network.
 
     Args:
         address: an IPv4 address; it is up, has a default route and can be reached by
@@ -48,7 +48,7 @@ def _call(name: str, *numbers: int) -> None:
 def _lay_out(address: str) -> None:
     for words in (
         "link set lo up",
-        # Two ends of one cable, for an address that is not loopback's, and a route for the rest.
+        # A veth pair for an address that is not loopback's, and a default route.
         "link add node0 type veth peer name node1",
         "link set node1 up",
         "link set node0 up",
@@ -70,11 +70,11 @@ class OwnMounts:
         self._holder = holder
 
     def command(self, *words: str | Path) -> list[str | Path]:
-        """Give the command line that runs *words* with these mounts."""
+        """Return the command line that runs *words* with these mounts."""
         return ["nsenter", f"--mount=/proc/{self._holder}/ns/mnt", *words]
 
     def path(self, inside: str) -> Path:
-        """Give the path at which this process finds what the others see as *inside*."""
+        """Return the path in this process of what the others see as *inside*."""
         return Path(f"/proc/{self._holder}/root{inside}")
 
 
@@ -100,7 +100,7 @@ exec sleep infinity
 
 @asynccontextmanager
 async def own_mounts(workdir: Path, over: Mapping[str, Path]) -> AsyncIterator[OwnMounts]:
-    """Make mounts of their own, and end them with the block.
+    """Create separate mounts, and end them with the block.
 
     Args:
         workdir: an empty folder for what is needed and for the log.
@@ -130,7 +130,7 @@ async def own_mounts(workdir: Path, over: Mapping[str, Path]) -> AsyncIterator[O
 
 
 async def run_in(mounts: OwnMounts, words: Sequence[str | Path], *, limit_s: float = 120) -> str:
-    """Run a program with *mounts* to its end; returns what it printed.
+    """Run a program with *mounts* to its end and return its output.
 
     Raises:
         AssertionError: it failed; the message says how.

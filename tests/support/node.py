@@ -40,7 +40,7 @@ QUICK = PodTiming(
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's name; pytest's own is too long for that."""
+    """Yield a folder whose path is short enough for sockets; pytest's own is too long."""
     folder = Path(tempfile.mkdtemp(prefix="fg-"))
     try:
         yield folder
@@ -54,7 +54,7 @@ class Node:
 
     Attributes:
         kubelet: the simulated kubelet, running.
-        cards: what stands in it.
+        cards: the cards in it.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Node:
         return self.root / "cards.json"
 
     def start_agent(self) -> None:
-        """Start the node agent, with nothing remembered of an earlier one."""
+        """Start the node agent, without state of an earlier one."""
         settings = DevicePluginSettings(
             kubeconfig=str(self.kubeconfig),
             node_name=self.name,
@@ -106,7 +106,7 @@ class Node:
         )
 
     async def kill_agent(self) -> None:
-        """End the agent without letting it tidy up its files."""
+        """End the agent without letting it clean up its files."""
         agent, self.agent = self.agent, None
         if agent is not None:
             agent.cancel()
@@ -132,7 +132,7 @@ class Node:
             return 0, ""
 
     async def messages(self, pod: Json) -> list[str]:
-        """Read the messages of the events on a pod."""
+        """Return the messages of the Events on a pod."""
         events = await self.client.list(EVENTS, namespace=pod["metadata"]["namespace"])
         found = [decode_object(raw) for raw in events.items]
         uid = pod["metadata"]["uid"]
@@ -147,15 +147,15 @@ class Node:
         await until(said, what=f"an event on {pod['metadata']['name']} says {text!r}")
 
     def cards_of(self, pod: Json, container: str = "train") -> tuple[str, ...]:
-        """Tell which cards a container really sees."""
+        """Return the cards that a container really sees."""
         return self.kubelet.cards_of(pod["metadata"]["uid"]).get(container, ())
 
     def write_cards(self, cards: Sequence[Card]) -> None:
-        """Change what stands in the node."""
+        """Change the node's cards."""
         write_cards_file(self.cards_file, cards_document(cards))
 
     async def wait_counted(self) -> None:
-        """Wait until the scheduler could use the node."""
+        """Wait until the scheduler can use the node."""
         per_card = self.options.get("slots_per_card", 32)
         wanted = (per_card * len(self.cards), sum(card.capacity_mib for card in self.cards))
 

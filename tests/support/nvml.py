@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's library, compiled here, and the true NVML reader in a child over it."""
+"""A stand-in for NVIDIA's library, compiled here, and the real NVML reader in a child process."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Values = Mapping[str, object]
 
 
 def write_values(file: Path, values: Values) -> None:
-    """Write what the library answers, in one step; None is no answer."""
+    """Write the library's values atomically; None means no answer."""
     temporary = file.with_suffix(".new")
     temporary.write_text(
         "".join(f"{key} {value}\n" for key, value in values.items() if value is not None)
@@ -35,7 +35,7 @@ class Unavailable(Exception):  # noqa: N818 - what the reader said
 
 
 def build(folder: Path, *, without: frozenset[str] = frozenset()) -> Path:
-    """Compile the stand-in, hiding the functions *without*, as an older driver lacks them."""
+    """Compile the stand-in without the functions *without*, which an older driver lacks."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler to build the stand-in for libnvidia-ml.so.1")
@@ -54,7 +54,7 @@ def build(folder: Path, *, without: frozenset[str] = frozenset()) -> Path:
 
 
 def a_card(index: int = 0, **changes: object) -> dict[str, object]:
-    """Values of one card that has everything but GPM; None takes a value away again."""
+    """Return the values of a card that has all but GPM; None removes a value."""
     values: dict[str, object] = {
         "uuid": f"GPU-{index:08d}-0000-4000-8000-000000000000",
         "name": "NVIDIA A30",
@@ -110,7 +110,7 @@ class ProcessEnds(Exception):  # noqa: N818 - what the reader said
 
 
 class Standin:
-    """The library's values, and the reader over it."""
+    """The library's values, and its reader in a child process."""
 
     def __init__(self, file: Path, process: asyncio.subprocess.Process, log: Path) -> None:
         self._file = file
@@ -119,7 +119,7 @@ class Standin:
         self._values: dict[str, object] = {}
 
     def told(self, event: str) -> list[dict[str, Any]]:
-        """Give the log lines of one event."""
+        """Return the log lines of one event."""
         lines = [json.loads(line) for line in self._log.read_text().splitlines()]
         return [line for line in lines if line["event"] == event]
 
@@ -127,16 +127,16 @@ class Standin:
         return str(self._values[f"{index}.uuid"])
 
     def say(self, *parts: Values, **more: object) -> None:
-        """Change values, in one step; None takes one away."""
+        """Change values atomically; None removes one."""
         for part in (*parts, more):
             self._values.update(part)
         write_values(self._file, self._values)
 
     async def ask(self, command: str, *, limit_s: float = 20.0) -> Any:
-        """Give the child a command.
+        """Send the child a command and return its answer.
 
         Raises:
-            Unavailable: the cards cannot be asked.
+            Unavailable: the cards cannot be read.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -158,11 +158,11 @@ class Standin:
         return await self.ask("read")
 
     async def figures(self, index: int = 0) -> Any:
-        """Read all cards and give the figures of one."""
+        """Read all cards and return the figures of one."""
         return (await self.read())["samples"][self.uuid(index)]["figures"]
 
     async def processes(self, index: int = 0) -> list[tuple[int, int | None, float]]:
-        """Read all cards and give (pid, MiB, percent) of the processes on one."""
+        """Read all cards and return (pid, MiB, percent) of the processes on one."""
         reading = (await self.read())["samples"][self.uuid(index)]
         return [
             (process["pid"], process["used_mib"], process["sm_percent"])
@@ -170,7 +170,7 @@ class Standin:
         ]
 
     async def calls(self, function: str) -> int:
-        """Tell how often the library's *function* was called."""
+        """Return how often the library's *function* was called."""
         return int(await self.ask(f"calls {function}"))
 
 

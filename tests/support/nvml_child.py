@@ -1,4 +1,4 @@
-"""A process that reads cards through the true pynvml: commands on standard input, JSON on output.
+"""A process that reads cards through the real pynvml: commands on standard input, JSON on output.
 
 It loads whatever ``libnvidia-ml.so.1`` the loader finds, as the agent does.
 """
@@ -23,7 +23,7 @@ from process.lifecycle import EndProcess
 
 
 def plain(value: Any) -> Any:
-    """Write a value in what JSON has."""
+    """Return a value as JSON types."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)
@@ -38,7 +38,7 @@ def plain(value: Any) -> Any:
 
 
 class ShiftedClock(SystemClock):
-    """The machine's clock, as it is after somebody has set it, or after a time has passed."""
+    """The machine's clock with an offset: after it was set, or after a time has passed."""
 
     def __init__(self) -> None:
         self.shift_s = 0.0
@@ -52,7 +52,7 @@ class ShiftedClock(SystemClock):
 
 
 async def answer(reader: NvmlReader, command: str, argument: str) -> Any:
-    """Do what *command* says."""
+    """Return the result of *command*."""
     library: Any = pynvml.nvmlLib
     if command == "list_cards":
         return plain(await reader.list_cards())

@@ -1,4 +1,4 @@
-"""Kubernetes objects as tests write them: only what matters to the test is spelled out."""
+"""Kubernetes objects as tests write them: only what matters to the test is given."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ Json = dict[str, Any]
 
 
 def a_pod(name: str = "", *, generate_name: str = "", **metadata: Any) -> Json:
-    """A pod with one container; further keywords go into its metadata."""
+    """Return a pod with one container; further keywords go into its metadata."""
     named = {"name": name} if name else {"generateName": generate_name}
     return {
         "apiVersion": "v1",
@@ -20,7 +20,7 @@ def a_pod(name: str = "", *, generate_name: str = "", **metadata: Any) -> Json:
 
 
 def a_config(name: str, *, labels: Json | None = None, **data: str) -> Json:
-    """A ConfigMap: the plainest object there is."""
+    """Return a ConfigMap: the simplest object."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -34,7 +34,7 @@ def a_node(name: str, **metadata: Any) -> Json:
 
 
 def a_budget(name: str, *, app: str, min_available: int) -> Json:
-    """A disruption budget over the pods labelled ``app=...``."""
+    """Return a disruption budget over the pods labelled ``app=...``."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -44,6 +44,6 @@ def a_budget(name: str, *, app: str, min_available: int) -> Json:
 
 
 def running(*, ready: bool = True) -> Json:
-    """A pod's status as its kubelet reports it while the containers run."""
+    """Return a pod's status as its kubelet reports it while the containers run."""
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     return {"status": {"phase": "Running", "conditions": [condition]}}

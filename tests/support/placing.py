@@ -1,4 +1,4 @@
-"""Users who create pods on and on, each of which must soon have a card."""
+"""Users who keep creating pods, each of which must soon have a card."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ PATIENCE_S: Final = 60.0  # the promise: no pod waits longer
 
 @dataclass
 class Users:
-    """Create a pod now and then, look how long it waits for its card, and delete it."""
+    """Create pods, measure how long each waits for its card, and delete them."""
 
     client: KubeClient
     scheduler: str = names.SCHEDULER_NAME
@@ -57,7 +57,7 @@ class Users:
         )
 
     async def finish(self) -> None:
-        """Create no more, and wait for those that still wait."""
+        """Stop creating pods, and wait until none waits any more."""
         self.stopped.set()
         await until_true(
             lambda: not self._created_s, what="every pod has its card", limit_s=2 * PATIENCE_S
@@ -76,7 +76,7 @@ class Users:
 async def users(
     client: KubeClient, *, scheduler: str = names.SCHEDULER_NAME
 ) -> AsyncIterator[Users]:
-    """Let them come and go until the block ends."""
+    """Run the users until the block ends."""
     applicants = Users(client=client, scheduler=scheduler)
     async with asyncio.TaskGroup() as group:
         tasks = [

@@ -1,4 +1,4 @@
-"""A real kube-apiserver under the policies of deploy/, where nothing of FracGPU runs."""
+"""A real kube-apiserver with the policies of deploy/, without running FracGPU."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,13 +33,13 @@ CRON_JOBS = Kind("batch/v1", "cronjobs", "CronJob", namespaced=True)
 REPLICATION_CONTROLLERS = Kind(
     "v1", "replicationcontrollers", "ReplicationController", namespaced=True
 )
-# What the API server says of our refusals, besides the sentence itself.
+# What the API server adds to our messages.
 DENIED = "ValidatingAdmissionPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A cluster where everything of deploy/ is applied but nothing of it runs."""
+    """A cluster where everything of deploy/ is applied but none of it runs."""
 
     api: ControlPlane
     kubectl: Kubectl
@@ -47,14 +47,14 @@ class World:
     clients: AsyncExitStack
 
     async def as_account(self, account: str, *, pod: str = "") -> KubeClient:
-        """A client with a token of a service account, bound to a pod where one is named."""
+        """Return a client with a service account's token, bound to a pod if one is named."""
         bound = ["--bound-object-kind=Pod", f"--bound-object-name={pod}"] if pod else []
         token = await self.kubectl("create", "token", account, f"-n={SYSTEM}", *bound)
         opened = connect_to(self.api.url, token=token.strip(), ca_file=self.api.ca_file)
         return await self.clients.enter_async_context(opened)
 
     async def agent_of(self, node: str) -> KubeClient:
-        """The node agent as its DaemonSet's pod on *node* would speak."""
+        """Return a client as the node agent's pod on *node* has."""
         name = f"agent-{node}"
         pod = a_pod(name, node=node, serviceAccountName="fracgpu-deviceplugin")
         await self.admin.create(PODS, pod, namespace=SYSTEM)
@@ -65,7 +65,7 @@ class World:
 async def policed_world(
     tmp_path: Path, *, flags: Mapping[str, str | None] | None = None
 ) -> AsyncIterator[World]:
-    """Everything of deploy/ on a real kube-apiserver, with its policies in force."""
+    """Run everything of deploy/ on a real kube-apiserver, with its policies in force."""
     async with real_api_server(tmp_path, flags=flags) as api, AsyncExitStack() as clients:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
         opened = connect_to(api.url, token=api.token, ca_file=api.ca_file)
@@ -93,7 +93,7 @@ def a_pod(
 
 
 async def in_force(admin: KubeClient) -> bool:
-    """Whether each policy refuses something already; the API server reads them a moment late."""
+    """Report whether each policy denies already; the API server reads them with a delay."""
     pod = a_pod("probe", notes={names.WIRED: "x", "cdi.k8s.io/x": "x"})
     system_pod = {**pod, "metadata": {**pod["metadata"], "namespace": "kube-system"}}
     for kind, body in workloads({names.GRANTED: "x"}):
@@ -107,13 +107,13 @@ async def in_force(admin: KubeClient) -> bool:
 async def is_refused(request: Any) -> bool:
     try:
         await request
-    except KubeError as error:  # until the policy is in force, the webhook that is down answers
+    except KubeError as error:  # until the policy is in force, the webhook's failure denies
         return isinstance(error, Forbidden) and DENIED in str(error)
     return False
 
 
 def workloads(notes: dict[str, str]) -> list[tuple[Kind, dict[str, Any]]]:
-    """One of each kind of workload whose pods would carry *notes*."""
+    """Return one workload of each kind, whose pods have the annotations *notes*."""
     labels = {"app": "w"}
     containers = [{"name": "c", "image": "x"}]
 
@@ -143,7 +143,7 @@ def annotated(key: str, value: str | None) -> dict[str, Any]:
 
 
 async def refusal(request: Any) -> str:
-    """The words with which *request* is refused."""
+    """Return the message with which *request* is denied."""
     with pytest.raises(KubeError) as caught:
         await request
     return str(caught.value)

@@ -1,4 +1,4 @@
-"""The admission policies of deploy/, judged without an API server."""
+"""The admission policies of deploy/, evaluated without an API server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
     resource: str = "",
     namespace_labels: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What the policy *name* says against this request; nothing when it passes.
+    """Return the messages with which the policy *name* denies this request; empty if it passes.
 
     Without *new* it is the deletion of *old*; *resource* may be ``pods/status``; *params* are the
     data of a ConfigMap, or a Lease.
@@ -104,5 +104,5 @@ def refusals(  # noqa: PLR0913 - the parts of a request; all but two have defaul
 
 
 def spec_of_lease(spec: Json) -> bool:
-    """Whether a policy's parameter is a Lease."""
+    """Report whether a policy's parameter is a Lease."""
     return bool(spec.get("paramKind", {}).get("kind") == "Lease")

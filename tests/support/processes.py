@@ -12,12 +12,12 @@ from tests.support.waiting import until_true
 async def told_by(
     process: asyncio.subprocess.Process, text: bytes | None = None, *, limit_s: float
 ) -> tuple[bytes, bytes]:
-    """Wait for the end of *process*; gives what it wrote to its standard output and error.
+    """Wait for the end of *process* and return its standard output and error.
 
-    It is killed when the wait ends before it has: its pipes must not stay open into other tests.
+    It is killed if the wait ends first: its pipes must not stay open during other tests.
 
     Args:
-        process: with pipes for what is given and wanted.
+        process: with pipes for its input and output.
         text: for its standard input.
         limit_s: TimeoutError when it takes longer.
     """
@@ -62,7 +62,7 @@ class Child:
             )
 
     async def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Send *how* and wait for the end; what has not ended after 10 s is killed."""
+        """Send the signal *how* and wait for the end; kill the process after 10 s."""
         process, self._process = self._process, None
         if process is None or process.returncode is not None:
             return
@@ -75,11 +75,11 @@ class Child:
             await process.wait()
 
     async def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the process, as in a crash."""
         await self.end(signal.SIGKILL)
 
     async def wait_socket(self, socket: Path, *, limit_s: float = 60.0) -> None:
-        """Wait until *socket* is there; a child that ends before has failed."""
+        """Wait until *socket* exists; fail if the child ends before."""
 
         def there() -> bool:
             assert self.alive, f"{self._command[0]} has ended; see {self.log}: {self.tail()}"
@@ -88,5 +88,5 @@ class Child:
         await until_true(there, what=f"{self._command[0]} serves {socket}", limit_s=limit_s)
 
     def tail(self, lines: int = 15) -> str:
-        """Give the last words, for an assertion's message."""
+        """Return the end of the output, for an assertion's message."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -14,14 +14,14 @@ from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, ControlPla
 async def real_api_server(
     workdir: Path, *, flags: Mapping[str, str | None] | None = None
 ) -> AsyncIterator[ControlPlane]:
-    """Start one with its state in *workdir*, or skip the test and say what is missing.
+    """Start a control plane with its state in *workdir*, or skip the test with the reason.
 
     The *flags* are those of :meth:`simulator.envtest.control_plane.ControlPlane.start`.
     """
     value = os.environ.get(ASSETS_ENV)
     if not value:
         pytest.skip(f"{ASSETS_ENV} is not set: no real kube-apiserver to test against")
-    # From here on a missing binary is a mistake to hear about, not a reason to skip.
+    # From here on a missing binary is an error, not a reason to skip.
     try:
         assets = find_assets(value)
     except ControlPlaneError as error:

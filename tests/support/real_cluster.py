@@ -1,4 +1,4 @@
-"""A real cluster of one node for tests, on which pods of any kind run: for what a user installs.
+"""A real cluster of one node for tests, which runs any pods: for what a user installs.
 
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler, containerd, kubelet and kube-proxy
 run in a network and with mounts of their own, with kubelet's and containerd's folders where a real
@@ -66,7 +66,7 @@ _ANYTHING: Final = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealCluster:
-    """A running cluster; everything of it ends with :func:`a_real_cluster`'s block."""
+    """A running cluster; it ends with :func:`a_real_cluster`'s block."""
 
     root: Path
     api: ControlPlane
@@ -92,12 +92,12 @@ class RealCluster:
         """Wait until all pods of a Deployment or DaemonSet are its newest ones and Ready.
 
         Args:
-            what: such as ``deployment/fracgpu-webhook``.
-            namespace: where it is.
-            limit_s: how long it may take.
+            what: e.g. ``deployment/fracgpu-webhook``.
+            namespace: of the workload.
+            limit_s: time limit in seconds.
 
         Raises:
-            AssertionError: it took longer; the message says in which state its pods are.
+            AssertionError: it took longer; the message has the state of its pods.
         """
         count: list[object] = []
 
@@ -140,7 +140,7 @@ class RealCluster:
         return pod
 
     async def pods(self, namespace: str, *, app: str = "") -> list[Json]:
-        """List the pods of a namespace, or of one application in it."""
+        """Return the pods of a namespace, or of one application in it."""
         listed = await self.client.list(PODS, namespace=namespace)
         found: list[Json] = [decode_object(raw) for raw in listed.items]
         label = "app.kubernetes.io/name"
@@ -151,11 +151,11 @@ class RealCluster:
         ]
 
     async def node(self) -> Json:
-        """Read the node."""
+        """Return the node."""
         return await self.client.get_object(NODES, NODE)
 
     def logs(self, namespace: str, pod: str) -> dict[str, str]:
-        """Read what a pod's containers have written, by container, over all their starts."""
+        """Return a pod's logs by container, over all starts."""
         found: dict[str, str] = {}
         for file in sorted((self.root / "logs").glob(f"{namespace}_{pod}_*/*/*.log")):
             found[file.parent.name] = found.get(file.parent.name, "") + file.read_text(
@@ -164,7 +164,7 @@ class RealCluster:
         return found
 
     async def describe(self, namespace: str) -> str:
-        """Say in which state a namespace's pods are, with their last words and the last events."""
+        """Return the state of a namespace's pods, the end of their logs and the last Events."""
         lines = []
         for pod in await self.pods(namespace):
             name = pod["metadata"]["name"]
@@ -191,12 +191,12 @@ class RealCluster:
 async def a_real_cluster(
     *, images: Iterable[Path] = (), api_flags: Mapping[str, str] | None = None
 ) -> AsyncIterator[RealCluster]:
-    """Start a cluster of one node, or skip the test and say what this machine lacks.
+    """Start a cluster of one node, or skip the test with what this machine lacks.
 
     Args:
-        images: archives of images that the node has, besides busybox; made before this is
-            called, because nothing can be fetched from within.
-        api_flags: flags of kube-apiserver besides ours, without their dashes.
+        images: archives of the node's images, besides busybox; built before, because nothing
+            can be fetched from inside.
+        api_flags: further flags of kube-apiserver, without dashes.
     """
     runtime = cluster_runtime_or_skip()
     async with AsyncExitStack() as stack:
@@ -227,7 +227,7 @@ async def a_real_cluster(
 
 
 def cluster_runtime_or_skip() -> Runtime:
-    """Find what a cluster needs to run here, or skip the test and say what is missing."""
+    """Return the runtime for a cluster on this machine, or skip the test with what is missing."""
     runtime = runtime_or_skip()
     assets = Path(os.environ[ASSETS_ENV])
     missing = [binary for binary in _BINARIES if not (assets / binary).is_file()]
@@ -251,7 +251,7 @@ def _make_folders(root: Path) -> None:
 
 @asynccontextmanager
 async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[ControlPlane]:
-    """Start the control plane as clusters have it: with all of its admission."""
+    """Start the control plane as in real clusters: with all its admission plugins."""
     now, life = SystemClock().now(), timedelta(days=1)
     ca = make_ca(name="test CA", now=now, life=life)
     caller = make_client(ca, name=_CALLER, now=now, life=life)
@@ -289,7 +289,7 @@ async def _control_plane(root: Path, flags: Mapping[str, str]) -> AsyncIterator[
 
 
 def _admission_configuration() -> Json:
-    """Admit critical pods only where a quota speaks of them, as some providers' clusters do.
+    """Return a configuration that admits critical pods only with a quota, as on some providers.
 
     https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default
     """
@@ -382,7 +382,7 @@ def _lay_out(
 
 
 def _network() -> Json:
-    """Give each pod a cable to the node, and a route over it to everything."""
+    """Configure CNI: each pod has a veth pair to the node, and a default route."""
     addresses = {
         "type": "host-local",
         "dataDir": "/run/cni-addresses",
@@ -403,7 +403,7 @@ def _proxy_configuration(kubeconfig: Path) -> Json:
         "clientConnection": {"kubeconfig": str(kubeconfig)},
         "healthzBindAddress": "127.0.0.1:10256",
         "metricsBindAddress": "127.0.0.1:10249",
-        # The machine's own limits stay as they are.
+        # The machine's own limits are not changed.
         "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
     }
 
@@ -427,7 +427,7 @@ async def _start(cluster: RealCluster, runtime: Runtime, images: Iterable[Path])
             node = await cluster.node()
         except NotFound:
             return False
-        # No pod is admitted before its account is made, and kubectl applies nothing before the
+        # No pod is admitted before its service account exists, and kubectl applies nothing before the
         # API server has its schemas.
         account = await cluster.kubectl.ask("get", "serviceaccount", "default")
         applies = await cluster.kubectl.ask("apply", "--dry-run=server", "-f", "-", stdin=_ANYTHING)

@@ -1,8 +1,8 @@
 """A real node for tests: containerd, kubelet and the node agent as processes of their own.
 
-Little of the machine's own is touched: kubelet has its folder of device plugins, which it does not
-let anybody choose, in a mount namespace of its own, and everything else lies in a temporary folder.
-Empty control groups below ``kubepods`` stay behind.
+Little of the machine is touched: kubelet's folder of device plugins, whose path is fixed, is in a
+mount namespace of its own, and everything else is in a temporary folder. Empty control groups below
+``kubepods`` remain.
 """
 
 import fcntl
@@ -57,7 +57,7 @@ _GPU_DEVICES: Final = 1  # major number of the "mem" devices
 
 @dataclass(slots=True, kw_only=True)
 class RealNode:
-    """A running node; everything of it ends with :func:`a_real_node`'s block."""
+    """A running node; it ends with :func:`a_real_node`'s block."""
 
     root: Path
     client: KubeClient
@@ -75,7 +75,7 @@ class RealNode:
 
     @property
     def seen(self) -> Path:
-        """Where the containers tell what they see."""
+        """The folder where containers write what they see."""
         return self.root / "seen"
 
     async def restart_kubelet(self) -> None:
@@ -99,19 +99,19 @@ class RealNode:
         await self.containerd.wait_socket(self.containerd_socket)
 
     async def restart_agent(self) -> None:
-        """Kill the agent and start it again, with nothing remembered."""
+        """Kill the agent and start it again, without state."""
         await self.agent.kill()
         await self.agent.start()
 
     async def node(self) -> Json:
-        """Read the node; an empty one before kubelet has registered it."""
+        """Return the node; an empty object before kubelet has registered it."""
         try:
             return await self.client.get_object(NODES, NODE)
         except NotFound:
             return {}
 
     async def wait_counted(self, *, slots: int, mib: int) -> None:
-        """Wait until kubelet shows as much as allocatable."""
+        """Wait until kubelet shows these amounts as allocatable."""
 
         async def counted() -> bool:
             assert self.agent.alive, self.agent.tail()
@@ -150,13 +150,13 @@ class RealNode:
         self.bound.append(metadata["uid"])
 
     async def pods(self) -> dict[str, Json]:
-        """List the pods by UID."""
+        """Return the pods by UID."""
         listed = await self.client.list(PODS)
         found = [decode_object(raw) for raw in listed.items]
         return {pod["metadata"]["uid"]: pod for pod in found}
 
     async def wait_running(self, uids: Iterable[str], *, limit_s: float = 240) -> None:
-        """Wait until all run; a pod that kubelet has failed is an error that tells its reason."""
+        """Wait until all run; a pod that kubelet has failed is an error with its reason."""
         wanted = set(uids)
         states: dict[str, str] = {}
 
@@ -175,7 +175,7 @@ class RealNode:
         await self.wait_told(wanted)
 
     async def wait_told(self, uids: Iterable[str]) -> None:
-        """Wait until every container of the pods has told what it sees."""
+        """Wait until every container of the pods has written what it sees."""
         pods = await self.pods()
         silent = {
             (uid, container["name"])
@@ -190,10 +190,10 @@ class RealNode:
                     silent.remove((uid, name))
             return not silent
 
-        await until(told, what="every container tells what it sees", limit_s=60)
+        await until(told, what="every container to write what it sees", limit_s=60)
 
     async def delete(self, pods: Iterable[Json]) -> None:
-        """Ask for the end of pods; they stop in their own time."""
+        """Delete pods, without waiting until they have stopped."""
         for pod in pods:
             metadata = pod["metadata"]
             await self.client.delete(
@@ -209,12 +209,12 @@ class RealNode:
         await until(gone, what=f"{len(uids)} pods are gone", limit_s=120)
 
     def sights(self, pod: Json) -> list[Sight]:
-        """Read what every start of the pod's containers saw."""
+        """Return what every start of the pod's containers saw."""
         files = sorted(self.seen.glob(f"{pod['metadata']['uid']}.*.seen"))
         return [read_sight(file) for file in files]
 
     def expected(self, slices: Sequence[tuple[CardUuid, int]]) -> dict[str, str]:
-        """Give the device files and numbers that a container with *slices* must see."""
+        """Return the device files and numbers that a container with *slices* must see."""
         return {
             f"{MARK}{self._index(card)}": f"{_GPU_DEVICES:x}:{self.minors[card]:x}"
             for card, _ in slices
@@ -224,7 +224,7 @@ class RealNode:
         return next(card.index for card in self.cards if card.uuid == uuid)
 
     def log_events(self) -> list[Json]:
-        """Read the agent's log, over all its lives."""
+        """Return the lines of the agent's log, over all its starts."""
         found = []
         for line in self.agent.log.read_text(errors="replace").splitlines():
             with suppress(ValueError):  # a line cut short by SIGKILL
@@ -236,11 +236,11 @@ class RealNode:
 async def a_real_node(
     *, cards: Sequence[Card], cdi: bool = True, flags: Mapping[str, str] | None = None
 ) -> AsyncIterator[RealNode]:
-    """Start a control plane, a node and our agent on it, or skip the test and say why.
+    """Start a control plane, a node and our agent on it, or skip the test with the reason.
 
     Args:
         cards: the simulated cards of the node, at most five.
-        cdi: whether the runtime knows CDI.
+        cdi: whether the runtime supports CDI.
         flags: more settings of the agent.
     """
     runtime = runtime_or_skip()
@@ -260,7 +260,7 @@ async def a_real_node(
 
 
 def runtime_or_skip() -> Runtime:
-    """Find what a kubelet needs to run here, or skip the test and say what is missing."""
+    """Return the runtime for a kubelet on this machine, or skip the test with what is missing."""
     assets = os.environ.get(ASSETS_ENV)
     if not assets or not (Path(assets) / "kubelet").is_file():
         pytest.skip(f"{ASSETS_ENV} names no folder with a kubelet")
@@ -277,13 +277,13 @@ def runtime_or_skip() -> Runtime:
 def _name_of(process: Path) -> str:
     try:
         return (process / "comm").read_text().strip()
-    except OSError:  # it has ended
+    except OSError:  # it has exited
         return ""
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Hold the machine's one place for a kubelet: two would end each other's pods."""
+    """Hold the lock for the machine's only kubelet: two would end each other's pods."""
     with Path(tempfile.gettempdir(), "fracgpu-real-node.lock").open("w") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -371,7 +371,7 @@ def _lay_out(  # noqa: PLR0913 - the parts of a node; called once
 
 
 def _card_node(root: Path, card: Card, minor: int) -> str:
-    """Make a card's device file; a container sees it under a name with the card's index."""
+    """Create a card's device file; a container sees it under a name with the card's index."""
     file = root / "cards" / f"card{card.index}"
     os.mknod(file, 0o666 | stat.S_IFCHR, os.makedev(_GPU_DEVICES, minor))
     return f"{MARK}{card.index}={file}"

@@ -1,4 +1,4 @@
-"""Pods for a real node: their containers tell in a file which cards they see."""
+"""Pods for a real node: their containers write to a file which cards they see."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from tests.support.real_runtime import IMAGE
 Json = dict[str, Any]
 
 MARK: Final = "/dev/fake-card"
-# Each container tells what it sees in a file of its own, in one step.
+# Each container writes what it sees to a file of its own, atomically.
 _TELL: Final = (
     'trap "exit 0" TERM; f=/seen/$POD_UID.$NAME.$$.$(cat /proc/uptime | tr -c "0-9" "_"); '
     '{ for d in /dev/fake-card*; do stat -c "device %n %t:%T" $d; done; '
@@ -30,8 +30,8 @@ class Sight:
 
     Attributes:
         devices: device numbers by path.
-        told: the lines of the file that stands for variables where the runtime knows no CDI.
-        mps: the card whose daemon's pipes are there.
+        told: the lines of the file that replaces variables where the runtime has no CDI.
+        mps: the card whose MPS daemon's pipes are mounted.
     """
 
     container: str
@@ -42,7 +42,7 @@ class Sight:
 
 
 def state_of(pod: Json | None) -> str:
-    """Say a pod's phase, or why it is not running."""
+    """Return a pod's phase, or why it is not running."""
     if pod is None:
         return "gone"
     status = pod.get("status", {})
@@ -58,7 +58,7 @@ def state_of(pod: Json | None) -> str:
 
 
 def read_sight(file: Path) -> Sight:
-    """Read what a container wrote about itself."""
+    """Parse what a container wrote about itself."""
     devices, env = {}, {}
     told: list[str] = []
     mps: list[str] = []
@@ -87,7 +87,7 @@ _names: Final = itertools.count(1)
 
 
 def a_container(name: str, *, mib: int, slots: int, stay: bool = True) -> Json:
-    """A container that tells what it sees, and stays or ends; without *slots* it asks nothing."""
+    """Return a container that writes what it sees, and stays or ends; *slots* may be none."""
     amounts = {names.GPU_MEM: str(mib * slots), names.GPU_SLOT: str(slots)} if slots else {}
     return {
         "name": name,
@@ -106,7 +106,7 @@ def a_container(name: str, *, mib: int, slots: int, stay: bool = True) -> Json:
 def a_real_pod(
     containers: Sequence[Json], *, seen: Path, inits: Sequence[Json] = (), name: str = ""
 ) -> Json:
-    """A pod of *containers* that needs no network of its own and ends quickly."""
+    """Return a pod of *containers* that needs no network of its own and ends quickly."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -25,12 +25,12 @@ _FETCH_LIMIT_S: Final = 240
 
 
 class NoRuntimeError(Exception):
-    """This machine cannot run containers for us; the text says why, and is a reason to skip."""
+    """This machine cannot run containers; the text says why, and is a reason to skip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Where the programs are."""
+    """The paths of the programs."""
 
     folder: Path
     runc: Path
@@ -45,10 +45,10 @@ class Runtime:
 
 
 def find_runtime() -> Runtime:
-    """Find a containerd that knows CDI, or unpack Debian's beside the system's own.
+    """Return a containerd that supports CDI, unpacking a newer Debian's if needed.
 
     Raises:
-        NoRuntimeError: there is none and none can be had.
+        NoRuntimeError: there is none and none can be fetched.
     """
     runc = shutil.which("runc")
     if runc is None:
@@ -61,7 +61,7 @@ def find_runtime() -> Runtime:
 
 
 def busybox() -> Path:
-    """Find a busybox that needs no library, to be the whole of an image.
+    """Return the path of a static busybox, the only file of an image.
 
     Raises:
         NoRuntimeError: there is none.
@@ -127,14 +127,14 @@ def _run(
 
 
 def import_image(runtime: Runtime, *, socket: Path, workdir: Path) -> None:
-    """Put the image :data:`IMAGE` into containerd: busybox, and nothing else."""
+    """Import the image :data:`IMAGE`, with busybox and nothing else, to containerd."""
     archive = workdir / "busybox.tar"
     archive.write_bytes(_image_archive(busybox().read_bytes()))
     import_archive(runtime, socket=socket, archive=archive)
 
 
 def import_archive(runtime: Runtime, *, socket: Path, archive: Path) -> None:
-    """Put the image of *archive* into containerd, where kubelet finds it."""
+    """Import the image of *archive* to containerd, where kubelet finds it."""
     _run([str(runtime.ctr), "-a", str(socket), "-n", "k8s.io", "image", "import", str(archive)])
 
 
@@ -256,7 +256,7 @@ def end_what_is_left(root: Path, *, socket: Path) -> None:
 
 
 def _shims(socket: Path) -> set[int]:
-    """Find our containerd's shims, which outlive it on purpose: their arguments name our socket."""
+    """Return our containerd's shims, which outlive it: their arguments name our socket."""
     ours = str(socket).encode()
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
@@ -268,7 +268,7 @@ def _shims(socket: Path) -> set[int]:
 
 
 def _first_processes(root: Path) -> set[int]:
-    """Find the first process of every container that is left."""
+    """Return the first process of every container that is left."""
     found = set()
     for file in (root / "containerd-state").glob("*.task/k8s.io/*/init.pid"):
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A real control plane whose kube-scheduler asks our extender, which is a process of its own."""
+"""A real control plane whose kube-scheduler calls our extender, which is a separate process."""
 
 import asyncio
 import base64
@@ -59,7 +59,7 @@ class World:
         ]
 
     async def metric(self, name: str) -> float:
-        """Read one figure of the extender's metrics."""
+        """Return the value of one of the extender's metrics."""
 
         def read() -> str:
             url = f"http://127.0.0.1:{self.telemetry_port}/metrics"
@@ -81,7 +81,7 @@ async def real_scheduler(
     controllers: bool = False,
     mutual_tls: bool = False,
 ) -> AsyncIterator[World]:
-    """Start it all over *nodes*, or skip the test where there are no binaries."""
+    """Start a control plane with *nodes* and our extender, or skip the test without binaries."""
     async with (
         real_api_server(workdir) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as client,
@@ -125,7 +125,7 @@ async def real_scheduler(
 
 
 async def _certificates(client: KubeClient, workdir: Path) -> ExtenderTls:
-    """Put the extender's certificate into its Secret, and kube-scheduler's into files."""
+    """Write the extender's certificate to its Secret, and kube-scheduler's to files."""
     now, life = SystemClock().now(), timedelta(hours=1)
     ca = make_ca(name="test CA", now=now, life=life)
     serving = make_serving(ca, names=("127.0.0.1",), now=now, life=life)
@@ -153,7 +153,7 @@ async def is_ready(port: int) -> bool:
 def assert_cards_hold(
     pods: dict[str, PodInfo], wanted: dict[str, tuple[int, int]], *, card_mib: int
 ) -> None:
-    """Every pod has exactly what it asked on cards of its own node, and no card is over-full."""
+    """Assert that every pod has what it requested on its own node, and no card is overcommitted."""
     held: dict[str, int] = {}
     for name, pod in pods.items():
         mib, cards = wanted[name]

@@ -1,4 +1,4 @@
-"""Builders of pictures: hot cards, pods on them, cool cards elsewhere. Tests name what matters."""
+"""Builders of disruption states: hot cards, their pods, cool cards. Tests give what matters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ COOL_CARD: Final = CardUuid("GPU-cool")
 
 
 def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) -> CardReading:
-    """A reading that has been at *level* all along; *pods* are busy shares by UID."""
+    """Return a reading constantly at *level*; *pods* are busy shares by UID."""
     hot = 1.0 if level > ACTIVE.hot_ratio else 0.0
     return CardReading(
         level_ratio=level,
@@ -53,14 +53,14 @@ def a_reading(level: float = 0.1, *, pods: Mapping[str, float] | None = None) ->
 
 
 def usage_of(card: CardUuid, reading: CardReading | None) -> CardUsage:
-    """A trusted reading, or an unknown card."""
+    """Return a trusted reading, or an unknown card."""
     if reading is None:
         return CardUsage(card=card, quality=ReadingQuality.UNKNOWN, why="no sample of a card")
     return CardUsage(card=card, quality=ReadingQuality.OK, reading=reading)
 
 
 def anywhere(_: object, __: object) -> bool:
-    """The rules of a pod that may go to every node."""
+    """Return the constraints of a pod that may run on every node."""
     return True
 
 
@@ -75,7 +75,7 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     record: Mapping[str, Any] | None = None,
     **view: Any,
 ) -> PlacedPod:
-    """A pod that could be moved: old, ready, owned, on one card."""
+    """Return a pod that could be moved: old, ready, owned, on one card."""
     assigned = PodRecord(
         uid=uid,
         namespace="ml",
@@ -106,7 +106,7 @@ def a_node(
     labels: Mapping[str, str] | None = None,
     shared: bool = True,
 ) -> NodeCards:
-    """A node with shared cards of one model."""
+    """Return a node with shared cards of one model."""
     return NodeCards(
         node=name,
         shared=shared,
@@ -129,8 +129,8 @@ def a_picture(
 ) -> DisruptionState:
     """By default: two pods of one owner make GPU-hot on n1 hot, and GPU-cool on n2 is idle.
 
-    Cards without a stated heat are hot or cool as their reading says; *readings* and *heat*
-    replace the defaults card by card.
+    Cards without an entry in *heat* are hot or cool by their reading; *readings* and *heat*
+    override the defaults card by card.
     """
     placed = occupants if occupants is not None else two_busy_pods()
     busy = {pod.uid: 0.45 for pod in placed if HOT_CARD in _cards(pod)}
@@ -159,12 +159,12 @@ def a_picture(
 
 
 def two_busy_pods() -> tuple[PlacedPod, PlacedPod]:
-    """Two replicas on the hot card."""
+    """Return two replicas on the hot card."""
     return an_occupant("pod-a"), an_occupant("pod-b")
 
 
 def a_move(**changes: Any) -> Move:
-    """A move from the hot card to the cool one."""
+    """Return a move from the hot card to the cool one."""
     move = Move(
         pod_uid="pod-x",
         namespace="ml",
@@ -184,7 +184,7 @@ def a_move(**changes: Any) -> Move:
 
 
 def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: Any) -> PastMove:
-    """A move begun so many minutes before noon, elsewhere unless *changes* say so."""
+    """Return a move begun that many minutes before noon; by default between other cards."""
     elsewhere: dict[str, Any] = {
         "source": CardUuid("GPU-elsewhere"),
         "source_node": "n9",

@@ -1,4 +1,4 @@
-"""Extenders as processes of their own, asked as kube-scheduler asks."""
+"""Extenders as separate processes, called as by kube-scheduler."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ class Replica:
 async def replica(
     name: str, kubeconfig: Path, workdir: Path, *, identity: str = ""
 ) -> AsyncIterator[Replica]:
-    """Start one; it is killed at the end. *name* is its log's, and its identity's by default."""
+    """Start a replica, and kill it at the end. *name* is for its log, and its default identity."""
     port, telemetry = free_ports(2)
     words = ["run", "scheduler", "--kubeconfig", str(kubeconfig), "--identity", identity or name]
     words += ["--listen-port", str(port), "--telemetry-port", str(telemetry), "--drain-wait-s", "0"]

@@ -1,4 +1,4 @@
-"""Roles as processes of their own, as a cluster runs them."""
+"""Roles as separate processes, as in a cluster."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """Processes that run, and where each tells how it is."""
+    """Running processes, and the address of each one's telemetry."""
 
     supervisor: Supervisor
     telemetry: Mapping[str, int]

@@ -1,9 +1,9 @@
 """The scheduler's pods without nodes: stand-ins for kubelet and for kube-proxy.
 
-The control plane is real, and so are kube-scheduler and extender: a process each for every pod of
-the Deployment, with the flags, the files and the account that the pod says; and so for the pods of
-the DaemonSet that looks after the cluster's own kube-scheduler. What kubelet does with a pod
-(start, probe, end, mount a Secret) and kube-proxy with a Service is done here.
+The control plane is real, and so are kube-scheduler and extender: a process for every pod of
+the Deployment, with the flags, files and service account of the pod; and likewise for the pods of
+the DaemonSet that configures the cluster's own kube-scheduler. What kubelet does with a pod (start,
+probe, stop, mount a Secret) and kube-proxy with a Service is done here.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes one way until either end closes."""
+    """Copy bytes one way until either end closes."""
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)
@@ -81,7 +81,7 @@ async def proxied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 class Proxy:
     """kube-proxy for the leader's Service: each connection goes where the EndpointSlice says.
 
-    Every pod is on loopback here, so the port alone tells them apart.
+    Every pod is on loopback here, so only the port distinguishes them.
     """
 
     client: KubeClient
@@ -90,7 +90,7 @@ class Proxy:
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
 
     def cut(self) -> None:
-        """End every connection, so that the next question needs a handshake."""
+        """Close every connection, so that the next request needs a handshake."""
         for writer in self._open:
             writer.close()
 
@@ -125,7 +125,7 @@ class Proxy:
     async def serving(
         self, host: str = "127.0.0.1", port: int = 0
     ) -> AsyncIterator[tuple[str, int]]:
-        """Take connections at *host* and *port* until the block ends; yields both."""
+        """Accept connections at *host* and *port* until the block ends; yield both."""
         async with a_tcp_server(self._carry, host, port) as address:
             yield address
 
@@ -180,7 +180,7 @@ class Kubelet:
                     group.create_task(child.end(), name="end")
 
     async def lose(self, name: str) -> None:
-        """Lose a pod with its node: nothing of it runs any more, and nobody says so."""
+        """Lose a pod with its node: its processes end without a status update."""
         pod = self._pods.pop(name)
         self._lost.add(name)
         for child in _all(pod):
@@ -240,7 +240,7 @@ class Kubelet:
         (container,) = body["spec"]["containers"]
         (telemetry,) = free_ports(1)
         text = await self._config_map("fracgpu-kube-scheduler", "config.yaml")
-        # The paths of a control-plane node are this test's.
+        # The paths of the control-plane node are this test's.
         text = text.replace("/etc/fracgpu/kube-scheduler", str(self.node_folder))
         text = text.replace("/etc/kubernetes", str(self.workdir))
         configuration = self.workdir / f"{name}.yaml"
@@ -308,7 +308,7 @@ class Kubelet:
         return _Pod(children, telemetry, secure)
 
     async def _config_map(self, stem: str, key: str) -> str:
-        """Read the newest of the ConfigMaps that kustomize made with a hash behind *stem*."""
+        """Return a value of the newest ConfigMap that kustomize named *stem* with a hash."""
         found = await self.client.list(CONFIGMAPS, namespace=SYSTEM)
         bodies = [
             body
@@ -358,7 +358,7 @@ def _expand(word: str, variables: Mapping[str, str]) -> str:
 async def _kube_scheduler_ready(port: int) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # kubelet's probes check none either
+    context.verify_mode = ssl.CERT_NONE  # kubelet's probes check no certificates either
 
     def ask() -> bool:
         url = f"https://127.0.0.1:{port}/readyz"
@@ -366,7 +366,7 @@ async def _kube_scheduler_ready(port: int) -> bool:
             with urllib.request.urlopen(url, timeout=2, context=context) as answer:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
-            error.close()  # it is an open answer, too
+            error.close()  # its body is an open response, too
             return False
         except OSError:
             return False
@@ -376,7 +376,7 @@ async def _kube_scheduler_ready(port: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerPods:
-    """What the two stand-ins saw."""
+    """The two stand-ins, and what they saw."""
 
     kubelet: Kubelet
     proxy: Proxy
@@ -390,7 +390,7 @@ async def scheduler_pods(
     *,
     listen: tuple[str, int] = ("127.0.0.1", 0),
 ) -> AsyncIterator[SchedulerPods]:
-    """Hold up the pods, and the leader's Service at *listen*, until the block ends."""
+    """Run the pods, and the leader's Service at *listen*, until the block ends."""
     proxy = Proxy(client=client)
     async with proxy.serving(*listen) as (host, port), asyncio.TaskGroup() as group:
         kubelet = Kubelet(

@@ -1,4 +1,4 @@
-"""HTTP and TCP servers on loopback that do exactly what a test tells them to."""
+"""HTTP and TCP servers on loopback that do exactly what a test specifies."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True)
 class Heard:
-    """One request as it arrived."""
+    """One request as received."""
 
     method: str
     path: str
@@ -24,7 +24,7 @@ class Heard:
 
 @dataclass
 class ScriptedServer:
-    """Answers every request with :attr:`handler` and keeps what it heard."""
+    """Answers every request with :attr:`handler` and keeps the requests."""
 
     handler: Handler
     url: str = ""
@@ -59,7 +59,7 @@ async def a_server(handler: Handler) -> AsyncIterator[ScriptedServer]:
 
 
 def answering(*answers: web.Response | Callable[[], web.Response]) -> Handler:
-    """Give the answers one after the other, the last one for ever."""
+    """Return a handler that gives the answers in order, and then the last one again."""
     left = list(answers)
 
     async def handler(request: web.Request) -> web.StreamResponse:
@@ -97,7 +97,7 @@ async def a_raw_server(
             await talk(reader, writer)
             await writer.drain()
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # the client went away, which is part of some tests
+            pass  # the client disconnected, which is part of some tests
         finally:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""What a user installs, on a real cluster: the image by the Dockerfile, the folders as they are."""
+"""What a user installs, on a real cluster: the image of the Dockerfile, the manifests unchanged."""
 
 import os
 from collections.abc import AsyncIterator
@@ -39,14 +39,14 @@ async def a_cluster_with_our_images(workdir: Path) -> AsyncIterator[RealCluster]
 
 
 def _image(name: str) -> str:
-    """Give the name and tag under which ``deploy/`` runs the image that it calls *name*."""
+    """Return the name and tag with which ``deploy/`` runs the image that it calls *name*."""
     written = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["images"]
     found = next(image for image in written if image["name"] == name)
     return f"{found.get('newName', name)}:{found['newTag']}"
 
 
 async def install(cluster: RealCluster, folder: Path = SIMULATED) -> None:
-    """Do what the README says, and wait until every role's pods are Ready."""
+    """Follow the README, and wait until every role's pods are Ready."""
     await cluster.apply(folder)
     await cluster.kubectl("label", "node", "--all", f"{names.SHARE_LABEL}=true")
     for what in (*ROLES, AGENT):
@@ -54,7 +54,7 @@ async def install(cluster: RealCluster, folder: Path = SIMULATED) -> None:
 
 
 async def wait_counted(cluster: RealCluster, *, mib: int) -> None:
-    """Wait until kubelet shows that much memory of cards as allocatable."""
+    """Wait until kubelet shows that much card memory as allocatable."""
 
     async def counted() -> bool:
         amounts = (await cluster.node())["status"]["allocatable"]

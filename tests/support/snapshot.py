@@ -1,4 +1,4 @@
-"""Every object of a real API server, to compare what was there before with what is there after."""
+"""Every object of a real API server, to compare the state before and after."""
 
 import json
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from kube.objects import decode_object
 Json = dict[str, Any]
 Snapshot = Mapping[str, Json]
 
-# Events lapse by themselves; the others only say when somebody last looked.
+# Events expire by themselves; the others only change with time.
 _PASSED_OVER: Final = frozenset({"events", "componentstatuses"})
 _CHANGES_BY_ITSELF: Final = ("resourceVersion", "managedFields", "generation")
 
 
 async def snapshot(client: KubeClient) -> Snapshot:
-    """List everything that can be listed, as ``group/version kind namespace/name``."""
+    """Return every object that can be listed, by ``group/version kind namespace/name``."""
     found: dict[str, Json] = {}
     for path in await _paths(client):
         try:
             listed = json.loads(await client.get_path(path))
-        except KubeError:  # a resource that only looks like a list, such as a review
+        except KubeError:  # a resource that cannot be listed after all, such as a review
             continue
         for item in listed.get("items") or ():
             metadata = item["metadata"]
@@ -45,15 +45,15 @@ async def _paths(client: KubeClient) -> list[str]:
 
 
 def _steady(path: str, item: Json) -> Json:
-    """Leave out what changes without anybody's doing."""
+    """Return *item* without what changes by itself."""
     metadata = {
         key: value for key, value in item["metadata"].items() if key not in _CHANGES_BY_ITSELF
     }
     kept = {**item, "metadata": metadata}
     if path.endswith("/leases"):
-        kept.pop("spec", None)  # when it was last renewed, and by whom
+        kept.pop("spec", None)  # holder and time of the last renewal
     if path.endswith("/nodes"):
-        # kubelet tells in its own time which images it has.
+        # kubelet reports its images at its own pace.
         kept["status"] = {key: value for key, value in item["status"].items() if key != "images"}
     conditions = (item.get("status") or {}).get("conditions")
     if conditions:
@@ -65,7 +65,7 @@ def _steady(path: str, item: Json) -> Json:
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """Name each object that came, went or changed, and in which of its parts."""
+    """Return each object that was added, removed or changed, and in which fields."""
     found = [f"came: {key}" for key in sorted(after.keys() - before.keys())]
     found += [f"went: {key}" for key in sorted(before.keys() - after.keys())]
     for key in sorted(before.keys() & after.keys()):

@@ -1,4 +1,4 @@
-"""Ways in which a Binding is held up between its sender and the API server's transaction."""
+"""Ways to delay a Binding between its sender and the API server's transaction."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ _CHUNK = 64 * 1024
 
 
 class HoldingProxy:
-    """A TCP proxy that can keep what clients send; what it kept still arrives later."""
+    """A TCP proxy that can hold back what clients send and deliver it later."""
 
     def __init__(self, url: str, port: int) -> None:
         parts = urlsplit(url)
@@ -61,7 +61,7 @@ class HoldingProxy:
 
 @asynccontextmanager
 async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
-    """Run a proxy in front of the API server at *url*; what it still keeps at the end is lost."""
+    """Run a proxy in front of the API server at *url*; what it holds at the end is lost."""
     (port,) = free_ports(1)
     proxy = HoldingProxy(url, port)
     async with a_tcp_server(proxy.serve, port=port):
@@ -69,7 +69,7 @@ async def holding_proxy(url: str) -> AsyncIterator[HoldingProxy]:
 
 
 class StallingWebhook:
-    """A validating webhook for Bindings that keeps one pod's review until it is told otherwise.
+    """A validating webhook for Bindings that delays one pod's review until released.
 
     Validating webhooks are called after every ValidatingAdmissionPolicy has passed (Source:
     pkg/kubeapiserver/options/plugins.go, AllOrderedPlugins).
@@ -96,7 +96,7 @@ class StallingWebhook:
 async def stalling_webhook(
     client: KubeClient, pod: str, workdir: Path
 ) -> AsyncIterator[StallingWebhook]:
-    """Serve one and register it; the API server waits 30 s for it, the most that it allows."""
+    """Serve and register one; the API server waits for 30 s, the longest timeout it allows."""
     (port,) = free_ports(1)
     now, life = SystemClock().now(), timedelta(hours=1)
     ca = make_ca(name="stall", now=now, life=life)

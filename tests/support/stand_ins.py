@@ -1,10 +1,10 @@
-"""Stand-ins for programs of NVIDIA's that tests have no card for."""
+"""Stand-ins for NVIDIA programs that need a card."""
 
 from pathlib import Path
 from typing import Final
 
 # Like the real control daemon it stays in the foreground with -f, reads the three variables, and
-# makes its control file once it takes clients. The file tells its card.
+# creates its control file once it accepts clients. The file names its card.
 MPS_CONTROL: Final = """#!/bin/sh
 test "$1" = -f || exit 7
 echo "$$ $CUDA_VISIBLE_DEVICES" >> "$CUDA_MPS_LOG_DIRECTORY/control.log"
@@ -15,7 +15,7 @@ while :; do sleep 0.05; done
 
 
 def a_program(folder: Path, text: str) -> str:
-    """Write a program and give its path."""
+    """Write a program and return its path."""
     file = folder / "nvidia-cuda-mps-control"
     file.write_text(text)
     file.chmod(0o755)

@@ -1,7 +1,7 @@
-"""TCP servers and connections that are closed for good once a test's block ends.
+"""TCP servers and connections that are fully closed when a test's block ends.
 
-``asyncio.Server.close`` ends no connection, and a task that is cancelled with its event loop has no
-turn left to close one: the garbage collector would find the socket, while another test runs.
+``asyncio.Server.close`` closes no connection, and a task cancelled with its event loop cannot close
+one any more: the garbage collector would find the socket during another test.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def a_tcp_server(
     talk: Talk, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[tuple[str, int]]:
-    """Let *talk* serve each connection until the block ends; yields host and port.
+    """Serve each connection with *talk* until the block ends; yield host and port.
 
     A connection is closed when *talk* returns, and aborted when the block ends before.
     """
@@ -53,7 +53,7 @@ async def a_tcp_server(
 async def a_connection(
     host: str, port: int
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect until the block ends; OSError where nobody listens."""
+    """Connect until the block ends; OSError if nothing listens."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         yield reader, writer

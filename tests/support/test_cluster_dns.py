@@ -1,4 +1,4 @@
-"""The tests' DNS: Services have addresses, other names do not exist, and noise does no harm."""
+"""The tests' DNS: Services have addresses, other names do not exist, and garbage does no harm."""
 
 import struct
 
@@ -21,7 +21,7 @@ def a_query(name: str, *, kind: int = A) -> bytes:
 
 
 def outcome(reply: bytes) -> tuple[int, int]:
-    """Give the response code and the number of answers."""
+    """Return the response code and the number of answers."""
     number, flags, _, answers, _, _ = struct.unpack_from("!6H", reply)
     assert number == 77
     assert flags & 0x8000

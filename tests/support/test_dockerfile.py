@@ -1,4 +1,4 @@
-"""The tests' reader of Dockerfiles: it reads ours whole, and what it does not know is an error."""
+"""The tests' reader of Dockerfiles: it reads all of ours; unknown instructions are errors."""
 
 from pathlib import Path
 

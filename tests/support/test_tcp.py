@@ -1,4 +1,4 @@
-"""Nothing that a test's server or proxy has opened outlives its block.
+"""No socket of a test's server or proxy outlives its block.
 
 The other ends are plain sockets that stay open all the while, as those of other processes do.
 """
@@ -80,7 +80,7 @@ async def a_caller_fails(there: Others) -> None:
 
 
 async def kube_proxy_is_called(there: Others) -> None:
-    proxy = Proxy(client=cast("KubeClient", None))  # it is told here, and asks no API server
+    proxy = Proxy(client=cast("KubeClient", None))  # its addresses are set below
     ends = [{"addresses": [LOOPBACK]}]
     proxy._take([{"ports": [{"port": there.port}], "endpoints": ends}])
     async with proxy.serving() as (_, port):

@@ -1,4 +1,4 @@
-"""Steady requests to a webhook from callers that trust only what its configuration says."""
+"""Steady requests to a webhook from clients that trust only the CA in its configuration."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ _PAUSE_S: Final = 0.02
 
 
 def a_review(name: str = "steady") -> bytes:
-    """The creation of a pod that asks for 1 GiB, as the API server tells it."""
+    """Return the AdmissionReview of the creation of a pod that requests 1 GiB."""
     pod: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -54,15 +54,15 @@ def a_review(name: str = "steady") -> bytes:
 
 @dataclass
 class Traffic:
-    """What was asked, what was answered, and by which certificates.
+    """The requests, their answers, and the certificates.
 
     Attributes:
         url: of the webhook.
-        answered: requests with a verdict, by the kind of caller.
-        failures: what went wrong, in words; a refusal is a failure too.
+        answered: requests with a response, by kind of client.
+        failures: error texts; a denied request is a failure too.
         leaves: fingerprints of the certificates that new connections were shown.
         issuers: who signed those.
-        longest_s: the longest that one request took.
+        longest_s: duration of the longest request, in seconds.
     """
 
     url: str
@@ -75,14 +75,14 @@ class Traffic:
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def kept(self) -> None:
-        """One caller whose connection outlives the certificate it began with."""
+        """One client whose connection outlives the certificate with which it began."""
         connector = aiohttp.TCPConnector(limit=1, ssl=self._context())
         async with aiohttp.ClientSession(connector=connector) as session:
             while not self.stopped.is_set():
                 await self._ask(session, "kept")
 
     async def new(self) -> None:
-        """One caller with a new connection, and so a handshake, for each request."""
+        """One client with a new connection, and so a handshake, for each request."""
         while not self.stopped.is_set():
             connector = aiohttp.TCPConnector(force_close=True, ssl=self._context())
             async with aiohttp.ClientSession(connector=connector) as session:
@@ -103,7 +103,7 @@ class Traffic:
         await asyncio.sleep(_PAUSE_S)
 
     async def look_at_certificates(self) -> None:
-        """See what a new connection is shown, several times a second."""
+        """Record the certificate of a new connection, several times a second."""
         while True:
             shown = await served(self.url.removesuffix("/mutate"))
             facts = read(ssl.DER_cert_to_PEM_cert(shown).encode())
@@ -116,7 +116,7 @@ class Traffic:
         return self.trust
 
     async def keep_trusting(self, kube: KubeClient) -> None:
-        """Trust what the configuration says, as an API server that follows it."""
+        """Trust the CA in the configuration, as an API server that watches it does."""
         known: bytes | None = None
         while True:
             bundle = (await bundles(kube, MUTATING_WEBHOOKS))[0]
@@ -136,7 +136,7 @@ class Traffic:
 
 @asynccontextmanager
 async def flowing(traffic: Traffic, kube: KubeClient) -> AsyncIterator[None]:
-    """Let one caller with an open connection and two with new ones ask all the time."""
+    """Run one client with an open connection and two with new ones, all sending requests."""
     callers: Sequence[Any] = (traffic.kept, traffic.new, traffic.new)
     async with asyncio.TaskGroup() as group:
         trusting_on = group.create_task(traffic.keep_trusting(kube), name="trust")

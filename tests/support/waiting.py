@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 async def until(
     condition: Callable[[], Awaitable[bool]], *, what: str, limit_s: float = 20.0
 ) -> None:
-    """Return once *condition* holds.
+    """Return once *condition* is true.
 
     Raises:
-        AssertionError: it did not within *limit_s*; the message says *what* was awaited.
+        AssertionError: it was not within *limit_s*; the message says *what* was awaited.
     """
     try:
         async with asyncio.timeout(limit_s):

@@ -1,4 +1,4 @@
-"""An admission webhook over TLS whose answers a test chooses and whose questions it keeps."""
+"""An admission webhook over TLS with a test's answers, which keeps its requests."""
 
 import base64
 import ssl
@@ -24,7 +24,7 @@ def new_ca() -> Pair:
 
 @dataclass
 class AdmissionWebhook:
-    """Answers every review with what :attr:`answer` makes of the request."""
+    """Answers every AdmissionReview with the result of :attr:`answer`."""
 
     url: str
     ca_pem: bytes
@@ -37,12 +37,12 @@ class AdmissionWebhook:
 
 
 def allow(request: Json) -> Json:
-    """Allow whatever it is."""
+    """Return a response that allows the request."""
     return {"allowed": True}
 
 
 def patching(*steps: Json) -> Callable[[Json], Json]:
-    """Allow, with a JSON patch."""
+    """Return a response that allows, with a JSON patch."""
     patch = base64.b64encode(msgspec.json.encode(steps)).decode()
     return lambda request: {"allowed": True, "patchType": "JSONPatch", "patch": patch}
 
@@ -54,7 +54,7 @@ def refusing(message: str, *, code: int | None = None) -> Callable[[Json], Json]
 
 @asynccontextmanager
 async def an_admission_webhook(workdir: Path) -> AsyncIterator[AdmissionWebhook]:
-    """Serve one on loopback, with a certificate of a CA of its own."""
+    """Serve a webhook on loopback, with a certificate of its own CA."""
     ca = new_ca()
     now = datetime.now(tz=UTC)  # noqa: TID251 - the API server looks at the real time
     serving = make_serving(ca, names=["127.0.0.1"], now=now, life=LIFE)

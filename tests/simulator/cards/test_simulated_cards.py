@@ -1,4 +1,4 @@
-"""Simulated cards: their load is the containers' on them, no more and no less."""
+"""Simulated cards: their load is exactly that of their containers."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Controllers that run on either API server, and a stand-in for kubelets that obey the test."""
+"""Controllers on either API server, and kubelets played by the test."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 async def world(kubeconfig: Path) -> AsyncIterator[World]:
-    """A namespace of its own on either API server, with our controllers at work."""
+    """Yield a namespace of its own on either API server, with our controllers running."""
     async with connect(kubeconfig) as kube, asyncio.TaskGroup() as group:
         made = await kube.create(NAMESPACES, {"metadata": {"generateName": "controllers-"}})
         running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
         yield World(kube, made["metadata"]["name"])
         running.cancel()
     # A TLS connection that is cancelled in its handshake closes only some turns of the event loop
-    # later (CPython 3.11), and nothing tells when; left open it would be a ResourceWarning.
+    # later (CPython 3.11), without a signal; left open it would be a ResourceWarning.
     await asyncio.sleep(_TLS_CLOSE_S)

@@ -30,7 +30,7 @@ async def test_a_reader_waits_for_the_first_key() -> None:
 
 
 class Stubborn:
-    """Fails a few times, then has had enough."""
+    """Fails a few times, then succeeds."""
 
     def __init__(self, failures: int) -> None:
         self.name = "stubborn"
@@ -46,7 +46,7 @@ class Stubborn:
         self.done.set()
 
 
-async def test_a_reconcile_that_lost_a_race_comes_round_again() -> None:
+async def test_a_reconcile_that_lost_a_race_is_retried() -> None:
     controller = Stubborn(failures=1)
     controller.queue.add(A)
 

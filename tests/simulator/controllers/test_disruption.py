@@ -73,7 +73,7 @@ async def test_an_eviction_takes_its_share_of_the_budget(world: World) -> None:
 
 
 async def test_a_ready_successor_lets_the_only_pod_of_a_full_budget_go(world: World) -> None:
-    """The surge that the rebalancer lives by: change the hash, wait for the successor, evict."""
+    """The surge on which the rebalancer relies: change the hash, wait for the successor, evict."""
     await world.kube.create(PDBS, a_budget(minAvailable=1), namespace=world.namespace)
     await world.kube.create(DEPLOYMENTS, an_owner("web", replicas=1), namespace=world.namespace)
     (old,) = await world.ready_all(1)
@@ -97,7 +97,7 @@ async def test_a_ready_successor_lets_the_only_pod_of_a_full_budget_go(world: Wo
 
 
 async def evict(world: World, pod: Json) -> None:
-    """Evict; a budget still being counted says so with a Retry-After, and is asked again."""
+    """Evict; retry after the Retry-After of a budget that is still being counted."""
 
     async def asked() -> bool:
         meta = pod["metadata"]

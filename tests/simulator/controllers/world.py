@@ -1,4 +1,4 @@
-"""Owners as tests write them, and a world in which their pods get ready, fail or go."""
+"""Owners as tests write them, and a namespace in which their pods become ready, fail or end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READY = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status
 
 
 def an_owner(name: str, *, replicas: int, app: str = "a", **spec: Any) -> Json:
-    """A Deployment, ReplicaSet or StatefulSet over pods labelled ``app``."""
+    """Return a Deployment, ReplicaSet or StatefulSet over pods labelled ``app``."""
     return {
         "metadata": {"name": name},
         "spec": {
@@ -36,7 +36,7 @@ def a_template(app: str, **spec: Any) -> Json:
 
 
 class World:
-    """One namespace of a cluster whose kubelets are the test."""
+    """One namespace of a cluster whose kubelets are played by the test."""
 
     def __init__(self, kube: KubeClient, namespace: str = "default") -> None:
         self.kube = kube
@@ -56,7 +56,7 @@ class World:
             return None
 
     async def wait_pods(self, holds: Callable[[list[Json]], bool], *, what: str) -> list[Json]:
-        """Wait until the pods are as *holds* wants them, and return them."""
+        """Return the pods once *holds* is true of them."""
         found: list[Json] = []
 
         async def check() -> bool:
@@ -72,7 +72,7 @@ class World:
     async def wait_object(
         self, kind: Kind, name: str, holds: Callable[[Json], bool], *, what: str
     ) -> Json:
-        """Wait until the object exists and is as *holds* wants it, and return it."""
+        """Return the object once it exists and *holds* is true of it."""
         found: list[Json] = []
 
         async def check() -> bool:

@@ -1,4 +1,4 @@
-"""Measured load comes from a real Prometheus, and its silence is told from zero."""
+"""Measured load comes from a real Prometheus, and no answer is not zero."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The observer remembers the worst that it saw, and tells heat from the lack of pods."""
+"""The observer keeps the highest values, and distinguishes cool cards from missing pods."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +22,7 @@ CARD = Card(uuid=A, index=0, model="A10", total_mib=Mib(8000))
 
 
 class Thermometer:
-    """A busy source that a test sets."""
+    """A source of measured load that a test sets."""
 
     def __init__(self) -> None:
         self.busy: Mapping[str, float] | None = None
@@ -123,7 +123,7 @@ async def test_a_card_is_relieved_only_when_every_heating_pod_is_back(kube: Kube
         await until_true(lambda: observer.heat.relieved_after_s is not None, what="relief seen")
 
 
-async def test_the_picture_shows_slices_and_says_where_heat_is_unknown(kube: KubeClient) -> None:
+async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeClient) -> None:
     async with observing(kube, Thermometer()) as observer:
         await bound_pod(kube, "a", 3000)
         await until_true(lambda: bool(observer.pods), what="the pod seen")

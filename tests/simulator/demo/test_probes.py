@@ -1,4 +1,4 @@
-"""A role is ready, or says why not; both are heard."""
+"""A role is ready, or says why not; both are reported."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Each promise of the demo can be broken, and then the verdict says so."""
+"""Each promise of the demo can be broken, and then the judgement says so."""
 
 from dataclasses import replace
 

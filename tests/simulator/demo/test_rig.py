@@ -1,4 +1,4 @@
-"""The rig stands on what is deployed, with windows that are short but allowed."""
+"""The rig uses what is deployed, with windows that are short but allowed."""
 
 import yaml
 

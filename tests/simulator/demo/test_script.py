@@ -1,4 +1,4 @@
-"""Pods are told apart by the workload they belong to, and trouble ends the demo in words."""
+"""Pods are grouped by their workload, and an error ends the demo with a message."""
 
 from types import SimpleNamespace
 from typing import cast
@@ -29,7 +29,7 @@ def test_a_pod_belongs_to_the_workload_whose_name_it_carries(pod: str, owner: st
 
 
 class Refused(Script):
-    """Breaks off where a webhook does not answer."""
+    """Fails as if a webhook did not answer."""
 
     async def play(self) -> None:
         self.progress.step = "submitting pods"
@@ -44,7 +44,7 @@ class SilentPrometheus:
 
 
 def a_rig() -> Rig:
-    """Give what a script asks for at the end, of a cluster without pods."""
+    """Return a rig with what a script reads at the end, of a cluster without pods."""
     observer = SimpleNamespace(pods=(), peaks=(), heat=HeatFact())
     return cast("Rig", SimpleNamespace(prometheus=SilentPrometheus(), observer=observer))
 

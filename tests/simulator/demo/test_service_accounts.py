@@ -1,4 +1,4 @@
-"""The demo's roles speak with the accounts, and so the rights, that deploy/ gives them."""
+"""The demo's roles use the service accounts, and so the RBAC, of deploy/."""
 
 import json
 from pathlib import Path

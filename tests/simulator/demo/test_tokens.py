@@ -1,4 +1,4 @@
-"""A token is asked for with what it ends with, and an answer without one is an error."""
+"""A token is requested with the object it is bound to, and an answer without one is an error."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the demo submits is what its story says."""
+"""What the demo submits is what it says it submits."""
 
 import pytest
 

@@ -21,7 +21,7 @@ async def test_it_scrapes_its_targets_under_their_roles_and_is_gone_within_five_
         async with RealPrometheus.start(tmp_path, targets) as prometheus:
 
             async def scraped() -> bool:
-                # The second target is refused at once, but only once its turn has come.
+                # The second target is refused at once, but only when it is scraped.
                 up = await prometheus.targets_up()
                 return up == {"good": True, "absent": False} and exporter.scrapes > 0
 

@@ -1,4 +1,4 @@
-"""The configuration with which a real kube-scheduler asks our extender."""
+"""The configuration with which a real kube-scheduler calls our extender."""
 
 from pathlib import Path
 

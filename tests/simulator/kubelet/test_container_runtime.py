@@ -1,4 +1,4 @@
-"""The runtime's part: CDI names become what a container really gets."""
+"""The runtime: CDI names become what a container really gets."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Simulated kubelets as a whole: several in one process, and their truth."""
+"""Simulated kubelets as a whole: several in one process, and what their containers got."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ async def test_four_nodes_in_one_process_each_serve_their_own_pods(
         assert [len(node.kubelet.truth()) for node in nodes] == [1, 1, 1, 1]
 
 
-async def test_the_truth_is_what_the_container_got_not_what_was_promised(
+async def test_a_container_shows_what_it_got_not_what_was_assigned(
     api: ApiServer, kube: KubeClient, tmp_path: Path
 ) -> None:
     async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig")) as node:
@@ -49,7 +49,7 @@ async def test_the_truth_is_what_the_container_got_not_what_was_promised(
         await node.wait_phase(pod, "Running")
         (spec,) = node.folders.cdi.glob("*.json")
         spec.write_text(spec.read_text().replace(node.uuid(1), "GPU-forged"))
-        # As if a start had slipped past the agent: the runtime reads the folder, nobody checks it.
+        # As if a start had bypassed the agent: the runtime reads the folder without any check.
         forged = node.kubelet.devices.allocations()
         ((grant,),) = forged.values()
         runtime = node.kubelet.runtime

@@ -1,4 +1,4 @@
-"""The simulated PodResources socket, asked by the agent's own client."""
+"""The simulated PodResources socket, called by the agent's own client."""
 
 import asyncio
 from pathlib import Path

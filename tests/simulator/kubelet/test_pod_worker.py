@@ -1,4 +1,4 @@
-"""A pod's life on the simulated kubelet, with the real node agent beside it."""
+"""A pod's life on the simulated kubelet, with the real node agent."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

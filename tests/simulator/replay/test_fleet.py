@@ -1,4 +1,4 @@
-"""The fleet while it fills never gives away what is not there."""
+"""The fleet never allocates more than there is."""
 
 import pytest
 

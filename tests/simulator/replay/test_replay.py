@@ -1,4 +1,4 @@
-"""A replay is repeatable, its curve is honest, and it shows what the policies are known for."""
+"""A replay is repeatable, its curve is exact, and it shows what the policies are known for."""
 
 from pathlib import Path
 
@@ -65,6 +65,6 @@ def test_a_production_trace_is_used_better_by_least_waste_than_by_first_fit() ->
         return outcome.allocated_percent(100)
 
     first_fit = used("first-fit", CpuPods.POLICY)
-    assert first_fit > 93.5  # the referee, with other dice: 94.35 over ten seeds
+    assert first_fit > 93.5  # the reference simulator, other random numbers: 94.35 over ten seeds
     assert used("least-waste", CpuPods.POLICY) > first_fit + 0.8
     assert used("least-waste", CpuPods.KUBE_SCHEDULER) > 95

@@ -32,7 +32,7 @@ from tests.support.waiting import until
 
 @dataclass(slots=True)
 class FakeExtender:
-    """An extender of few words that remembers what it was asked."""
+    """A minimal extender that records its requests."""
 
     asked: list[tuple[str, Json]] = field(default_factory=list)
     passes: Callable[[str], bool] = lambda _: True
@@ -97,7 +97,7 @@ async def scheduling(client: KubeClient, extender: FakeExtender) -> AsyncIterato
 
 @pytest.fixture
 async def kubeconfig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Path]:
-    """Of the embedded API server, or of a real one where a test asks for both."""
+    """Return the kubeconfig of the embedded API server, or of a real one if requested."""
     if getattr(request, "param", "embedded") == "real":
         async with real_api_server(tmp_path) as real:
             yield real.kubeconfig(tmp_path / "kubeconfig")

@@ -1,4 +1,4 @@
-"""Which pending pod is tried next, and when one that failed is tried again."""
+"""The scheduling queue: which pending pod is tried next, and when one that failed is retried."""
 
 import math
 

@@ -46,7 +46,7 @@ def called(
     operation: Operation = Operation.CREATE,
     labels: Json | None = None,
 ) -> list[str]:
-    """Names of the webhooks that a request of an object in namespace ml concerns."""
+    """Return the names of the webhooks for a request of an object in namespace ml."""
     store = Store()
     for number, webhook in enumerate(webhooks):
         value = {"metadata": {"name": f"w{number}"}, "webhooks": [webhook]}

@@ -156,7 +156,7 @@ async def test_the_wrong_uid_conflicts(registry_world: World) -> None:
 
 
 class Intruder:
-    """An admission during which somebody else writes the object, a number of times."""
+    """An admission during which another client writes the object, a number of times."""
 
     def __init__(self, world: World, times: int) -> None:
         self._world = world

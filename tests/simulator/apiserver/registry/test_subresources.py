@@ -239,7 +239,7 @@ async def test_an_eviction_of_another_pod_of_that_name_is_refused_and_costs_the_
     with pytest.raises(ApiError, match="might have been deleted and then recreated"):
         await evict(registry_world, preconditions={"uid": "other"})
 
-    # As the real API server does: tests/contracts holds both to it.
+    # As the real API server does: tests/contracts runs on both.
     assert registry_world.get(PDBS, "b")["status"]["disruptionsAllowed"] == 0
     assert "deletionTimestamp" not in registry_world.get(PODS, "a")["metadata"]
 
