@@ -427,8 +427,8 @@ async def _start(cluster: RealCluster, runtime: Runtime, images: Iterable[Path])
             node = await cluster.node()
         except NotFound:
             return False
-        # No pod is admitted before its service account exists, and kubectl applies nothing before the
-        # API server has its schemas.
+        # No pod is admitted before its service account exists, and kubectl applies nothing
+        # before the API server has its schemas.
         account = await cluster.kubectl.ask("get", "serviceaccount", "default")
         applies = await cluster.kubectl.ask("apply", "--dry-run=server", "-f", "-", stdin=_ANYTHING)
         return account.ok and applies.ok and not node["spec"].get("taints")

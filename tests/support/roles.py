@@ -79,7 +79,7 @@ async def running_roles(
 
 
 async def call_by_url(client: KubeClient, port: int) -> None:
-    """Let the API server call our webhook on loopback instead of at its Service.
+    """Make the API server call our webhook on loopback instead of at its Service.
 
     The certificates role puts its bundle beside the address.
     """

@@ -99,11 +99,11 @@ async def nobody_closes(there: Others) -> None:
     await asyncio.open_connection(LOOPBACK, there.port)
 
 
-def left_open(scene: Callable[[Others], Awaitable[None]]) -> list[str]:
-    """Run *scene* in an event loop of its own, and say what the garbage collector finds open."""
+def left_open(scenario: Callable[[Others], Awaitable[None]]) -> list[str]:
+    """Run *scenario* in its own event loop; return what the garbage collector finds open."""
 
     async def run(there: Others) -> None:
-        await scene(there)
+        await scenario(there)
 
     gc.collect()
     with others() as there, warnings.catch_warnings(record=True) as found:
@@ -114,11 +114,11 @@ def left_open(scene: Callable[[Others], Awaitable[None]]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "scene",
+    "scenario",
     [a_server_is_called, a_caller_fails, kube_proxy_is_called, a_holding_proxy_is_called],
 )
-def test_nothing_stays_open(scene: Callable[[Others], Awaitable[None]]) -> None:
-    assert left_open(scene) == []
+def test_nothing_stays_open(scenario: Callable[[Others], Awaitable[None]]) -> None:
+    assert left_open(scenario) == []
 
 
 def test_what_stays_open_is_found() -> None:
