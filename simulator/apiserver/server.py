@@ -259,6 +259,6 @@ async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
 
 def _quoted(text: str) -> str:
     """Return an RFC 9110 quoted-string; control characters cannot be in one."""
-    clean = "".join(c if c.isprintable() else " " for c in text)
+    clean = "".join(character if character.isprintable() else " " for character in text)
     escaped = clean.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

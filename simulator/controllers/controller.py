@@ -62,7 +62,7 @@ class SharedInformers:
         self.clock: Final = clock
         self._events = EventRecorder(client, "controllers", clock)
         self._complaints: dict[str, str] = {}
-        self._listeners: dict[Kind, list[Callable[[Json], None]]] = {k: [] for k in FOLLOWED}
+        self._listeners: dict[Kind, list[Callable[[Json], None]]] = {kind: [] for kind in FOLLOWED}
         self.informers: Final[dict[Kind, Informer[Json]]] = {
             kind: Informer(client, kind, decode=decode, on_change=self._teller(kind))
             for kind in FOLLOWED

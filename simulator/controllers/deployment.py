@@ -50,11 +50,17 @@ class DeploymentController:
             if is_owned_by(found, owner)
         ]
         template = owner["spec"]["template"]
-        current = next((s for s in owned if _template_of(s) == template), None)
+        current = next(
+            (replicaset for replicaset in owned if _template_of(replicaset) == template), None
+        )
         if current is None:
             current = await self._create(owner)
             owned.append(current)
-        earlier = [s for s in owned if s["metadata"]["uid"] != current["metadata"]["uid"]]
+        earlier = [
+            replicaset
+            for replicaset in owned
+            if replicaset["metadata"]["uid"] != current["metadata"]["uid"]
+        ]
         if owner["spec"]["strategy"]["type"] == "Recreate":
             await self._recreate(owner, current, earlier)
         else:
@@ -104,7 +110,9 @@ class DeploymentController:
         available = (current.get("status") or {}).get("availableReplicas", 0)
         # Replicas of the new one that are not available yet do not count.
         spare = others + min(available, mine) - (wanted - unavailable)
-        for old in sorted(earlier, key=lambda s: s["metadata"]["creationTimestamp"]):
+        for old in sorted(
+            earlier, key=lambda replicaset: replicaset["metadata"]["creationTimestamp"]
+        ):
             less = max(0, min(spare, old["spec"]["replicas"]))
             await self._scale(old, old["spec"]["replicas"] - less)
             spare -= less
@@ -122,7 +130,7 @@ class DeploymentController:
 
     def _status(self, owner: Json, current: Json, owned: list[Json]) -> Json:
         def total(field: str, sets: list[Json]) -> int:
-            return sum((s.get("status") or {}).get(field, 0) for s in sets)
+            return sum((replicaset.get("status") or {}).get(field, 0) for replicaset in sets)
 
         wanted, available = owner["spec"]["replicas"], total("availableReplicas", owned)
         counts = {
@@ -142,13 +150,13 @@ class DeploymentController:
             "reason": "MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
         }
         before = (owner.get("status") or {}).get("conditions") or []
-        kept = next((c for c in before if c["type"] == "Available"), None)
+        kept = next((other for other in before if other["type"] == "Available"), None)
         if kept is not None and kept["status"] == condition["status"]:
             condition = kept
         else:
             moment = format_time(self._cluster.clock.now())
             condition |= {"lastTransitionTime": moment, "lastUpdateTime": moment}
-        others = [c for c in before if c["type"] != "Available"]
+        others = [other for other in before if other["type"] != "Available"]
         return {**{k: v for k, v in counts.items() if v}, "conditions": [*others, condition]}
 
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from kube.kinds import Kind
 
 _DISRUPTED_FOR: Final = timedelta(minutes=2)  # then an eviction that deleted no pod is dropped
-_SCALED: Final[dict[str, Kind]] = {k.kind: k for k in (REPLICASETS, STATEFULSETS, DEPLOYMENTS)}
+_SCALED: Final[dict[str, Kind]] = {
+    kind.kind: kind for kind in (REPLICASETS, STATEFULSETS, DEPLOYMENTS)
+}
 
 
 class DisruptionController:
@@ -48,12 +50,12 @@ class DisruptionController:
             return
         selector = label_selector((budget.get("spec") or {}).get("selector"))
         pods = await self._cluster.pods(key.namespace)
-        mine = [p for p in pods if selector is not None and selector.matches(labels(p))]
+        mine = [pod for pod in pods if selector is not None and selector.matches(labels(pod))]
         now = self._cluster.clock.now()
         disrupted = _still_disrupted(budget, mine, now)
         healthy = sum(
-            is_ready(p) and not is_terminating(p) and p["metadata"]["name"] not in disrupted
-            for p in mine
+            is_ready(pod) and not is_terminating(pod) and pod["metadata"]["name"] not in disrupted
+            for pod in mine
         )
         expected, desired = await self._expectation(budget, mine)
         allowed = max(0, healthy - desired) if expected > 0 else 0
@@ -108,7 +110,7 @@ class DisruptionController:
 def _still_disrupted(budget: Json, pods: list[Json], now: datetime) -> dict[str, str]:
     """Return the evictions whose pods still exist, are not terminating and have not timed out."""
     evicted: dict[str, str] = (budget.get("status") or {}).get("disruptedPods") or {}
-    remaining = {p["metadata"]["name"] for p in pods if not is_terminating(p)}
+    remaining = {pod["metadata"]["name"] for pod in pods if not is_terminating(pod)}
     return {
         name: moment
         for name, moment in evicted.items()
@@ -127,7 +129,9 @@ def _condition(status: Json, now: datetime) -> Json:
     allowed = status["disruptionsAllowed"] > 0
     state = "True" if allowed else "False"
     before: list[Json] = status.get("conditions") or []
-    kept = next((c for c in before if c["type"] == "DisruptionAllowed"), None)
+    kept = next(
+        (condition for condition in before if condition["type"] == "DisruptionAllowed"), None
+    )
     if kept is not None and kept["status"] == state:
         return {**kept, "observedGeneration": status["observedGeneration"]}
     return {

@@ -79,9 +79,11 @@ class GarbageCollector:
         """Report from the informers alone whether the API server must be asked."""
         meta = known["metadata"]
         if "deletionTimestamp" in meta:
-            return any(f in _FINALIZERS for f in meta.get("finalizers") or [])
+            return any(finalizer in _FINALIZERS for finalizer in meta.get("finalizers") or [])
         owners = meta.get("ownerReferences") or []
-        return bool(owners) and not any(self._is_known(meta["namespace"], o) for o in owners)
+        return bool(owners) and not any(
+            self._is_known(meta["namespace"], reference) for reference in owners
+        )
 
     def _is_known(self, namespace: str, reference: Json) -> bool:
         kind = _OWNERS.get((reference["apiVersion"], reference["kind"]))
@@ -108,7 +110,9 @@ class GarbageCollector:
     async def _finalize(self, owner: Json) -> None:
         """Orphan or delete the dependents of a terminating object, then remove its finalizer."""
         meta = owner["metadata"]
-        waiting = [f for f in meta.get("finalizers") or [] if f in _FINALIZERS]
+        waiting = [
+            finalizer for finalizer in meta.get("finalizers") or [] if finalizer in _FINALIZERS
+        ]
         if not waiting:
             return
         left = 0
@@ -118,7 +122,7 @@ class GarbageCollector:
                     left += waiting[0] == "foregroundDeletion"
                     await self._part(kind, dependent, meta["uid"], how=waiting[0])
         if not left:
-            kept = [f for f in meta["finalizers"] if f not in _FINALIZERS]
+            kept = [finalizer for finalizer in meta["finalizers"] if finalizer not in _FINALIZERS]
             patch: Json = {"metadata": {"uid": meta["uid"], "finalizers": kept}}
             await self._cluster.client.patch(
                 self._kind, meta["name"], patch, namespace=meta["namespace"]
@@ -128,7 +132,9 @@ class GarbageCollector:
         meta = dependent["metadata"]
         name, namespace = meta["name"], meta["namespace"]
         if how == "orphan":
-            kept = [o for o in meta["ownerReferences"] if o["uid"] != owner_uid]
+            kept = [
+                reference for reference in meta["ownerReferences"] if reference["uid"] != owner_uid
+            ]
             patch: Json = {"metadata": {"uid": meta["uid"], "ownerReferences": kept}}
             await self._cluster.client.patch(kind, name, patch, namespace=namespace)
         elif "deletionTimestamp" not in meta:
@@ -178,7 +184,9 @@ class NamespaceController:
 
 
 def _refers_to(value: Json, uid: str) -> bool:
-    return any(o["uid"] == uid for o in value["metadata"].get("ownerReferences") or [])
+    return any(
+        reference["uid"] == uid for reference in value["metadata"].get("ownerReferences") or []
+    )
 
 
 def collectors(cluster: SharedInformers) -> list[GarbageCollector]:

@@ -44,7 +44,7 @@ class JobController:
         owner = await self._cluster.fetch(JOBS, key)
         if owner is None or is_terminating(owner) or _is_finished(owner):
             return
-        mine = [p for p in await self._cluster.pods(key.namespace) if is_owned_by(p, owner)]
+        mine = [pod for pod in await self._cluster.pods(key.namespace) if is_owned_by(pod, owner)]
         active = [pod for pod in mine if is_active(pod)]
         succeeded = sum(phase(pod) == "Succeeded" for pod in mine)
         failed = sum(phase(pod) == "Failed" for pod in mine)
@@ -88,7 +88,10 @@ class JobController:
 
 def _is_finished(owner: Json) -> bool:
     conditions = (owner.get("status") or {}).get("conditions") or []
-    return any(c["type"] in {"Complete", "Failed"} and c["status"] == "True" for c in conditions)
+    return any(
+        condition["type"] in {"Complete", "Failed"} and condition["status"] == "True"
+        for condition in conditions
+    )
 
 
 def _wanted(owner: Json, succeeded: int) -> int:

@@ -39,7 +39,7 @@ def is_ready(pod: Json) -> bool:
 
 def _ready_condition(pod: Json) -> Json:
     conditions: list[Json] = (pod.get("status") or {}).get("conditions") or []
-    return next((c for c in conditions if c.get("type") == "Ready"), {})
+    return next((condition for condition in conditions if condition.get("type") == "Ready"), {})
 
 
 def from_template(template: Json, *, kind: Kind, owner: Json) -> Json:

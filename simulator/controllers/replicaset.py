@@ -147,14 +147,20 @@ class ReplicaSetController:
         }
         # The API server omits zeroes; with them the status would always differ.
         status = {key: value for key, value in status.items() if value or key == "replicas"}
-        others = [c for c in before.get("conditions") or [] if c["type"] != "ReplicaFailure"]
+        others = [
+            other for other in before.get("conditions") or [] if other["type"] != "ReplicaFailure"
+        ]
         conditions = [*others, *self._failure_condition(before, failure)]
         return {**status, "conditions": conditions} if conditions else status
 
     def _failure_condition(self, before: Json, failure: KubeError | None) -> list[Json]:
         if failure is None:
             return []
-        kept = [c for c in before.get("conditions") or [] if c["type"] == "ReplicaFailure"]
+        kept = [
+            condition
+            for condition in before.get("conditions") or []
+            if condition["type"] == "ReplicaFailure"
+        ]
         refused = isinstance(failure, (Forbidden, Invalid)) or failure.status is not None
         message = failure.message if refused else str(failure)
         if kept and kept[0].get("message") == message:

@@ -68,7 +68,7 @@ class StatefulSetController:
             settled = pod is not None and is_active(pod) and is_ready(pod)
             if in_turn and not settled:
                 return
-        surplus = sorted((o for o in mine if o not in wanted), reverse=True)
+        surplus = sorted((ordinal for ordinal in mine if ordinal not in wanted), reverse=True)
         for ordinal in surplus[:1] if in_turn else surplus:
             if not is_terminating(mine[ordinal]):
                 await delete_pod(self._cluster.client, mine[ordinal])

@@ -115,8 +115,8 @@ class NodeStatus:
         """Return the status: resources that others put into capacity are copied to allocatable."""
         plugins = self._amounts()
         known = {**capacity, **_OWN_CAPACITY}
-        capacities = known | {resource: str(n) for resource, (n, _) in plugins.items()}
-        allocatables = known | {resource: str(n) for resource, (_, n) in plugins.items()}
+        capacities = known | {resource: str(count) for resource, (count, _) in plugins.items()}
+        allocatables = known | {resource: str(count) for resource, (_, count) in plugins.items()}
         return {
             "capacity": capacities,
             "allocatable": allocatables,

@@ -157,7 +157,9 @@ async def test_a_webhook_is_told_of_a_dry_run(
     assert [request["dryRun"] for request in webhook.requests] == [True]
 
 
-@pytest.mark.parametrize("kind", [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS], ids=lambda k: k.kind)
+@pytest.mark.parametrize(
+    "kind", [MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS], ids=lambda kind: kind.kind
+)
 async def test_a_refusal_carries_the_webhooks_own_words(
     client: KubeClient,
     namespace: str,

@@ -174,5 +174,5 @@ def _matches(path: str, pattern: str) -> bool:
         return any(_matches("/".join(parts[at:]), rest) for at in range(len(parts)))
     here, there = path.split("/"), pattern.split("/")
     return len(here) == len(there) and all(
-        fnmatch.fnmatchcase(a, b) for a, b in zip(here, there, strict=True)
+        fnmatch.fnmatchcase(name, glob) for name, glob in zip(here, there, strict=True)
     )

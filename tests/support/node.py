@@ -176,7 +176,9 @@ class Node:
 
     async def bind_created(self, pod: Json, **promised: Sequence[tuple[int, int]]) -> Json:
         assignment = {
-            container: tuple(Slice(card=self.cards[i].uuid, mib=Mib(mib)) for i, mib in parts)
+            container: tuple(
+                Slice(card=self.cards[index].uuid, mib=Mib(mib)) for index, mib in parts
+            )
             for container, parts in promised.items()
         }
         notes = {names.ASSIGNMENT: write_assignment(assignment)} if assignment else {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.storage import Store
 
 CONFIGURATIONS: Final = (resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS)
-_EXEMPT: Final = frozenset(r.storage for r in CONFIGURATIONS)
+_EXEMPT: Final = frozenset(resource.storage for resource in CONFIGURATIONS)
 _LONGEST_TIMEOUT_S: Final = 30
 _FEWEST_NAME_PARTS: Final = 3
 
@@ -91,7 +91,9 @@ def _resource_matches(pattern: str, plural: str, subresource: str) -> bool:
 def _selectors_match(spec: Json, attributes: Attributes, store: Store) -> bool:
     by_object = label_selector(spec.get("objectSelector") or {})
     if by_object is not None and by_object.requirements:
-        candidates = [labels(v) for v in (attributes.value, attributes.before) if v is not None]
+        candidates = [
+            labels(value) for value in (attributes.value, attributes.before) if value is not None
+        ]
         if not any(by_object.matches(found) for found in candidates):
             return False
     by_namespace = label_selector(spec.get("namespaceSelector") or {})

@@ -147,7 +147,9 @@ class WebhookAdmission:
                 log.warning("webhook_failed_open", webhook=hook.name, error=str(error))
                 return None
             raise internal(f'failed calling webhook "{hook.name}": {error}') from error
-        attributes.context.warnings.extend(str(w) for w in response.get("warnings") or [])
+        attributes.context.warnings.extend(
+            str(warning) for warning in response.get("warnings") or []
+        )
         if response.get("allowed") is not True:
             raise _denial(hook, response)
         return response

@@ -189,7 +189,8 @@ def invalid(resource: Resource, name: str, causes: Sequence[StatusCause]) -> Api
             **_details(resource, name),
             "kind": resource.kind,
             "causes": [
-                {"reason": c.reason, "message": c.message, "field": c.field} for c in causes
+                {"reason": cause.reason, "message": cause.message, "field": cause.field}
+                for cause in causes
             ],
         },
     )

@@ -161,7 +161,7 @@ def _ordered(keys: list[Any], *, wanted: list[Any], before: list[Any]) -> list[A
         both_known = patched[0] in before
         earlier = both_known and before.index(others[0]) < before.index(patched[0])
         ordered.append(others.pop(0) if earlier else patched.pop(0))
-    return [*ordered, *others, *patched, *(k for k in keys if k not in {*wanted, *before})]
+    return [*ordered, *others, *patched, *(key for key in keys if key not in {*wanted, *before})]
 
 
 def _go_map(value: dict[str, Any]) -> str:

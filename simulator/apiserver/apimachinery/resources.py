@@ -128,7 +128,9 @@ ALL: Final = (
 
 SCALES: Final = _resource("", "Scale", group="autoscaling")  # only ever a subresource
 
-_BY_PATH: Final = {(r.group, r.version, r.plural): r for r in ALL}
+_BY_PATH: Final = {
+    (resource.group, resource.version, resource.plural): resource for resource in ALL
+}
 
 
 def find(group: str, version: str, plural: str) -> Resource | None:
@@ -138,4 +140,4 @@ def find(group: str, version: str, plural: str) -> Resource | None:
 
 def is_served(group: str, version: str) -> bool:
     """Report whether any resource has this group and version."""
-    return any(r.group == group and r.version == version for r in ALL)
+    return any(resource.group == group and resource.version == version for resource in ALL)

@@ -125,7 +125,7 @@ class Store:
     def list(self, resource: str, namespace: str | None = None) -> list[Stored]:
         """Return the objects ordered by namespace and name; namespace None means all."""
         found = self._objects[resource]
-        return [found[k] for k in sorted(found) if namespace is None or k[0] == namespace]
+        return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
 
     def write(self, key: Key, value: Json, *, expected: int) -> Stored:
         """Store *value* if the object is still at revision *expected* (0: does not exist).
@@ -189,7 +189,7 @@ class Store:
         oldest = max(self._oldest[resource], self._floor)
         if after < oldest:
             raise CompactedError(asked=after, oldest=oldest)
-        missed = (c for c in self._history[resource] if c.revision > after)
+        missed = (change for change in self._history[resource] if change.revision > after)
         subscription = Subscription(missed)
         self._subscriptions[resource].add(subscription)
         return subscription

@@ -26,10 +26,12 @@ def answer(path: str) -> Json | None:
         case ["api"]:
             return {"kind": "APIVersions", "versions": ["v1"]}
         case ["apis"]:
-            groups = sorted({r.group for r in resources.ALL if r.group})
+            groups = sorted({resource.group for resource in resources.ALL if resource.group})
             return {
-                "kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(g) for g in groups],
-            }  # fmt: skip
+                "kind": "APIGroupList",
+                "apiVersion": "v1",
+                "groups": [_group(served) for served in groups],
+            }
         case ["apis", group] if resources.is_served(group, "v1"):
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
         case ["api", "v1"]:
@@ -47,7 +49,7 @@ def _group(group: str) -> Json:
 
 def _resource_list(group: str) -> Json:
     rows: list[Json] = []
-    for resource in (r for r in resources.ALL if r.group == group):
+    for resource in (served for served in resources.ALL if served.group == group):
         row = {
             "name": resource.plural,
             "singularName": resource.kind.lower(),

@@ -70,7 +70,7 @@ class Lister:
         if options.exact and options.at != current:
             raise expired(f"The resourceVersion for the provided list is too old: {options.at}")
         found = self._store.list(resource.storage, options.selection.namespace)
-        return current, [s for s in found if options.selection.matches(s.object)]
+        return current, [stored for stored in found if options.selection.matches(stored.object)]
 
     def _remember(self, revision: int, rest: list[Stored]) -> str:
         self._next_id += 1

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.resources import Resource
 
 _TEMPLATED: Final = frozenset(
-    r.storage for r in (resources.DEPLOYMENTS, resources.REPLICASETS, resources.STATEFULSETS,
-                        resources.JOBS)
-)  # fmt: skip
+    resource.storage
+    for resource in (
+        resources.DEPLOYMENTS,
+        resources.REPLICASETS,
+        resources.STATEFULSETS,
+        resources.JOBS,
+    )
+)
 _EVICTED_AFTER_S: Final = 300  # admission plugin DefaultTolerationSeconds
 _NODE_TROUBLES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _NODE_INFO: Final = (
@@ -208,7 +213,7 @@ def _pod_defaults(pod: Json) -> None:
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     tolerations = spec.setdefault("tolerations", [])
     for trouble in _NODE_TROUBLES:
-        if not any(t.get("key") in (None, "", trouble) for t in tolerations):
+        if not any(toleration.get("key") in (None, "", trouble) for toleration in tolerations):
             tolerations.append(
                 {
                     "key": trouble,

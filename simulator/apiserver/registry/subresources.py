@@ -326,11 +326,16 @@ def _check_name(meta: Json, target: Target, kind: str) -> None:
 
 def _is_ready(pod: Json) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    return any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in conditions
+    )
 
 
 def _set_condition(registry: Registry, value: Json, condition: Json) -> None:
     status = value.setdefault("status", {})
-    others = [c for c in status.get("conditions") or [] if c.get("type") != condition["type"]]
+    others = [
+        other for other in status.get("conditions") or [] if other.get("type") != condition["type"]
+    ]
     moment = format_time(registry.clock.now())
     status["conditions"] = [*others, {**condition, "lastTransitionTime": moment}]

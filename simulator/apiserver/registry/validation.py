@@ -235,9 +235,11 @@ def _pod_update(new: Json, old: Json) -> Iterator[StatusCause]:
             mine["image"] = theirs.get("image")
     for mutable in ("activeDeadlineSeconds",):
         _take(copy, old, mutable)
-    if all(t in (new.get("tolerations") or []) for t in old.get("tolerations") or []):
+    if all(
+        toleration in (new.get("tolerations") or []) for toleration in old.get("tolerations") or []
+    ):
         _take(copy, old, "tolerations")
-    if all(g in (old.get("schedulingGates") or []) for g in new.get("schedulingGates") or []):
+    if all(gate in (old.get("schedulingGates") or []) for gate in new.get("schedulingGates") or []):
         _take(copy, old, "schedulingGates")
     if copy != old:
         yield StatusCause(field="spec", reason="FieldValueForbidden", message=_POD_UPDATE)

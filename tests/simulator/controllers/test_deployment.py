@@ -58,7 +58,7 @@ async def test_a_new_template_is_rolled_out_without_a_moment_of_nobody(world: Wo
 
     # 25 % of one may be missing: none; so the new pod comes first, and the old one waits for it.
     pods = await world.wait_count(2)
-    (new,) = [p for p in pods if p["metadata"]["uid"] != old["metadata"]["uid"]]
+    (new,) = [pod for pod in pods if pod["metadata"]["uid"] != old["metadata"]["uid"]]
     assert new["metadata"]["annotations"] == {"version": "2"}
     await world.set_status(new["metadata"]["name"])
     (left,) = await world.wait_count(1)

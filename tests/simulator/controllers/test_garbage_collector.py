@@ -90,7 +90,7 @@ async def test_in_the_foreground_the_owner_goes_last(world: World) -> None:
     )
 
     await world.wait_object(
-        PODS, name, lambda v: "deletionTimestamp" in v["metadata"], what="an ending pod"
+        PODS, name, lambda pod: "deletionTimestamp" in pod["metadata"], what="an ending pod"
     )
     assert await world.get(JOBS, "j") is not None
     await world.kube.delete(PODS, name, namespace=world.namespace, grace_s=0)

@@ -15,7 +15,7 @@ def a_job(name: str, **spec: Any) -> Json:
 
 
 def conditions(job: Json) -> set[str]:
-    return {c["type"] for c in (job.get("status") or {}).get("conditions") or []}
+    return {condition["type"] for condition in (job.get("status") or {}).get("conditions") or []}
 
 
 async def test_it_runs_until_enough_pods_succeeded(world: World) -> None:
@@ -26,11 +26,11 @@ async def test_it_runs_until_enough_pods_succeeded(world: World) -> None:
     await world.set_status(first["metadata"]["name"], {"status": {"phase": "Succeeded"}})
 
     pods = await world.wait_count(2)
-    (second,) = [p for p in pods if p["metadata"]["uid"] != first["metadata"]["uid"]]
+    (second,) = [pod for pod in pods if pod["metadata"]["uid"] != first["metadata"]["uid"]]
     await world.set_status(second["metadata"]["name"], {"status": {"phase": "Succeeded"}})
 
     job = await world.wait_object(
-        JOBS, "j", lambda v: "Complete" in conditions(v), what="a complete job"
+        JOBS, "j", lambda job: "Complete" in conditions(job), what="a complete job"
     )
     assert job["status"]["succeeded"] == 2
     assert job["status"]["completionTime"] >= job["status"]["startTime"]
@@ -44,7 +44,7 @@ async def test_a_failed_pod_is_retried_up_to_the_limit(world: World) -> None:
             await world.set_status(pod["metadata"]["name"], {"status": {"phase": "Failed"}})
 
     job = await world.wait_object(
-        JOBS, "j", lambda v: "Failed" in conditions(v), what="a failed job"
+        JOBS, "j", lambda job: "Failed" in conditions(job), what="a failed job"
     )
     assert job["status"]["failed"] == 2
     assert len(await world.pods()) == 2

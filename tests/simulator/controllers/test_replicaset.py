@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def owners(pod: Json) -> list[str]:
-    return [o["name"] for o in pod["metadata"].get("ownerReferences") or []]
+    return [reference["name"] for reference in pod["metadata"].get("ownerReferences") or []]
 
 
 async def test_it_creates_as_many_pods_as_are_asked_for(world: World) -> None:
@@ -121,7 +121,7 @@ async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
     found = await world.wait_object(
         REPLICASETS,
         "a",
-        lambda v: bool((v.get("status") or {}).get("conditions")),
+        lambda replicaset: bool((replicaset.get("status") or {}).get("conditions")),
         what="a condition",
     )
     (condition,) = found["status"]["conditions"]

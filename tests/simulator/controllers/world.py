@@ -88,7 +88,7 @@ class World:
         return await self.wait_object(
             kind,
             name,
-            lambda v: all((v.get("status") or {}).get(k) == w for k, w in wanted.items()),
+            lambda value: all((value.get("status") or {}).get(k) == w for k, w in wanted.items()),
             what=f"{kind.kind} {name} with status {wanted}",
         )
 

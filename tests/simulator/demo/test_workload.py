@@ -39,7 +39,7 @@ def annotations_and_specs(body: object) -> tuple[dict[str, str], list[ContainerS
 
 
 @pytest.mark.parametrize(
-    "workload", [*steady_workloads(), heating_workload()], ids=lambda w: w.name
+    "workload", [*steady_workloads(), heating_workload()], ids=lambda workload: workload.name
 )
 def test_every_workload_can_be_granted_on_the_default_park(workload: DemoWorkload) -> None:
     request = parse_request(*annotations_and_specs(workload.body))

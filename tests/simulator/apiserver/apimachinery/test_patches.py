@@ -121,7 +121,7 @@ def test_a_new_condition_comes_before_those_that_the_patch_does_not_name() -> No
 
     after = strategic_merge_patch(before, patch)
 
-    assert [c["type"] for c in after["conditions"]] == ["Ready", "PodScheduled"]
+    assert [condition["type"] for condition in after["conditions"]] == ["Ready", "PodScheduled"]
 
 
 def test_the_order_may_be_given() -> None:
@@ -132,7 +132,7 @@ def test_the_order_may_be_given() -> None:
 
     after = strategic_merge_patch(containers(("a", "1"), ("b", "1")), patch)
 
-    assert [c["name"] for c in after["containers"]] == ["c", "a", "b"]
+    assert [container["name"] for container in after["containers"]] == ["c", "a", "b"]
 
 
 def test_ports_merge_by_the_key_of_their_kind() -> None:

@@ -4,7 +4,7 @@ from simulator.apiserver.apimachinery.resources import ALL, EVENTS, EVENTS_V1, P
 
 
 def test_no_path_is_served_twice() -> None:
-    paths = [(r.group, r.version, r.plural) for r in ALL]
+    paths = [(resource.group, resource.version, resource.plural) for resource in ALL]
 
     assert len(set(paths)) == len(paths)
     assert all(find(*path) is resource for path, resource in zip(paths, ALL, strict=True))

@@ -57,8 +57,8 @@ def test_lists_are_sorted_and_may_be_of_one_namespace() -> None:
     for namespace, name in (("b", "a"), ("a", "b"), ("a", "a")):
         store.write(a_key(name, namespace), an_object(name), expected=0)
 
-    assert [s.key[1:] for s in store.list("pods")] == [("a", "a"), ("a", "b"), ("b", "a")]
-    assert [s.key.name for s in store.list("pods", "a")] == ["a", "b"]
+    assert [stored.key[1:] for stored in store.list("pods")] == [("a", "a"), ("a", "b"), ("b", "a")]
+    assert [stored.key.name for stored in store.list("pods", "a")] == ["a", "b"]
     assert store.list("nodes") == []
 
 
@@ -156,4 +156,4 @@ async def test_replaying_the_history_gives_the_present(names: list[str]) -> None
             del replayed[change.stored.key.name]
         else:
             replayed[change.stored.key.name] = change.revision
-    assert replayed == {s.key.name: s.revision for s in store.list("pods")}
+    assert replayed == {stored.key.name: stored.revision for stored in store.list("pods")}

@@ -29,7 +29,7 @@ def test_every_resource_and_subresource_is_named() -> None:
     assert core is not None
     rows = {row["name"]: row for row in core["resources"]}
 
-    wanted = {r.plural for r in resources.ALL if not r.group}
+    wanted = {resource.plural for resource in resources.ALL if not resource.group}
     assert wanted <= set(rows)
     assert rows["pods"]["shortNames"] == ["po"]
     assert rows["pods/eviction"]["kind"] == "Eviction"

@@ -54,7 +54,7 @@ async def test_an_object_lives_by_the_verbs(call: Caller) -> None:
     gone = await call("DELETE", f"{POD_PATH}/a")
     missing = await call("GET", f"{POD_PATH}/a")
 
-    assert [r.code for r in (made, read, listed, everywhere, gone, missing)] == [
+    assert [reply.code for reply in (made, read, listed, everywhere, gone, missing)] == [
         201, 200, 200, 200, 200, 404,
     ]  # fmt: skip
     assert body_of(made) == body_of(read)

@@ -32,7 +32,7 @@ async def take(store: Store, count: int, **options: Any) -> list[Json]:
 
 
 def told(events: list[Json]) -> list[tuple[str, str]]:
-    return [(e["type"], e["object"]["metadata"]["resourceVersion"]) for e in events]
+    return [(event["type"], event["object"]["metadata"]["resourceVersion"]) for event in events]
 
 
 async def test_a_watch_without_a_version_starts_with_what_is_there() -> None:
@@ -118,7 +118,7 @@ async def test_a_streamed_list_ends_with_an_annotated_bookmark() -> None:
 
     events = await take(store, 2, send_initial=True, bookmarks=True)
 
-    assert [e["type"] for e in events] == ["ADDED", "BOOKMARK"]
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
     assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 

@@ -33,7 +33,9 @@ def test_a_pod_is_filled_in() -> None:
     assert spec["restartPolicy"] == "Always"
     assert spec["schedulerName"] == "default-scheduler"
     assert spec["terminationGracePeriodSeconds"] == 30
-    assert {t["key"]: t["tolerationSeconds"] for t in spec["tolerations"]} == {
+    assert {
+        toleration["key"]: toleration["tolerationSeconds"] for toleration in spec["tolerations"]
+    } == {
         "node.kubernetes.io/not-ready": 300,
         "node.kubernetes.io/unreachable": 300,
     }

@@ -125,7 +125,10 @@ async def test_an_eviction_marks_the_pod_and_asks_for_its_end(registry_world: Wo
     found = registry_world.get(PODS, "a")
     assert answer["status"] == "Success"
     assert found["metadata"]["deletionGracePeriodSeconds"] == 7
-    assert {c["type"] for c in found["status"]["conditions"]} == {"Ready", "DisruptionTarget"}
+    assert {condition["type"] for condition in found["status"]["conditions"]} == {
+        "Ready",
+        "DisruptionTarget",
+    }
 
 
 async def test_a_budget_that_allows_none_says_why(registry_world: World) -> None:
