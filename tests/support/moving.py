@@ -189,8 +189,8 @@ class Rig:
         self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
-        journal = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
-        self.conductor = MoveExecutor(self.evictor, journal, self._persist)
+        reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
+        self.conductor = MoveExecutor(self.evictor, reporter, self._persist)
         self.loop = Controller(
             ControllerParts(
                 cache=self.world,
@@ -201,7 +201,7 @@ class Rig:
                 store=self.book,
                 executor=self.conductor,
                 cordons=Cordons(kube, guard=self._guard),
-                reporter=journal,
+                reporter=reporter,
                 metrics=CycleMetrics(self.metrics),
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,

@@ -60,11 +60,11 @@ async def test_the_file_says_what_stands_in_the_node(tmp_path: Path) -> None:
     document = cards_document(TWO, device_nodes=nodes, driver="570.1")
     write_cards_file(tmp_path / "cards.json", document)
 
-    survey = await open_cards(tmp_path / "cards.json").list_cards()
+    card_list = await open_cards(tmp_path / "cards.json").list_cards()
 
-    assert tuple(listed.card for listed in survey.cards) == TWO
-    assert survey.driver == "570.1"
-    assert survey.cards[0].device_nodes == (
+    assert tuple(listed.card for listed in card_list.cards) == TWO
+    assert card_list.driver == "570.1"
+    assert card_list.cards[0].device_nodes == (
         DeviceNode(path="/dev/nvidia0"),
         DeviceNode(path="/dev/nvidia9", host_path="/tmp/fake9"),  # noqa: S108 - not opened
     )
@@ -75,9 +75,9 @@ async def test_yaml_serves_as_well_as_json(tmp_path: Path) -> None:
     text = "cards:\n- {uuid: GPU-a, index: 0, model: NVIDIA A30, mib: 24576, reservedMib: 576}\n"
     file.write_text(text)
 
-    survey = await open_cards(file).list_cards()
+    card_list = await open_cards(file).list_cards()
 
-    assert survey.cards[0].card.capacity_mib == 24000
+    assert card_list.cards[0].card.capacity_mib == 24000
 
 
 async def test_an_idle_card_draws_nothing(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ async def test_xid_errors_and_links_stand_in_the_file(tmp_path: Path) -> None:
     write_cards_file(tmp_path / "cards.json", document)
     cards = SimulatedCards(tmp_path / "cards.json", VirtualClock())
 
-    survey, readings = await cards.list_cards(), (await cards.read()).samples
+    card_list, readings = await cards.list_cards(), (await cards.read()).samples
 
-    assert [dict(listed.card.links) for listed in survey.cards] == [{TWO[1].uuid: 3}, {}]
+    assert [dict(listed.card.links) for listed in card_list.cards] == [{TWO[1].uuid: 3}, {}]
     assert [readings[card.uuid].figures.xid for card in TWO] == [0, 31]
     assert dict(readings[TWO[1].uuid].xids) == {31: 2, 79: 1}
 

@@ -128,13 +128,13 @@ async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeCl
         await bound_pod(kube, "a", 3000)
         await until_true(lambda: bool(observer.pods), what="the pod seen")
 
-        picture = observer.dashboard(expected=2, roles=[("webhook", True)])
+        dashboard = observer.dashboard(expected=2, roles=[("webhook", True)])
 
-        (node,) = picture.nodes
+        (node,) = dashboard.nodes
         (card,) = node.cards
         assert (card.held_mib, card.capacity_mib, card.busy) == (3000, 8000, None)
         assert [part.pod for part in card.slices] == ["a"]
-        assert picture.pods_expected == 2
+        assert dashboard.pods_expected == 2
 
 
 async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
