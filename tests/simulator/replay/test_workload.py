@@ -60,8 +60,8 @@ def test_a_trace_with_fewer_columns_is_read_as_any_model() -> None:
         ("sn,gpu\nn,1\n", PODS, "no column cpu_milli, memory_mib, model"),
         (NODES, PODS.replace("500,A10", "-5,A10"), "line 3: gpu_milli is '-5'"),
         (NODES, PODS.replace("1,330", "1,0"), "gpu_milli is 0 with 1 cards"),
-        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,0,\n", PODS, "no cards to place"),
-        (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n", "no pod asks"),
+        ("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,0,\n", PODS, "there are no cards"),
+        (NODES, "name,cpu_milli,memory_mib,num_gpu,gpu_milli\np,1,1,0,0\n", "no pod requests"),
     ],
 )
 def test_what_is_no_trace_is_said_with_its_place(nodes: str, pods: str, said: str) -> None:
@@ -158,5 +158,5 @@ def test_a_cluster_without_cards_or_pods_has_nothing_to_replay() -> None:
 
     with pytest.raises(WorkloadError, match="no cards"):
         of_cluster([], [live_pod("p")])
-    with pytest.raises(WorkloadError, match="no pod asks"):
+    with pytest.raises(WorkloadError, match="no pod requests"):
         of_cluster([node], [])
