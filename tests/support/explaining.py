@@ -105,7 +105,7 @@ def a_waiting_pod(
         ContainerSpec(name=container.name, kind=container.kind)
         for container in (need.containers if need else ())
     )
-    view = PodInfo(
+    info = PodInfo(
         record=PodRecord(uid="new", namespace="default", name="new", containers=specs),
         need=need,
         phase="Pending",
@@ -113,12 +113,12 @@ def a_waiting_pod(
         annotations={names.GRANTED: "granted", **(annotations or {})},
         node_selector=wanted,
     )
-    return ExplainedPod(info=view, scheduling_constraints=SchedulingConstraints(allows=allows))
+    return ExplainedPod(info=info, scheduling_constraints=SchedulingConstraints(allows=allows))
 
 
 def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:
     """Return the same pod once it is bound, running since noon."""
     containers = tuple(ContainerSpec(name=name) for name in assignment or {})
     record = replace(subject.info.record, node=node, assignment=assignment, containers=containers)
-    view = replace(subject.info, record=record, started_at=NOON, phase="Running")
-    return replace(subject, info=view)
+    info = replace(subject.info, record=record, started_at=NOON, phase="Running")
+    return replace(subject, info=info)

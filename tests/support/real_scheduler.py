@@ -43,8 +43,8 @@ class World:
 
     async def pods(self) -> dict[str, PodInfo]:
         listing = await self.client.list(PODS)
-        views = [decode_pod_info(bytes(raw)) for raw in listing.items]
-        return {view.record.name: view for view in views}
+        pods = [decode_pod_info(bytes(raw)) for raw in listing.items]
+        return {pod.record.name: pod for pod in pods}
 
     async def bound(self) -> dict[str, PodInfo]:
         return {name: pod for name, pod in (await self.pods()).items() if pod.record.node}

@@ -73,7 +73,7 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
     owner: tuple[str, str, str] | None = ("ReplicaSet", "web", "owner-1"),
     rules: SchedulingConstraints | None = None,
     record: Mapping[str, Any] | None = None,
-    **view: Any,
+    **info: Any,
 ) -> PlacedPod:
     """Return a pod that could be moved: old, ready, owned, on one card."""
     assigned = PodRecord(
@@ -92,7 +92,7 @@ def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
         "owner": owner,
         "scheduler_name": names.SCHEDULER_NAME,
     }
-    facts |= view
+    facts |= info
     return PlacedPod(
         info=PodInfo(record=replace(assigned, **(record or {})), **facts),
         scheduling_constraints=rules or SchedulingConstraints(allows=anywhere),

@@ -76,7 +76,7 @@ class WebhookAdmission:
     Args:
         store: where the configurations are.
         caller: reaches webhooks.
-        rng: gives AdmissionReviews their uid.
+        rng: for the uids of AdmissionReviews.
         resolve_service: (namespace, name, port) to the base URL of a Service; without it
             configurations that name a Service are refused.
     """
