@@ -1,4 +1,4 @@
-"""One pod's hold on its cards, and the only ways it may change."""
+"""What one pod holds of its cards, and the phases it goes through."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ class CardAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """The facts about one pod that bookkeeping needs.
+    """The facts about one pod that decide what it holds.
 
     Attributes:
         live: not Succeeded or Failed. A terminating pod is live until it is gone, because its
@@ -65,7 +65,7 @@ _WHOLE_CARD: Final = CardAllocation(mib=MAX_MIB, cores=FULL_CORES)
 
 
 class Phase(Enum):
-    """How far a placement has come."""
+    """How far an allocation has come."""
 
     ASSUMED = "assumed"  # decided here, the Binding is under way
     BOUND = "bound"  # the API server has it
@@ -91,7 +91,10 @@ class Allocation:
     by_card: Mapping[CardUuid, CardAllocation] = field(default_factory=dict)
 
     def to(self, phase: Phase) -> "Allocation":
-        """Advance; staying is allowed, an illegal change is our own mistake."""
+        """Return the allocation in another phase; the same phase is allowed.
+
+        A change that ``_NEXT`` does not list is a bug of the caller, hence the assertion.
+        """
         if phase is self.phase:
             return self
         assert phase in _NEXT[self.phase], f"{self.phase.value} -> {phase.value}"
@@ -101,14 +104,14 @@ class Allocation:
 def allocations_by_card(
     assignment: Assignment, containers: Sequence[ContainerSpec]
 ) -> dict[CardUuid, CardAllocation]:
-    """Fold an assignment into what the pod takes of each card at its peak.
+    """Return what the pod takes of each card at its peak.
 
     Kubernetes' rule for init and sidecar containers is applied card by card. A container that the
     assignment names and the spec does not is counted as an app container: counting too much is
     safe, too little is not.
     """
     kinds = {container.name: container.kind for container in containers}
-    order = [c.name for c in containers if c.name in assignment]
+    order = [container.name for container in containers if container.name in assignment]
     order += [name for name in assignment if name not in kinds]
     mib: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
     cores: dict[CardUuid, list[tuple[ContainerKind, int]]] = {}
@@ -128,11 +131,11 @@ def allocations_by_card(
 
 
 def most_by_limits(containers: Sequence[ContainerSpec]) -> CardAllocation:
-    """Give the most that a pod can hold of any one card, where its assignment does not say.
+    """Return the most that a pod can hold of any one card when its assignment cannot be read.
 
-    The limits say how many MiB in all; the node agent starts no container with more. Without limits
-    that can be read it may be a whole card of any size. What it takes of a card's compute does not
-    stand in the limits, so it is all.
+    The limits bound the MiB: the node agent starts no container with more. Without readable limits
+    it may be a whole card of any size. The limits do not say how much compute a container gets, so
+    all of it is counted.
     """
     amounts: list[tuple[ContainerKind, int]] = []
     for container in containers:

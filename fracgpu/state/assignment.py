@@ -26,14 +26,16 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 def read_assignment(text: str) -> Assignment:
-    """Read ``fracgpu.io/assignment``.
+    """Return the assignment that ``fracgpu.io/assignment`` holds.
 
     Raises:
-        WireError: it is not what :func:`write_assignment` writes.
+        WireError: *text* is not what :func:`write_assignment` writes.
     """
     what = names.ASSIGNMENT
     if len(text) > MAX_ANNOTATION_CHARS:
-        raise WireError(what=what, message=f"{len(text)} characters; want at most a few thousand")
+        raise WireError(
+            what=what, message=f"{len(text)} characters; want at most {MAX_ANNOTATION_CHARS}"
+        )
     try:
         wire = _assignment_decoder.decode(text)
     except UNREADABLE as error:
@@ -44,7 +46,7 @@ def read_assignment(text: str) -> Assignment:
         if fault:
             raise WireError(what=what, message=f"container '{container}' has {fault}")
         assignment[container] = tuple(
-            Slice(card=CardUuid(it.card), mib=Mib(it.mib), cores=it.cores) for it in slices
+            Slice(card=CardUuid(part.card), mib=Mib(part.mib), cores=part.cores) for part in slices
         )
     if not assignment:
         raise WireError(what=what, message="no container")
@@ -54,19 +56,21 @@ def read_assignment(text: str) -> Assignment:
 def _slices_fault(slices: Sequence[_WireSlice]) -> str:
     if not slices:
         return "no slice"
-    if len({it.card for it in slices}) != len(slices):
+    if len({part.card for part in slices}) != len(slices):
         return "one card twice"
-    for it in slices:
-        if not 1 <= it.mib <= MAX_MIB or not 0 <= it.cores <= FULL_CORES:
-            return f"{it.mib} MiB and {it.cores}% of a card"
+    for part in slices:
+        if not 1 <= part.mib <= MAX_MIB or not 0 <= part.cores <= FULL_CORES:
+            return f"{part.mib} MiB and {part.cores}% of a card"
     return ""
 
 
 def write_assignment(assignment: Assignment) -> str:
-    """Write an assignment as compact JSON with sorted keys."""
+    """Return an assignment as compact JSON with sorted keys."""
     return _encoder.encode(
         {
-            container: [_WireSlice(card=it.card, mib=it.mib, cores=it.cores) for it in slices]
+            container: [
+                _WireSlice(card=part.card, mib=part.mib, cores=part.cores) for part in slices
+            ]
             for container, slices in assignment.items()
         }
     ).decode()

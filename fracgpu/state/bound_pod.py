@@ -1,7 +1,8 @@
-"""A bound pod as the books need it: a few words of it, shared between pods wherever they agree.
+"""A bound pod with the few fields that the ledger needs; equal values are shared between pods.
 
-A cluster has tens of thousands of pods, and most of a pod's JSON is of no use to whoever counts
-what cards hold. What is not needed is never decoded.
+A cluster has up to 100,000 pods, and most of a pod's JSON does not matter to what cards hold.
+Fields that are not needed are never decoded, names are interned, and equal labels, host resources
+and allocations are one object each: this keeps the scheduler's memory below 1 GiB.
 """
 
 import sys
@@ -39,7 +40,7 @@ class BoundPod:
         live: not Succeeded or Failed.
         terminating: it has a deletion timestamp; it holds what it holds until it is gone.
         host: what it requests of its node besides cards.
-        started: when kubelet took it on, as the API server writes times; empty before.
+        started: when kubelet acknowledged it (``status.startTime``, RFC 3339); empty before.
         holds: what it holds of cards; nothing once it has ended.
         models: globs of the card models that it accepts; empty where it accepts any.
         problem: why its assignment cannot be read; else empty. It then holds the most it can.
@@ -66,7 +67,7 @@ class BoundPod:
         return self.holds.node
 
 
-class _Notes(msgspec.Struct, gc=False):
+class _Annotations(msgspec.Struct, gc=False):
     assignment: str | None = msgspec.field(name="fracgpu.io/assignment", default=None)
     model: str = msgspec.field(name="fracgpu.io/model", default="")
 
@@ -76,7 +77,7 @@ class _Meta(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     deletion_timestamp: str | None = None
-    annotations: _Notes | None = None
+    annotations: _Annotations | None = None
     labels: dict[str, str] | None = None
 
 
@@ -118,10 +119,10 @@ _decoder: Final = msgspec.json.Decoder(_Pod)
 
 
 def decode_bound_pod(body: bytes) -> BoundPod | None:
-    """Read a pod that has a node; None for one that has none yet.
+    """Return the pod that *body* holds, or None if it has no node yet.
 
     Raises:
-        WireError: *body* is not a pod at all.
+        WireError: *body* is not a pod.
     """
     try:
         pod = _decoder.decode(body)
@@ -137,9 +138,11 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     holds = PodAllocation(pod_uid=uid, node=node, by_card={})
     if live:
         try:
-            holds = PodAllocation(pod_uid=uid, node=node, by_card=_holds(meta, containers))
+            holds = PodAllocation(
+                pod_uid=uid, node=node, by_card=_card_allocations(meta, containers)
+            )
         except WireError as error:
-            # Its limits then say what it may hold, and they were not decoded.
+            # The limits then bound what it may hold; they were not decoded above.
             holds, problem = allocation_of(decode_pod_info(body).record), str(error)
     return BoundPod(
         namespace=sys.intern(meta.namespace),
@@ -156,23 +159,28 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
     )
 
 
-def _holds(meta: _Meta, containers: tuple[ContainerSpec, ...]) -> Mapping[CardUuid, CardAllocation]:
+def _card_allocations(
+    meta: _Meta, containers: tuple[ContainerSpec, ...]
+) -> Mapping[CardUuid, CardAllocation]:
     text = meta.annotations.assignment if meta.annotations else None
     if text is None:
         return {}
     found = allocations_by_card(read_assignment(text), containers)
     return {
-        CardUuid(sys.intern(uuid)): _shared_hold(allocation.mib, allocation.cores, allocation.slots)
-        for uuid, allocation in found.items()
+        CardUuid(sys.intern(uuid)): _shared_allocation(held.mib, held.cores, held.slots)
+        for uuid, held in found.items()
     }
 
 
 def _containers(spec: _Spec) -> tuple[ContainerSpec, ...]:
     inits = [
-        _spec(it, ContainerKind.SIDECAR if it.restart_policy == "Always" else ContainerKind.INIT)
-        for it in spec.init_containers or ()
+        _spec(
+            container,
+            ContainerKind.SIDECAR if container.restart_policy == "Always" else ContainerKind.INIT,
+        )
+        for container in spec.init_containers or ()
     ]
-    return (*inits, *(_spec(it, ContainerKind.APP) for it in spec.containers or ()))
+    return (*inits, *(_spec(container, ContainerKind.APP) for container in spec.containers or ()))
 
 
 def _spec(container: _Container, kind: ContainerKind) -> ContainerSpec:
@@ -201,7 +209,7 @@ def _shared_labels(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
 def _shared_models(text: str) -> tuple[str, ...]:
     try:
         return parse_models({names.MODEL: text}) if text else ()
-    except RequestError:  # it runs, so whatever it says, it accepted its card
+    except RequestError:  # it was admitted and is bound, so it accepted its card
         return ()
 
 
@@ -211,5 +219,5 @@ def _shared_host(host: HostResources) -> HostResources:
 
 
 @lru_cache(maxsize=1024)
-def _shared_hold(mib: Mib, cores: int, slots: int) -> CardAllocation:
+def _shared_allocation(mib: Mib, cores: int, slots: int) -> CardAllocation:
     return CardAllocation(mib=mib, cores=cores, slots=slots)

@@ -1,11 +1,14 @@
-"""The bound pods: by UID, and what they take of each node besides cards."""
+"""The bound pods by UID, and the sum of what they request of each node besides cards."""
 
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources
 from fracgpu.state.bound_pod import BoundPod
 
 
 class BoundPodIndex:
-    """Told of each bound pod and of each that is gone; the same news twice counts once."""
+    """All bound pods, with their requests summed by node.
+
+    The same pod put twice counts once.
+    """
 
     def __init__(self) -> None:
         self._pods: dict[str, BoundPod] = {}
@@ -14,7 +17,7 @@ class BoundPodIndex:
         self.now = 0
 
     def put(self, pod: BoundPod) -> bool:
-        """Note a pod as it is now; tell whether it is a new one."""
+        """Add or replace a pod, and report whether it is new."""
         before = self._pods.get(pod.uid)
         self._pods[pod.uid] = pod
         if before is not None and (before.node, before.host) == (pod.node, pod.host):
@@ -25,7 +28,7 @@ class BoundPodIndex:
         return before is None
 
     def remove(self, uid: str) -> None:
-        """Note that a pod is gone; one that was never bound changes nothing."""
+        """Remove a pod; an unknown one changes nothing."""
         pod = self._pods.pop(uid, None)
         if pod is not None:
             self._add(pod, -1)
@@ -34,15 +37,15 @@ class BoundPodIndex:
         return self._pods.get(uid)
 
     def pods(self) -> tuple[BoundPod, ...]:
-        """Give all pods."""
+        """Return all pods."""
         return tuple(self._pods.values())
 
     def used(self, node: str) -> HostResources:
-        """Add up what the pods of a node request."""
+        """Return the sum of what the pods of a node request."""
         return self._used.get(node, NO_HOST_RESOURCES)
 
     def changed_since(self, moment: int) -> tuple[str, ...]:
-        """Name nodes whose sums changed after *moment*, a former value of ``now``; latest last."""
+        """Return the nodes whose sums changed after *moment*, an earlier ``now``; latest last."""
         found: list[str] = []
         for node in reversed(self._changed):
             if self._changed[node] <= moment:
@@ -56,12 +59,12 @@ class BoundPodIndex:
     def _add(self, pod: BoundPod, sign: int) -> None:
         self.now += 1
         self._changed.pop(pod.node, None)
-        self._changed[pod.node] = self.now  # the latest stands last
-        now = self._used.get(pod.node, NO_HOST_RESOURCES)
+        self._changed[pod.node] = self.now  # a dict keeps insertion order: latest last
+        before = self._used.get(pod.node, NO_HOST_RESOURCES)
         after = HostResources(
-            cpu_milli=now.cpu_milli + sign * pod.host.cpu_milli,
-            memory_mib=now.memory_mib + sign * pod.host.memory_mib,
-            pods=now.pods + sign * pod.host.pods,
+            cpu_milli=before.cpu_milli + sign * pod.host.cpu_milli,
+            memory_mib=before.memory_mib + sign * pod.host.memory_mib,
+            pods=before.pods + sign * pod.host.pods,
         )
         if after == NO_HOST_RESOURCES:
             self._used.pop(pod.node, None)

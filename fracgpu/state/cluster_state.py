@@ -1,4 +1,4 @@
-"""The cluster at one moment, as decisions see it: snapshot, pods, what the nodes' objects say."""
+"""The cluster at one moment, as decisions see it: snapshot, pods and constraints of nodes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,11 +30,11 @@ class PlacedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedPod:
-    """The pod in question.
+    """The pod to explain.
 
     Attributes:
         scheduling_constraints: which nodes kube-scheduler lets it go to.
-        gates: names of its scheduling gates; kube-scheduler ignores it while there is one.
+        gates: names of its scheduling gates; kube-scheduler ignores the pod while there is one.
     """
 
     info: PodInfo
@@ -44,10 +44,10 @@ class ExplainedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConstraints:
-    """What a node's object says beyond its cards.
+    """What keeps pods off a node besides its cards.
 
     Attributes:
-        cordoned: somebody marked it unschedulable.
+        cordoned: the node is marked unschedulable (``spec.unschedulable``).
         short: what the pod lacks there besides cards, such as ``Insufficient cpu``.
     """
 
@@ -61,13 +61,13 @@ class ClusterState:
     """The cluster at one moment.
 
     Attributes:
-        pods: by UID, those that hold a card at least.
-        node_constraints: by node name; a node that is missing has nothing special.
-        schedulers: the schedulerNames whose kube-scheduler asks our extender.
-        strategy: the cluster's; a pod may name its own.
-        chosen: by node, the cards that the extender would take for the pod in question.
-        preferred_node: the one that it would give all its points; empty where there is none.
-        notes: what could not be found out for certain.
+        pods: by UID; at least all those that hold a card.
+        node_constraints: by node name; a node that is missing has none.
+        schedulers: the schedulerNames whose kube-scheduler calls our extender.
+        strategy: the cluster's default; a pod may name its own.
+        chosen: by node, the cards that the extender would take for the explained pod.
+        preferred_node: the one that it would give the highest score; empty if there is none.
+        notes: what could not be determined.
     """
 
     snapshot: Snapshot

@@ -1,4 +1,4 @@
-"""Who holds what, over time: a fold over observed pods and nodes plus what we assumed ourselves."""
+"""Who holds what: a fold over observed pods and nodes and over assumptions of our own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from fracgpu.units import Mib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """A placement whose Binding is under way; it lapses if no observation ever confirms it."""
+    """A placement whose Binding is under way; it lapses unless an observation confirms it."""
 
     allocation: Allocation
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class _Pictured:
-    """One node's loads, and from when until when they are true if no fact changes."""
+class _FoldedNode:
+    """A folded node, and the interval in which it is right if no fact changes."""
 
-    node_info: NodeInfo
+    info: NodeInfo
     since: datetime
     until: datetime | None
 
 
 class Ledger:
-    """The book of holds. It is told every fact and asked for pictures; it does nothing by itself.
+    """Folds pods, nodes and assumptions into what is held of each card.
 
     An observation of a pod always wins over an assumption about it, and a pod holds its cards until
-    it is terminal or gone, not until its deletion timestamp. A node's picture is folded from its
-    pods when something about it has changed, and kept until something does.
+    it is terminal or gone, not until its deletion timestamp. A node is folded from its pods on
+    demand, and the result is kept until something about the node changes. It never acts by itself.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,10 @@ class Ledger:
         self._assumed: dict[str, Assumption] = {}
         self._on_node: dict[str, set[str]] = {}
         self._assumed_on: dict[str, set[str]] = {}
-        self._pictured: dict[str, _Pictured] = {}
+        self._folded: dict[str, _FoldedNode] = {}
         self._dirty: set[str] = set()
         self._ends: dict[str, datetime] = {}
-        self._next_end: datetime | None = None  # none of them is earlier
+        self._next_end: datetime | None = None  # lower bound of _ends
 
     def set_node(self, node: NodeCards) -> None:
         if self._nodes.get(node.node) == node:
@@ -58,11 +58,11 @@ class Ledger:
             self._touch(name)
 
     def set_pod(self, pod: PodRecord) -> None:
-        """Observe a pod as the API server shows it now."""
+        """Record a pod as the API server shows it now."""
         self.observe(allocation_of(pod))
 
     def observe(self, pod: PodAllocation) -> None:
-        """Observe what a pod holds now; nothing where it is not bound, not ours, or has ended."""
+        """Record what a pod holds now: nothing if it is not bound, not ours, or has ended."""
         before = self._observed.get(pod.pod_uid)
         if pod.node:
             self.forget(pod.pod_uid)
@@ -75,16 +75,16 @@ class Ledger:
             self._touch(pod.node)
 
     def remove_pod(self, uid: str) -> None:
-        """Observe that a pod is gone."""
+        """Record that a pod is gone."""
         self._unobserve(uid)
         self.forget(uid)
 
     def assume(
         self, pod: PodRecord, *, node: str, assignment: Assignment, until: datetime
     ) -> Assumption:
-        """Count a placement before its Binding is confirmed.
+        """Count a placement before its Binding is confirmed, and return the assumption.
 
-        A pod that was observed bound already is not counted a second time.
+        A pod that has been observed as bound is not counted a second time.
         """
         holds = allocations_by_card(assignment, pod.containers)
         assumption = Assumption(
@@ -99,16 +99,16 @@ class Ledger:
         return assumption
 
     def forget(self, uid: str) -> None:
-        """Drop an assumption: its Binding failed, or an observation took its place."""
+        """Drop an assumption: its Binding failed, or an observation replaced it."""
         assumption = self._assumed.pop(uid, None)
         if assumption is not None:
             node = assumption.allocation.node
-            _take_out(self._assumed_on, node, uid)
+            _discard(self._assumed_on, node, uid)
             self._touch(node)
 
     def lapse(self, *, now: datetime) -> tuple[str, ...]:
-        """Drop assumptions that nothing ever confirmed, and name their pods."""
-        lapsed = tuple(uid for uid, it in self._assumed.items() if it.until <= now)
+        """Drop expired assumptions, and return the UIDs of their pods."""
+        lapsed = tuple(uid for uid, assumption in self._assumed.items() if assumption.until <= now)
         for uid in lapsed:
             self.forget(uid)
         return lapsed
@@ -120,7 +120,7 @@ class Ledger:
 
     @property
     def observed(self) -> Mapping[str, PodAllocation]:
-        """What pods were observed to hold, by pod UID, read only."""
+        """Observed allocations by pod UID, read only."""
         return MappingProxyType(self._observed)
 
     @property
@@ -129,15 +129,16 @@ class Ledger:
         return MappingProxyType(self._nodes)
 
     def pods_on(self, node: str) -> frozenset[str]:
-        """Name the pods that hold something on a node, by UID: observed and assumed ones."""
+        """Return the UIDs of pods that hold something on a node, observed or assumed."""
         return frozenset(self._on_node.get(node, ())) | frozenset(self._assumed_on.get(node, ()))
 
     def take_changed(self, *, now: datetime) -> frozenset[str]:
-        """Name the nodes whose picture may be another one than when this was asked before.
+        """Return the nodes that may differ from what `node` returned since the last call.
 
-        For one caller that keeps something derived up to date by looking at each with `node`.
+        The call clears the set, so there can be only one caller: one that keeps derived data up to
+        date.
         """
-        # Each node whose heat is known has an end: not looked through for every request.
+        # Every node with known heat has an end; scanning them all for each request would be slow.
         if self._next_end is not None and self._next_end <= now:
             for name in [name for name, end in self._ends.items() if end <= now]:
                 del self._ends[name]
@@ -148,36 +149,36 @@ class Ledger:
         return changed
 
     def node(self, name: str, *, now: datetime) -> NodeInfo | None:
-        """Picture one node, without copying the rest of the cluster."""
-        found = self._pictured.get(name)
-        if found is None or now < found.since or (found.until is not None and now >= found.until):
+        """Return one node as it is at *now*, or None if it is unknown."""
+        folded = self._folded.get(name)
+        if (
+            folded is None
+            or now < folded.since
+            or (folded.until is not None and now >= folded.until)
+        ):
             node = self._nodes.get(name)
             if node is None:
                 return None
-            found = self._picture(node, now=now)
-            self._pictured[name] = found
-            if found.until is not None:
-                self._ends[name] = found.until
-                self._next_end = min(found.until, self._next_end or found.until)
-        return found.node_info
+            folded = self._fold(node, now=now)
+            self._folded[name] = folded
+            if folded.until is not None:
+                self._ends[name] = folded.until
+                self._next_end = min(folded.until, self._next_end or folded.until)
+        return folded.info
 
     def node_but(self, name: str, uid: str, *, now: datetime) -> NodeInfo | None:
-        """Picture one node without what is assumed of one pod: that never stands in its own way."""
-        node_info = self.node(name, now=now)
+        """Return one node without what is assumed for one pod, so that it does not block itself."""
+        info = self.node(name, now=now)
         assumption = self._assumed.get(uid)
-        if node_info is None or assumption is None or assumption.until <= now:
-            return node_info
+        if info is None or assumption is None or assumption.until <= now:
+            return info
         allocation = assumption.allocation
-        return (
-            node_info
-            if allocation.node != name
-            else node_info.minus(allocation.by_card, pod_uid=uid)
-        )
+        return info if allocation.node != name else info.minus(allocation.by_card, pod_uid=uid)
 
-    def _picture(self, node: NodeCards, *, now: datetime) -> _Pictured:
+    def _fold(self, node: NodeCards, *, now: datetime) -> _FoldedNode:
         name = node.node
         pods = [self._observed[uid] for uid in sorted(self._on_node.get(name, ()))]
-        ends = [*(it.until for it in node.cordons), *node.heat_changes_at]
+        ends = [*(cordon.until for cordon in node.cordons), *node.heat_changes_at]
         for uid in sorted(self._assumed_on.get(name, ())):
             assumption = self._assumed[uid]
             ends.append(assumption.until)
@@ -185,45 +186,45 @@ class Ledger:
                 allocation = assumption.allocation
                 pods.append(PodAllocation(pod_uid=uid, node=name, by_card=allocation.by_card))
         heat = node.known_heat(now=now)
-        node_info = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
-        return _Pictured(node_info, now, min((end for end in ends if end > now), default=None))
+        info = build_node_info(node, pods, cordoned=node.cordoned(now=now), heat=heat)
+        return _FoldedNode(info, now, min((end for end in ends if end > now), default=None))
 
     def snapshot(self, *, now: datetime) -> Snapshot:
-        """Picture everything, assumptions that have not lapsed included."""
+        """Return all nodes and allocations, assumptions that have not lapsed included."""
         nodes = {}
         for name in sorted(self._nodes):
-            node_info = self.node(name, now=now)
-            assert node_info is not None, "the node was listed a line above"
-            nodes[name] = node_info
+            info = self.node(name, now=now)
+            assert info is not None, "a known node"
+            nodes[name] = info
         pods = dict(self._observed)
-        for uid, it in self._assumed.items():
-            if it.until > now:
-                allocation = it.allocation
+        for uid, assumption in self._assumed.items():
+            if assumption.until > now:
+                allocation = assumption.allocation
                 pods[uid] = PodAllocation(
                     pod_uid=uid, node=allocation.node, by_card=allocation.by_card
                 )
         return Snapshot(nodes=MappingProxyType(nodes), pods=MappingProxyType(pods))
 
     def free_mib(self, *, now: datetime) -> dict[CardUuid, Mib]:
-        """Free MiB by card of every known node."""
+        """Return the free MiB of each card of every known node."""
         return {
-            uuid: card_info.free_mib
-            for node_info in self.snapshot(now=now).nodes.values()
-            for uuid, card_info in node_info.cards.items()
+            uuid: card.free_mib
+            for info in self.snapshot(now=now).nodes.values()
+            for uuid, card in info.cards.items()
         }
 
     def _unobserve(self, uid: str) -> None:
-        holds = self._observed.pop(uid, None)
-        if holds is not None:
-            _take_out(self._on_node, holds.node, uid)
-            self._touch(holds.node)
+        allocation = self._observed.pop(uid, None)
+        if allocation is not None:
+            _discard(self._on_node, allocation.node, uid)
+            self._touch(allocation.node)
 
     def _touch(self, node: str) -> None:
-        self._pictured.pop(node, None)
+        self._folded.pop(node, None)
         self._dirty.add(node)
 
 
-def _take_out(groups: dict[str, set[str]], key: str, item: str) -> None:
+def _discard(groups: dict[str, set[str]], key: str, item: str) -> None:
     group = groups[key]
     group.discard(item)
     if not group:

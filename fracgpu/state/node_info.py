@@ -1,4 +1,4 @@
-"""A node object as the core needs it: its cards, cordons, heat and what its host offers."""
+"""A node object decoded: its cards, cordons, heat and allocatable host resources."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -66,12 +66,12 @@ _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
 def read_node(body: bytes) -> NodeCards:
-    """Read a node: its cards, cordons and whether it shares them.
+    """Return the node that *body* holds: its cards, cordons and whether it shares them.
 
-    Each annotation is read by itself, and one that cannot be read stands in *unreadable*.
+    Each annotation is read by itself; *unreadable* has the error of each that cannot be read.
 
     Raises:
-        WireError: *body* is not a node at all.
+        WireError: *body* is not a node.
     """
     try:
         node = _node_decoder.decode(body)
@@ -83,19 +83,19 @@ def read_node(body: bytes) -> NodeCards:
     unreadable: dict[str, str] = {}
 
     def read(name: str, reader: Callable[[str], _T], missing: _T) -> _T:
-        found = annotations.get(name)
-        if found is None:
+        text = annotations.get(name)
+        if text is None:
             return missing
-        if not found:
-            unreadable[name] = f"{name}: it is empty; want JSON, or no such annotation"
+        if not text:
+            unreadable[name] = f"{name} is empty; want JSON, or no annotation"
             return missing
         try:
-            return reader(found)
+            return reader(text)
         except WireError as error:
             unreadable[name] = str(error)
             return missing
 
-    conditions = {it.type: it.status for it in node.status.conditions or ()}
+    conditions = {condition.type: condition.status for condition in node.status.conditions or ()}
     return NodeCards(
         node=meta.name,
         cards=read(names.NODE_CARDS, read_cards, ()),

@@ -1,4 +1,4 @@
-"""Pods and nodes of the API server as the roles see them: JSON in, our types out."""
+"""A pod object decoded: what it requests and holds, and what scheduling and moving it need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,18 +22,18 @@ _TERMINAL: Final = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInfo:
-    """One pod as the roles see it: bookkeeping facts, its need, and what scheduling looks at.
+    """A pod: its record, its need, and what scheduling and rebalancing look at.
 
     Attributes:
-        need: what it must be given; None when it asks for nothing, or when *need_problem* says why
-            it cannot be read.
+        need: what it requests of cards; None if it requests nothing, or if the request cannot be
+            read (*need_problem* then says why).
         started_at: when kubelet acknowledged it; None before.
         ready: its Ready condition is True.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
         constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
-        waiting: container → what kubelet says why it has not started it, where it says something.
-        container_ids: container → the runtime's id of it, without the runtime's name.
-        reason: why the pod as a whole is in its phase, where kubelet says it.
+        waiting: container → kubelet's message on why it has not started; absent without a message.
+        container_ids: container → the runtime's id, without the ``containerd://`` prefix.
+        reason: why the pod is in its phase (``status.reason``); empty if kubelet gives none.
     """
 
     record: PodRecord
@@ -136,10 +136,13 @@ _pod_decoder: Final = msgspec.json.Decoder(_Pod)
 
 
 def decode_pod_info(body: bytes) -> PodInfo:
-    """Read a pod. What a user or a forger may have spoilt ends in a *problem*, not in an error.
+    """Return the pod that *body* holds.
+
+    Annotations that cannot be read are reported in *problem* or *need_problem*, not raised: any
+    user may write them.
 
     Raises:
-        WireError: *body* is not a pod at all.
+        WireError: *body* is not a pod.
     """
     try:
         pod = _pod_decoder.decode(body)
@@ -150,8 +153,8 @@ def decode_pod_info(body: bytes) -> PodInfo:
     containers = _containers(spec)
     assignment, problem = _assignment_of(annotations)
     need, need_problem, rebalance = _need_of(annotations, containers)
-    conditions = {it.type: it.status for it in status.conditions or ()}
-    owner = next((it for it in meta.owner_references or () if it.controller), None)
+    conditions = {condition.type: condition.status for condition in status.conditions or ()}
+    owner = next((owner for owner in meta.owner_references or () if owner.controller), None)
     return PodInfo(
         record=PodRecord(
             uid=meta.uid,
@@ -188,12 +191,17 @@ def decode_pod_info(body: bytes) -> PodInfo:
 def _containers(spec: _PodSpec) -> tuple[ContainerSpec, ...]:
     return container_specs(
         [
-            (it.name, it.restart_policy, _amounts(it, "limits"), _amounts(it, "requests"))
-            for it in spec.init_containers or ()
+            (
+                container.name,
+                container.restart_policy,
+                _amounts(container, "limits"),
+                _amounts(container, "requests"),
+            )
+            for container in spec.init_containers or ()
         ],
         [
-            (it.name, _amounts(it, "limits"), _amounts(it, "requests"))
-            for it in spec.containers or ()
+            (container.name, _amounts(container, "limits"), _amounts(container, "requests"))
+            for container in spec.containers or ()
         ],
     )
 
@@ -230,15 +238,23 @@ def _need_of(
 
 def _container_ids(status: _PodStatus) -> dict[str, str]:
     every = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
-    return {it.name: it.container_id.rpartition("/")[2] for it in every if it.container_id}
+    return {
+        status.name: status.container_id.rpartition("/")[2]
+        for status in every
+        if status.container_id
+    }
 
 
 def _waiting(status: _PodStatus) -> dict[str, str]:
-    said = {}
-    for it in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
-        if it.state is not None and it.state.waiting is not None and it.state.waiting.message:
-            said[it.name] = it.state.waiting.message
-    return said
+    messages = {}
+    for container in (*(status.init_container_statuses or ()), *(status.container_statuses or ())):
+        if (
+            container.state is not None
+            and container.state.waiting is not None
+            and container.state.waiting.message
+        ):
+            messages[container.name] = container.state.waiting.message
+    return messages
 
 
 def _constraints(spec: _PodSpec) -> tuple[str, ...]:

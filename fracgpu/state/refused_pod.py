@@ -1,6 +1,6 @@
-"""Pods of ours that kubelet would not admit, and whether another one has taken their place.
+"""Pods with shares that kubelet rejected at admission, and whether they have been replaced.
 
-kubelet fails such a pod for good, before any of its containers is made. Its controller makes
+kubelet fails such a pod for good, before any of its containers is created. Its controller creates
 another one; the failed one stays until somebody deletes it.
 """
 
@@ -11,38 +11,38 @@ from fracgpu import names
 from fracgpu.state.pod_info import PodInfo
 
 # Sources: kubelet's lifecycle.UnexpectedAdmissionError (a device plugin away, or no device left),
-# and InsufficientResourcePrefix with the resource that the node has no longer.
+# and InsufficientResourcePrefix with the resource that the node no longer has.
 REJECTION_REASONS: Final = (
     "UnexpectedAdmissionError",
     f"OutOf{names.GPU_SLOT}",
     f"OutOf{names.GPU_MEM}",
 )
-# Their controllers replace every pod that has failed; a Job only until its limit, and of others
-# nothing is known.
+# Their controllers replace every failed pod; a Job does so only up to its backoffLimit, and of
+# other kinds nothing is known.
 _REPLACE_ALWAYS: Final = ("ReplicaSet", "ReplicationController", "StatefulSet", "DaemonSet")
 
 
 def was_rejected(pod: PodInfo) -> bool:
-    """Tell whether kubelet refused a pod that we had bound, and whose end is not asked for yet."""
+    """Report whether kubelet rejected a pod that we had bound and that is not being deleted yet."""
     return (
         pod.phase == "Failed"
         and pod.reason in REJECTION_REASONS
         and not pod.record.terminating
         and pod.record.assignment is not None
-        and any(names.GPU_SLOT in it.limits for it in pod.record.containers)
-        # One that had run, and that a restarted kubelet would not have back, may have left logs to
-        # read. Of such a pod kubelet writes a status without containers (``rejectPod``), so what we
-        # noted of their start counts as well.
+        and any(names.GPU_SLOT in container.limits for container in pod.record.containers)
+        # A pod that had run, and that a restarted kubelet rejects, may have logs worth keeping.
+        # kubelet then writes a status without containers (``rejectPod``), so the annotation that
+        # we wrote when they started counts as well.
         and not pod.container_ids
         and names.WIRED not in pod.annotations
     )
 
 
 def is_replaced(pod: PodInfo, others: Iterable[PodInfo]) -> bool:
-    """Tell whether a refused pod's owner has put another one in its place; never for a bare pod.
+    """Report whether a rejected pod's owner has replaced it; never true for a bare pod.
 
     Args:
-        pod: it was refused.
+        pod: the rejected pod.
         others: the pods of its namespace.
     """
     if pod.owner is None:
@@ -52,9 +52,9 @@ def is_replaced(pod: PodInfo, others: Iterable[PodInfo]) -> bool:
         return True
     since = pod.started_at
     return since is not None and any(
-        it.owner is not None
-        and it.owner[2] == owner_uid
-        and it.created_at is not None
-        and it.created_at > since
-        for it in others
+        other.owner is not None
+        and other.owner[2] == owner_uid
+        and other.created_at is not None
+        and other.created_at > since
+        for other in others
     )

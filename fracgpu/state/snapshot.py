@@ -1,4 +1,4 @@
-"""An immutable picture of every card and what is held on it; what-if questions make copies."""
+"""Every card and what is held on it at one moment: immutable; what-if questions make copies."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ class CardInfo:
     """One card and what pods hold on it (requested, not measured).
 
     Attributes:
-        foreign_mib: what somebody holds who is no pod we know; it is not free either.
-        unplaced_mib: what pods of the node may hold here whose assignment cannot be read: it may be
-            on any of the node's cards, so it is free on none.
-        heat: how busy the card was lately, 0..1; 1 where nobody says, since unknown is never cool.
+        foreign_mib: what processes outside any known pod hold; it is not free either.
+        unplaced_mib: what pods of the node with an unreadable assignment may hold: it may be on
+            any of the node's cards, so it is counted on each of them.
+        heat: how busy the card was lately, 0..1; 1 if unknown, since unknown is never cool.
     """
 
     card: Card
@@ -35,9 +35,9 @@ class CardInfo:
 
     @property
     def free_mib(self) -> Mib:
-        """Capacity less requested; negative where a card shrank under its pods."""
-        spoken_for = self.held_mib + self.foreign_mib + self.unplaced_mib
-        return Mib(self.card.capacity_mib - spoken_for)
+        """Capacity less what is held; negative if the capacity shrank below what pods hold."""
+        taken_mib = self.held_mib + self.foreign_mib + self.unplaced_mib
+        return Mib(self.card.capacity_mib - taken_mib)
 
     @property
     def free_slots(self) -> int:
@@ -64,10 +64,10 @@ class CardInfo:
 
 
 class _Change(Protocol):
-    """The shape of CardLoad.plus and CardLoad.minus."""
+    """The signature of CardInfo.plus and CardInfo.minus."""
 
     def __call__(
-        self, card_info: CardInfo, allocation: CardAllocation, /, *, pod_uid: str
+        self, card: CardInfo, allocation: CardAllocation, /, *, pod_uid: str
     ) -> CardInfo: ...
 
 
@@ -76,7 +76,7 @@ class NodeInfo:
     """One node's cards by UUID, in index order.
 
     Attributes:
-        heat: how busy cards were lately, of those where it is known; for people.
+        heat: how busy cards were lately, 0..1, of those where it is known; for display.
     """
 
     node: NodeCards
@@ -85,10 +85,10 @@ class NodeInfo:
 
     @property
     def free_mib(self) -> Mib:
-        return Mib(sum(card_info.free_mib for card_info in self.cards.values()))
+        return Mib(sum(card.free_mib for card in self.cards.values()))
 
     def minus(self, holds: Mapping[CardUuid, CardAllocation], *, pod_uid: str) -> "NodeInfo":
-        """Ask what would be if a pod that holds this were gone."""
+        """Return the node as it would be without a pod that holds *holds*."""
         cards = dict(self.cards)
         for uuid, allocation in holds.items():
             if uuid in cards:
@@ -98,10 +98,10 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAllocation:
-    """Where one pod holds what.
+    """What one pod holds, by card.
 
     Attributes:
-        unplaced: where its assignment cannot be read, the most it may hold of each card.
+        unplaced: the most it may hold of each card, if its assignment cannot be read.
     """
 
     pod_uid: str
@@ -111,12 +111,15 @@ class PodAllocation:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether it holds something, or may."""
+        """Whether it holds something, or may hold something."""
         return bool(self.by_card) or self.unplaced is not None
 
 
 def allocation_of(pod: PodRecord) -> PodAllocation:
-    """Give what a pod holds: nothing unless it is bound and live, and unknown is full."""
+    """Return what a pod holds: nothing unless it is bound and live.
+
+    An assignment that cannot be read counts as the most that the pod may hold.
+    """
     if not (pod.live and pod.node):
         return PodAllocation(pod_uid=pod.uid, node=pod.node, by_card={})
     holds = allocations_by_card(pod.assignment or {}, pod.containers)
@@ -126,41 +129,41 @@ def allocation_of(pod: PodRecord) -> PodAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The picture: nodes by name, and each pod's holds by UID."""
+    """Nodes by name, and what each pod holds by UID, at one moment."""
 
     nodes: Mapping[str, NodeInfo] = field(default_factory=dict)
     pods: Mapping[str, PodAllocation] = field(default_factory=dict)
 
     def with_(self, pod: PodAllocation) -> "Snapshot":
-        """Ask what would be if *pod* held this as well."""
-        assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the picture already"
+        """Return the snapshot as it would be if *pod* held this as well."""
+        assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the snapshot already"
         return Snapshot(
             nodes=self._changed(pod, CardInfo.plus), pods={**self.pods, pod.pod_uid: pod}
         )
 
     def without(self, pod_uid: str) -> "Snapshot":
-        """Ask what would be if the pod were gone; unknown pods change nothing."""
+        """Return the snapshot as it would be without the pod; an unknown pod changes nothing."""
         pod = self.pods.get(pod_uid)
         if pod is None:
             return self
-        rest = {uid: holds for uid, holds in self.pods.items() if uid != pod_uid}
+        rest = {uid: allocation for uid, allocation in self.pods.items() if uid != pod_uid}
         return Snapshot(nodes=self._changed(pod, CardInfo.minus), pods=rest)
 
     def card(self, uuid: CardUuid) -> CardInfo | None:
-        for node_info in self.nodes.values():
-            if uuid in node_info.cards:
-                return node_info.cards[uuid]
+        for node in self.nodes.values():
+            if uuid in node.cards:
+                return node.cards[uuid]
         return None
 
     def _changed(self, pod: PodAllocation, change: _Change) -> Mapping[str, NodeInfo]:
-        node_info = self.nodes.get(pod.node)
-        if node_info is None:
+        node = self.nodes.get(pod.node)
+        if node is None:
             return self.nodes
-        cards = dict(node_info.cards)
+        cards = dict(node.cards)
         for uuid, allocation in pod.by_card.items():
             if uuid in cards:
                 cards[uuid] = change(cards[uuid], allocation, pod_uid=pod.pod_uid)
-        return {**self.nodes, pod.node: replace(node_info, cards=MappingProxyType(cards))}
+        return {**self.nodes, pod.node: replace(node, cards=MappingProxyType(cards))}
 
 
 def build_node_info(
@@ -170,16 +173,16 @@ def build_node_info(
     cordoned: frozenset[CardUuid],
     heat: Mapping[CardUuid, float] = _NO_HEAT,
 ) -> NodeInfo:
-    """Fold the holds of *pods* on *node* into its cards.
+    """Return *node* with what *pods* hold of each of its cards.
 
-    Holds on cards that the node no longer has are dropped: there is nothing left to count them on.
-    A pod whose assignment cannot be read counts on every card, as no more than the whole card.
+    Allocations of cards that the node no longer has are dropped: there is nothing left to count
+    them on. A pod whose assignment cannot be read counts on every card, up to the whole card.
 
     Args:
-        node: the cards.
-        pods: what pods hold there.
+        node: the node and its cards.
+        pods: what its pods hold.
         cordoned: the cards that are cordoned now.
-        heat: the heat that is known now.
+        heat: the heat that is known now, 0..1.
     """
     unplaced_mib = unplaced_cores = unplaced_slots = 0
     held: dict[CardUuid, tuple[int, int, int]] = {}
@@ -193,10 +196,10 @@ def build_node_info(
             mib, cores, slots = held.get(uuid, (0, 0, 0))
             held[uuid] = (mib + allocation.mib, cores + allocation.cores, slots + allocation.slots)
             holders.setdefault(uuid, []).append(pod.pod_uid)
-    loads = {}
+    cards = {}
     for card in sorted(node.cards, key=lambda card: (card.index, card.uuid)):
         mib, cores, slots = held.get(card.uuid, (0, 0, 0))
-        loads[card.uuid] = CardInfo(
+        cards[card.uuid] = CardInfo(
             card=card,
             held_mib=Mib(mib),
             held_cores=cores + unplaced_cores,
@@ -207,4 +210,4 @@ def build_node_info(
             unplaced_mib=Mib(min(unplaced_mib, card.capacity_mib)),
             heat=heat.get(card.uuid, 1.0),
         )
-    return NodeInfo(node=node, cards=MappingProxyType(loads), heat=heat)
+    return NodeInfo(node=node, cards=MappingProxyType(cards), heat=heat)

@@ -1,4 +1,4 @@
-"""One pod's hold on its cards, and the only ways it may change."""
+"""What one pod holds of its cards, and the phases it goes through."""
 
 import pytest
 from hypothesis import given
@@ -89,7 +89,7 @@ def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
 
 
 @given(st.lists(st.tuples(kinds, st.integers(1, 100)), min_size=1, max_size=5))
-def test_the_hold_is_at_least_every_slice_and_at_most_their_sum(
+def test_the_allocation_is_at_least_every_slice_and_at_most_their_sum(
     parts: list[tuple[ContainerKind, int]],
 ) -> None:
     specs = [ContainerSpec(name=f"c{n}", kind=kind) for n, (kind, _) in enumerate(parts)]
@@ -108,7 +108,7 @@ def test_an_empty_assignment_holds_nothing() -> None:
     assert allocations_by_card({}, [ContainerSpec(name="a")]) == {}
 
 
-def test_a_hold_shares_compute_freely_unless_told() -> None:
+def test_an_allocation_shares_compute_freely_by_default() -> None:
     assert allocations_by_card(on("GPU-1", 7), []) == {"GPU-1": CardAllocation(mib=Mib(7), cores=0)}
 
 
@@ -143,7 +143,7 @@ def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObjec
         ContainerSpec(
             name=f"c{n}",
             kind=kind,
-            limits={names.GPU_MEM: str(sum(it.mib for it in assignment[f"c{n}"]))},
+            limits={names.GPU_MEM: str(sum(part.mib for part in assignment[f"c{n}"]))},
         )
         for n, kind in enumerate(kinds)
     ]

@@ -1,4 +1,4 @@
-"""A bound pod in few words says the same as the whole pod."""
+"""A bound pod holds the same as the pod info decoded from the same object."""
 
 import json
 from typing import Any
@@ -53,7 +53,7 @@ def test_an_ended_pod_holds_nothing_and_a_terminating_one_everything() -> None:
     ended, going = bound(), bound()
     ended["status"]["phase"] = "Failed"
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    gone, still = (decode_bound_pod(json.dumps(it).encode()) for it in (ended, going))
+    gone, still = (decode_bound_pod(json.dumps(pod).encode()) for pod in (ended, going))
 
     assert gone is not None
     assert (gone.live, gone.holds.by_card, gone.host.cpu_milli) == (False, {}, 0)

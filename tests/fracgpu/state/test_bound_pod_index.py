@@ -1,4 +1,4 @@
-"""What the bound pods take of each node besides cards."""
+"""The sum of what bound pods request of each node besides cards."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,14 +19,14 @@ def a_pod(uid: str, *, node: str = "n", cpu: int = 100) -> BoundPod:
 
 
 def test_the_same_news_twice_counts_once() -> None:
-    roster = BoundPodIndex()
-    roster.put(a_pod("p"))
-    roster.put(a_pod("p"))
+    index = BoundPodIndex()
+    index.put(a_pod("p"))
+    index.put(a_pod("p"))
 
-    assert roster.used("n") == HostResources(cpu_milli=100, memory_mib=10, pods=1)
-    roster.remove("p")
-    roster.remove("p")
-    assert roster.used("n") == NO_HOST_RESOURCES
+    assert index.used("n") == HostResources(cpu_milli=100, memory_mib=10, pods=1)
+    index.remove("p")
+    index.remove("p")
+    assert index.used("n") == NO_HOST_RESOURCES
 
 
 changes = st.tuples(st.sampled_from("abc"), st.sampled_from(["n", "m", None]), st.integers(0, 300))
@@ -34,19 +34,19 @@ changes = st.tuples(st.sampled_from("abc"), st.sampled_from(["n", "m", None]), s
 
 @given(st.lists(changes))
 def test_the_sums_equal_those_from_scratch(steps: list[tuple[str, str | None, int]]) -> None:
-    roster, pods = BoundPodIndex(), dict[str, BoundPod]()
+    index, pods = BoundPodIndex(), dict[str, BoundPod]()
     for uid, node, cpu in steps:
         if node is None:
-            roster.remove(uid)
+            index.remove(uid)
             pods.pop(uid, None)
         else:
             pods[uid] = a_pod(uid, node=node, cpu=cpu)
-            roster.put(pods[uid])
+            index.put(pods[uid])
     for node in ("n", "m"):
-        here = [it.host for it in pods.values() if it.node == node]
-        assert roster.used(node) == HostResources(
-            cpu_milli=sum(it.cpu_milli for it in here),
-            memory_mib=sum(it.memory_mib for it in here),
+        here = [pod.host for pod in pods.values() if pod.node == node]
+        assert index.used(node) == HostResources(
+            cpu_milli=sum(host.cpu_milli for host in here),
+            memory_mib=sum(host.memory_mib for host in here),
             pods=len(here),
         )
-    assert len(roster) == len(pods)
+    assert len(index) == len(pods)

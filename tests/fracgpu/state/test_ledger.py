@@ -191,7 +191,7 @@ class Bound:
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Pods come, are placed, bound, seen, seen again, end and go, in any order we can be told.
+    """Pods are created, placed, bound, observed (repeatedly), end and go, in any order of events.
 
     The model keeps what the API server truly has and what we were last told of each pod.
     """
@@ -204,7 +204,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = NOON
         self.count = 0
         self.ledger = Ledger()
-        self.board = NodeMatrix(self.ledger)
+        self.matrix = NodeMatrix(self.ledger)
         self.told: dict[str, PodRecord] = {}
         self.truth: dict[str, Bound] = {}
         for node in NODES:
@@ -273,7 +273,7 @@ class AnyOrder(RuleBasedStateMachine):
     def the_process_starts_again(self) -> None:
         """Everything in memory is lost; the lists of a new leader hold all that was ever bound."""
         self.ledger = Ledger()
-        self.board = NodeMatrix(self.ledger)
+        self.matrix = NodeMatrix(self.ledger)
         for node in NODES:
             self.ledger.set_node(node)
         for uid, bound in self.truth.items():
@@ -323,30 +323,32 @@ class AnyOrder(RuleBasedStateMachine):
             fresh.set_pod(record)
         for node in reversed(NODES):
             fresh.set_node(node)
-        picture = self.ledger.snapshot(now=self.now)
+        snapshot = self.ledger.snapshot(now=self.now)
         assumed = self.ledger.assumed
-        observed = {uid: holds for uid, holds in picture.pods.items() if uid not in assumed}
+        observed = {uid: holds for uid, holds in snapshot.pods.items() if uid not in assumed}
         expected = fresh.snapshot(now=self.now)
         assert observed == dict(expected.pods)
         for uid in assumed:
-            picture = picture.without(uid)
-        assert picture == expected
+            snapshot = snapshot.without(uid)
+        assert snapshot == expected
 
     @invariant()
     def one_node_looks_the_same_in_the_whole_picture(self) -> None:
-        picture = self.ledger.snapshot(now=self.now)
+        snapshot = self.ledger.snapshot(now=self.now)
         for node in NODES:
-            assert self.ledger.node(node.node, now=self.now) == picture.nodes[node.node]
+            assert self.ledger.node(node.node, now=self.now) == snapshot.nodes[node.node]
 
     @invariant()
     def what_requests_are_answered_from_is_the_ledger(self) -> None:
-        self.board.refresh(now=self.now)
+        self.matrix.refresh(now=self.now)
         for node in NODES:
             loads = self.ledger.node(node.node, now=self.now)
-            row = self.board.rows[node.node]
+            row = self.matrix.rows[node.node]
             assert loads is not None
-            assert self.board.infos[row] == loads
-            assert self.board.free_mib[row].tolist() == [it.free_mib for it in loads.cards.values()]
+            assert self.matrix.infos[row] == loads
+            assert self.matrix.free_mib[row].tolist() == [
+                card.free_mib for card in loads.cards.values()
+            ]
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -1,4 +1,4 @@
-"""Pods and nodes of the API server as the roles see them."""
+"""Decoding pods and nodes of the API server."""
 
 import contextlib
 import json
@@ -244,7 +244,7 @@ annotated: st.SearchStrategy[Any] = st.builds(
 )
 
 
-@given(st.binary() | (values | annotated).map(lambda it: json.dumps(it).encode()))
+@given(st.binary() | (values | annotated).map(lambda pod: json.dumps(pod).encode()))
 def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> None:
     for reader in (decode_pod_info, read_node):
         with contextlib.suppress(WireError):

@@ -1,4 +1,4 @@
-"""Which refused pods are ours, and which of them somebody has replaced."""
+"""Which rejected pods held cards, and which of them have been replaced."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""An immutable picture of every card; what-if questions make copies."""
+"""Every card at one moment: immutable; what-if questions make copies."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
 from tests.support.core import a_card, a_hold, some_loads
 
 
-def a_picture(*pods: PodAllocation) -> Snapshot:
+def a_snapshot(*pods: PodAllocation) -> Snapshot:
     cards = (a_card("GPU-b", index=1), a_card("GPU-a", index=0))
     loads = build_node_info(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
     return Snapshot(nodes={"n": loads}, pods={pod.pod_uid: pod for pod in pods})
@@ -20,64 +20,64 @@ def holding(uid: str, *, node: str = "n", **mib: int) -> PodAllocation:
     return PodAllocation(pod_uid=uid, node=node, by_card=holds)
 
 
-def free(picture: Snapshot, card: str) -> int:
-    load = picture.card(CardUuid(card))
+def free(snapshot: Snapshot, card: str) -> int:
+    load = snapshot.card(CardUuid(card))
     assert load is not None
     return load.free_mib
 
 
 def test_cards_stand_in_index_order() -> None:
-    assert list(a_picture().nodes["n"].cards) == ["GPU-a", "GPU-b"]
+    assert list(a_snapshot().nodes["n"].cards) == ["GPU-a", "GPU-b"]
 
 
 def test_what_pods_hold_is_not_free() -> None:
-    picture = a_picture(holding("p", a=1000), holding("q", a=500, b=1))
+    snapshot = a_snapshot(holding("p", a=1000), holding("q", a=500, b=1))
 
-    assert (free(picture, "GPU-a"), free(picture, "GPU-b")) == (22_500, 23_999)
-    assert picture.nodes["n"].free_mib == 46_499
-    load = picture.card(CardUuid("GPU-a"))
+    assert (free(snapshot, "GPU-a"), free(snapshot, "GPU-b")) == (22_500, 23_999)
+    assert snapshot.nodes["n"].free_mib == 46_499
+    load = snapshot.card(CardUuid("GPU-a"))
     assert load is not None
     assert load.pods == {"p", "q"}
 
 
 def test_what_if_a_pod_came_leaves_the_picture_as_it_was() -> None:
-    picture = a_picture()
+    snapshot = a_snapshot()
 
-    assert free(picture.with_(holding("p", a=1000)), "GPU-a") == 23_000
-    assert free(picture, "GPU-a") == 24_000
+    assert free(snapshot.with_(holding("p", a=1000)), "GPU-a") == 23_000
+    assert free(snapshot, "GPU-a") == 24_000
 
 
 def test_what_if_a_pod_went_leaves_the_picture_as_it_was() -> None:
-    picture = a_picture(holding("p", a=1000))
+    snapshot = a_snapshot(holding("p", a=1000))
 
-    assert free(picture.without("p"), "GPU-a") == 24_000
-    assert free(picture, "GPU-a") == 23_000
+    assert free(snapshot.without("p"), "GPU-a") == 24_000
+    assert free(snapshot, "GPU-a") == 23_000
 
 
 def test_without_a_stranger_nothing_changes() -> None:
-    picture = a_picture(holding("p", a=1000))
+    snapshot = a_snapshot(holding("p", a=1000))
 
-    assert picture.without("nobody") is picture
+    assert snapshot.without("nobody") is snapshot
 
 
 def test_a_pod_cannot_come_twice() -> None:
-    picture = a_picture(holding("p", a=1))
+    snapshot = a_snapshot(holding("p", a=1))
 
-    with pytest.raises(AssertionError, match="in the picture already"):
-        picture.with_(holding("p", b=1))
+    with pytest.raises(AssertionError, match="in the snapshot already"):
+        snapshot.with_(holding("p", b=1))
 
 
 def test_holds_on_cards_that_are_gone_count_nowhere() -> None:
-    picture = a_picture(holding("p", vanished=1000))
+    snapshot = a_snapshot(holding("p", vanished=1000))
 
-    assert picture.nodes["n"].free_mib == 48_000
-    assert picture.card(CardUuid("GPU-vanished")) is None
+    assert snapshot.nodes["n"].free_mib == 48_000
+    assert snapshot.card(CardUuid("GPU-vanished")) is None
 
 
 def test_a_pod_on_a_node_that_is_gone_changes_no_card() -> None:
-    picture = a_picture()
+    snapshot = a_snapshot()
 
-    assert picture.with_(holding("p", node="gone", a=1)).nodes == picture.nodes
+    assert snapshot.with_(holding("p", node="gone", a=1)).nodes == snapshot.nodes
 
 
 def test_a_card_that_shrank_under_its_pods_has_less_than_nothing_free() -> None:
@@ -87,8 +87,8 @@ def test_a_card_that_shrank_under_its_pods_has_less_than_nothing_free() -> None:
 
 
 @given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 100))
-def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: int) -> None:
-    picture = a_picture(holding("other", a=17))
+def test_coming_and_going_restores_the_snapshot(a_mib: int, b_mib: int, cores: int) -> None:
+    snapshot = a_snapshot(holding("other", a=17))
     pod = PodAllocation(
         pod_uid="p",
         node="n",
@@ -98,7 +98,7 @@ def test_coming_and_going_restores_the_picture(a_mib: int, b_mib: int, cores: in
         },
     )
 
-    assert picture.with_(pod).without("p") == picture
+    assert snapshot.with_(pod).without("p") == snapshot
 
 
 def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> None:
@@ -107,7 +107,7 @@ def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> Non
 
     loads = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
 
-    assert [it.free_mib for it in loads.cards.values()] == [0, 18_000]
-    assert [it.held_mib for it in loads.cards.values()] == [0, 0]
-    assert [it.held_cores for it in loads.cards.values()] == [100, 100]
-    assert [it.pods for it in loads.cards.values()] == [frozenset(), frozenset()]
+    assert [card.free_mib for card in loads.cards.values()] == [0, 18_000]
+    assert [card.held_mib for card in loads.cards.values()] == [0, 0]
+    assert [card.held_cores for card in loads.cards.values()] == [100, 100]
+    assert [card.pods for card in loads.cards.values()] == [frozenset(), frozenset()]
