@@ -1,5 +1,5 @@
-"""When a card is hot, which pod to move off it, where to, and why rather not.
+"""When a card is hot, which pod to move off it and where to, or why to hold the move back.
 
-`heat` judges measurements, `evictability` pods, `planner` decides; executing is the rebalancer's.
+`heat` evaluates measurements, `evictability` pods; `planner` decides, and the rebalancer executes.
 Start with `planner.py`.
 """

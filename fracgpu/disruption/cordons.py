@@ -1,4 +1,4 @@
-"""Which cards take nothing new for now, because they are hot or have just cooled."""
+"""Which cards to cordon, because they are hot or have just cooled."""
 
 from datetime import datetime, timedelta
 
@@ -14,17 +14,19 @@ from fracgpu.disruption.policy import RebalancerPolicy
 def cards_to_cordon(
     state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
 ) -> frozenset[CardUuid]:
-    """Give the cards that no new slice should go to for now.
+    """Return the cards that should take no new slice for now.
 
-    Hot ones, those a pod is being moved off, and those just relieved. A card that is not measured
-    any more is left to its own lapsing cordon. Never more than the allowed share of all cards, or
-    a cluster that is hot throughout would turn away every new pod; sources of moves come first.
+    These are hot cards, cards that a pod is being moved off, and cards just relieved. The cordon of
+    a card that is no longer measured is left to lapse. At most the allowed share of all cards is
+    returned, or a cluster that is hot throughout would reject every new pod; sources of moves come
+    first.
     """
-    sources = {it.move.source for it in state.past if it.under_way}
+    sources = {past_move.move.source for past_move in state.past if past_move.under_way}
     wanted = [
         uuid
-        for uuid, it in state.heat.items()
-        if uuid in sources or (state.reading(uuid) and _repels(it, policy=policy, now=now))
+        for uuid, card_heat in state.heat.items()
+        if uuid in sources
+        or (state.reading(uuid) and _is_to_cordon(card_heat, policy=policy, now=now))
     ]
     ranked = sorted(
         {*wanted, *sources},
@@ -34,7 +36,7 @@ def cards_to_cordon(
     return frozenset(ranked[:limit])
 
 
-def _repels(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> bool:
+def _is_to_cordon(heat: CardHeat, *, policy: RebalancerPolicy, now: datetime) -> bool:
     if heat.heat is Heat.SETTLING:
         return now - heat.since < timedelta(seconds=policy.settle_s)
     return heat.heat in (Heat.HOT, Heat.RELIEVING)

@@ -1,4 +1,4 @@
-"""Everything a plan is made from, and what it consists of: values without decisions."""
+"""The input of a plan: the cluster with usage, heat and past moves; values without decisions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ from fracgpu.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisruptionState:
-    """Everything a plan is made from.
+    """The input of a plan.
 
     Attributes:
         pods: by UID, every live pod that holds or asks for a share of a card.
         taints: by node name.
         past: moves of the last day, those under way included.
-        strategy: the cluster's: how a replacement will be placed unless its pod names another.
+        strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
     """
 
@@ -40,13 +40,13 @@ class DisruptionState:
     leading_since: datetime
 
     def cards(self) -> frozenset[CardUuid]:
-        """Give every card that should be measured: the healthy ones of shared nodes."""
+        """Return the cards that should be measured: the healthy ones of shared nodes."""
         return frozenset(
             uuid
-            for it in self.snapshot.nodes.values()
-            if it.node.shared
-            for uuid, card_info in it.cards.items()
-            if card_info.card.health is Health.HEALTHY
+            for node in self.snapshot.nodes.values()
+            if node.node.shared
+            for uuid, card in node.cards.items()
+            if card.card.health is Health.HEALTHY
         )
 
     def reading(self, card: CardUuid) -> CardReading | None:
@@ -54,10 +54,10 @@ class DisruptionState:
         return usage.reading if usage else None
 
     def node_of(self, card: CardUuid) -> str:
-        return next((name for name, it in self.snapshot.nodes.items() if card in it.cards), "")
+        return next((name for name, node in self.snapshot.nodes.items() if card in node.cards), "")
 
 
 def card_level(state: DisruptionState, card: CardUuid) -> float:
-    """Return how busy a card was over the window; 0 where nothing was measured."""
+    """Return how busy a card was over the window; 0 if it was not measured."""
     reading = state.reading(card)
     return reading.level_ratio if reading else 0.0

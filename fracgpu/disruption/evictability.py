@@ -1,4 +1,4 @@
-"""Which pods may be moved at all: the first rule that keeps one where it is."""
+"""Whether a pod may be moved at all: the first rule that forbids it."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ from fracgpu.state.pod_info import PodInfo
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
 _OWNERS_BY_DEFAULT: Final = ("ReplicaSet", "ReplicationController")
 _OWNERS_OPTED_IN: Final = ("StatefulSet", "Job")
-# What other evictors honour, we honour: whoever protected a pod from them meant us as well.
+# Annotations that protect a pod from other evictors protect it from us as well.
 _PROTECTED_BY: Final = {
     "karpenter.sh/do-not-disrupt": "true",
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
@@ -23,14 +23,14 @@ _PROTECTED_BY: Final = {
 
 
 def why_not_evictable(
-    state: DisruptionState, occupant: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
 ) -> HoldReason | None:
-    """Give the first rule that keeps a pod where it is."""
+    """Return the first reason that forbids moving a pod, or None if it may be moved."""
     rules = (
-        *_state_rules(occupant.info, policy=policy, now=now),
-        *_wish_rules(occupant.info),
-        *_placing_rules(state, occupant),
-        *_owner_rules(state, occupant, policy=policy, now=now),
+        *_state_rules(candidate.info, policy=policy, now=now),
+        *_protection_rules(candidate.info),
+        *_placement_rules(state, candidate),
+        *_owner_rules(state, candidate, policy=policy, now=now),
     )
     return next((reason for broken, reason in rules if broken), None)
 
@@ -38,23 +38,23 @@ def why_not_evictable(
 _Rules = tuple[tuple[bool, HoldReason], ...]
 
 
-def _state_rules(view: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
-    age = now - view.started_at if view.started_at else timedelta(0)
+def _state_rules(pod: PodInfo, *, policy: RebalancerPolicy, now: datetime) -> _Rules:
+    age = now - pod.started_at if pod.started_at else timedelta(0)
     return (
-        (view.record.terminating, HoldReason.TERMINATING),
-        (view.phase != "Running" or not view.ready, HoldReason.NOT_READY),
+        (pod.record.terminating, HoldReason.TERMINATING),
+        (pod.phase != "Running" or not pod.ready, HoldReason.NOT_READY),
         (age < timedelta(seconds=policy.min_pod_age_s), HoldReason.TOO_YOUNG),
-        (view.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
+        (pod.priority >= SYSTEM_PRIORITY, HoldReason.SYSTEM_CRITICAL),
     )
 
 
-def _wish_rules(view: PodInfo) -> _Rules:
-    kind = view.owner[0] if view.owner else ""
-    opted_in = view.rebalance is Rebalance.EVICT
+def _protection_rules(pod: PodInfo) -> _Rules:
+    kind = pod.owner[0] if pod.owner else ""
+    opted_in = pod.rebalance is Rebalance.EVICT
     return (
-        (view.rebalance is Rebalance.NEVER, HoldReason.NEVER),
+        (pod.rebalance is Rebalance.NEVER, HoldReason.NEVER),
         (
-            any(view.annotations.get(key) == value for key, value in _PROTECTED_BY.items()),
+            any(pod.annotations.get(key) == value for key, value in _PROTECTED_BY.items()),
             HoldReason.PROTECTED,
         ),
         (not kind, HoldReason.NO_OWNER),
@@ -63,57 +63,64 @@ def _wish_rules(view: PodInfo) -> _Rules:
     )
 
 
-def _placing_rules(state: DisruptionState, pod: PlacedPod) -> _Rules:
-    view, constraints = pod.info, pod.scheduling_constraints
-    held = state.snapshot.pods.get(pod.uid)
-    opted_in = view.rebalance is Rebalance.EVICT
-    need = view.need
+def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
+    pod, constraints = candidate.info, candidate.scheduling_constraints
+    held = state.snapshot.pods.get(candidate.uid)
+    opted_in = pod.rebalance is Rebalance.EVICT
+    need = pod.need
     return (
         (need is None or not need.containers, HoldReason.NEED_UNREADABLE),
-        (bool(view.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
+        (bool(pod.record.problem), HoldReason.ASSIGNMENT_UNREADABLE),
         (held is not None and len(held.by_card) > 1, HoldReason.SEVERAL_CARDS),
         (
-            need is not None and any(it.cards > 1 for it in need.containers),
+            need is not None and any(container.cards > 1 for container in need.containers),
             HoldReason.SEVERAL_CARDS,
         ),
-        (view.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (bool(view.constraints or constraints.unjudged), HoldReason.UNJUDGED),
+        (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
+        (bool(pod.constraints or constraints.unjudged), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
     )
 
 
 def _owner_rules(
-    state: DisruptionState, pod: PlacedPod, *, policy: RebalancerPolicy, now: datetime
+    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
 ) -> _Rules:
-    owner = pod.owner_uid
-    others = [it.info for it in state.pods.values() if it.owner_uid == owner and it is not pod]
-    opted_in = pod.info.rebalance is Rebalance.EVICT
-    of_owner = [it for it in state.past if it.move.owner_uid == owner]
-    namespace = pod.info.record.namespace
+    owner = candidate.owner_uid
+    others = [
+        pod.info for pod in state.pods.values() if pod.owner_uid == owner and pod is not candidate
+    ]
+    opted_in = candidate.info.rebalance is Rebalance.EVICT
+    of_owner = [past_move for past_move in state.past if past_move.move.owner_uid == owner]
+    namespace = candidate.info.record.namespace
     this_hour = begun_within(state.past, hours=1, now=now)
     return (
         (not others and not opted_in, HoldReason.SINGLE_REPLICA),
         (
-            any(not it.ready or it.record.terminating for it in others),
+            any(not other.ready or other.record.terminating for other in others),
             HoldReason.REPLICAS_NOT_READY,
         ),
-        (_owner_rests(of_owner, policy=policy, now=now), HoldReason.OWNER_COOLDOWN),
+        (_owner_cools_down(of_owner, policy=policy, now=now), HoldReason.OWNER_COOLDOWN),
         (
             len(begun_within(of_owner, hours=24, now=now)) >= policy.max_per_owner_per_day,
             HoldReason.OWNER_BUDGET,
         ),
         (
-            sum(it.move.namespace == namespace for it in this_hour)
+            sum(past_move.move.namespace == namespace for past_move in this_hour)
             >= policy.max_per_namespace_per_hour,
             HoldReason.NAMESPACE_BUDGET,
         ),
     )
 
 
-def _owner_rests(of_owner: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime) -> bool:
-    """Tell whether an owner had a move lately; each useless one doubles its rest, to a day."""
-    useless = sum(it.useless for it in of_owner)
-    rest_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)
-    return any(it.under_way for it in of_owner) or any(
-        now - it.started_at < timedelta(seconds=rest_s) for it in of_owner
+def _owner_cools_down(
+    of_owner: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
+) -> bool:
+    """Report whether an owner had a move lately.
+
+    Each useless move doubles the cooldown, up to a day.
+    """
+    useless = sum(past_move.useless for past_move in of_owner)
+    cooldown_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)
+    return any(past_move.under_way for past_move in of_owner) or any(
+        now - past_move.started_at < timedelta(seconds=cooldown_s) for past_move in of_owner
     )

@@ -1,7 +1,7 @@
-"""Measured load: how far a reading can be trusted, when a card is hot, and whether moving helps.
+"""Measured load: how far a reading can be trusted, when a card is hot, and whether a move helps.
 
-What is not measured is never cool: a card without a reading keeps its heat, starts no move and
-receives none.
+Unknown is never cool: a card without a reading keeps its heat, and is neither source nor target of
+a move.
 
 ======== ========================================== ==========
 heat     what happened                              becomes
@@ -29,17 +29,17 @@ from fracgpu.units import Mib
 
 
 class ReadingQuality(Enum):
-    """What a card's measurements are worth."""
+    """How far a card's measurements can be trusted."""
 
     OK = "ok"
     STALE = "stale"  # the newest sample is too old, or the exporter repeats itself
     PARTIAL = "partial"  # too many samples of the window, or a whole series, are missing
-    UNKNOWN = "unknown"  # nothing, or nothing that can be true
+    UNKNOWN = "unknown"  # nothing, or only impossible values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPodUse:
-    """One pod's part of one card, as shares of the card's time, 0..1.
+    """One pod's use of one card, as shares of the card's time, 0..1.
 
     Attributes:
         busy_ratio: mean over the long window.
@@ -52,15 +52,15 @@ class MeasuredPodUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardReading:
-    """What one card did lately, as shares of its time, 0..1.
+    """How busy one card was lately, as shares of its time, 0..1.
 
     Attributes:
         level_ratio: mean over the short window.
         slow_level_ratio: mean over the long window.
         fast_hot_ratio: share of the short window's samples above the hot line.
-        slow_hot_ratio: the same of the long window.
-        forecast_ratio: what to expect of it as a target.
-        free_mib: measured, not booked.
+        slow_hot_ratio: the same for the long window.
+        forecast_ratio: the load to expect if the card becomes a target.
+        free_mib: measured free memory, not capacity less allocations.
         pods: by pod UID.
     """
 
@@ -75,7 +75,7 @@ class CardReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUsage:
-    """A card's reading, or why there is none that could be trusted."""
+    """A card's reading, or why there is no trusted one."""
 
     card: CardUuid
     quality: ReadingQuality
@@ -84,7 +84,7 @@ class CardUsage:
 
     def __post_init__(self) -> None:
         assert (self.quality is ReadingQuality.OK) == (self.reading is not None), (
-            "a reading is trusted"
+            "only a trusted usage has a reading"
         )
 
 
@@ -109,7 +109,7 @@ _NEXT: Final[Mapping[Heat, frozenset[Heat]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHeat:
-    """A card's heat, since when, and what the next step will look at.
+    """A card's heat, since when, and what the next transition depends on.
 
     Attributes:
         agreed: cycles in a row in which both windows were hot.
@@ -122,13 +122,16 @@ class CardHeat:
     calm_since: datetime | None = None
 
     def to(self, heat: Heat, *, now: datetime) -> "CardHeat":
-        """Change; what the table does not list is our own mistake."""
+        """Return the card in another heat.
+
+        A change that ``_NEXT`` does not list is a bug of the caller, hence the assertion.
+        """
         assert heat in _NEXT[self.heat], f"{self.heat.value} -> {heat.value}"
         return replace(self, heat=heat, since=now)
 
 
 def is_hot_now(reading: CardReading, policy: RebalancerPolicy) -> bool:
-    """Tell whether both windows are hot at this moment."""
+    """Report whether both windows are hot now."""
     return (
         reading.fast_hot_ratio >= policy.fast_hot_ratio
         and reading.slow_hot_ratio >= policy.slow_hot_ratio
@@ -138,13 +141,13 @@ def is_hot_now(reading: CardReading, policy: RebalancerPolicy) -> bool:
 def advance(
     before: CardHeat, usage: CardUsage, *, relieving: bool, policy: RebalancerPolicy, now: datetime
 ) -> CardHeat:
-    """Give a card's heat one cycle later.
+    """Return a card's heat one cycle later.
 
     Args:
         before: its heat in the cycle before.
-        usage: what was measured now; without a reading nothing but doubt is added.
+        usage: what was measured now; without a reading only the counts towards a change are reset.
         relieving: a pod is being moved off the card.
-        policy: the lines and times.
+        policy: the limits and times.
         now: the time of this cycle.
     """
     reading = usage.reading
@@ -202,7 +205,7 @@ class Unrelievable(Enum):
 
 
 def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable | None:
-    """Give the reason why moving a pod off this card would not help, or None where it may."""
+    """Return why moving a pod off this card would not help, or None if it may help."""
     uses = [use.busy_ratio for use in reading.pods.values() if use.busy_ratio > 0]
     if sum(uses) < policy.attribution_ratio * reading.slow_level_ratio or not uses:
         return Unrelievable.NOT_ATTRIBUTED
@@ -214,7 +217,7 @@ def unrelievable(reading: CardReading, policy: RebalancerPolicy) -> Unrelievable
 
 
 def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid]) -> float:
-    """Give the share of *cards* that have a trusted reading; 1 when there are no cards."""
+    """Return the share of *cards* with a trusted reading, 0..1; 1 if there are no cards."""
     trusted = sum(uuid in usage and usage[uuid].quality is ReadingQuality.OK for uuid in cards)
     return trusted / len(cards) if cards else 1.0
 
@@ -222,16 +225,18 @@ def fresh_ratio(usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid])
 def blindness(
     usage: Mapping[CardUuid, CardUsage], cards: frozenset[CardUuid], policy: RebalancerPolicy
 ) -> str:
-    """Say why too little is known to start any move; empty when enough is.
+    """Return why too little is known to start any move; empty if enough is known.
 
     Args:
         usage: what was measured.
-        cards: every card of the ledger.
-        policy: how much is enough.
+        cards: the cards that should be measured.
+        policy: the share of cards that is enough.
     """
     if fresh_ratio(usage, cards) >= policy.fresh_cards_ratio:
         return ""
-    whys = sorted({it.why for uuid, it in usage.items() if uuid in cards and it.why})
+    whys = sorted(
+        {card_usage.why for uuid, card_usage in usage.items() if uuid in cards and card_usage.why}
+    )
     trusted = round(fresh_ratio(usage, cards) * len(cards))
     because = f" ({'; '.join(whys[:3])})" if whys else ""
     return f"{trusted} of {len(cards)} cards have trusted readings{because}"

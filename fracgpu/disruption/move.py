@@ -34,14 +34,14 @@ class HoldReason(Enum):
     NO_OWNER = "nothing would recreate it"
     OWNER_KIND = "its kind of owner is not moved"
     OPT_IN = "its kind of owner is only moved with rebalance: evict"
-    NEVER = "it says rebalance: never"
+    NEVER = "it is annotated rebalance: never"
     PROTECTED = "an annotation of another evictor protects it"
     SYSTEM_CRITICAL = "it is critical to the system"
-    NEED_UNREADABLE = "what it asks for cannot be read"
-    ASSIGNMENT_UNREADABLE = "which cards it holds cannot be read"
+    NEED_UNREADABLE = "its request cannot be read"
+    ASSIGNMENT_UNREADABLE = "its assignment cannot be read"
     SEVERAL_CARDS = "it holds several cards"
     OTHER_SCHEDULER = "another scheduler would place its replacement"
-    UNJUDGED = "it has scheduling constraints that we cannot judge"
+    UNJUDGED = "it has scheduling constraints that FracGPU does not evaluate"
     LOCAL_DATA = "it would lose local data"
     SINGLE_REPLICA = "it is the only replica"
     REPLICAS_NOT_READY = "another pod of its owner is not ready"
@@ -62,13 +62,14 @@ class HoldReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """The decision to take one pod off one card, with a card where it was proven to fit.
+    """The decision to move one pod off one card, with a card where a replacement fits.
 
     Attributes:
-        mib: what it holds.
-        busy_ratio: its measured share of the source.
-        level_ratio: how busy the source was.
-        gain_points: what it relieves less what it costs, in per cent of one card.
+        mib: what the pod holds of the source, in MiB.
+        cores: what it holds of the source, in per cent of a card's compute.
+        busy_ratio: its measured share of the source's time, 0..1.
+        level_ratio: how busy the source was, 0..1.
+        gain_points: what the move relieves less what it costs, in per cent of one card.
         method: the name of the method that planned it; a record that names none is hot-card's.
     """
 
@@ -95,13 +96,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMove:
-    """A move that was begun: what the budgets count.
+    """A move that was begun; the budgets count these.
 
     Attributes:
         under_way: the replacement is not ready yet.
-        ended_at: when it was over, however it ended; None while it is not.
+        ended_at: when it ended, successfully or not; None while it is under way.
         useless: it was carried out and the source stayed as busy as before.
-        landed: the card that the replacement got, where it is known.
+        landed: the card that the replacement got, if it is known.
     """
 
     move: Move
@@ -114,7 +115,7 @@ class PastMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """Something that is not moved, and why."""
+    """What is not moved (a pod, a card or the whole cluster), and why."""
 
     subject: str
     reason: HoldReason
@@ -123,7 +124,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now: moves, the cards to cordon, and every reason to hold still."""
+    """What to do now: the moves, the cards to cordon, and every reason to hold a move back."""
 
     moves: tuple[Move, ...] = ()
     held: tuple[HeldBack, ...] = ()
@@ -131,5 +132,5 @@ class Plan:
 
 
 def begun_within(past: Sequence[PastMove], *, hours: int, now: datetime) -> list[PastMove]:
-    """Give the moves that were begun in the last *hours*."""
-    return [it for it in past if now - it.started_at < timedelta(hours=hours)]
+    """Return the moves that were begun in the last *hours*."""
+    return [past_move for past_move in past if now - past_move.started_at < timedelta(hours=hours)]

@@ -1,8 +1,7 @@
-"""What to move off a hot card and where it could go, or why to hold still.
+"""Which pods to move off hot cards and where they could go, or why to hold still.
 
-Victim and target are chosen together: of all pairs, the one that relieves most for what it costs.
-Whether a pod fits is asked of the same :func:`fracgpu.placement.placement.place` that places real
-pods.
+Pod and target are chosen together: the pair with the highest gain less cost. Whether a pod fits is
+decided by the same :func:`fracgpu.placement.placement.place` that places new pods.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,24 +33,24 @@ def plan_moves(
     now: datetime,
     methods: Sequence[Method] = METHODS,
 ) -> Plan:
-    """Decide what to move now; the same input always gives the same plan."""
+    """Return what to move now; the same input always gives the same plan."""
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
-    cordon = cards_to_cordon(state, policy=policy, now=now)
+    to_cordon = cards_to_cordon(state, policy=policy, now=now)
     state = _with_under_way(state)
     moves: list[Move] = []
     held: list[HeldBack] = []
     candidates = [(method, card) for method in methods for card in method.cards(state)]
     for method_of_card, card in candidates:
-        whole = _cycle_refusal(state, policy=policy, now=now)
-        if whole is not None:
-            held.append(whole)
+        refusal = _cycle_refusal(state, policy=policy, now=now)
+        if refusal is not None:
+            held.append(refusal)
             break
         found = method_of_card.plan_for_card(state, card, held, policy=policy, now=now)
         if found is not None:
             moves.append(found)
             state = _with_planned(state, found, now=now)
-    return Plan(moves=tuple(moves), held=tuple(held), cordon=cordon)
+    return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon)
 
 
 def validate_move(
@@ -62,10 +61,11 @@ def validate_move(
     now: datetime,
     methods: Sequence[Method] = METHODS,
 ) -> HeldBack | None:
-    """Look again at a planned move, right before its first disturbing step.
+    """Return why a planned move should not be made any more, or None if it is still valid.
 
-    *state* must not count the move itself among its past. None means: still right, as the method
-    that planned it judges.
+    Called right before the first step that disturbs the pod; the method that planned the move is the
+    judge. The past moves of *state* must not include the move itself. The target may be another card
+    by now, as long as there is one.
     """
     method = next((method for method in methods if move.method == method.NAME), None)
     if method is None:  # planned by another version of this program
@@ -77,14 +77,14 @@ def validate_move(
 def first_heat(
     card: CardUuid, past: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
 ) -> CardHeat:
-    """Give the heat that a card begins with when its first trusted reading comes in.
+    """Return the heat that a card starts with when its first trusted reading arrives.
 
-    A restarted rebalancer knows from the record of moves which cards it was working on.
+    A restarted rebalancer knows from the move records which cards it was relieving.
     """
-    off = [it for it in past if it.move.source == card]
-    if any(it.under_way for it in off):
+    off = [past_move for past_move in past if past_move.move.source == card]
+    if any(past_move.under_way for past_move in off):
         return CardHeat(heat=Heat.RELIEVING, since=now)
-    ends = [it.ended_at or it.started_at for it in off]
+    ends = [past_move.ended_at or past_move.started_at for past_move in off]
     if ends and now - max(ends) < timedelta(seconds=policy.settle_s):
         return CardHeat(heat=Heat.SETTLING, since=max(ends))
     return CardHeat(heat=Heat.COOL, since=now)
@@ -98,16 +98,16 @@ def advance_all(
     policy: RebalancerPolicy,
     now: datetime,
 ) -> dict[CardUuid, CardHeat]:
-    """Give every card's heat one cycle later; a card never measured yet has none."""
-    sources = {it.move.source for it in past if it.under_way}
+    """Return every card's heat one cycle later; a card that was never measured has none."""
+    sources = {past_move.move.source for past_move in past if past_move.under_way}
     after = {}
-    for uuid, it in usage.items():
+    for uuid, card_usage in usage.items():
         heat = before.get(uuid)
-        if heat is None and it.reading is not None:
+        if heat is None and card_usage.reading is not None:
             heat = first_heat(uuid, past, policy=policy, now=now)
         if heat is not None:
             relieving = uuid in sources
-            after[uuid] = advance(heat, it, relieving=relieving, policy=policy, now=now)
+            after[uuid] = advance(heat, card_usage, relieving=relieving, policy=policy, now=now)
     return after
 
 
@@ -119,7 +119,7 @@ def _cycle_refusal(
         return HeldBack(subject="cluster", reason=HoldReason.BLIND, detail=blind)
     if now - state.leading_since < timedelta(seconds=policy.startup_grace_s):
         return HeldBack(subject="cluster", reason=HoldReason.STARTING)
-    if sum(it.under_way for it in state.past) >= policy.max_in_flight:
+    if sum(past_move.under_way for past_move in state.past) >= policy.max_in_flight:
         return HeldBack(subject="cluster", reason=HoldReason.MOVE_IN_FLIGHT)
     if len(begun_within(state.past, hours=1, now=now)) >= policy.max_per_hour:
         return HeldBack(subject="cluster", reason=HoldReason.HOURLY_BUDGET)
@@ -127,15 +127,15 @@ def _cycle_refusal(
 
 
 def _with_under_way(state: DisruptionState) -> DisruptionState:
-    """Count the memory of replacements that are on their way to a target."""
-    for it in state.past:
-        if it.under_way and it.landed is None:
-            state = replace(state, snapshot=state.snapshot.with_(_coming(it.move)))
+    """Return the state with the memory of replacements that are on their way to a target."""
+    for past_move in state.past:
+        if past_move.under_way and past_move.landed is None:
+            state = replace(state, snapshot=state.snapshot.with_(_coming(past_move.move)))
     return state
 
 
 def _with_planned(state: DisruptionState, move: Move, *, now: datetime) -> DisruptionState:
-    """Count a move just planned: its budget is spent and its target's memory is taken."""
+    """Return the state with a planned move counted: its budget and its target's memory."""
     return replace(
         state,
         snapshot=state.snapshot.with_(_coming(move)),
@@ -144,7 +144,7 @@ def _with_planned(state: DisruptionState, move: Move, *, now: datetime) -> Disru
 
 
 def _coming(move: Move) -> PodAllocation:
-    hold = {move.target: CardAllocation(mib=move.mib, cores=move.cores)}
+    allocations = {move.target: CardAllocation(mib=move.mib, cores=move.cores)}
     return PodAllocation(
-        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, by_card=hold
+        pod_uid=f"replacement of {move.pod_uid}", node=move.target_node, by_card=allocations
     )

@@ -1,4 +1,4 @@
-"""What an administrator may tune about moving pods: each figure with its meaning and its range."""
+"""What an administrator can tune about moving pods: each value with its meaning and range."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -18,7 +18,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
-    """One figure: its field, what it means, its default and the range it must lie in."""
+    """One value: its field, what it means, its default and the range it must lie in."""
 
     name: str
     meaning: str
@@ -35,8 +35,8 @@ def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
 class RebalancerPolicy:
     """When a card is hot, what may move, and how much at once.
 
-    The defaults and their reasons stand in docs/rebalancer.md; without any configuration the
-    rebalancer only says what it would do.
+    docs/rebalancer.md explains the defaults. Without configuration the rebalancer runs in dry-run
+    mode.
     """
 
     mode: Mode = Mode.DRY_RUN
@@ -46,7 +46,7 @@ class RebalancerPolicy:
         600, "no new move this long after becoming the leader", low=0, high=86400
     )
 
-    # What is hot.
+    # When a card is hot.
     hot_ratio: float = _tuned(0.8, "busy share above which a sample is hot", low=0.2, high=1)
     clear_ratio: float = _tuned(0.65, "mean below which a card is calm", low=0.1, high=0.99)
     ceiling_ratio: float = _tuned(
@@ -68,7 +68,7 @@ class RebalancerPolicy:
         600, "how long a relieved card must be calm before it counts as cool", low=1, high=7200
     )
 
-    # What is known.
+    # What is known of cards.
     step_s: float = _tuned(30, "resolution of the windows", low=1, high=300)
     scrape_interval_s: float = _tuned(15, "how often Prometheus scrapes a node", low=1, high=300)
     stale_after_s: float = _tuned(45, "age above which a sample is stale", low=2, high=900)
@@ -91,7 +91,7 @@ class RebalancerPolicy:
     )
     min_pod_age_s: float = _tuned(900, "how long a pod must have been running", low=0, high=86400)
 
-    # How much.
+    # How many moves.
     max_in_flight: int = _tuned(1, "moves at once", low=1, high=20)
     max_per_hour: int = _tuned(6, "moves in any hour", low=1, high=1000)
     max_per_namespace_per_hour: int = _tuned(
@@ -122,11 +122,11 @@ class RebalancerPolicy:
     )
 
     def mistakes(self) -> tuple[str, ...]:
-        """Name every figure outside its range and every pair that contradicts itself."""
+        """Return a message for every value out of range and for every contradiction."""
         found = [
-            f"{it.name} is {getattr(self, it.name)}; want {it.low:g} to {it.high:g}"
-            for it in tunables()
-            if not it.low <= getattr(self, it.name) <= it.high
+            f"{value.name} is {getattr(self, value.name)}; want {value.low:g} to {value.high:g}"
+            for value in tunables()
+            if not value.low <= getattr(self, value.name) <= value.high
         ]
         return (*found, *(text for wrong, text in self._contradictions() if wrong))
 
@@ -167,27 +167,29 @@ class RebalancerPolicy:
         )
         yield (
             self.stale_after_s < 2 * self.scrape_interval_s,
-            f"stale_after_s is {self.stale_after_s:g}; want at least two of scrape_interval_s, "
+            f"stale_after_s is {self.stale_after_s:g}; want at least twice scrape_interval_s, "
             f"{self.scrape_interval_s:g}",
         )
         yield (
             self.cordon_s < 2 * self.tick_s,
-            f"cordon_s is {self.cordon_s:g}; want at least two of tick_s, {self.tick_s:g}",
+            f"cordon_s is {self.cordon_s:g}; want at least twice tick_s, {self.tick_s:g}",
         )
         yield (
             self.plan_ttl_s < 2 * self.tick_s,
-            f"plan_ttl_s is {self.plan_ttl_s:g}; want at least two of tick_s, {self.tick_s:g}",
+            f"plan_ttl_s is {self.plan_ttl_s:g}; want at least twice tick_s, {self.tick_s:g}",
         )
 
 
 def tunables() -> tuple[Tunable, ...]:
-    """List every figure of a :class:`RebalancerPolicy`, in the order it is declared."""
+    """Return every tunable value of :class:`RebalancerPolicy`, in order of declaration."""
     found = []
-    for it in fields(RebalancerPolicy):
-        if _KEY in it.metadata:
-            meaning, low, high = it.metadata[_KEY]
-            default: Any = it.default
+    for tunable_field in fields(RebalancerPolicy):
+        if _KEY in tunable_field.metadata:
+            meaning, low, high = tunable_field.metadata[_KEY]
+            default: Any = tunable_field.default
             found.append(
-                Tunable(name=it.name, meaning=meaning, default=default, low=low, high=high)
+                Tunable(
+                    name=tunable_field.name, meaning=meaning, default=default, low=low, high=high
+                )
             )
     return tuple(found)

@@ -1,6 +1,6 @@
-"""Relief for a hot card: which of its pods to move, and where to.
+"""The method for a hot card: which of its pods to move, and where to.
 
-A move is worth its gain, what it takes off the card, less its cost, what the pod's users feel.
+The value of a move is the load that it takes off the card less what the disruption costs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from fracgpu.state.cluster_state import PlacedPod
 
 NAME: Final = "hot-card"
 
-# Costs of a move, in points (per cent of one card), and how a point of overshoot counts.
+# Costs of a move, in points (per cent of one card).
 _BASE_COST: Final = 5.0
 
 _NO_SURGE_COST: Final = 10.0  # the old pod ends before the new one is ready
@@ -35,14 +35,14 @@ _PRIORITY_COST: Final = 5.0
 
 _COST_PER_10_GIB: Final = 1.0  # reloading takes as long as the memory is large
 
-_OVERSHOOT: Final = 0.25
+_OVERSHOOT: Final = 0.25  # of each point taken off the card beyond its excess
 
-_FORECAST_WEIGHT: Final = 0.1
+_FORECAST_WEIGHT: Final = 0.1  # of each point of load that the target is expected to have
 
 
 def cards(state: DisruptionState) -> Sequence[CardUuid]:
     """Return the hot cards, the busiest first."""
-    hot = [uuid for uuid, it in state.heat.items() if it.heat is Heat.HOT]
+    hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat is Heat.HOT]
     return sorted(hot, key=lambda uuid: (-card_level(state, uuid), uuid))
 
 
@@ -54,30 +54,30 @@ def plan_for_card(
     policy: RebalancerPolicy,
     now: datetime,
 ) -> Move | None:
-    """Find the best move off one hot card; every refusal on the way goes to *held*."""
+    """Return the best move off one hot card, or None; append every reason against one to *held*."""
     refusal = _card_refusal(state, card, policy=policy, now=now)
     if refusal is not None:
         held.append(refusal)
         return None
-    card_info = state.snapshot.card(card)
+    info = state.snapshot.card(card)
     found: list[Move] = []
-    for uid in sorted(card_info.pods if card_info else ()):
-        pod = state.pods.get(uid)
-        if pod is None:
+    for uid in sorted(info.pods if info else ()):
+        candidate = state.pods.get(uid)
+        if candidate is None:
             held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN))
             continue
-        answer = best_move(state, card, pod, policy=policy, now=now)
+        answer = best_move(state, card, candidate, policy=policy, now=now)
         if isinstance(answer, Move):
             found.append(answer)
         else:
             held.append(answer)
-    return min(found, key=lambda it: (-it.gain_points, it.pod), default=None)
+    return min(found, key=lambda move: (-move.gain_points, move.pod), default=None)
 
 
 def why_outdated(
     state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
-    """Say why a planned move is not right any more: its card cooled down, or its pod must stay."""
+    """Return why a planned move should not be made any more, or None if it is still valid."""
     reading = state.reading(move.source)
     if reading is None:
         return HeldBack(subject=move.source, reason=HoldReason.NOT_MEASURED)
@@ -105,7 +105,7 @@ def _card_refusal(
     if _recently(state.past, policy.card_cooldown_s, now=now, source=card):
         return HeldBack(subject=card, reason=HoldReason.CARD_COOLDOWN)
     node = state.node_of(card)
-    if any(it.under_way and it.move.source_node == node for it in state.past):
+    if any(past_move.under_way and past_move.move.source_node == node for past_move in state.past):
         return HeldBack(subject=card, reason=HoldReason.NODE_BUSY)
     return None
 
@@ -119,46 +119,53 @@ def _recently(
     target: CardUuid | None = None,
 ) -> bool:
     return any(
-        now - it.started_at < timedelta(seconds=cooldown_s)
+        now - past_move.started_at < timedelta(seconds=cooldown_s)
         and (
-            (source is not None and it.move.source == source)
-            or (target is not None and target in (it.move.target, it.landed))
+            (source is not None and past_move.move.source == source)
+            or (target is not None and target in (past_move.move.target, past_move.landed))
         )
-        for it in past
+        for past_move in past
     )
 
 
 def best_move(
     state: DisruptionState,
     card: CardUuid,
-    occupant: PlacedPod,
+    candidate: PlacedPod,
     *,
     policy: RebalancerPolicy,
     now: datetime,
 ) -> Move | HeldBack:
-    """Find the best card for one pod of a hot card, or say why it stays."""
-    key = occupant.info.record.key
-    refusal = why_not_evictable(state, occupant, policy=policy, now=now)
+    """Return the best move of one pod off a hot card, or why it is held back."""
+    key = candidate.info.record.key
+    refusal = why_not_evictable(state, candidate, policy=policy, now=now)
     if refusal is not None:
         return HeldBack(subject=key, reason=refusal)
     reading = state.reading(card)
-    use = reading.pods.get(occupant.uid) if reading else None
+    use = reading.pods.get(candidate.uid) if reading else None
     if reading is None or use is None:
         return HeldBack(subject=key, reason=HoldReason.NOT_MEASURED_POD)
     if use.busy_ratio < policy.min_pod_busy_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_SMALL)
     if use.busy_ratio > policy.ceiling_ratio:
         return HeldBack(subject=key, reason=HoldReason.TOO_LARGE)
-    targets = list(_targets(state, card, occupant, use, policy=policy, now=now))
+    targets = list(_targets(state, card, candidate, use, policy=policy, now=now))
     if not targets:
         return HeldBack(subject=key, reason=HoldReason.NO_TARGET)
-    source_node = occupant.info.record.node
-    cost = _cost(state, card, occupant)
-    moves = [_move(state, card, occupant, use, it, cost=cost, policy=policy) for it in targets]
+    source_node = candidate.info.record.node
+    cost = _cost(state, card, candidate)
+    moves = [
+        _move(state, card, candidate, use, target, cost=cost, policy=policy) for target in targets
+    ]
     best = min(
         moves,
-        # On ties the node that already has the image.
-        key=lambda it: (-it.gain_points, it.target_node != source_node, it.target_node, it.target),
+        # On ties prefer the source node, which has the image already.
+        key=lambda move: (
+            -move.gain_points,
+            move.target_node != source_node,
+            move.target_node,
+            move.target,
+        ),
     )
     if best.gain_points <= 0:
         return HeldBack(
@@ -170,24 +177,24 @@ def best_move(
 def _targets(
     state: DisruptionState,
     card: CardUuid,
-    occupant: PlacedPod,
+    candidate: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
     now: datetime,
 ) -> Iterator[tuple[str, CardUuid]]:
-    """Give for each node the card that a replacement would get there, if it may and fits."""
-    need = occupant.info.need
-    assert need is not None, "a pod without a need was refused before"
-    unfit = _unfit(state, card, occupant, use, policy=policy, now=now)
-    for node, node_info in sorted(state.snapshot.nodes.items()):
-        if node_info.cards.keys() <= unfit:
+    """Yield (node, card) for each node that may run a replacement, with the card it would get."""
+    need = candidate.info.need
+    assert need is not None, "why_not_evictable rejects a pod without a need"
+    unfit = _unfit(state, card, candidate, use, policy=policy, now=now)
+    for node, info in sorted(state.snapshot.nodes.items()):
+        if info.cards.keys() <= unfit:
             continue
-        if not occupant.scheduling_constraints.allows(
-            node_info.node.labels, state.taints.get(node, ())
+        if not candidate.scheduling_constraints.allows(
+            info.node.labels, state.taints.get(node, ())
         ):
             continue
-        answer = place(node_info, need, strategy=state.strategy, exclude=unfit)
+        answer = place(info, need, strategy=state.strategy, exclude=unfit)
         if isinstance(answer, Placement):
             cards = {part.card for slices in answer.assignment.values() for part in slices}
             if len(cards) == 1:
@@ -197,28 +204,28 @@ def _targets(
 def _unfit(
     state: DisruptionState,
     source: CardUuid,
-    pod: PlacedPod,
+    candidate: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
     now: datetime,
 ) -> frozenset[CardUuid]:
-    """Give every card that must not be the target, the source itself among them."""
-    card_info = state.snapshot.card(source)
-    model = card_info.card.model if card_info else ""
+    """Return every card that must not be the target, the source itself included."""
+    source_info = state.snapshot.card(source)
+    model = source_info.card.model if source_info else ""
     left = {
-        it.move.source
-        for it in state.past
-        if it.move.owner_uid == pod.owner_uid
-        and now - it.started_at < timedelta(seconds=policy.return_cooldown_s)
+        past_move.move.source
+        for past_move in state.past
+        if past_move.move.owner_uid == candidate.owner_uid
+        and now - past_move.started_at < timedelta(seconds=policy.return_cooldown_s)
     }
-    sources = {it.move.source for it in state.past if it.under_way}
+    sources = {past_move.move.source for past_move in state.past if past_move.under_way}
     unfit = {source, *left, *sources}
     for node_info in state.snapshot.nodes.values():
-        for uuid, it in node_info.cards.items():
+        for uuid, info in node_info.cards.items():
             if (
-                it.card.model != model
-                or not _cool_enough(state, uuid, pod, use, policy=policy)
+                info.card.model != model
+                or not _cool_enough(state, uuid, candidate, use, policy=policy)
                 or _recently(state.past, policy.card_cooldown_s, now=now, target=uuid)
             ):
                 unfit.add(uuid)
@@ -228,7 +235,7 @@ def _unfit(
 def _cool_enough(
     state: DisruptionState,
     card: CardUuid,
-    pod: PlacedPod,
+    candidate: PlacedPod,
     use: MeasuredPodUse,
     *,
     policy: RebalancerPolicy,
@@ -237,11 +244,11 @@ def _cool_enough(
     if heat is None or heat.heat is not Heat.COOL or reading is None:
         return False
     coming = sum(
-        it.move.busy_ratio
-        for it in state.past
-        if it.under_way and card in (it.move.target, it.landed)
+        past_move.move.busy_ratio
+        for past_move in state.past
+        if past_move.under_way and card in (past_move.move.target, past_move.landed)
     )
-    need = pod.info.need
+    need = candidate.info.need
     return (
         reading.forecast_ratio + coming + use.busy_ratio <= policy.ceiling_ratio
         and reading.level_ratio + coming + use.high_ratio <= policy.hot_ratio
@@ -250,39 +257,39 @@ def _cool_enough(
 
 
 def _most_mib(need: PodNeed) -> int:
-    return sum(it.mib for it in need.containers)
+    return sum(container.mib for container in need.containers)
 
 
 def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     state: DisruptionState,
     card: CardUuid,
-    occupant: PlacedPod,
+    candidate: PlacedPod,
     use: MeasuredPodUse,
     target: tuple[str, CardUuid],
     *,
     cost: float,
     policy: RebalancerPolicy,
 ) -> Move:
-    view = occupant.info
-    reading, there = state.reading(card), state.reading(target[1])
-    assert reading is not None, "a source was measured"
-    assert there is not None, "so was a target"
-    allocation = state.snapshot.pods[occupant.uid].by_card[card]
+    pod = candidate.info
+    reading, target_reading = state.reading(card), state.reading(target[1])
+    assert reading is not None, "a source is measured"
+    assert target_reading is not None, "a target is measured"
+    allocation = state.snapshot.pods[candidate.uid].by_card[card]
     excess = 100 * (reading.level_ratio - policy.ceiling_ratio)
     points = 100 * use.busy_ratio
     gain = (
         min(points, excess)
         - _OVERSHOOT * max(0.0, points - excess)
         - cost
-        - _FORECAST_WEIGHT * 100 * there.forecast_ratio
+        - _FORECAST_WEIGHT * 100 * target_reading.forecast_ratio
     )
     return Move(
-        pod_uid=occupant.uid,
-        namespace=view.record.namespace,
-        name=view.record.name,
-        owner_uid=occupant.owner_uid,
+        pod_uid=candidate.uid,
+        namespace=pod.record.namespace,
+        name=pod.record.name,
+        owner_uid=candidate.owner_uid,
         source=card,
-        source_node=view.record.node,
+        source_node=pod.record.node,
         target=target[1],
         target_node=target[0],
         mib=allocation.mib,
@@ -294,13 +301,16 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
     )
 
 
-def _cost(state: DisruptionState, card: CardUuid, pod: PlacedPod) -> float:
-    allocation = state.snapshot.pods[pod.uid].by_card[card]
-    alone = not any(it.owner_uid == pod.owner_uid and it is not pod for it in state.pods.values())
+def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float:
+    allocation = state.snapshot.pods[candidate.uid].by_card[card]
+    alone = not any(
+        other.owner_uid == candidate.owner_uid and other is not candidate
+        for other in state.pods.values()
+    )
     return (
         _BASE_COST
         + _NO_SURGE_COST
         + (_SINGLE_REPLICA_COST if alone else 0.0)
-        + (_PRIORITY_COST if pod.info.priority > 0 else 0.0)
+        + (_PRIORITY_COST if candidate.info.priority > 0 else 0.0)
         + _COST_PER_10_GIB * allocation.mib / (10 * 1024)
     )

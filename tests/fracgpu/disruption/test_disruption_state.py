@@ -1,4 +1,4 @@
-"""The values a plan is made from."""
+"""The input of a plan."""
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import HoldReason, begun_within
@@ -14,20 +14,20 @@ from tests.support.rebalancing import (
 
 
 def test_only_healthy_cards_of_shared_nodes_are_expected_to_be_measured() -> None:
-    picture = a_picture(
+    state = a_picture(
         nodes=[a_node("n1", HOT_CARD), a_node("whole", "GPU-whole", shared=False)], occupants=[]
     )
 
-    assert picture.cards() == {HOT_CARD}
+    assert state.cards() == {HOT_CARD}
 
 
 def test_a_card_is_found_by_its_node_and_reading() -> None:
-    picture = a_picture()
+    state = a_picture()
 
-    assert picture.node_of(COOL_CARD) == "n2"
-    assert picture.node_of(CardUuid("GPU-none")) == ""
-    assert picture.reading(CardUuid("GPU-none")) is None
-    assert picture.reading(HOT_CARD) is not None
+    assert state.node_of(COOL_CARD) == "n2"
+    assert state.node_of(CardUuid("GPU-none")) == ""
+    assert state.reading(CardUuid("GPU-none")) is None
+    assert state.reading(HOT_CARD) is not None
 
 
 def test_moves_are_counted_by_when_they_began() -> None:
@@ -37,8 +37,10 @@ def test_moves_are_counted_by_when_they_began() -> None:
 
 
 def test_reasons_have_distinct_texts_and_labels_fit_for_a_metric() -> None:
-    assert len({it.value for it in HoldReason}) == len(HoldReason.__members__)
-    assert all(it.label == it.label.lower() and " " not in it.label for it in HoldReason)
+    assert len({reason.value for reason in HoldReason}) == len(HoldReason.__members__)
+    assert all(
+        reason.label == reason.label.lower() and " " not in reason.label for reason in HoldReason
+    )
 
 
 def test_a_bare_pod_has_no_owner() -> None:

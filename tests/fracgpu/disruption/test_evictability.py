@@ -1,4 +1,4 @@
-"""Which pods stay where they are: each rule once."""
+"""Which pods may not be moved: each rule once."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,11 +34,11 @@ def refusal(
     sibling: dict[str, Any] | None = None,
     **facts: Any,
 ) -> HoldReason | None:
-    """Ask about pod-a, which has one ready sibling by default."""
+    """Return why pod-a, with one ready sibling by default, may not be moved."""
     pod = an_occupant("pod-a", **facts)
     others = [an_occupant("pod-b", **(sibling or {}))] if with_sibling else []
-    picture = a_picture(occupants=[pod, *others], past=past or [])
-    return why_not_evictable(picture, pod, policy=POLICY, now=NOON)
+    state = a_picture(occupants=[pod, *others], past=past or [])
+    return why_not_evictable(state, pod, policy=POLICY, now=NOON)
 
 
 def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
@@ -159,13 +159,15 @@ def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
     useless: int, hours: float, held: bool
 ) -> None:
     past = [
-        PastMove(move=it.move, started_at=it.started_at, under_way=False, useless=True)
-        for it in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
+        PastMove(
+            move=past_move.move, started_at=past_move.started_at, under_way=False, useless=True
+        )
+        for past_move in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
     ]
     roomy = RebalancerPolicy(max_per_owner_per_day=100)
     pod = an_occupant("pod-a")
-    picture = a_picture(occupants=[pod, an_occupant("pod-b")], past=past)
+    state = a_picture(occupants=[pod, an_occupant("pod-b")], past=past)
 
-    found = why_not_evictable(picture, pod, policy=roomy, now=NOON)
+    found = why_not_evictable(state, pod, policy=roomy, now=NOON)
 
     assert (found is HoldReason.OWNER_COOLDOWN) is held

@@ -1,4 +1,4 @@
-"""Heat and trust: what is not measured is never cool, and hot is not said lightly."""
+"""Heat and reading quality: unknown is never cool, and a card is hot only if both windows are."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -36,7 +36,7 @@ def after(
     relieving: bool = False,
     tick: timedelta = TICK,
 ) -> CardHeat:
-    """Advance through one reading a cycle."""
+    """Return the heat after one reading a cycle."""
     heat, now = CardHeat(heat=begin, since=NOON), NOON
     for reading in readings:
         now += tick
@@ -121,7 +121,7 @@ def test_no_card_becomes_hot_without_two_hot_cycles_in_a_row(
     st.lists(st.sampled_from([HOT, CALM, LUKEWARM, FAST_ONLY]), max_size=30),
     st.integers(1, 20),
 )
-def test_doubt_never_cools_a_card(readings: list[CardReading], gap: int) -> None:
+def test_an_unknown_reading_never_cools_a_card(readings: list[CardReading], gap: int) -> None:
     before = after(*readings)
 
     heat, now = before, NOON + TICK * len(readings)

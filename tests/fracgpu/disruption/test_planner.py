@@ -1,4 +1,4 @@
-"""Plans: the pair that relieves most, within every budget, and never onto a card in doubt."""
+"""Plans: the best pair, within every budget, and never onto a card without a trusted reading."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -33,12 +33,12 @@ from tests.support.rebalancing import (
 )
 
 
-def plan(picture: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
-    return plan_moves(picture, policy=policy, now=NOON)
+def plan(state: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
+    return plan_moves(state, policy=policy, now=NOON)
 
 
 def reasons(found: Plan) -> set[HoldReason]:
-    return {it.reason for it in found.held}
+    return {held.reason for held in found.held}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -
     assert reasons(plan(a_picture(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
 
 
-def test_switched_off_it_plans_and_repels_nothing() -> None:
+def test_switched_off_it_plans_and_cordons_nothing() -> None:
     found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
 
     assert (found.moves, found.cordon) == ((), frozenset())
@@ -142,15 +142,15 @@ def test_a_dry_run_decides_like_a_real_one() -> None:
 def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
     uuids = [f"GPU-{n:02}" for n in range(12)]
     readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
-    picture = a_picture(
+    state = a_picture(
         nodes=[a_node("n1", *uuids)], occupants=[], readings={**readings, HOT_CARD: None}
     )
 
-    assert cards_to_cordon(picture, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
+    assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
 
 
 @pytest.mark.parametrize(
-    ("heat", "since_minutes", "repelled"),
+    ("heat", "since_minutes", "cordoned"),
     [
         (Heat.COOL, 1, False),
         (Heat.WARMING, 1, False),
@@ -161,19 +161,19 @@ def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
     ],
 )
 def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
-    heat: Heat, since_minutes: int, repelled: bool
+    heat: Heat, since_minutes: int, cordoned: bool
 ) -> None:
     since = NOON - timedelta(minutes=since_minutes)
-    picture = replace(a_picture(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
+    state = replace(a_picture(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
 
-    assert (HOT_CARD in cards_to_cordon(picture, policy=ACTIVE, now=NOON)) is repelled
+    assert (HOT_CARD in cards_to_cordon(state, policy=ACTIVE, now=NOON)) is cordoned
 
 
 def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:
-    picture = a_picture(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
-    moving = replace(picture, past=[a_past_move(source=HOT_CARD, under_way=True)])
+    state = a_picture(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
+    moving = replace(state, past=[a_past_move(source=HOT_CARD, under_way=True)])
 
-    assert cards_to_cordon(picture, policy=ACTIVE, now=NOON) == frozenset()
+    assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == frozenset()
     assert cards_to_cordon(moving, policy=ACTIVE, now=NOON) == {HOT_CARD}
 
 
@@ -194,7 +194,7 @@ def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
 
     heat = advance_all({}, usage, (), policy=ACTIVE, now=NOON)
 
-    assert {uuid: it.heat for uuid, it in heat.items()} == {COOL_CARD: Heat.COOL}
+    assert {uuid: card_heat.heat for uuid, card_heat in heat.items()} == {COOL_CARD: Heat.COOL}
 
 
 @pytest.mark.parametrize(
@@ -227,24 +227,22 @@ def test_a_planned_move_is_looked_at_again(
 
 
 @st.composite
-def pictures(draw: st.DrawFn) -> DisruptionState:
-    """Small clusters in any state of heat, trust, occupation and history."""
+def states(draw: st.DrawFn) -> DisruptionState:
+    """Small clusters with any heat, reading quality, allocations and past moves."""
     nodes: list[NodeCards] = []
     readings: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
     heat: dict[str, Heat] = {HOT_CARD: Heat.COOL, COOL_CARD: Heat.COOL}
-    occupants: list[PlacedPod] = []
+    pods: list[PlacedPod] = []
     for n in range(draw(st.integers(1, 3))):
         cards = [f"GPU-{n}-{c}" for c in range(draw(st.integers(1, 3)))]
         nodes.append(a_node(f"n{n}", *cards))
         for uuid in cards:
             busy = {}
             for _ in range(draw(st.integers(0, 4))):
-                uid = f"pod-{len(occupants)}"
+                uid = f"pod-{len(pods)}"
                 owner = ("ReplicaSet", "web", f"owner-{draw(st.integers(0, 3))}")
                 mib = draw(st.integers(500, 9000))
-                occupants.append(
-                    an_occupant(uid, CardUuid(uuid), node=f"n{n}", mib=mib, owner=owner)
-                )
+                pods.append(an_occupant(uid, CardUuid(uuid), node=f"n{n}", mib=mib, owner=owner))
                 busy[uid] = draw(st.sampled_from([0.0, 0.05, 0.2, 0.3, 0.45, 0.7]))
             trusted = draw(st.sampled_from([True, True, True, True, False]))
             level = min(1.0, sum(busy.values()))
@@ -259,7 +257,7 @@ def pictures(draw: st.DrawFn) -> DisruptionState:
         )
         for n in range(draw(st.integers(0, 3)))
     ]
-    return a_picture(nodes=nodes, occupants=occupants, readings=readings, heat=heat, past=past)
+    return a_picture(nodes=nodes, occupants=pods, readings=readings, heat=heat, past=past)
 
 
 def policies() -> st.SearchStrategy[RebalancerPolicy]:
@@ -276,84 +274,86 @@ def policies() -> st.SearchStrategy[RebalancerPolicy]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(pictures(), policies())
-def test_a_plan_never_exceeds_its_budgets(
-    picture: DisruptionState, policy: RebalancerPolicy
-) -> None:
-    moves = plan(picture, policy).moves
-    hour = [it for it in picture.past if NOON - it.started_at < timedelta(hours=1)]
-    under_way = [it for it in picture.past if it.under_way]
+@given(states(), policies())
+def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: RebalancerPolicy) -> None:
+    moves = plan(state, policy).moves
+    hour = [
+        past_move for past_move in state.past if NOON - past_move.started_at < timedelta(hours=1)
+    ]
+    under_way = [past_move for past_move in state.past if past_move.under_way]
 
     if moves:
         assert len(under_way) + len(moves) <= policy.max_in_flight
         assert len(hour) + len(moves) <= policy.max_per_hour
-        in_namespace = len(moves) + sum(it.move.namespace == "ml" for it in hour)
+        in_namespace = len(moves) + sum(past_move.move.namespace == "ml" for past_move in hour)
         assert in_namespace <= policy.max_per_namespace_per_hour
     for attribute in ("source", "target", "owner_uid", "pod_uid", "source_node"):
-        values = [getattr(it, attribute) for it in moves]
+        values = [getattr(move, attribute) for move in moves]
         assert len(set(values)) == len(values), attribute
 
 
 @settings(max_examples=100, deadline=None)
-@given(pictures(), policies())
+@given(states(), policies())
 def test_a_plan_never_targets_a_card_that_is_not_trusted_and_cool(
-    picture: DisruptionState, policy: RebalancerPolicy
+    state: DisruptionState, policy: RebalancerPolicy
 ) -> None:
-    for move in plan(picture, policy).moves:
-        assert picture.usage[move.target].quality is ReadingQuality.OK
-        assert picture.heat[move.target].heat is Heat.COOL
-        assert picture.usage[move.source].quality is ReadingQuality.OK
-        assert picture.heat[move.source].heat is Heat.HOT
+    for move in plan(state, policy).moves:
+        assert state.usage[move.target].quality is ReadingQuality.OK
+        assert state.heat[move.target].heat is Heat.COOL
+        assert state.usage[move.source].quality is ReadingQuality.OK
+        assert state.heat[move.source].heat is Heat.HOT
         assert move.gain_points > 0
-        reading = picture.usage[move.target].reading
+        reading = state.usage[move.target].reading
         assert reading is not None
         assert reading.forecast_ratio + move.busy_ratio <= policy.ceiling_ratio + 1e-9
 
 
 @settings(max_examples=100, deadline=None)
-@given(pictures(), policies())
-def test_a_plan_never_overcommits_a_card(
-    picture: DisruptionState, policy: RebalancerPolicy
-) -> None:
+@given(states(), policies())
+def test_a_plan_never_overcommits_a_card(state: DisruptionState, policy: RebalancerPolicy) -> None:
     taken: dict[CardUuid, int] = {}
-    for move in plan(picture, policy).moves:
+    for move in plan(state, policy).moves:
         taken[move.target] = taken.get(move.target, 0) + move.mib
     for card, mib in taken.items():
-        load = picture.snapshot.card(card)
+        load = state.snapshot.card(card)
         assert load is not None
-        coming = sum(it.move.mib for it in picture.past if it.under_way and it.move.target == card)
+        coming = sum(
+            past_move.move.mib
+            for past_move in state.past
+            if past_move.under_way and past_move.move.target == card
+        )
         assert load.held_mib + coming + mib <= load.card.capacity_mib
 
 
 @settings(max_examples=50, deadline=None)
-@given(pictures(), policies(), st.randoms())
-def test_the_same_picture_gives_the_same_plan_in_any_order(
-    picture: DisruptionState, policy: RebalancerPolicy, order: Any
+@given(states(), policies(), st.randoms())
+def test_the_same_state_gives_the_same_plan_in_any_order(
+    state: DisruptionState, policy: RebalancerPolicy, order: Any
 ) -> None:
-    pods = list(picture.pods.items())
-    heat = list(picture.heat.items())
+    pods = list(state.pods.items())
+    heat = list(state.heat.items())
     order.shuffle(pods)
     order.shuffle(heat)
-    shuffled = replace(picture, pods=dict(pods), heat=dict(heat))
+    shuffled = replace(state, pods=dict(pods), heat=dict(heat))
 
-    assert plan(shuffled, policy) == plan(picture, policy)
+    assert plan(shuffled, policy) == plan(state, policy)
 
 
 @settings(max_examples=100, deadline=None)
-@given(pictures(), policies())
-def test_what_is_unknown_never_moves(picture: DisruptionState, policy: RebalancerPolicy) -> None:
-    unknown = {uuid: usage_of(uuid, None) for uuid in picture.usage}
+@given(states(), policies())
+def test_what_is_unknown_never_moves(state: DisruptionState, policy: RebalancerPolicy) -> None:
+    unknown = {uuid: usage_of(uuid, None) for uuid in state.usage}
 
-    assert plan(replace(picture, usage=unknown), policy).moves == ()
+    assert plan(replace(state, usage=unknown), policy).moves == ()
 
 
 def test_the_properties_see_plans_that_move_several_pods() -> None:
-    """Guards the properties above: a generator of hopeless pictures would prove nothing."""
+    """Guards the properties above, which prove nothing if no generated state has a move."""
     bold = RebalancerPolicy(mode=Mode.ACTIVE, max_in_flight=4, startup_grace_s=0)
 
     moves = find(
-        pictures().map(lambda it: len(plan(it, bold).moves)),
-        lambda it: it > 1,
+        states().map(lambda state: len(plan(state, bold).moves)),
+        lambda count: count > 1,
         settings=settings(max_examples=2000, phases=[Phase.generate], derandomize=True),
     )
 

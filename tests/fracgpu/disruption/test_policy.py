@@ -1,4 +1,4 @@
-"""The policy: its defaults agree with each other, and its mistakes are all named."""
+"""The policy: its defaults are consistent, and all mistakes are reported."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ def test_the_defaults_are_right_and_change_nothing_in_the_cluster() -> None:
     assert policy.mode is Mode.DRY_RUN
 
 
-@pytest.mark.parametrize("found", tunables(), ids=lambda it: it.name)
+@pytest.mark.parametrize("found", tunables(), ids=lambda value: value.name)
 def test_every_figure_has_a_meaning_and_a_default_inside_its_range(
     found: Tunable,
 ) -> None:
@@ -24,7 +24,7 @@ def test_every_figure_has_a_meaning_and_a_default_inside_its_range(
     assert found.low < found.high
 
 
-@pytest.mark.parametrize("found", tunables(), ids=lambda it: it.name)
+@pytest.mark.parametrize("found", tunables(), ids=lambda value: value.name)
 def test_a_figure_outside_its_range_is_named(found: Tunable) -> None:
     change: dict[str, Any] = {found.name: found.high * 2 + 1}
     above = replace(RebalancerPolicy(), **change)
@@ -42,9 +42,9 @@ def test_a_figure_outside_its_range_is_named(found: Tunable) -> None:
         ({"forecast_window_s": 60.0}, "forecast_window_s is 60; want at least fast_window_s"),
         ({"step_s": 121.0}, "step_s is 121; want at most a fifth of fast_window_s, 600"),
         ({"scrape_interval_s": 130.0}, "scrape_interval_s is 130; want at most a fifth"),
-        ({"stale_after_s": 29.0}, "stale_after_s is 29; want at least two of scrape_interval_s"),
-        ({"cordon_s": 29.0}, "cordon_s is 29; want at least two of tick_s, 15"),
-        ({"plan_ttl_s": 20.0}, "plan_ttl_s is 20; want at least two of tick_s, 15"),
+        ({"stale_after_s": 29.0}, "stale_after_s is 29; want at least twice scrape_interval_s"),
+        ({"cordon_s": 29.0}, "cordon_s is 29; want at least twice tick_s, 15"),
+        ({"plan_ttl_s": 20.0}, "plan_ttl_s is 20; want at least twice tick_s, 15"),
     ],
 )
 def test_figures_that_contradict_each_other_are_named(changes: dict[str, Any], named: str) -> None:

@@ -1,4 +1,4 @@
-"""Relief for a hot card: the pair of pod and target that is worth most, or why there is none."""
+"""The method for a hot card: the best pair of pod and target, or why there is none."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,12 +27,12 @@ from tests.support.rebalancing import (
 )
 
 
-def plan(picture: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
-    return plan_moves(picture, policy=policy, now=NOON)
+def plan(state: DisruptionState, policy: RebalancerPolicy = ACTIVE) -> Plan:
+    return plan_moves(state, policy=policy, now=NOON)
 
 
 def reasons(found: Plan) -> set[HoldReason]:
-    return {it.reason for it in found.held}
+    return {held.reason for held in found.held}
 
 
 def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
@@ -49,15 +49,15 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
 def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
     pods = [an_occupant(uid) for uid in ("pod-a", "pod-b", "pod-c")]
     busy = {"pod-a": 0.12, "pod-b": 0.3, "pod-c": 0.48}
-    picture = a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
+    state = a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
 
-    assert [it.pod_uid for it in plan(picture).moves] == ["pod-b"]
+    assert [move.pod_uid for move in plan(state).moves] == ["pod-b"]
 
 
 def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
     pods = [an_occupant("pod-a", mib=9000), an_occupant("pod-b", mib=1000)]
 
-    assert [it.pod_uid for it in plan(a_picture(occupants=pods)).moves] == ["pod-b"]
+    assert [move.pod_uid for move in plan(a_picture(occupants=pods)).moves] == ["pod-b"]
 
 
 def test_of_two_targets_the_cooler_one_is_taken() -> None:
@@ -83,8 +83,8 @@ def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays()
     busy = {"small": 0.05, "large": 0.61, "fine": 0.3}
     found = plan(a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
 
-    assert [it.pod_uid for it in found.moves] == ["fine"]
-    held = {it.subject: it.reason for it in found.held}
+    assert [move.pod_uid for move in found.moves] == ["fine"]
+    held = {held.subject: held.reason for held in found.held}
     assert held == {
         "ml/small": HoldReason.TOO_SMALL,
         "ml/large": HoldReason.TOO_LARGE,
@@ -93,18 +93,19 @@ def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays()
 
 
 def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
-    picture = a_picture()
-    picture = replace(picture, pods={"pod-b": picture.pods["pod-b"]})
+    state = a_picture()
+    state = replace(state, pods={"pod-b": state.pods["pod-b"]})
 
-    found = plan(picture, replace(ACTIVE, hold_cycles=0))
+    found = plan(state, replace(ACTIVE, hold_cycles=0))
 
-    assert ("pod-a", HoldReason.NOT_KNOWN) in {(it.subject, it.reason) for it in found.held}
+    assert ("pod-a", HoldReason.NOT_KNOWN) in {(held.subject, held.reason) for held in found.held}
 
 
 def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
     pods = [an_occupant(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
     pods = [
-        replace(it, info=replace(it.info, rebalance=None, priority=1000)) for it in two_busy_pods()
+        replace(pod, info=replace(pod.info, rebalance=None, priority=1000))
+        for pod in two_busy_pods()
     ]
     warm = a_reading(0.82, pods={"pod-a": 0.41, "pod-b": 0.41})
 
@@ -142,9 +143,9 @@ def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
     other = an_occupant("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
     nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2")]
     readings = {"GPU-c1": a_reading(0.05), "GPU-c2": a_reading(0.05)}
-    picture = a_picture(nodes=nodes, occupants=[*pods, filler, other], readings=readings)
+    state = a_picture(nodes=nodes, occupants=[*pods, filler, other], readings=readings)
 
-    found = plan(picture)
+    found = plan(state)
 
     assert found.moves == ()
     assert HoldReason.NO_TARGET in reasons(found)
