@@ -1,9 +1,9 @@
-"""The table holds what it was told of each node, and tells what has changed since."""
+"""The table holds what each node has free, and which rows have changed."""
 
 import pytest
 
 from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable
-from tests.fracgpu.placement.policies.least_waste.wants import (
+from tests.fracgpu.placement.policies.least_waste.demands import (
     HALF,
     MODELS,
     PAIR,
@@ -15,8 +15,8 @@ from tests.fracgpu.placement.policies.least_waste.wants import (
 
 def table(*nodes: FreeResources) -> FreeResourceTable:
     made = FreeResourceTable(MODELS)
-    for it in nodes:
-        made.put(made.add(), it)
+    for free in nodes:
+        made.put(made.add(), free)
     return made
 
 

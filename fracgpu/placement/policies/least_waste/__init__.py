@@ -1,5 +1,5 @@
-"""The strategy least-waste: put a pod where the cluster loses least by it.
+"""The strategy least-waste: place a pod where the cluster is expected to waste least.
 
-`fill_sequences` tells what will stay idle, `workload_mix` what pods are likely, `policy` ranks.
+`workload_mix` learns which pods are likely, `fill_sequences` what will stay idle; `policy` ranks.
 Start with `policy.py`.
 """

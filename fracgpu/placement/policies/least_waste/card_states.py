@@ -1,8 +1,8 @@
 """The states that a node's cards can be in, each with the waste to expect at any free CPU.
 
-Nodes come and go through the same few thousand states: order of cards does not matter, full cards
-do not, nor do remainders too small to be used. So each state has a row, and what is expected of it
-is evaluated once, at whole cores of free CPU, and read off in between.
+Nodes go through the same few thousand states, since the order of cards does not matter, nor do full
+cards or remainders too small to be used. So each state has a row; its expected waste is evaluated
+once for each whole number of free cores, and interpolated linearly in between.
 """
 
 from typing import Final
@@ -14,19 +14,29 @@ from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index, Le
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
-_TOP_CORES: Final = 256  # more free CPU than this changes nothing for the cards of one node
-_BRACKET: Final = np.arange(2)
-_NEIGHBOURS: Final = np.arange(-2, 4)
-_FEW: Final = 8
+_TOP_CORES: Final = 256  # more free CPU than this is of no use to the cards of one node
+_BRACKET: Final = np.arange(2)  # the two steps to interpolate between
+_NEIGHBOURS: Final = np.arange(-2, 4)  # and two more on either side
+_FEW: Final = 8  # up to this many states, evaluating neighbours as well costs hardly more
 _BATCH: Final = 64  # keeps an evaluation inside the processor's cache
-MAX_STATES: Final = 32_768  # about 36 MB
+MAX_STATES: Final = 32_768  # about 36 MB, at 258 float32 and 33 int16 a state
 
 
 class CardStates:
-    """Numbers states, and remembers what is expected of them.
+    """Assigns a row to each state, and caches the expected waste.
+
+    The arrays, all with one row for each state, grow by doubling:
+
+    - ``_model`` [state]: index of the card model;
+    - ``_levels`` [state, card]: free thousandths in descending order, lost remainders as 0;
+    - ``_waste`` [state, whole free cores]: expected idle thousandths; NaN until evaluated.
 
     Args:
         sequences: the pods to fill nodes with.
+
+    Attributes:
+        idle_cards: [state] how many whole cards are free.
+        evaluated: how many pairs of state and CPU have been evaluated.
     """
 
     def __init__(self, sequences: FillSequences) -> None:
@@ -42,17 +52,18 @@ class CardStates:
         return len(self._rows)
 
     def rows(self, model: Index, levels: Levels) -> tuple[Index, NDArray[np.float32]]:
-        """Find each node's state, and how much of its cards is lost in remainders.
+        """Return each node's state, and the thousandths of its cards that are lost in remainders.
 
         Args:
-            model: index of each node's card model.
-            levels: free thousandths of each card, one row for each node.
+            model: [node] index of the card model.
+            levels: [node, card] free thousandths.
         """
         lost = levels <= self._sequences.lost_milli[model][:, None]
         keys = np.zeros((len(levels), 1 + MAX_CARDS), np.int16)
         keys[:, 0] = model
-        # Sorted downwards, so that nodes with equal live cards are equal.
+        # Descending, so that nodes with equal live cards have equal keys in any order of cards.
         keys[:, 1 : 1 + levels.shape[1]] = -np.sort(-np.where(lost, np.int16(0), levels), axis=1)
+        # Each key, 33 int16, as one bytes object: a hashable name.
         names = keys.view(f"V{keys.itemsize * keys.shape[1]}").ravel().tolist()
         known = self._rows
         for at, name in enumerate(names):
@@ -62,11 +73,16 @@ class CardStates:
         return found, np.where(lost, levels, np.int16(0)).sum(1, dtype=np.float32)
 
     def waste_milli(self, rows: Index, cpu_milli: Index) -> NDArray[np.float32]:
-        """Say what is expected to be left idle in states at an amount of free CPU."""
+        """Return the thousandths of cards expected to stay idle, [node].
+
+        Args:
+            rows: [node] the state, as `rows` returned it.
+            cpu_milli: [node] free thousandths of a core, 0 or more.
+        """
         step = np.minimum(cpu_milli // CPU_STEP_MILLI, _TOP_CORES)
         part = np.minimum(cpu_milli - step * CPU_STEP_MILLI, CPU_STEP_MILLI).astype(np.float32)
         part /= CPU_STEP_MILLI
-        table = self._waste.ravel()
+        table = self._waste.ravel()  # a view: one index for state and step is faster than two
         at = rows * self._waste.shape[1] + step
         low, high = table[at], table[at + 1]
         unknown = np.isnan(low + high)
@@ -77,8 +93,8 @@ class CardStates:
         return expected
 
     def _evaluate(self, rows: Index, step: Index) -> None:
-        # Whoever asks about a state with so much CPU soon asks about it with a little more or less,
-        # and evaluating several at once costs hardly more than one; many are no longer for nothing.
+        # A state asked for at some CPU is soon asked for at a little more or less, and evaluating
+        # several steps at once costs hardly more than one. With many states it does cost more.
         table = self._waste.ravel()
         near = _NEIGHBOURS if len(rows) <= _FEW else _BRACKET
         near = np.clip(step + near[:, None], 0, _TOP_CORES + 1)

@@ -1,16 +1,16 @@
-"""How much of a node's cards will be left idle once the node is full: an expectation.
+"""How much of a node's cards is expected to stay idle once the node is full.
 
-A copy of the node is filled with pods drawn from the workload's mix, again and again, until the
-sequence ends; what is idle then is averaged over many sequences. That one number holds stranded
-CPU, shares that pair badly and remainders of cards.
+A copy of the node is filled with a sequence of pods drawn from the workload's mix; what is idle at
+the end is averaged over many sequences. That one number covers stranded CPU, shares that do not add
+up to a card and remainders of cards.
 
-Pods come to a node in pairs, and the one that leaves less of its card runs there, on the tightest
-card that has room: the other one found a better node. A fill that takes whatever comes first
-expects more waste than a cluster has that chooses among many nodes.
+Each step of a sequence offers two pods, and the one that leaves less of its card runs, on the
+tightest card with room; the other is taken to run on a better node. A fill that takes every pod in
+turn would expect more waste than a cluster has that chooses among many nodes.
 
 The sequences are drawn once, from a fixed seed and in exact proportion to the mix, and are the same
-for every node of a card model: two nodes, or one node before and after a pod, are compared under
-the same luck, and the same mix always gives the same answer.
+for every node of a card model. Two nodes, or one node before and after a pod, are thus compared
+with the same random numbers, and the same mix always gives the same answer.
 """
 
 from collections.abc import Sequence
@@ -25,28 +25,30 @@ from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 SEQUENCES: Final = 32
 
-# A sequence is long enough to fill the widest ordinary node nearly four times over, so that it is
-# the node that says no at the end: eight cards, at the mix's mean cards for each pod.
+# A sequence requests this many cards by the mix's mean, nearly four times the cards of an ordinary
+# node with eight, so that the node is full before the sequence ends.
 _CARDS_DRAWN: Final = 30
 
 _FEWEST_PODS, _MOST_PODS = 24, 128
 
-# A remainder that fewer than this share of the pods could use is as good as lost: taking it for
-# lost is truer than a fill of 40 draws, which finds even the rarest pod (a remainder of 0.19 waits
-# for a pod of 0.16 with many others), and it leaves far fewer states to evaluate.
+# A remainder that fewer than this share of the pods could use counts as lost. This is closer to
+# what happens than a fill of 40 draws, which finds even the rarest pod (many remainders of 0.19
+# wait for the same pod of 0.16), and it leaves far fewer states to evaluate.
 LOST_BELOW_RATIO: Final = 0.01
 
 _SEED: Final = 20_261_120
 
-# A card in a fill is one uint16: its free level times _SLOTS plus its number, so that no two cards
-# of a node are equal and the smallest that has room is *the* tightest card.
+# In a fill a card is one uint16 code: its free thousandths times _SLOTS plus its position among the
+# node's cards. No two cards of a node have equal codes, so the smallest code with room is one card,
+# the tightest.
+# The largest code is 1000 * 32 + 31 = 32,031, below 2**15: bit 15 is free to mark "no room".
 _SLOT_BITS: Final = 5
 
 _SLOTS: Final = 1 << _SLOT_BITS
 
 _WHOLE: Final = WHOLE_CARD_MILLI * _SLOTS
 
-_NO_ROOM: Final = 2**15  # above every code; taken from any code, it wraps round to at least itself
+_NO_ROOM: Final = 2**15  # above every code; a code less this wraps round to this or more
 
 Codes = NDArray[np.uint16]
 
@@ -54,80 +56,100 @@ Number = TypeVar("Number", np.uint16, np.int32)
 
 
 class FillSequences:
-    """The pods that fill nodes, per card model.
+    """The pods that fill nodes, by card model.
+
+    The arrays are [step, model, pod of the pair, sequence]:
+
+    - ``_cpu``: thousandths of a core that the pod requests;
+    - ``_share``: what the pod takes of its card, as a code (thousandths times _SLOTS); _NO_ROOM for
+      a pod on several cards, which is placed apart;
+    - ``_on_cards``: 1 if the pod takes a card, 0 if it takes only CPU.
 
     Args:
         classes: the workload's mix.
-        models: the card models; a node is known by the index of its model in here.
+        models: the card models; nodes refer to them by index.
+
+    Attributes:
+        lost_milli: [model] the largest remainder of a card that counts as lost, in thousandths.
     """
 
     def __init__(self, classes: Sequence[PodClass], models: Sequence[str]) -> None:
         self._length = _length(classes)
         shape = (self._length, len(models), 2, SEQUENCES)
         self._cpu = np.zeros(shape, np.int32)
-        # What is taken of one card; a pod of several cards takes nothing in the common step.
+        # With _NO_ROOM a pod has room on no card: pods on several cards, and models without pods.
         self._share = np.full(shape, _NO_ROOM, np.uint16)
+        # [step, model, sequence]: cards and CPU of the pod on several cards, if the pair has one.
         several = np.zeros((self._length, len(models), SEQUENCES), np.int16)
         cpu = np.zeros_like(several, np.int32)
         self._drawn: list[list[list[tuple[Demand, Demand]]]] = [[[]] * SEQUENCES for _ in models]
         self.lost_milli = np.zeros(len(models), np.int16)
         for index, model in enumerate(models):
-            welcome = sorted(
-                (it for it in classes if it.demand.accepts(model)),
-                key=lambda it: (it.demand.cards, it.demand.share_milli, it.demand.cpu_milli),
+            accepted = sorted(
+                (pod_class for pod_class in classes if pod_class.demand.accepts(model)),
+                key=lambda pod_class: (
+                    pod_class.demand.cards,
+                    pod_class.demand.share_milli,
+                    pod_class.demand.cpu_milli,
+                ),
             )
-            if welcome:
-                self.lost_milli[index] = _lost_below(welcome)
-                several[:, index], cpu[:, index] = self._draw(index, welcome)
+            if accepted:
+                self.lost_milli[index] = _lost_below(accepted)
+                several[:, index], cpu[:, index] = self._draw(index, accepted)
         self._several = _SeveralCards(several, cpu)
         self._on_cards = (self._share > 0).astype(np.uint16)
 
     def _draw(
         self, index: int, classes: Sequence[PodClass]
     ) -> tuple[NDArray[np.int16], NDArray[np.int32]]:
-        weights = np.array([it.frequency_ratio for it in classes])
+        weights = np.array([pod_class.frequency_ratio for pod_class in classes])
+        # Stratified: each class gets its exact share of all draws, in shuffled order.
         size = self._length * 2 * SEQUENCES
         ends = np.cumsum(weights) / weights.sum()
         drawn = np.searchsorted(ends, (np.arange(size) + 0.5) / size)
         # A bit generator's raw stream stays the same in every release of NumPy.
         shuffled = np.argsort(np.random.Philox(_SEED).random_raw(size), kind="stable")
         drawn = np.minimum(drawn, len(classes) - 1)[shuffled].reshape(self._length, 2, SEQUENCES)
-        wants = [it.demand for it in classes]
+        demands = [pod_class.demand for pod_class in classes]
         most_cpu = np.iinfo(np.int32).max
-        cpu = np.array([min(it.cpu_milli, most_cpu) for it in wants], np.int32)
+        cpu = np.array([min(demand.cpu_milli, most_cpu) for demand in demands], np.int32)
         share = np.array(
-            [it.share_milli * _SLOTS if it.cards <= 1 else _NO_ROOM for it in wants], np.uint16
+            [demand.share_milli * _SLOTS if demand.cards <= 1 else _NO_ROOM for demand in demands],
+            np.uint16,
         )
         several = np.array(
-            [min(it.cards, MAX_CARDS + 1) if it.cards > 1 else 0 for it in wants], np.int16
+            [min(demand.cards, MAX_CARDS + 1) if demand.cards > 1 else 0 for demand in demands],
+            np.int16,
         )
         self._cpu[:, index] = cpu[drawn]
         self._share[:, index] = share[drawn]
-        # A pod without cards is no better here or there: it runs here if it came first.
+        # A pod without cards leaves the same remainders on any node: it runs only as the first.
         second = self._share[:, index, 1]
         second[second == 0] = _NO_ROOM
         self._drawn[index] = [
-            [(wants[one], wants[other]) for one, other in drawn[:, :, it].tolist()]
-            for it in range(SEQUENCES)
+            [(demands[one], demands[other]) for one, other in drawn[:, :, sequence].tolist()]
+            for sequence in range(SEQUENCES)
         ]
         first, other = several[drawn[:, 0]], several[drawn[:, 1]]
         need = np.where(first > 0, self._cpu[:, index, 0], self._cpu[:, index, 1])
         return np.where(first > 0, first, other), need
 
     def drawn(self, *, model: int, sequence: int) -> tuple[tuple[Demand, Demand], ...]:
-        """Give the pairs of pods of one sequence, in the order in which they come to a node."""
+        """Return the pairs of pods of one sequence, in order."""
         return tuple(self._drawn[model][sequence])
 
     def expected_waste_milli(
         self, levels: Levels, cpu_milli: NDArray[np.int32], model: Index
     ) -> NDArray[np.float32]:
-        """Fill copies of nodes and average what stays idle.
+        """Return the thousandths of cards expected to stay idle on each node, [node].
 
         Args:
-            levels: free thousandths of each card, one row for each node, 0 where there is no card.
-            cpu_milli: free CPU of each node.
-            model: index of each node's card model.
+            levels: [node, card] free thousandths; 0 where there is no card.
+            cpu_milli: [node] free thousandths of a core.
+            model: [node] index of the card model.
         """
+        # need, share, on_cards: [step, node, pod of the pair, sequence]; cards (codes) and room:
+        # [card, node, ..., sequence]; cpu, taken: [node, sequence].
         need, share = self._cpu.take(model, axis=1), self._share.take(model, axis=1)
         on_cards = self._on_cards.take(model, axis=1)
         several = self._several.take(model, (levels == WHOLE_CARD_MILLI).sum(1))
@@ -137,14 +159,16 @@ class FillSequences:
         for step in range(self._length):
             if several.starts[step] < several.starts[step + 1]:
                 _take_whole_cards(cards, cpu, *several.at(step))
-            # What each card would have left; a card without room wraps round to more than any has,
-            # so the smallest figure belongs to the tightest card that has room.
+            # What each card would have left. Without room the unsigned difference wraps round to
+            # _NO_ROOM or more, so the smallest one belongs to the tightest card with room.
             np.subtract(cards[:, :, None], share[step], out=room)
             tight = np.minimum.reduce(room, axis=0)
             runs = (tight < _NO_ROOM) & (cpu[:, None] >= need[step])
             left = np.where(runs, (tight >> _SLOT_BITS) * on_cards[step], np.uint16(_NO_ROOM))
+            # Of a tie the first pod runs. Whoever does not run takes nothing: *runs* is 0.
             second = left[:, 1] < left[:, 0]
             taken = _of_two(second, share[step] * runs)
+            # tight + share is the code of the card as it was, and codes are unique on a node.
             cards -= (cards == _of_two(second, tight + share[step])) * taken
             cpu -= _of_two(second, need[step] * runs)
         waste: NDArray[np.float32] = (
@@ -154,12 +178,17 @@ class FillSequences:
 
 
 def _of_two(second: NDArray[np.bool_], pair: NDArray[Number]) -> NDArray[Number]:
+    """Return [node, sequence] of *pair* [node, pod of the pair, sequence]."""
     return np.where(second, pair[:, 1], pair[:, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Pods of several cards by step: in which columns [node, sequence], and what they need."""
+    """The pods on several cards, ordered by step.
+
+    Each pod belongs to one column of the fill, a pair of node and sequence. The entries of step *s*
+    are ``starts[s]`` to ``starts[s + 1]``.
+    """
 
     node: Index
     sequence: Index
@@ -173,10 +202,11 @@ class _Columns:
 
 
 class _SeveralCards:
-    """The few pods of several cards that the sequences hold, listed for each model.
+    """The few pods on several cards in the sequences, listed by model.
 
-    One such pod in a pair runs if it can, and the other one as well: it is rare, and what it leaves
-    of its cards is nothing.
+    Such a pod of a pair runs if it fits, and then the other pod as well: it is rare, and it takes
+    whole cards, so it leaves no remainder to compare. The arrays are [model, entry], padded with a
+    count of cards that no node has.
     """
 
     def __init__(self, several: NDArray[np.int16], cpu: NDArray[np.int32]) -> None:
@@ -194,7 +224,7 @@ class _SeveralCards:
             self._count[model, : len(step)] = several[step, model, sequence]
 
     def take(self, model: Index, idle_cards: Index) -> _Columns:
-        """List them for nodes, leaving out those that a node could not take even now."""
+        """Return the pods for each node, without those that need more cards than are idle."""
         count = self._count[model]
         node, entry = np.nonzero(count <= idle_cards[:, None])
         step = self._step[model[node], entry]
@@ -210,7 +240,7 @@ class _SeveralCards:
 
 
 def _coded(levels: Levels) -> Codes:
-    """Lay out cards as codes [card, node, sequence], leaving out columns where none is live."""
+    """Return the codes of cards, [card, node, sequence], up to the most live cards of a node."""
     live = -np.sort(-levels, axis=1)
     live = live[:, : max(1, int((live > 0).sum(1).max(initial=0)))]
     codes = live.astype(np.uint16) * np.uint16(_SLOTS) + np.arange(live.shape[1], dtype=np.uint16)
@@ -224,7 +254,7 @@ def _take_whole_cards(
     need: NDArray[np.int32],
     several: NDArray[np.int16],
 ) -> None:
-    """Place pods of several whole cards, one in each of *columns*, in place."""
+    """Place one pod on several whole cards in each of *columns*, changing *cards* and *cpu*."""
     these = cards[:, *columns]
     whole = these >= _WHOLE
     rank = whole.cumsum(0)
@@ -236,17 +266,22 @@ def _take_whole_cards(
 
 
 def _length(classes: Sequence[PodClass]) -> int:
-    cards = sum(it.frequency_ratio * it.demand.gpu_milli for it in classes) / WHOLE_CARD_MILLI
+    cards = (
+        sum(pod_class.frequency_ratio * pod_class.demand.gpu_milli for pod_class in classes)
+        / WHOLE_CARD_MILLI
+    )
     return min(max(round(_CARDS_DRAWN / cards), _FEWEST_PODS), _MOST_PODS) if cards else 0
 
 
 def _lost_below(classes: Sequence[PodClass]) -> int:
-    """Find the largest remainder of a card that almost no pod of these could use."""
-    enough = LOST_BELOW_RATIO * sum(it.frequency_ratio for it in classes)
+    """Return the largest remainder of a card that almost none of these pods could use."""
+    enough = LOST_BELOW_RATIO * sum(pod_class.frequency_ratio for pod_class in classes)
     seen = 0.0
-    for it in classes:  # sorted by cards, then share: shares come right after the CPU-only pods
-        if it.demand.cards == 1 and it.demand.share_milli < WHOLE_CARD_MILLI:
-            seen += it.frequency_ratio
+    for (
+        pod_class
+    ) in classes:  # sorted by cards, then share: CPU-only pods, then shares, then more cards
+        if pod_class.demand.cards == 1 and pod_class.demand.share_milli < WHOLE_CARD_MILLI:
+            seen += pod_class.frequency_ratio
             if seen > enough:
-                return it.demand.share_milli - 1
+                return pod_class.demand.share_milli - 1
     return WHOLE_CARD_MILLI - 1

@@ -1,4 +1,4 @@
-"""What becomes of each node's cards if it takes a request: one option for each differing card."""
+"""The states of each node's cards after a pod: one option for each distinct free level."""
 
 import numpy as np
 
@@ -7,15 +7,16 @@ from fracgpu.placement.policies.least_waste.card_states import CardStates
 
 
 class PlacementOptions:
-    """The states that nodes would be in after one kind of request; CPU plays no part here.
+    """The states that nodes would be in after a pod of one kind; CPU plays no part here.
 
-    A request for one card has an option for each different free level with room; any other request
-    has one option, the tightest cards. Arrays are [node, option], tightest first.
+    A pod on one card has an option for each distinct free level that is enough: cards with the same
+    level lead to the same state. Any other pod has one option, the tightest cards. The arrays are
+    [row, option] over the rows of `FreeResourceTable`, tightest card first.
 
     Attributes:
-        state: the state's row in `CardStates`; -1 where there is no such option.
-        lost_milli: what would be lost in remainders of that node's cards.
-        card: the card to take, for a request of one card; else -1.
+        state: the state in `CardStates`; -1 where there is no such option.
+        lost_milli: thousandths of the node's cards that would be lost in remainders.
+        card: the card to take, for a pod on one card; else -1.
     """
 
     def __init__(self, demand: Demand) -> None:
@@ -26,7 +27,7 @@ class PlacementOptions:
         self.card = np.zeros((0, 1), np.int64)
 
     def keep_up(self, nodes: FreeResourceTable, states: CardStates) -> None:
-        """Work out anew the nodes that have changed."""
+        """Compute the options of the nodes that have changed."""
         options = nodes.width if self._cards == 1 else 1
         if self.state.shape != (nodes.size, options):
             self._seen = 0
@@ -38,6 +39,7 @@ class PlacementOptions:
         rows = nodes.changed_since(self._seen)
         self._seen = nodes.now
         levels = nodes.levels[rows, : nodes.width]
+        # One entry for each option of a changed node: which node, which option, levels after it.
         at, option, after, card = self._one(levels) if self._cards == 1 else self._several(levels)
         self.state[rows] = -1
         where = rows[at], option
@@ -48,7 +50,7 @@ class PlacementOptions:
         order = np.argsort(levels, axis=1, kind="stable")
         ascending = np.take_along_axis(levels, order, axis=1)
         fits = ascending >= self._share
-        fits[:, 1:] &= ascending[:, 1:] != ascending[:, :-1]
+        fits[:, 1:] &= ascending[:, 1:] != ascending[:, :-1]  # the first card of each level
         at, option = np.nonzero(fits)
         card = order[at, option]
         after = levels[at]
@@ -56,7 +58,7 @@ class PlacementOptions:
         return at, option, after, card
 
     def _several(self, levels: Levels) -> tuple[Index, Index, Levels, Index]:
-        """Take the tightest cards; of none, a request for no card makes no difference."""
+        """Return the option of the tightest cards; for a pod without cards, nothing changes."""
         ascending = np.sort(levels, axis=1)
         fits = ascending >= max(self._share, 1)
         rank = np.cumsum(fits, axis=1)

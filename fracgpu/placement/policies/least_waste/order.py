@@ -1,12 +1,11 @@
-"""The strategy ``least-waste``: fed by the ledger, learning from the pods it sees.
+"""The strategy ``least-waste`` in a cluster: the policy, kept up to date and learning the mix.
 
-What it takes to judge a node, `fracgpu.placement.policies.least_waste.policy`, is worked out
-beforehand and between requests. Until that is done for the first time, cards' own scores decide
-(the tightest card).
+The caches of `fracgpu.placement.policies.least_waste.policy` are filled between requests. Until
+that is done for the first time, cards' own scores decide (the tightest card).
 
-`scheduler.workload_learner` lets it learn, for ever, while requests are answered. The
-extender, ``fracgpu explain``, replays and benchmarks all ask this one class, so that what is
-measured and what is explained is what runs.
+`scheduler.workload_learner` runs the learning in the background while requests are answered. The
+extender, ``fracgpu explain``, replays and benchmarks all use this one class, so that what is
+measured and explained is what runs.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -35,25 +34,25 @@ from fracgpu.request.need import PodNeed
 from fracgpu.state.bound_pod import BoundPod
 from fracgpu.state.bound_pod_index import BoundPodIndex
 
-# Nodes that fit are never judged worse than this, so that nodes unknown to the policy come last.
-_WORST_JUDGED: Final = 0.1
+# Nodes that fit score at least this much, so that nodes unknown to the policy, with 0, come last.
+_MIN_FIT_SCORE: Final = 0.1
 _DRIFT_RATIO: Final = 0.05
 _PODS_AT_ONCE: Final = 500
 _CLASSES_AT_ONCE: Final = 64
-_WANTS_REMEMBERED: Final = 64
-_GLOBS_REMEMBERED: Final = 256
+_MAX_COSTS: Final = 64
+_MAX_GLOBS: Final = 256
 _UNBOUNDED_MILLI: Final = 10**9
 
 Models = frozenset[str] | None
 
 
 class LeastWasteOrder:
-    """Judges nodes, and chooses cards, by what the cluster would lose.
+    """Scores nodes, and chooses cards, by the expected waste.
 
     Args:
         matrix: the cards.
-        bound_pods: CPU and memory that pods take.
-        now: tells which cordons and assumptions still hold.
+        bound_pods: the bound pods, with the CPU and memory that they request.
+        now: the current time, which decides which cordons and assumptions are still valid.
     """
 
     def __init__(
@@ -62,57 +61,57 @@ class LeastWasteOrder:
         self._matrix = matrix
         self._bound_pods = bound_pods
         self._now = now
-        # In here the models of a Want are what its pod wrote: globs. Which models those are is
-        # found out anew each time that the mix is learnt, for a fleet gets new ones.
+        # The models of a Demand in this mix are globs, as the pod wrote them. They are resolved
+        # each time the mix is learnt, since a cluster may get new models.
         self._mix = WorkloadMix()
         self._folded = False
-        self._feed: _Feed | None = None
+        self._synced: _SyncedPolicy | None = None
         self.times_learnt = 0
         self._accepted: dict[frozenset[str], Models] = {}
         self._models_known = 0
 
     @property
     def learnt(self) -> bool:
-        """Whether it judges already."""
-        return self._feed is not None
+        """Whether it has learnt a mix, so that it scores nodes."""
+        return self._synced is not None
 
     @property
     def classes(self) -> tuple[PodClass, ...]:
-        """The mix that it judges by; nothing before it has learnt one."""
-        return () if self._feed is None else self._feed.policy.classes
+        """The mix that scores are based on; empty before one is learnt."""
+        return () if self._synced is None else self._synced.policy.classes
 
     @property
     def states(self) -> int:
-        """How many states of nodes it has judged; 0 before it has learnt a mix."""
-        return 0 if self._feed is None else self._feed.policy.evaluated
+        """How many states of nodes have been evaluated; 0 before a mix is learnt."""
+        return 0 if self._synced is None else self._synced.policy.evaluated
 
     def observe(self, pod: BoundPod) -> None:
-        """Count a pod that is new to the books towards the mix."""
+        """Count a newly bound pod towards the mix."""
         if self._folded:
-            demand = self._want_of_bound(pod)
+            demand = self._demand_of_bound(pod)
             if demand is not None:
                 self._mix.observe(demand)
 
-    def expect(self, wants: Iterable[Demand]) -> None:
-        """Count pods that are known beforehand, of a workload that is yet to come."""
-        for demand in wants:
+    def expect(self, demands: Iterable[Demand]) -> None:
+        """Count the pods of a workload that is known in advance."""
+        for demand in demands:
             self._mix.include(demand)
 
-    def _want_of_bound(self, pod: BoundPod) -> Demand | None:
-        """Tell what a pod asked for; None where it can leave no card idle."""
+    def _demand_of_bound(self, pod: BoundPod) -> Demand | None:
+        """Return what a bound pod requests, or None on a node without cards."""
         row = self._matrix.rows.get(pod.node)
         node_info = None if row is None else self._matrix.infos[row]
         if node_info is None or not node_info.cards:
             return None
         held = [
-            (node_info.cards[uuid], it)
-            for uuid, it in pod.holds.by_card.items()
+            (node_info.cards[uuid], allocation)
+            for uuid, allocation in pod.holds.by_card.items()
             if uuid in node_info.cards
         ]
         share = 0
         if held:
-            (card_info, allocation), *_ = held
-            share = _milli(allocation.mib, card_info.card.capacity_mib)
+            (first_card, first_allocation), *_ = held
+            share = _milli(first_allocation.mib, first_card.card.capacity_mib)
         return Demand(
             cpu_milli=pod.host.cpu_milli,
             cards=len(held),
@@ -121,119 +120,129 @@ class LeastWasteOrder:
         )
 
     def learn_now(self, *, ahead: bool = True) -> None:
-        """Learn at one go, where nobody waits for an answer meanwhile; see `learning`."""
+        """Learn the mix in one go, where no request waits meanwhile; see `learning`."""
         for _ in self.learning(ahead=ahead):
             pass
 
     def learning(self, *, ahead: bool = True) -> Iterator[None]:
-        """Learn, in steps of some milliseconds, if the mix is another one than was learnt.
+        """Learn the mix in steps of some milliseconds, if it has drifted from the last one.
 
         Args:
-            ahead: work out beforehand what questions will need. The answers are the same without.
+            ahead: fill the policy's caches as well. The scores are the same without.
         """
         self._matrix.refresh(now=self._now())
         if not self._folded:
             yield from self._fold()
         classes = yield from self._resolved()
         if (
-            self._feed is not None
-            and drift_ratio(self._feed.policy.classes, classes) < _DRIFT_RATIO
+            self._synced is not None
+            and drift_ratio(self._synced.policy.classes, classes) < _DRIFT_RATIO
         ):
             return
-        feed = _Feed(LeastWaste(classes, self._matrix.models), self._matrix, self._bound_pods)
-        feed.keep_up()
-        for _ in feed.policy.warming([it.demand for it in classes]) if ahead else ():
+        synced = _SyncedPolicy(
+            LeastWaste(classes, self._matrix.models), self._matrix, self._bound_pods
+        )
+        synced.keep_up()
+        demands = [pod_class.demand for pod_class in classes]
+        for _ in synced.policy.warming(demands) if ahead else ():
             yield
-        self._feed = feed
+        self._synced = synced
         self.times_learnt += 1
 
     def _fold(self) -> Iterator[None]:
-        """Learn from the pods that live already; whoever comes meanwhile is counted as new."""
-        living = self._bound_pods.pods()
+        """Count the pods that are bound already; pods bound meanwhile count as new."""
+        bound_pods = self._bound_pods.pods()
         self._folded = True
-        for at, pod in enumerate(living):
-            demand = self._want_of_bound(pod)
+        for at, pod in enumerate(bound_pods):
+            demand = self._demand_of_bound(pod)
             if demand is not None:
                 self._mix.include(demand)
             if at % _PODS_AT_ONCE == _PODS_AT_ONCE - 1:
                 yield
 
     def _resolved(self) -> Generator[None, None, tuple[PodClass, ...]]:
-        """Give the mix with each pod's globs as the models of this fleet that they allow."""
+        """Return the mix with globs replaced by the models of the cluster that they allow."""
         found: dict[Demand, float] = {}
-        for at, it in enumerate(self._mix.classes()):
-            demand = it.demand
+        for at, pod_class in enumerate(self._mix.classes()):
+            demand = pod_class.demand
             if demand.models is not None:
                 demand = replace(demand, models=self._models(demand.models))
-            found[demand] = found.get(demand, 0.0) + it.frequency_ratio
+            found[demand] = found.get(demand, 0.0) + pod_class.frequency_ratio
             if at % _CLASSES_AT_ONCE == _CLASSES_AT_ONCE - 1:
                 yield
-        return tuple(PodClass(demand=want, frequency_ratio=it) for want, it in found.items())
+        return tuple(
+            PodClass(demand=demand, frequency_ratio=frequency_ratio)
+            for demand, frequency_ratio in found.items()
+        )
 
     def _models(self, globs: frozenset[str]) -> Models:
-        """Find the models of the fleet that globs allow; None where it is every one."""
+        """Return the models of the cluster that globs allow, or None for all of them."""
         models = self._matrix.models
-        if len(models) != self._models_known or len(self._accepted) >= _GLOBS_REMEMBERED:
+        if len(models) != self._models_known or len(self._accepted) >= _MAX_GLOBS:
             self._models_known = len(models)
             self._accepted.clear()
         if globs not in self._accepted:
             allowed = self._matrix.allowed(sorted(globs)).tolist()
-            found = frozenset(it for it, yes in zip(models, allowed, strict=False) if yes)
+            found = frozenset(
+                model for model, is_allowed in zip(models, allowed, strict=False) if is_allowed
+            )
             self._accepted[globs] = None if len(found) == len(models) else found
         return self._accepted[globs]
 
     def score(
         self, need: PodNeed | None, host: HostResources, rows: Rows
     ) -> NDArray[np.float64] | None:
-        """Judge nodes on which a pod fits; see `scheduler.extender.filter.NodeScorer`.
+        """Return scores 0..1 of nodes on which a pod fits, or None if there are none to give.
 
-        A pod without a need takes CPU and memory of a node, and no card.
+        See `scheduler.extender.filter.NodeScorer`. A pod without a need takes CPU and memory of a
+        node, and no card.
         """
-        feed = self._feed
-        if feed is None or (need is not None and len(need.containers) != 1):
+        synced = self._synced
+        if synced is None or (need is not None and len(need.containers) != 1):
             return None
-        feed.keep_up()
-        sizes = feed.size_mib[rows]
-        cost = feed.costs(self._want(need, host, int(sizes[0])))[rows]
+        synced.keep_up()
+        # A need in MiB is another demand, in thousandths, for each size of card.
+        sizes = synced.size_mib[rows]
+        cost = synced.costs(self._demand(need, host, int(sizes[0])))[rows]
         other = sizes != sizes[0]
         for size in np.unique(sizes[other]).tolist():
             at = np.flatnonzero(sizes == size)
-            cost[at] = feed.costs(self._want(need, host, size))[rows[at]]
-        if need is None:  # nodes that the policy does not know have no card to lose
+            cost[at] = synced.costs(self._demand(need, host, size))[rows[at]]
+        if need is None:  # nodes that the policy does not know have no card to waste
             cost[np.isnan(cost)] = 0.0
-        judged = np.flatnonzero(~np.isnan(cost))
-        quality = np.zeros(len(rows))
-        if len(judged):
-            least, most = cost[judged].min(), cost[judged].max()
-            dear = (cost[judged] - least) / (most - least) if most > least else 0.0
-            quality[judged] = 1.0 - dear * (1.0 - _WORST_JUDGED)
-        return quality
+        known = np.flatnonzero(~np.isnan(cost))
+        scores = np.zeros(len(rows))
+        if len(known):
+            least, most = cost[known].min(), cost[known].max()
+            relative_cost = (cost[known] - least) / (most - least) if most > least else 0.0
+            scores[known] = 1.0 - relative_cost * (1.0 - _MIN_FIT_SCORE)
+        return scores
 
     def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
-        """Name the cards to take on one node; None where it has nothing to say.
+        """Return the cards to take on one node, or None for no preference.
 
-        Thousandths of a card are not MiB, and other binds may be under way: whether the pod fits
-        on them is the caller's to find out.
+        The caller must check that the pod fits on them: thousandths of a card are rounded, and
+        other binds may be under way.
         """
-        feed = self._feed
-        if feed is None or len(need.containers) != 1:
+        synced = self._synced
+        if synced is None or len(need.containers) != 1:
             return None
-        # Binds follow each other without a question in between that would bring the news.
+        # Binds may follow each other without a filter request, which would refresh the matrix.
         self._matrix.refresh(now=self._now())
-        feed.keep_up()
+        synced.keep_up()
         row = self._matrix.rows.get(node)
         node_info = None if row is None else self._matrix.infos[row]
-        at = -1 if row is None else int(feed.row[row])
+        at = -1 if row is None else int(synced.row[row])
         if row is None or node_info is None or at < 0:
             return None
-        demand = self._want(need, host, int(feed.size_mib[row]))
-        ranking = feed.policy.rank(demand, among=np.array([at]))
+        demand = self._demand(need, host, int(synced.size_mib[row]))
+        ranking = synced.policy.rank(demand, among=np.array([at]))
         if not len(ranking.rows):
             return None
         uuids = tuple(node_info.cards)
-        return frozenset(uuids[card] for card in feed.policy.cards(ranking, 0, demand))
+        return frozenset(uuids[card] for card in synced.policy.cards(ranking, 0, demand))
 
-    def _want(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
+    def _demand(self, need: PodNeed | None, host: HostResources, size_mib: int) -> Demand:
         if need is None:
             return Demand(cpu_milli=host.cpu_milli, memory_mib=host.memory_mib)
         (container,) = need.containers
@@ -246,8 +255,14 @@ class LeastWasteOrder:
         )
 
 
-class _Feed:
-    """One policy, and what it has been told of the board."""
+class _SyncedPolicy:
+    """One policy, kept in step with the node matrix and the bound pods.
+
+    Attributes:
+        policy: the policy.
+        row: [matrix row] the policy's row of the node; -1 if the policy does not know it.
+        size_mib: [matrix row] the capacity of the node's largest card in MiB.
+    """
 
     def __init__(self, policy: LeastWaste, matrix: NodeMatrix, bound_pods: BoundPodIndex) -> None:
         self.policy = policy
@@ -261,20 +276,20 @@ class _Feed:
         self._costs: dict[Demand, NDArray[np.float64]] = {}
 
     def costs(self, demand: Demand) -> NDArray[np.float64]:
-        """Give what a pod would cost on each row of the board; NaN where it does not fit."""
+        """Return the cost of a pod on each matrix row; NaN where it does not fit."""
         found = self._costs.get(demand)
         if found is None:
-            if len(self._costs) >= _WANTS_REMEMBERED:
+            if len(self._costs) >= _MAX_COSTS:
                 self._costs.clear()
             ranking = self.policy.rank(demand)
             rows_there = max(self.policy.rows.values(), default=-1) + 1
-            by_row = np.full(rows_there + 1, np.nan)  # the last one is for rows without a node
+            by_row = np.full(rows_there + 1, np.nan)  # the last entry is read by index -1
             by_row[ranking.rows] = ranking.cost_milli
             found = self._costs[demand] = by_row[self.row]
         return found
 
     def keep_up(self) -> None:
-        """Tell the policy of nodes that changed."""
+        """Pass nodes that changed on to the policy."""
         matrix, bound_pods = self._matrix, self._bound_pods
         changed = matrix.changed_since(self._seen).tolist()
         touched = bound_pods.changed_since(self._host_seen)
@@ -286,9 +301,9 @@ class _Feed:
             self.row = np.concatenate((self.row, more))
             self.size_mib = np.concatenate((self.size_mib, np.zeros_like(more)))
         for row in {*changed, *(matrix.rows[name] for name in touched if name in matrix.rows)}:
-            self._tell(row)
+            self._sync(row)
 
-    def _tell(self, row: int) -> None:
+    def _sync(self, row: int) -> None:
         name, free = self._matrix.names[row], self._free(row)
         before = self._names.pop(row, None)
         if before is not None and (before != name or free is None):
@@ -307,12 +322,12 @@ class _Feed:
             return None
         cards = tuple(node_info.cards.values())[:MAX_CARDS]
         state: Sequence[int] = matrix.state[row].tolist()
-        there, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
-        bounded = there != NO_HOST_RESOURCES
+        allocatable, used = node_info.node.host, self._bound_pods.used(node_info.node.node)
+        bounded = allocatable != NO_HOST_RESOURCES
         return FreeResources(
             model=cards[0].card.model,
-            cpu_milli=there.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
-            memory_mib=there.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
+            cpu_milli=allocatable.cpu_milli - used.cpu_milli if bounded else _UNBOUNDED_MILLI,
+            memory_mib=allocatable.memory_mib - used.memory_mib if bounded else _UNBOUNDED_MILLI,
             card_milli=tuple(
                 max(0, card_info.free_mib * WHOLE_CARD_MILLI // max(1, card_info.card.capacity_mib))
                 if state[column] == USABLE
@@ -323,5 +338,5 @@ class _Feed:
 
 
 def _milli(mib: int, size_mib: int) -> int:
-    """Give MiB as thousandths of a card, rounded down as what is free of cards is."""
+    """Return MiB as thousandths of a card, 1 to 1000, rounded down as free amounts are."""
     return min(WHOLE_CARD_MILLI, max(1, mib * WHOLE_CARD_MILLI // max(1, size_mib)))

@@ -1,8 +1,9 @@
-"""The policy ``least-waste``: put a pod where the cluster loses least by it.
+"""The policy ``least-waste``: place a pod where the expected waste of the cluster rises least.
 
-The cost of a node's state is the idle card share expected to be left once the node is full
-(`fill_sequences`), less what its idle cards are worth to pods that are short of such (`scarcity`).
-A pod goes where that cost rises least, over nodes and, for a share, over cards.
+The cost of a node's state is the share of its cards that is expected to stay idle once the node is
+full (`fill_sequences`), less what its idle cards are worth to pods that are short of such cards
+(`scarcity`). A pod goes where that cost, with the price of the card model (`model_prices`), rises
+least: among nodes and, for one card, among the cards of a node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,25 +21,26 @@ from fracgpu.placement.policies.least_waste.options import PlacementOptions
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
-# Prices move slowly: they are set anew after so many changes of nodes.
+# Prices move slowly: they are computed again after this many changes of nodes.
 _REFRESH_EVERY: Final = 16
-# A step of warming takes some ten milliseconds at most.
+# Nodes for each step of warming, so that a step takes about ten milliseconds at most.
 _WARMED_AT_ONCE: Final = 64
-# Where nothing else tells nodes apart, fill up the fuller one: a ten-thousandth of what is idle on
-# it. With ample CPU and a friendly mix, every card can be filled in the end, in any order.
+# Between otherwise equal nodes prefer the fuller one: a ten-thousandth of what is idle on a node is
+# added to its cost. With ample CPU and many small pods every card can be filled in any order, and
+# all other costs are equal.
 _TIE_WEIGHT: Final = 1e-4
-# Beyond this many kinds of request the ones asked for longest ago are worked out again.
-_MAX_OUTCOMES: Final = 64
+# Beyond this many kinds of pods the options of the least recently used kind are dropped.
+_MAX_OPTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """What a pod would cost on each node where it fits.
+    """What a pod would cost on each node where it fits; the arrays have one entry for each.
 
     Attributes:
-        rows: the nodes, as the rows that ``add`` gave them, ascending.
+        rows: the nodes as rows of the policy's table, ascending.
         cost_milli: thousandths of a card that the cluster is expected to lose; lower is better.
-        card: for a pod of one card, the best card on that node; else -1.
+        card: for a pod on one card, the best card of that node; else -1.
     """
 
     rows: Index
@@ -47,30 +49,30 @@ class Ranking:
 
     @property
     def best(self) -> int | None:
-        """Where in here the best node stands, the lowest row among equals; None where none fits."""
+        """The position of the best node, the lowest row among equals; None if none fits."""
         return int(self.cost_milli.argmin()) if len(self.rows) else None
 
 
 class LeastWaste:
-    """Judges nodes for pods.
+    """Ranks nodes for pods.
 
-    Pure and deterministic: it holds what it is told of nodes and of the mix, and remembers results
-    that depend on nothing else.
+    Pure and deterministic: it does no I/O, and the same calls in the same order give the same
+    answers. Prices lag behind the nodes by a few changes; all other caches change no answer.
 
     Args:
         classes: the workload's mix, from `WorkloadMix.classes`.
-        models: card models of the cluster; others may come later.
+        models: card models of the cluster; `put` adds others.
     """
 
     def __init__(self, classes: Sequence[PodClass] = (), models: Sequence[str] = ()) -> None:
         self._nodes = FreeResourceTable(models)
         self._rows: dict[str, int] = {}
         self._classes: tuple[PodClass, ...] = tuple(classes)
-        self._learnt()
+        self._rebuild()
 
     @property
     def classes(self) -> tuple[PodClass, ...]:
-        """The mix that it judges by."""
+        """The mix that the ranking is based on."""
         return self._classes
 
     @property
@@ -80,130 +82,134 @@ class LeastWaste:
 
     @property
     def evaluated(self) -> int:
-        """How many states it has worked out since it last learnt a mix; for metrics."""
+        """How many states have been evaluated since the mix was last set; for metrics."""
         return self._states.evaluated
 
     def learn(self, classes: Sequence[PodClass]) -> None:
-        """Judge by another mix from now on.
+        """Set another mix.
 
-        What was remembered is void, and the next rankings work it out again. A server that must not
-        stall builds a second policy, warms it step by step (`warming`), and then swaps the two.
+        This empties all caches, and the next rankings fill them again. A server that must not stall
+        builds a second policy, warms it step by step (`warming`), and then swaps the two.
         """
         self._classes = tuple(classes)
-        self._learnt()
+        self._rebuild()
 
     def put(self, name: str, free: FreeResources) -> None:
-        """Take note of what a node has left."""
+        """Set what a node has free."""
         if free.model not in self._nodes.models:
             self._nodes.know(free.model)
-            self._learnt()
+            self._rebuild()
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = self._nodes.add()
         self._nodes.put(row, free)
 
     def drop(self, name: str) -> None:
-        """Forget a node, if it was known."""
+        """Remove a node; an unknown one changes nothing."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._nodes.drop(row)
 
     def reprice(self) -> None:
-        """Set prices from the nodes as they are now, rather than a few changes later."""
-        self._priced = -_REFRESH_EVERY
-        self._costed = -1
+        """Compute the prices again at the next ranking, rather than a few changes later."""
+        self._prices_at = -_REFRESH_EVERY
+        self._costs_at = -1
 
     def rank(self, demand: Demand, *, among: Index | None = None) -> Ranking:
-        """Judge the nodes on which a pod fits.
+        """Return the cost of a pod on each node on which it fits.
 
         Args:
-            demand: what the pod asks.
-            among: rows to judge, ascending and without repeats; None judges every node.
+            demand: what the pod requests.
+            among: rows to rank, ascending and without repeats; None ranks every node.
         """
         self._keep_up()
         nodes, states = self._nodes, self._states
-        outcome = self._outcome(demand)
+        options = self._options_of(demand)
         rows = nodes.roomy(demand)
         if among is not None:
             rows = rows[np.isin(rows, among, assume_unique=True)]
-        after = outcome.state[rows]
+        # One entry for each option of each node, in order of nodes: `at` counts within *rows*.
+        after = options.state[rows]
         at, option = np.nonzero(after >= 0)
         node = rows[at]
         state = after[at, option]
         cpu = nodes.cpu_milli[node] - demand.cpu_milli
-        cost = states.waste_milli(state, cpu) + outcome.lost_milli[node, option]
+        cost = states.waste_milli(state, cpu) + options.lost_milli[node, option]
         cost = cost - self._scarcity.worth_milli(
             model=nodes.model[node], cpu_milli=cpu, idle_cards=states.idle_cards[state]
         )
+        # The rise over the cost as the node is now; idle cards break ties, see _TIE_WEIGHT.
         cost -= self._cost_now[node] - _TIE_WEIGHT * self._idle_milli[node]
         cost += self._prices.by_model[nodes.model[node]] * demand.gpu_milli
+        # Where the options of each node begin; `at` ascends, so they are adjacent.
         first = np.flatnonzero(np.diff(at, prepend=-1))
         if len(first) == len(at):
-            return Ranking(rows=node, cost_milli=cost, card=outcome.card[node, option])
+            return Ranking(rows=node, cost_milli=cost, card=options.card[node, option])
         least = np.minimum.reduceat(cost, first)
-        # Of a node's equally good cards, the first option is the tightest.
+        # Keep the first option of least cost of each node: options are ordered by tightness.
         group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(at))))
         hits = np.flatnonzero(cost == least[group])
         chosen = hits[np.flatnonzero(np.diff(group[hits], prepend=-1))]
         return Ranking(
             rows=node[chosen],
             cost_milli=cost[chosen],
-            card=outcome.card[node[chosen], option[chosen]],
+            card=options.card[node[chosen], option[chosen]],
         )
 
     def cards(self, ranking: Ranking, position: int, demand: Demand) -> tuple[int, ...]:
-        """Name the cards to take on the node at *position* of a ranking."""
+        """Return the cards to take on the node at *position* of a ranking."""
         if demand.cards == 0:
             return ()
         if demand.cards == 1:
             return (int(ranking.card[position]),)
         return self._nodes.cards(int(ranking.rows[position]), demand)
 
-    def warming(self, wants: Sequence[Demand]) -> Iterator[int]:
-        """Work out beforehand what rankings of *wants* will need, in steps of some milliseconds.
+    def warming(self, demands: Sequence[Demand]) -> Iterator[int]:
+        """Fill the caches for rankings of *demands*, in steps of some milliseconds.
 
-        Nodes may change between two steps, and rankings may be asked for; what is not worked out by
-        then is worked out by whoever needs it.
+        Nodes may change between two steps, and `rank` may be called; a ranking evaluates what it
+        needs and does not find.
 
         Yields:
-            After each step, how many states are worked out.
+            After each step, how many states have been evaluated.
         """
         for part in self._parts():
-            self._number()
+            self._update_states()
             self._states.waste_milli(self._state[part], self._cpu_milli(part))
             yield self.evaluated
-        for demand in wants:
+        for demand in demands:
             for part in self._parts():
                 self.rank(demand, among=part)
                 yield self.evaluated
 
     def _parts(self) -> Iterator[Index]:
         start = 0
-        while start < self._nodes.size:  # it may grow on the way
+        while start < self._nodes.size:  # the table may grow between two steps
             end = min(start + _WARMED_AT_ONCE, self._nodes.size)
             yield np.arange(start, end)
             start = end
 
-    def _learnt(self) -> None:
+    def _rebuild(self) -> None:
         self._sequences = FillSequences(self._classes, self._nodes.models)
         self._scarcity = Scarcity(self._classes, self._nodes.models)
         self._prices = ModelPrices(self._classes, self._nodes.models)
-        self._forget()
+        self._clear_caches()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
+        """Empty the caches; the arrays are [row], over the rows of the table of nodes."""
         self._states = CardStates(self._sequences)
-        self._outcomes: dict[tuple[int, int], PlacementOptions] = {}
+        self._options: dict[tuple[int, int], PlacementOptions] = {}
         self._state = np.zeros(0, np.int64)
         self._lost = np.zeros(0, np.float32)
         self._idle_milli = np.zeros(0, np.int64)
         self._cost_now = np.zeros(0, np.float64)
-        self._numbered = self._costed = -1
-        self._priced = -_REFRESH_EVERY
+        self._states_at = self._costs_at = -1
+        self._prices_at = -_REFRESH_EVERY
 
-    def _number(self) -> None:
-        """Find the state of each node that changed."""
+    def _update_states(self) -> None:
+        """Update the state of each node that changed."""
         if len(self._states) > MAX_STATES:
-            self._forget()
+            self._clear_caches()
         nodes = self._nodes
         missing = nodes.size - len(self._state)
         if missing:
@@ -211,24 +217,24 @@ class LeastWaste:
             self._lost = np.concatenate((self._lost, np.zeros(missing, np.float32)))
             self._idle_milli = np.concatenate((self._idle_milli, np.zeros(missing, np.int64)))
             self._cost_now = np.concatenate((self._cost_now, np.zeros(missing)))
-        if nodes.now == self._numbered:
+        if nodes.now == self._states_at:
             return
-        rows = nodes.changed_since(self._numbered)
-        self._numbered = nodes.now
+        rows = nodes.changed_since(self._states_at)
+        self._states_at = nodes.now
         levels = nodes.levels[rows, : nodes.width]
         self._state[rows], self._lost[rows] = self._states.rows(nodes.model[rows], levels)
         self._idle_milli[rows] = levels.sum(1, dtype=np.int64)
 
     def _keep_up(self) -> None:
-        """Bring what is remembered of each node up to date with the table."""
-        self._number()
+        """Update the cached state and cost of each node that changed."""
+        self._update_states()
         nodes = self._nodes
-        if nodes.now == self._costed:
+        if nodes.now == self._costs_at:
             return
-        rows = nodes.changed_since(self._costed)
-        self._costed = nodes.now
-        if nodes.now - self._priced >= _REFRESH_EVERY:
-            self._priced = nodes.now
+        rows = nodes.changed_since(self._costs_at)
+        self._costs_at = nodes.now
+        if nodes.now - self._prices_at >= _REFRESH_EVERY:
+            self._prices_at = nodes.now
             rows = np.arange(nodes.size)
             self._scarcity.refresh(
                 model=nodes.model[rows],
@@ -241,7 +247,7 @@ class LeastWaste:
         self._cost_now[rows] = self._cost(rows)
 
     def _cpu_milli(self, rows: Index) -> Index:
-        # Nodes can be overcommitted, and rows without a node have less than nothing.
+        # Negative if the node is overcommitted; -1 in a row without a node.
         return np.maximum(self._nodes.cpu_milli[rows], 0)
 
     def _cost(self, rows: Index) -> NDArray[np.float64]:
@@ -253,11 +259,11 @@ class LeastWaste:
             idle_cards=self._states.idle_cards[state],
         )
 
-    def _outcome(self, demand: Demand) -> PlacementOptions:
+    def _options_of(self, demand: Demand) -> PlacementOptions:
         key = (demand.cards, demand.share_milli)
-        outcome = self._outcomes.pop(key, None) or PlacementOptions(demand)
-        self._outcomes[key] = outcome  # the most recent one stands last
-        if len(self._outcomes) > _MAX_OUTCOMES:
-            del self._outcomes[next(iter(self._outcomes))]
-        outcome.keep_up(self._nodes, self._states)
-        return outcome
+        options = self._options.pop(key, None) or PlacementOptions(demand)
+        self._options[key] = options  # a dict keeps insertion order: most recent last
+        if len(self._options) > _MAX_OPTIONS:
+            del self._options[next(iter(self._options))]
+        options.keep_up(self._nodes, self._states)
+        return options

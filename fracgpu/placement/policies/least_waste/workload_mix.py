@@ -1,4 +1,4 @@
-"""What kinds of pods a cluster gets, and how often: learned from the pods it has seen."""
+"""Which kinds of pods a cluster gets, and how often: learned from the pods seen so far."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,25 +6,26 @@ from typing import Final
 
 from fracgpu.placement.node_matrix import Demand
 
-_LARGEST_UNIT: Final = 1e9  # beyond this the weights are scaled back; ratios stay
+_LARGEST_UNIT: Final = 1e9  # beyond this all weights are scaled back, long before they overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClass:
-    """Pods that ask the same, and the share of all pods that they are (0..1)."""
+    """Pods with the same demand, and their share of all pods, 0..1."""
 
     demand: Demand
     frequency_ratio: float
 
 
 class WorkloadMix:
-    """Counts pods by what they ask, in bounded memory; old pods fade.
+    """Counts pods by demand, in bounded memory; older pods weigh less.
 
-    It needs no clock: a pod loses half its weight when *half_life_pods* more have been seen. After
-    a restart it is folded again from the pods that live.
+    It needs no clock: a pod loses half its weight once *half_life_pods* more have been seen. Rather
+    than shrink every weight with each pod, the unit in which the next pod is counted grows. After a
+    restart the mix is folded again from the live pods.
 
     Args:
-        capacity: most classes that are kept; the rarest go first.
+        capacity: most classes that are kept; the rarest are dropped first.
         half_life_pods: how many newer pods halve the weight of one.
     """
 
@@ -35,34 +36,34 @@ class WorkloadMix:
         self._weight: dict[Demand, float] = {}
 
     @classmethod
-    def fold(cls, wants: Iterable[Demand]) -> "WorkloadMix":
-        """Learn from pods that are there already, all of the same age."""
+    def fold(cls, demands: Iterable[Demand]) -> "WorkloadMix":
+        """Return the mix of pods that exist already, all of the same weight."""
         mix = cls()
-        for demand in wants:
+        for demand in demands:
             mix.include(demand)
         return mix
 
     def include(self, demand: Demand) -> None:
-        """Count a pod that is no newer than those counted before."""
+        """Count a pod with the same weight as the previous one."""
         self._add(demand)
 
     def observe(self, demand: Demand) -> None:
-        """See one more pod."""
+        """Count a new pod; all earlier ones lose some weight."""
         self._unit *= self._growth
         self._add(demand)
 
     def classes(self) -> tuple[PodClass, ...]:
-        """Give the classes, most frequent first; the same counts always give the same order."""
+        """Return the classes, most frequent first; the same counts always give the same order."""
         total = sum(self._weight.values())
         return tuple(
             PodClass(demand=demand, frequency_ratio=weight / total)
             for demand, weight in sorted(
-                self._weight.items(), key=lambda it: (-it[1], _order(it[0]))
+                self._weight.items(), key=lambda item: (-item[1], _order(item[0]))
             )
         )
 
     def _add(self, demand: Demand) -> None:
-        # Host memory is not what leaves cards idle, and would split every class into many.
+        # Host memory rarely leaves cards idle, and would split every class into many.
         key = Demand(
             cpu_milli=demand.cpu_milli,
             cards=demand.cards,
@@ -71,24 +72,24 @@ class WorkloadMix:
         )
         self._weight[key] = self._weight.get(key, 0.0) + self._unit
         if len(self._weight) > 2 * self._capacity:
-            heaviest = sorted(self._weight.items(), key=lambda it: (-it[1], _order(it[0])))
+            heaviest = sorted(self._weight.items(), key=lambda item: (-item[1], _order(item[0])))
             self._weight = dict(heaviest[: self._capacity])
         if self._unit > _LARGEST_UNIT:
-            self._weight = {want: weight / self._unit for want, weight in self._weight.items()}
+            self._weight = {demand: weight / self._unit for demand, weight in self._weight.items()}
             self._unit = 1.0
 
 
 def drift_ratio(old: Iterable[PodClass], new: Iterable[PodClass]) -> float:
-    """Tell how far two mixes are apart: 0 for the same, 1 for nothing in common."""
-    before, after = _by_want(old), _by_want(new)
+    """Return how far two mixes are apart: 0 for the same, 1 for nothing in common."""
+    before, after = _by_demand(old), _by_demand(new)
     return 0.5 * sum(
         abs(before.get(demand, 0.0) - after.get(demand, 0.0))
         for demand in before.keys() | after.keys()
     )
 
 
-def _by_want(classes: Iterable[PodClass]) -> Mapping[Demand, float]:
-    return {it.demand: it.frequency_ratio for it in classes}
+def _by_demand(classes: Iterable[PodClass]) -> Mapping[Demand, float]:
+    return {pod_class.demand: pod_class.frequency_ratio for pod_class in classes}
 
 
 def _order(demand: Demand) -> tuple[int, int, int, tuple[str, ...]]:

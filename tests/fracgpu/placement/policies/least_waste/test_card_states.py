@@ -1,4 +1,4 @@
-"""States are numbered once, and what is remembered of them is what a fresh evaluation gives."""
+"""Each state is numbered once, and its cached waste equals a fresh evaluation."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fracgpu.placement.node_matrix import MAX_CARDS, Levels
 from fracgpu.placement.policies.least_waste.card_states import CPU_STEP_MILLI, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
-from tests.fracgpu.placement.policies.least_waste.wants import MODELS, mix
+from tests.fracgpu.placement.policies.least_waste.demands import MODELS, mix
 
 FILL = FillSequences(mix(), MODELS)
 ZERO = np.zeros(1, np.int64)
@@ -96,7 +96,8 @@ def test_a_question_asked_again_evaluates_nothing() -> None:
 def test_more_states_than_first_fit_are_kept() -> None:
     states = CardStates(FILL)
     rows = [
-        int(states.rows(ZERO, levels(500 + it // 20, 981 + it % 20))[0][0]) for it in range(600)
+        int(states.rows(ZERO, levels(500 + number // 20, 981 + number % 20))[0][0])
+        for number in range(600)
     ]
 
     assert len(states) == len(set(rows)) > 256

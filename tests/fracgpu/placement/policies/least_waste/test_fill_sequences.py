@@ -1,4 +1,4 @@
-"""The expectation equals a plain fill, card by card, and says what a person would say."""
+"""The expected waste equals that of a plain fill, card by card."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fracgpu.placement.node_matrix import MAX_CARDS, Demand
 from fracgpu.placement.policies.least_waste.fill_sequences import SEQUENCES, FillSequences
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
-from tests.fracgpu.placement.policies.least_waste.wants import (
+from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,
     HALF,
     MODELS,
@@ -26,8 +26,12 @@ NODE = st.tuples(st.lists(LEVEL, max_size=8), st.integers(0, 130_000), st.intege
 def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Demand, Demand], ...]) -> int:
     cards = list(levels)
     for pair in pairs:
-        several = [it for it in pair if it.cards > 1][:1]
-        few = [it for number, it in enumerate(pair) if it.cards == 1 or it.cards == number == 0]
+        several = [demand for demand in pair if demand.cards > 1][:1]
+        few = [
+            demand
+            for number, demand in enumerate(pair)
+            if demand.cards == 1 or demand.cards == number == 0
+        ]
         for pod in (*several, *tightest(cards, cpu, few)):
             if pod.cpu_milli <= cpu and rooms(cards, pod) is not None:
                 cpu -= pod.cpu_milli
@@ -37,22 +41,24 @@ def plain_fill(levels: list[int], cpu: int, pairs: tuple[tuple[Demand, Demand], 
 
 
 def rooms(cards: list[int], pod: Demand) -> list[int] | None:
-    fitting = sorted(it for it in cards if it >= pod.share_milli)
+    fitting = sorted(level for level in cards if level >= pod.share_milli)
     return fitting[: pod.cards] if len(fitting) >= pod.cards else None
 
 
 def tightest(cards: list[int], cpu: int, pods: list[Demand]) -> list[Demand]:
-    able = [it for it in pods if it.cpu_milli <= cpu and rooms(cards, it) is not None]
-    return sorted(able, key=lambda it: sum(rooms(cards, it) or [0]) - it.gpu_milli)[:1]
+    able = [
+        demand for demand in pods if demand.cpu_milli <= cpu and rooms(cards, demand) is not None
+    ]
+    return sorted(able, key=lambda demand: sum(rooms(cards, demand) or [0]) - demand.gpu_milli)[:1]
 
 
 def expected(fill: FillSequences, *nodes: tuple[list[int], int, int]) -> list[float]:
     levels = np.zeros((len(nodes), MAX_CARDS), np.int16)
     for row, (cards, _, _) in enumerate(nodes):
         levels[row, : len(cards)] = cards
-    cpu = np.array([it[1] for it in nodes], np.int32)
+    cpu = np.array([node[1] for node in nodes], np.int32)
     waste: list[float] = fill.expected_waste_milli(
-        levels, cpu, np.array([it[2] for it in nodes])
+        levels, cpu, np.array([node[2] for node in nodes])
     ).tolist()
     return waste
 
@@ -96,7 +102,10 @@ def test_a_model_that_no_pod_accepts_wastes_all_that_is_idle() -> None:
 
 def test_the_draws_hold_each_class_in_its_proportion() -> None:
     drawn = [
-        pod for it in range(SEQUENCES) for pair in FILL.drawn(model=0, sequence=it) for pod in pair
+        pod
+        for sequence in range(SEQUENCES)
+        for pair in FILL.drawn(model=0, sequence=sequence)
+        for pod in pair
     ]
 
     for pod_class in mix():
@@ -106,7 +115,7 @@ def test_the_draws_hold_each_class_in_its_proportion() -> None:
 
 
 def test_the_draws_come_in_no_order() -> None:
-    first = [FILL.drawn(model=0, sequence=it)[0][0] for it in range(SEQUENCES)]
+    first = [FILL.drawn(model=0, sequence=sequence)[0][0] for sequence in range(SEQUENCES)]
 
     assert len(set(first)) > 3
 
@@ -115,8 +124,8 @@ def test_the_same_mix_gives_the_same_sequences() -> None:
     again = FillSequences(mix(), MODELS)
 
     assert all(
-        again.drawn(model=1, sequence=it) == FILL.drawn(model=1, sequence=it)
-        for it in range(SEQUENCES)
+        again.drawn(model=1, sequence=sequence) == FILL.drawn(model=1, sequence=sequence)
+        for sequence in range(SEQUENCES)
     )
 
 

@@ -1,4 +1,4 @@
-"""A model is as dear as it is short to the pods that can use no other."""
+"""The price of a model rises as it runs short for the pods that accept no other."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,8 @@ NODES = np.array([0, 1, 2])
 
 
 def a_class(ratio: float, *models: str, share: int = 500) -> PodClass:
-    want = Demand(cards=1, share_milli=share, models=frozenset(models) or None)
-    return PodClass(demand=want, frequency_ratio=ratio)
+    demand = Demand(cards=1, share_milli=share, models=frozenset(models) or None)
+    return PodClass(demand=demand, frequency_ratio=ratio)
 
 
 def prices(

@@ -1,4 +1,4 @@
-"""The policy puts pods where the cluster loses least, and always says the same of the same."""
+"""The policy ranks nodes by expected waste, and the same calls give the same answers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fracgpu.placement.node_matrix import Demand, FreeResources
 from fracgpu.placement.policies.least_waste.policy import LeastWaste, Ranking
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
-from tests.fracgpu.placement.policies.least_waste.wants import (
+from tests.fracgpu.placement.policies.least_waste.demands import (
     EIGHT,
     EVERY,
     HALF,
@@ -30,7 +30,7 @@ FREE = st.builds(
     memory_mib=st.just(1_000_000),
     card_milli=st.lists(st.sampled_from([0, 190, 500, 690, 1000]), max_size=8).map(tuple),
 )
-WANT = st.sampled_from(EVERY)
+DEMAND = st.sampled_from(EVERY)
 
 
 def told(*nodes: FreeResources) -> LeastWaste:
@@ -41,17 +41,17 @@ def told(*nodes: FreeResources) -> LeastWaste:
 
 
 def simple(*nodes: FreeResources) -> LeastWaste:
-    """Make a policy for a workload of halves and wholes."""
+    """Return a policy for a workload of halves and wholes."""
     policy = LeastWaste(WorkloadMix.fold([HALF, WHOLE]).classes(), MODELS)
     for number, free in enumerate(nodes):
         policy.put(f"node-{number}", free)
     return policy
 
 
-def chosen(policy: LeastWaste, want: Demand) -> tuple[int, tuple[int, ...]] | None:
-    ranking = policy.rank(want)
+def chosen(policy: LeastWaste, demand: Demand) -> tuple[int, tuple[int, ...]] | None:
+    ranking = policy.rank(demand)
     best = ranking.best
-    return None if best is None else (int(ranking.rows[best]), policy.cards(ranking, best, want))
+    return None if best is None else (int(ranking.rows[best]), policy.cards(ranking, best, demand))
 
 
 def as_lists(ranking: Ranking) -> tuple[list[int], list[float], list[int]]:
@@ -148,17 +148,17 @@ def test_another_mix_changes_the_answer() -> None:
 
 
 def test_warming_goes_in_steps_and_then_leaves_nothing_to_evaluate() -> None:
-    policy = told(*[node(*[1000] * (it % 8 + 1), cores=it) for it in range(300)])
+    policy = told(*[node(*[1000] * (number % 8 + 1), cores=number) for number in range(300)])
     steps = list(policy.warming(EVERY))
-    for want in EVERY:
-        policy.rank(want)
+    for demand in EVERY:
+        policy.rank(demand)
 
     assert len(steps) == 5 * (1 + len(EVERY))
     assert policy.evaluated == steps[-1] > steps[0] > 0
 
 
 def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
-    nodes = [node(*[1000] * (it % 4), 500, cores=it) for it in range(200)]
+    nodes = [node(*[1000] * (number % 4), 500, cores=number) for number in range(200)]
     warm = told(*nodes)
     for step in warm.warming([HALF]):
         if step:
@@ -169,47 +169,48 @@ def test_warming_gives_the_answers_that_a_cold_policy_gives() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(FREE, max_size=6), WANT)
-def test_no_card_is_taken_that_has_no_room(nodes: list[FreeResources], want: Demand) -> None:
+@given(st.lists(FREE, max_size=6), DEMAND)
+def test_no_card_is_taken_that_has_no_room(nodes: list[FreeResources], demand: Demand) -> None:
     policy = told(*nodes)
-    ranking = policy.rank(want)
+    ranking = policy.rank(demand)
 
     for position, row in enumerate(ranking.rows.tolist()):
-        cards = policy.cards(ranking, position, want)
-        assert len(set(cards)) == want.cards
-        assert all(nodes[row].card_milli[it] >= want.share_milli for it in cards)
-        assert nodes[row].cpu_milli >= want.cpu_milli
-        assert want.accepts(nodes[row].model)
+        cards = policy.cards(ranking, position, demand)
+        assert len(set(cards)) == demand.cards
+        assert all(nodes[row].card_milli[card] >= demand.share_milli for card in cards)
+        assert nodes[row].cpu_milli >= demand.cpu_milli
+        assert demand.accepts(nodes[row].model)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(FREE, max_size=6), WANT)
+@given(st.lists(FREE, max_size=6), DEMAND)
 def test_no_node_is_left_out_on_which_the_pod_fits(
-    nodes: list[FreeResources], want: Demand
+    nodes: list[FreeResources], demand: Demand
 ) -> None:
     fits = [
         row
         for row, free in enumerate(nodes)
-        if free.cpu_milli >= want.cpu_milli
-        and want.accepts(free.model)
-        and sum(it >= want.share_milli for it in free.card_milli if want.cards) >= want.cards
+        if free.cpu_milli >= demand.cpu_milli
+        and demand.accepts(free.model)
+        and sum(level >= demand.share_milli for level in free.card_milli if demand.cards)
+        >= demand.cards
     ]
 
-    assert told(*nodes).rank(want).rows.tolist() == fits
+    assert told(*nodes).rank(demand).rows.tolist() == fits
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(FREE, max_size=6), WANT)
-def test_the_same_question_gets_the_same_answer(nodes: list[FreeResources], want: Demand) -> None:
+@given(st.lists(FREE, max_size=6), DEMAND)
+def test_the_same_question_gets_the_same_answer(nodes: list[FreeResources], demand: Demand) -> None:
     policy = told(*nodes)
-    first = as_lists(policy.rank(want))
+    first = as_lists(policy.rank(demand))
 
-    assert as_lists(policy.rank(want)) == first
-    assert as_lists(told(*nodes).rank(want)) == first
+    assert as_lists(policy.rank(demand)) == first
+    assert as_lists(told(*nodes).rank(demand)) == first
 
 
 class Changes(RuleBasedStateMachine):
-    """Nodes come, change and go; the policy that was told each step equals one told the end."""
+    """Nodes are added, change and go; the policy equals one that was given only the end state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,9 +227,9 @@ class Changes(RuleBasedStateMachine):
         self.policy.drop(name)
         self.now.pop(name, None)
 
-    @rule(want=WANT)
-    def ask(self, want: Demand) -> None:
-        self.policy.rank(want)
+    @rule(demand=DEMAND)
+    def ask(self, demand: Demand) -> None:
+        self.policy.rank(demand)
 
     @invariant()
     def it_knows_the_nodes_that_there_are(self) -> None:
@@ -240,12 +241,12 @@ class Changes(RuleBasedStateMachine):
             fresh.put(name, free)
         for policy in (self.policy, fresh):
             policy.reprice()
-        for want in EVERY:
-            assert self.costs(self.policy, want) == pytest.approx(self.costs(fresh, want))
+        for demand in EVERY:
+            assert self.costs(self.policy, demand) == pytest.approx(self.costs(fresh, demand))
 
     @staticmethod
-    def costs(policy: LeastWaste, want: Demand) -> dict[str, float]:
-        ranking = policy.rank(want)
+    def costs(policy: LeastWaste, demand: Demand) -> dict[str, float]:
+        ranking = policy.rank(demand)
         cost = dict(zip(ranking.rows.tolist(), ranking.cost_milli.tolist(), strict=True))
         return {name: cost[row] for name, row in policy.rows.items() if row in cost}
 

@@ -1,4 +1,4 @@
-"""Idle cards are worth something where pods need them that can go to few other places."""
+"""Idle cards have a price if pods need them that fit in few other places."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,17 @@ import pytest
 from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.scarcity import Scarcity
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix
-from tests.fracgpu.placement.policies.least_waste.wants import EIGHT, HALF, MODELS, PICKY, WHOLE
+from tests.fracgpu.placement.policies.least_waste.demands import EIGHT, HALF, MODELS, PICKY, WHOLE
 
 
 def worth(
-    wants: list[Demand], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
+    demands: list[Demand], nodes: list[tuple[int, int, int]], asked: tuple[int, int, int]
 ) -> float:
-    """Price *nodes* (model, free CPU, idle cards) and say what *asked*, another node, is worth."""
-    scarcity = Scarcity(WorkloadMix.fold(wants).classes(), MODELS)
-    model, cpu, idle = (np.array(it) for it in zip(*nodes, strict=True))
+    """Return what *asked*, another node, is worth among *nodes* (model, free CPU, idle cards)."""
+    scarcity = Scarcity(WorkloadMix.fold(demands).classes(), MODELS)
+    model, cpu, idle = (np.array(column) for column in zip(*nodes, strict=True))
     scarcity.refresh(model=model, cpu_milli=cpu, idle_cards=idle)
-    model, cpu, idle = (np.array([it]) for it in asked)
+    model, cpu, idle = (np.array([value]) for value in asked)
     return float(scarcity.worth_milli(model=model, cpu_milli=cpu, idle_cards=idle)[0])
 
 
@@ -55,12 +55,12 @@ def test_idle_cards_without_the_cpu_are_worth_nothing() -> None:
 
 
 def test_a_class_that_is_shut_out_pays_a_price_that_has_an_end() -> None:
-    one, half = (worth([EIGHT], [(0, 96_000, it)], (0, 96_000, 8)) for it in (1, 4))
+    one, half = (worth([EIGHT], [(0, 96_000, idle_cards)], (0, 96_000, 8)) for idle_cards in (1, 4))
 
     assert one == half > 0
     assert np.isfinite(one)
 
 
-@pytest.mark.parametrize("wants", [[], [HALF]])
-def test_without_pods_for_whole_cards_nothing_has_a_price(wants: list[Demand]) -> None:
-    assert worth(wants, [(0, 96_000, 8)], (0, 96_000, 8)) == 0
+@pytest.mark.parametrize("demands", [[], [HALF]])
+def test_without_pods_for_whole_cards_nothing_has_a_price(demands: list[Demand]) -> None:
+    assert worth(demands, [(0, 96_000, 8)], (0, 96_000, 8)) == 0

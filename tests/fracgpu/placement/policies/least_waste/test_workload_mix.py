@@ -1,4 +1,4 @@
-"""The mix counts what pods ask, in bounded memory, and forgets old habits."""
+"""The mix counts pods by demand, in bounded memory, and old pods weigh less."""
 
 import pytest
 from hypothesis import given
@@ -6,13 +6,16 @@ from hypothesis import strategies as st
 
 from fracgpu.placement.node_matrix import Demand
 from fracgpu.placement.policies.least_waste.workload_mix import WorkloadMix, drift_ratio
-from tests.fracgpu.placement.policies.least_waste.wants import HALF, PROCESSOR, WHOLE
+from tests.fracgpu.placement.policies.least_waste.demands import HALF, PROCESSOR, WHOLE
 
 
 def test_frequencies_are_shares_of_all_pods_most_frequent_first() -> None:
     classes = WorkloadMix.fold([HALF, WHOLE, WHOLE, WHOLE]).classes()
 
-    assert [(it.demand, it.frequency_ratio) for it in classes] == [(WHOLE, 0.75), (HALF, 0.25)]
+    assert [(pod_class.demand, pod_class.frequency_ratio) for pod_class in classes] == [
+        (WHOLE, 0.75),
+        (HALF, 0.25),
+    ]
 
 
 def test_host_memory_does_not_split_a_class() -> None:
@@ -34,7 +37,7 @@ def test_a_pod_loses_half_its_weight_in_one_half_life() -> None:
         mix.observe(PROCESSOR)
     mix.observe(WHOLE)
 
-    weight = {it.demand: it.frequency_ratio for it in mix.classes()}
+    weight = {pod_class.demand: pod_class.frequency_ratio for pod_class in mix.classes()}
     assert weight[HALF] == pytest.approx(weight[WHOLE] / 2)
 
 
@@ -44,7 +47,7 @@ def test_weights_stay_ratios_when_they_are_scaled_back() -> None:
         mix.observe(HALF)
         mix.observe(WHOLE)
 
-    ratios = [it.frequency_ratio for it in mix.classes()]
+    ratios = [pod_class.frequency_ratio for pod_class in mix.classes()]
     assert sum(ratios) == pytest.approx(1)
     assert ratios[0] / ratios[1] == pytest.approx(2**0.5)
 

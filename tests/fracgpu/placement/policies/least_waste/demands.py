@@ -18,7 +18,9 @@ EVERY = (HALF, ODD, WHOLE, PICKY, PAIR, EIGHT, PROCESSOR)
 
 def mix() -> tuple[PodClass, ...]:
     counts = {HALF: 30, ODD: 10, WHOLE: 40, PICKY: 5, PAIR: 6, EIGHT: 4, PROCESSOR: 10}
-    return WorkloadMix.fold(want for want, count in counts.items() for _ in range(count)).classes()
+    return WorkloadMix.fold(
+        demand for demand, count in counts.items() for _ in range(count)
+    ).classes()
 
 
 def node(*card_milli: int, model: str = "A100", cores: int = 96) -> FreeResources:
