@@ -63,9 +63,9 @@ def validate_move(
 ) -> HeldBack | None:
     """Return why a planned move should not be made any more, or None if it is still valid.
 
-    Called right before the first step that disturbs the pod; the method that planned the move is the
-    judge. The past moves of *state* must not include the move itself. The target may be another card
-    by now, as long as there is one.
+    Called right before the first step that disturbs the pod; the method that planned the move
+    decides. The past moves of *state* must not include the move itself. The target may be another
+    card by now, as long as there is one.
     """
     method = next((method for method in methods if move.method == method.NAME), None)
     if method is None:  # planned by another version of this program

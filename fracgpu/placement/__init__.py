@@ -1,5 +1,5 @@
-"""Whether and where a pod fits: card by card on one node, or for all nodes in one sweep.
+"""Whether and where a pod fits: card by card on one node, or for all nodes at once.
 
-`placement` is the rule, `fit_index` the same rule over `node_matrix`; `policies` choose among
-cards. Start with `placement.py`.
+`placement` has the rules, `fit_index` the same rules over the arrays of `node_matrix`; `policies`
+choose among cards that fit. Start with `placement.py`.
 """

@@ -1,4 +1,4 @@
-"""Which cards of one node a pod gets: what a policy prefers, if the ledger agrees."""
+"""Which cards of one node a pod gets: those that a policy prefers, if the pod fits on them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,10 +13,10 @@ from fracgpu.state.snapshot import NodeInfo
 
 
 class CardChooser(Protocol):
-    """A policy that knows more of cards than each one's score."""
+    """A policy that chooses cards itself rather than scoring them one by one."""
 
     def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
-        """Name the cards to take, if the pod fits on them; None where it has nothing to say."""
+        """Return the cards to take if the pod fits on them, or None for no preference."""
 
 
 Choosers = Mapping[Strategy, CardChooser]
@@ -31,18 +31,18 @@ def choose_cards(
     strategy: Strategy,
     choosers: Choosers,
 ) -> Placement | NoPlacement:
-    """Choose cards for a pod on one node.
+    """Return the cards for a pod on one node, or why it does not fit.
 
     Args:
         node_info: the node, as the ledger has it now.
-        need: what the pod asks of cards.
-        host: what it asks of the node besides.
-        strategy: the cluster's; the pod's own, where it names one, beats it.
-        choosers: strategies that choose cards themselves.
+        need: what the pod requests of cards.
+        host: what it requests of the node besides cards.
+        strategy: the cluster's default; a pod's own strategy overrides it.
+        choosers: the strategies that choose cards themselves.
     """
     chooser = choosers.get(need.strategy or strategy)
     preferred = None if chooser is None else chooser.prefer(need, host, node_info.node.node)
-    # Whatever is preferred, the ledger as it is now has the last word: no MiB is booked twice.
+    # A preference may be older than the ledger: place checks it, so that no MiB is given twice.
     others = frozenset(node_info.cards) - (preferred or node_info.cards.keys())
     answer = place(node_info, need, strategy=strategy, exclude=others)
     if isinstance(answer, NoPlacement) and others:

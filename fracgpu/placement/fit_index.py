@@ -1,9 +1,9 @@
-"""What placement says of every node, for one need, in a few array sweeps.
+"""Whether and how well a need fits on every node, in a few array operations.
 
-The common pod has one container; whether and where it fits is worked out for all nodes at once.
-Pods of several containers, and of several cards that must be neighbours, are searched node by node,
-only where the sweep left a chance. Answers are kept, and worked out again only for nodes that
-changed: prioritize after filter, or the next pod of the same kind, costs nothing.
+Most pods have one container: whether it fits is computed for all nodes at once. Pods with several
+containers, or with several cards that must be neighbours, are searched node by node, but only on
+nodes where each container fits by itself. Results are kept and updated only for nodes that changed:
+prioritize after filter, or the next pod with the same need, costs nothing.
 """
 
 from collections import Counter, OrderedDict
@@ -24,14 +24,23 @@ from fracgpu.units import Mib, share_of
 
 FITS: Final = 0
 
-# A verdict is one number: 0 for yes; else four bits for the reason of the node as a whole, seven
-# for its cards, and seven more for how many of them give each of seven reasons.
+# A verdict packs the answer for one node into one int64. All verdicts are then one array, computed
+# without a Python object for each node, and equal answers are equal numbers, each decoded once.
+# 0 is FITS; else, from the lowest bit:
+#   bits 0-3    the reason of the node as a whole: an index into _WHOLE, 0 for none
+#   bits 4-10   how many cards the node has
+#   bits 11-59  for each of the seven reasons of _OF_CARDS, in order, seven bits: how many cards
+#               have it
+# 60 bits keep the number positive; seven bits count up to 127 cards.
+#
+# Indexes 0 to 4 and 8 of _WHOLE are the node states of `node_matrix`, so that a node's state is its
+# verdict until its cards are looked at.
 _WHOLE: Final = (
     None,
     FitReason.NOT_SHARED,
     FitReason.UNSCHEDULABLE,
     FitReason.NO_INVENTORY,
-    None,  # a node that is not known
+    None,  # UNKNOWN: the node has not been reported
     FitReason.TOO_FEW_CARDS,
     FitReason.CONTAINERS_CLASH,
     FitReason.TOO_MANY_TRIES,
@@ -46,13 +55,16 @@ _OF_CARDS: Final = (
     FitReason.TOO_FEW_CORES,
     FitReason.NO_FREE_SLOT,
 )
+# A card's reason is 1 plus its index into _OF_CARDS, 0 for none; 1 and 2 are the card states
+# UNHEALTHY and CORDONED of `node_matrix`.
 _WRONG_MODEL, _WRONG_CLASS, _TOO_LITTLE_FREE, _TOO_FEW_CORES, _NO_FREE_SLOT = 3, 4, 5, 6, 7
 _WHOLE_BITS: Final = 4
 _COUNT_BITS: Final = 7
 _COUNT_MASK: Final = 2**_COUNT_BITS - 1
 _TOO_FEW_CARDS: Final = _WHOLE.index(FitReason.TOO_FEW_CARDS)
 
-_REMEDIED: Final = frozenset(
+# Reasons that may go away if pods leave the node: what kube-scheduler calls resolvable.
+_RESOLVABLE: Final = frozenset(
     {
         FitReason.TOO_LITTLE_FREE,
         FitReason.TOO_FEW_CORES,
@@ -61,21 +73,21 @@ _REMEDIED: Final = frozenset(
         FitReason.TOO_MANY_TRIES,
     }
 )
-_MOST_KEPT: Final = 256
+_MAX_RESULTS: Final = 256
 
 
 class Obstacle(Enum):
-    """What a node lacks, in few words and few kinds: those that are nearest to a yes come first.
+    """Why a node does not fit, in few words and few kinds; the nearest to fitting comes first.
 
     An event of kube-scheduler counts equal reasons of nodes and has 1,024 bytes for all of them;
-    each card's own reason is for ``fracgpu explain`` to give.
+    ``fracgpu explain`` gives the reason of each card.
     """
 
     MEMORY = "too little free memory"
     COMPUTE = "too little free compute or no free slot"
     TOGETHER = "too few cards that fit together"
-    OTHER_CARDS = "another model or size than asked for"
-    OUT_OF_SERVICE = "unhealthy, set aside or cordoned"
+    OTHER_CARDS = "wrong card model or size"
+    OUT_OF_SERVICE = "unhealthy or cordoned"
     NO_CARDS = "no shared cards known"
 
 
@@ -95,11 +107,16 @@ OBSTACLES: Final[Mapping[FitReason, Obstacle]] = {
     FitReason.NO_INVENTORY: Obstacle.NO_CARDS,
     FitReason.UNREADABLE: Obstacle.NO_CARDS,
 }
-"""The obstacle that each reason is; every reason is one."""
+"""The kind of obstacle of every reason."""
 
 
 class FitResult:
-    """One need's verdict on every row of a board."""
+    """One need's verdict and score for every row of the node matrix.
+
+    Attributes:
+        verdict: [row] :data:`FITS`, or a packed reason; see :meth:`FitIndex.why`.
+        score: [row] the score of the placement, 0..1; 0 where the need does not fit.
+    """
 
     def __init__(self, need: PodNeed, strategy: Strategy) -> None:
         self._need = need
@@ -111,7 +128,7 @@ class FitResult:
         self.score = np.zeros(0, np.float64)
 
     def keep_up(self, matrix: NodeMatrix) -> None:
-        """Work out anew what changed since the last time."""
+        """Compute again the rows that changed since the last call."""
         if self._seen == matrix.now:
             return
         missing = len(matrix.changed) - len(self.verdict)
@@ -120,9 +137,9 @@ class FitResult:
             self.score = np.concatenate((self.score, np.zeros(missing)))
         rows = matrix.changed_since(self._seen)
         self._seen = matrix.now
-        self.verdict[rows], self.score[rows] = self._judge(matrix, rows)
+        self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
 
-    def _judge(self, matrix: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
+    def _evaluate(self, matrix: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
         node_state = matrix.node_state[rows].astype(np.int64)
         verdict = node_state.copy()
         score = np.zeros(len(rows))
@@ -130,10 +147,10 @@ class FitResult:
         alone = len(self._need.containers) == 1
         here = np.flatnonzero(node_state == SHARES)
         for container in self._need.containers:
-            reason = _reasons(matrix, rows[here], container, allowed)
+            reason = _card_reasons(matrix, rows[here], container, allowed)
             fitting = reason == USABLE
             enough = fitting.sum(1) >= container.cards
-            verdict[here[~enough]] = _refusals(reason[~enough])
+            verdict[here[~enough]] = _unfit_verdicts(reason[~enough])
             here = here[enough]
             if not len(here):
                 break
@@ -160,14 +177,14 @@ class FitResult:
             return best
         each = -np.sort(-each, axis=1)
         total = np.zeros(len(rows))
-        for column in range(container.cards):  # in this order, as `place` adds them up
+        for column in range(container.cards):  # in the order of `place`: the same float
             total += each[:, column]
         mean: NDArray[np.float64] = np.clip(total / container.cards, 0.0, 1.0)
         return mean
 
     def _search(self, matrix: NodeMatrix, row: int) -> tuple[int, float]:
         node_info = matrix.infos[row]
-        assert node_info is not None, "a row that shares its cards is a node"
+        assert node_info is not None, "a row in state SHARES has a node"
         answer = place(node_info, self._need, strategy=self._strategy)
         if isinstance(answer, Placement):
             return FITS, answer.score
@@ -175,7 +192,7 @@ class FitResult:
 
 
 class FitIndex:
-    """Answers by need, kept as long as they are asked for.
+    """The fit results of the needs asked for most recently.
 
     Args:
         matrix: the cards.
@@ -183,58 +200,62 @@ class FitIndex:
 
     def __init__(self, matrix: NodeMatrix) -> None:
         self.matrix = matrix
-        self._kept: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
-        self._read: dict[int, tuple[Obstacle, bool]] = {}
+        self._results: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
+        self._decoded: dict[int, tuple[Obstacle, bool]] = {}
 
     def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> FitResult:
-        """Judge every node for *need* as the ledger is now."""
+        """Return the result of *need* for every node, as the ledger is now."""
         self.matrix.refresh(now=now)
         key = (need, strategy)
-        answers = self._kept.get(key)
-        if answers is None:
-            answers = self._kept[key] = FitResult(need, strategy)
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+        result = self._results.get(key)
+        if result is None:
+            result = self._results[key] = FitResult(need, strategy)
+            if len(self._results) > _MAX_RESULTS:
+                self._results.popitem(last=False)
         else:
-            self._kept.move_to_end(key)
-        answers.keep_up(self.matrix)
-        return answers
+            self._results.move_to_end(key)
+        result.keep_up(self.matrix)
+        return result
 
     def why(self, verdict: int) -> tuple[Obstacle, bool]:
-        """Say what a verdict that is not :data:`FITS` means, and whether preemption might help."""
-        found = self._read.get(verdict)
+        """Return the obstacle of a verdict that is not FITS, and whether preemption may help."""
+        found = self._decoded.get(verdict)
         if found is None:
-            if len(self._read) > 10 * _MOST_KEPT:
-                self._read.clear()
-            found = self._read[verdict] = _read(verdict)
+            if len(self._decoded) > 10 * _MAX_RESULTS:
+                self._decoded.clear()
+            found = self._decoded[verdict] = _decode(verdict)
         return found
 
 
 def obstacle(reasons: Iterable[FitReason | None]) -> Obstacle:
-    """Give the obstacle nearest to a yes of all the reasons that a node and its cards give."""
+    """Return the obstacle nearest to fitting among all reasons of a node and its cards."""
     met = {OBSTACLES[reason] for reason in reasons if reason is not None}
-    return next((it for it in Obstacle if it in met), Obstacle.NO_CARDS)
+    return next((kind for kind in Obstacle if kind in met), Obstacle.NO_CARDS)
 
 
 def refusal(counted: Mapping[Obstacle, int]) -> str:
-    """Say why none of so many nodes will do, the commonest obstacle first.
+    """Return why none of the counted nodes fits, the commonest obstacle first.
 
-    kube-scheduler puts the number of nodes before it, so it begins as its own reasons do.
+    kube-scheduler puts the number of nodes before the text, so it begins as its own reasons do.
     """
-    parts = sorted(counted.items(), key=lambda it: (-it[1], list(Obstacle).index(it[0])))
-    said = ", ".join(f"{count} {it.value}" for it, count in parts)
-    return f"node(s) without a fitting card ({said}; fracgpu explain says more)"
+    ranked = sorted(counted.items(), key=lambda item: (-item[1], list(Obstacle).index(item[0])))
+    summary = ", ".join(f"{count} {kind.value}" for kind, count in ranked)
+    return f"node(s) without a fitting card ({summary}; fracgpu explain says more)"
 
 
 def may_preempt(answer: NoPlacement) -> bool:
-    """Tell whether fewer pods on the node could turn the answer into a yes."""
-    return bool({answer.whole, *answer.refusals.values()} & _REMEDIED)
+    """Report whether the pod may fit once pods have left the node."""
+    return bool({answer.whole, *answer.refusals.values()} & _RESOLVABLE)
 
 
-def _reasons(
+def _card_reasons(
     matrix: NodeMatrix, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
-    """Give each card's reason against a container, 0 for none; the first that holds."""
+    """Return each card's reason against a container, [row, column]; 0 for none, ABSENT if no card.
+
+    Of several reasons the one that `place` gives counts. It checks them in the opposite order, so
+    that a later assignment here overwrites an earlier one.
+    """
     reason = matrix.state[rows]
     usable = reason == USABLE
     free = matrix.free_mib[rows]
@@ -252,15 +273,15 @@ def _reasons(
     return reason
 
 
-def _refusals(reason: NDArray[np.int8]) -> Rows:
-    """Write verdicts of nodes with too few fitting cards from the reason of each card."""
+def _unfit_verdicts(reason: NDArray[np.int8]) -> Rows:
+    """Return the verdicts [row] of nodes with too few fitting cards; *reason* is [row, column]."""
     cards = (reason != ABSENT).sum(1, dtype=np.int64)
     verdict: Rows = cards << _WHOLE_BITS
     some_fit = (reason == USABLE).any(1)
     verdict += np.where(some_fit, _TOO_FEW_CARDS, 0)
-    for place_, _ in enumerate(_OF_CARDS):
-        count = (reason == place_ + 1).sum(1, dtype=np.int64)
-        verdict += count << (_WHOLE_BITS + _COUNT_BITS * (place_ + 1))
+    for position, _ in enumerate(_OF_CARDS):
+        count = (reason == position + 1).sum(1, dtype=np.int64)
+        verdict += count << (_WHOLE_BITS + _COUNT_BITS * (position + 1))
     return verdict
 
 
@@ -268,19 +289,19 @@ def _verdict_of(answer: NoPlacement) -> int:
     counted = Counter(answer.refusals.values())
     whole = 0 if answer.whole is None else _WHOLE.index(answer.whole)
     verdict = whole + (max(answer.cards, len(answer.refusals)) << _WHOLE_BITS)
-    for place_, reason in enumerate(_OF_CARDS):
-        verdict += counted[reason] << (_WHOLE_BITS + _COUNT_BITS * (place_ + 1))
+    for position, reason in enumerate(_OF_CARDS):
+        verdict += counted[reason] << (_WHOLE_BITS + _COUNT_BITS * (position + 1))
     return verdict
 
 
-def _read(verdict: int) -> tuple[Obstacle, bool]:
+def _decode(verdict: int) -> tuple[Obstacle, bool]:
     whole_number = verdict & (2**_WHOLE_BITS - 1)
     if whole_number == UNKNOWN:
-        return Obstacle.NO_CARDS, True  # it may still be reported
+        return Obstacle.NO_CARDS, True  # it may fit once it is reported
     rest = verdict >> (_WHOLE_BITS + _COUNT_BITS)
     reasons = {_WHOLE[whole_number]}
     for reason in _OF_CARDS:
         if rest & _COUNT_MASK:
             reasons.add(reason)
         rest >>= _COUNT_BITS
-    return obstacle(reasons), bool(reasons & _REMEDIED)
+    return obstacle(reasons), bool(reasons & _RESOLVABLE)

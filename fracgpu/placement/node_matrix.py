@@ -1,4 +1,10 @@
-"""Every card of every node in columns, so that one question to all of them is one sweep."""
+"""All cards of all nodes as arrays: a question about every node is a few array operations.
+
+`NodeMatrix` has absolute amounts (MiB, per cent of a card's compute, slots) and answers which nodes
+fit. `FreeResourceTable` has what `least_waste` compares: thousandths of a card (``_milli``), CPU in
+thousandths of a core and host memory in MiB. Both have one row for each node, reuse the rows of
+removed nodes, and number their changes, so that derived data follows row by row.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,26 +25,55 @@ Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 UNSEEN: Final = 0
-"""The row that stands for every node we do not know."""
+"""The row that stands for every unknown node; its state is always UNKNOWN."""
 
-# What a card is, before any request; the figures are also what `fracgpu.placement.fit_index` counts
-# by.
+# The state of a card before any request. `fracgpu.placement.fit_index` continues the numbering with
+# its own reasons, 3 to 7; ABSENT marks a cell of a row without a card.
 USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 9
 
-# What a node is.
+# The state of a node. `fracgpu.placement.fit_index` uses the same numbers in its verdicts.
 SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 
 _FIRST_ROWS: Final = 64
+
+Index = NDArray[np.int64]
+
+Levels = NDArray[np.int16]
+"""Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
+
+WHOLE_CARD_MILLI: Final = 1000
+
+MAX_CARDS: Final = 32
+"""Most cards of one node that `FreeResourceTable` holds."""
 
 
 class NodeMatrix:
     """The ledger's cards as arrays over rows (nodes) and columns (cards in index order).
 
-    It is brought up to date by :meth:`refresh`, which looks only at nodes that changed; whoever
-    derives something from rows asks :meth:`changed_since`.
+    :meth:`refresh` brings it up to date and looks only at nodes that changed; derived data follows
+    by :meth:`changed_since`. Arrays grow by doubling, so they may have more rows than *size*. A
+    node with fewer than *width* cards leaves its last columns ABSENT; the other values of an ABSENT
+    cell mean nothing.
 
     Args:
-        ledger: what it shows. Nobody else may ask that ledger what changed.
+        ledger: where the cards come from. Its set of changed nodes has one consumer, this matrix.
+
+    Attributes:
+        rows: the row of each node, by name.
+        names: the node of each row; empty for a row without a node.
+        infos: the node of each row as the ledger has it; None for a row without a node.
+        now: the number of the latest change.
+        changed: [row] the number of the row's latest change.
+        size: rows in use, UNSEEN and rows to be reused included.
+        width: columns.
+        free_mib: [row, column] MiB; negative if a card's capacity shrank below what pods hold.
+        capacity_mib: [row, column] MiB.
+        free_cores: [row, column] per cent of the card's compute.
+        free_slots: [row, column] how many more containers may share the card.
+        heat: [row, column] how busy the card was lately, 0..1; 1 if unknown.
+        state: [row, column] USABLE, UNHEALTHY, CORDONED or ABSENT.
+        model: [row, column] index into *models*.
+        node_state: [row] SHARES or why the node shares nothing.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -69,16 +104,16 @@ class NodeMatrix:
 
     @property
     def ledger(self) -> Ledger:
-        """What it shows."""
+        """Where the cards come from."""
         return self._ledger
 
     @property
     def models(self) -> Sequence[str]:
-        """Every card model that was ever seen, in the order of their numbers."""
+        """Every card model ever seen; `model` holds indexes into these."""
         return tuple(self._models)
 
     def refresh(self, *, now: datetime) -> None:
-        """Take over what changed in the ledger."""
+        """Copy the nodes that changed in the ledger."""
         for name in sorted(self._ledger.take_changed(now=now)):
             node_info = self._ledger.node(name, now=now)
             if node_info is None:
@@ -89,26 +124,30 @@ class NodeMatrix:
             self._pack()
 
     def _pack(self) -> None:
-        """Copy names and numbers, so that they lie side by side in memory.
+        """Copy the keys and values of `rows`, so that they lie side by side in memory.
 
-        They came one by one, with much between them; to find thousands then takes a third longer.
+        Names that arrive one by one are scattered over the heap, and `rows_of` for thousands of
+        names then takes a third longer. Encoding and decoding forces a copy of each string; the
+        array does the same for the numbers.
         """
         self._packed = len(self.rows)
-        numbers: list[int] = np.fromiter(self.rows.values(), np.int64).tolist()
+        row_numbers: list[int] = np.fromiter(self.rows.values(), np.int64).tolist()
         copies = [name.encode().decode() for name in self.rows]
-        self.rows = dict(zip(copies, numbers, strict=True))
+        self.rows = dict(zip(copies, row_numbers, strict=True))
 
     def rows_of(self, names: Sequence[str]) -> Rows:
-        """Find the rows of nodes by name; :data:`UNSEEN` for those that are not known."""
+        """Return the rows of nodes by name; :data:`UNSEEN` for unknown ones."""
         return np.fromiter(map(self.rows.get, names, repeat(UNSEEN)), np.int64, len(names))
 
     def changed_since(self, moment: int) -> Rows:
-        """Give the rows that changed after *moment*, a former value of ``now``."""
+        """Return the rows that changed after *moment*, an earlier ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
     def allowed(self, globs: Sequence[str]) -> Flags:
-        """Tell of each model, by its number, whether *globs* allow it."""
-        return np.array([model_allowed(it, globs=globs) for it in self._models] or [False], bool)
+        """Return whether *globs* allow each of `models`; one False if there are none."""
+        return np.array(
+            [model_allowed(model, globs=globs) for model in self._models] or [False], bool
+        )
 
     def _put(self, name: str, node_info: NodeInfo) -> None:
         row = self.rows.get(name)
@@ -161,21 +200,21 @@ class NodeMatrix:
 
     def _grow(self, *, rows: int, width: int) -> None:
         before = self.columns()
-        had = (len(self.changed), self.width)
+        old_shape = (len(self.changed), self.width)
         self._allocate(rows, width)
         self.width = width
         for name, column in self.columns().items():
             if column.ndim == 1:
-                column[: had[0]] = before[name]
+                column[: old_shape[0]] = before[name]
             else:
-                column[: had[0], : had[1]] = before[name]
+                column[: old_shape[0], : old_shape[1]] = before[name]
 
     def columns(self) -> Mapping[str, NDArray[np.generic]]:
-        """Give all arrays by name."""
-        return {name: it for name, it in vars(self).items() if isinstance(it, np.ndarray)}
+        """Return all arrays by name; their first axis is the row."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def uuids(self, row: int) -> tuple[CardUuid, ...]:
-        """Name the cards of a row by column."""
+        """Return the cards of a row by column."""
         node_info = self.infos[row]
         return () if node_info is None else tuple(node_info.cards)
 
@@ -192,12 +231,12 @@ def _node_state(node_info: NodeInfo) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeResources:
-    """What one node has left.
+    """What one node has free.
 
     Attributes:
-        model: the model of its cards; a node is known by one.
-        cpu_milli: allocatable less requested CPU.
-        memory_mib: allocatable less requested host memory.
+        model: the model of its cards; least-waste knows one model for each node.
+        cpu_milli: allocatable less requested thousandths of a core; negative if overcommitted.
+        memory_mib: allocatable less requested host memory in MiB.
         card_milli: what is free of each card in thousandths of that card, rounded down; 0 for a
             card that takes nothing (unhealthy, cordoned, full).
     """
@@ -210,16 +249,13 @@ class FreeResources:
     def __post_init__(self) -> None:
         if len(self.card_milli) > MAX_CARDS:
             raise ValueError(f"a node has {len(self.card_milli)} cards; want {MAX_CARDS} at most")
-        if any(not 0 <= it <= WHOLE_CARD_MILLI for it in self.card_milli):
+        if any(not 0 <= milli <= WHOLE_CARD_MILLI for milli in self.card_milli):
             raise ValueError(f"card_milli is {self.card_milli}; want 0 to {WHOLE_CARD_MILLI} each")
-
-
-Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one pod asks of a node, in the terms that decide what is left for others.
+    """What one pod requests of a node, in the units that decide what is left for others.
 
     Attributes:
         cpu_milli: CPU request in thousandths of a core.
@@ -237,7 +273,7 @@ class Demand:
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_mib < 0 or self.cards < 0:
-            raise ValueError(f"{self} asks for less than nothing; want 0 or more of everything")
+            raise ValueError(f"{self} has a negative amount; want 0 or more")
         least = 1 if self.cards else 0
         most = WHOLE_CARD_MILLI if self.cards else 0
         if not least <= self.share_milli <= most:
@@ -255,19 +291,30 @@ class Demand:
 
 
 class FreeResourceTable:
-    """Rows of free resources, one for each node; a dropped node's row is used again.
+    """Free resources by node, one row each; a dropped node's row is used again.
 
-    Each change of a row gives it a new, higher number, so that whoever derives something from rows
-    can tell which ones to derive anew.
+    Each change of a row gives it a new, higher number, so that derived data can follow row by row.
+
+    Attributes:
+        models: the card models; *model* holds indexes into these.
+        model: [row] the model of the node's cards.
+        cpu_milli: [row] free thousandths of a core; -1 for a row without a node.
+        memory_mib: [row] free MiB of host memory; -1 for a row without a node.
+        levels: [row, card] free thousandths of each card; 0 if there is no card.
+        cards_there: [row] how many cards the node has, full and unhealthy ones included.
+        changed: [row] the number of the row's latest change.
+        now: the number of the latest change.
+        width: most cards of any node so far; the columns of *levels* beyond are 0.
+        size: rows in use, rows to be reused included.
     """
 
     def __init__(self, models: Sequence[str]) -> None:
         self.models = tuple(models)
         self.model = np.zeros(_FIRST_ROWS, np.int64)
-        self.cpu_milli = np.full(_FIRST_ROWS, -1, np.int64)  # no pod fits a row without a node
+        self.cpu_milli = np.full(_FIRST_ROWS, -1, np.int64)  # so that no demand fits
         self.memory_mib = np.full(_FIRST_ROWS, -1, np.int64)
         self.levels: Levels = np.zeros((_FIRST_ROWS, MAX_CARDS), np.int16)
-        self.cards_there = np.zeros(_FIRST_ROWS, np.int64)  # full ones and those out of service too
+        self.cards_there = np.zeros(_FIRST_ROWS, np.int64)
         self.changed = np.zeros(_FIRST_ROWS, np.int64)
         self.now = 0
         self.width = 1
@@ -276,7 +323,7 @@ class FreeResourceTable:
         self._accepts: dict[frozenset[str], NDArray[np.bool_]] = {}
 
     def add(self) -> int:
-        """Give a row to a node that is new."""
+        """Return a row for a new node."""
         if self._spare:
             return self._spare.pop()
         if self.size == len(self.model):
@@ -285,12 +332,12 @@ class FreeResourceTable:
         return self.size - 1
 
     def know(self, model: str) -> None:
-        """Learn of a card model; the ones known before keep their index."""
+        """Add a card model; the others keep their index."""
         self.models = (*self.models, model)
         self._accepts.clear()
 
     def put(self, row: int, free: FreeResources) -> None:
-        """Write what a node has left now."""
+        """Set what a node has free now."""
         cards = len(free.card_milli)
         self.model[row] = self.models.index(free.model)
         self.cpu_milli[row] = free.cpu_milli
@@ -302,7 +349,7 @@ class FreeResourceTable:
         self._touch(row)
 
     def drop(self, row: int) -> None:
-        """Forget a node."""
+        """Remove a node; its row may be reused."""
         self.cpu_milli[row] = self.memory_mib[row] = -1
         self.levels[row] = 0
         self.cards_there[row] = 0
@@ -310,11 +357,14 @@ class FreeResourceTable:
         self._spare.append(row)
 
     def changed_since(self, moment: int) -> Index:
-        """Give the rows that changed after *moment*, a former value of ``now``."""
+        """Return the rows that changed after *moment*, an earlier ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
     def roomy(self, demand: Demand) -> Index:
-        """Give the rows with the CPU, the host memory and a card model that a pod accepts."""
+        """Return the rows with enough CPU and host memory, and a card model that the pod accepts.
+
+        Whether the cards have room is not checked here; see `PlacementOptions`.
+        """
         fits = (self.cpu_milli[: self.size] >= demand.cpu_milli) & (
             self.memory_mib[: self.size] >= demand.memory_mib
         )
@@ -323,18 +373,20 @@ class FreeResourceTable:
         return np.flatnonzero(fits)
 
     def cards(self, row: int, demand: Demand) -> tuple[int, ...]:
-        """Name the tightest cards of a node on which a pod has room, lower numbers first."""
+        """Return the tightest cards of a node on which a pod fits, in index order."""
         levels = self.levels[row]
         fitting = np.flatnonzero(levels >= demand.share_milli)
         tightest = fitting[np.argsort(levels[fitting], kind="stable")][: demand.cards]
-        return tuple(sorted(int(it) for it in tightest))
+        return tuple(sorted(int(column) for column in tightest))
 
     def _accepted(self, models: frozenset[str]) -> NDArray[np.bool_]:
         found = self._accepts.get(models)
         if found is None:
-            if len(self._accepts) >= 256:  # noqa: PLR2004 - far more than a cluster's wordings
+            if len(self._accepts) >= 256:  # noqa: PLR2004 - far more than pods of a cluster name
                 self._accepts.clear()
-            found = self._accepts[models] = np.array([it in models for it in self.models], bool)
+            found = self._accepts[models] = np.array(
+                [model in models for model in self.models], bool
+            )
         return found
 
     def _touch(self, row: int) -> None:
@@ -349,10 +401,3 @@ class FreeResourceTable:
         self.levels = np.concatenate((self.levels, np.zeros((more, MAX_CARDS), np.int16)))
         self.cards_there = np.concatenate((self.cards_there, np.zeros(more, np.int64)))
         self.changed = np.concatenate((self.changed, np.zeros(more, np.int64)))
-
-
-MAX_CARDS: Final = 32  # of one node
-
-Levels = NDArray[np.int16]
-
-WHOLE_CARD_MILLI: Final = 1000

@@ -1,4 +1,4 @@
-"""What placing a pod on a node comes to: its cards, or card by card why there are none."""
+"""The result of placing a pod on a node: its cards, or card by card why none fits."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from fracgpu.state.allocation import Assignment
 
 
 class FitReason(Enum):
-    """Why a card, or a node as a whole, will not do."""
+    """Why a card, or a node as a whole, does not fit."""
 
     NOT_SHARED = "the node does not share its cards"
     NO_INVENTORY = "the node has not reported its cards"
     UNSCHEDULABLE = "the node is cordoned"
-    UNREADABLE = "what its annotations say of its cards cannot be read"
+    UNREADABLE = "the annotations that describe its cards cannot be read"
     TOO_FEW_CARDS = "too few cards"
     UNHEALTHY = "unhealthy"
-    CORDONED = "set aside by the rebalancer"
-    WRONG_MODEL = "another model than asked for"
-    WRONG_CLASS = "another size than the share was granted for"
+    CORDONED = "cordoned by the rebalancer"
+    WRONG_MODEL = "not a requested model"
+    WRONG_CLASS = "not the card size that the share was granted for"
     TOO_LITTLE_FREE = "too little free memory"
     TOO_FEW_CORES = "too little free compute"
     NO_FREE_SLOT = "all its slots are taken"
@@ -30,10 +30,10 @@ class FitReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The answer yes: these cards, this much.
+    """The pod fits on the node: the cards it gets, and how much of each.
 
     Attributes:
-        score: how good, 0.0 (worst) to 1.0 (best) by the strategy asked for.
+        score: how good the placement is by the strategy, 0.0 (worst) to 1.0 (best).
     """
 
     node: str
@@ -43,10 +43,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPlacement:
-    """The answer no: the reason of each card that will not do, or one for the node as a whole.
+    """The pod does not fit: the reason of each unfit card, or one for the node as a whole.
 
     Attributes:
-        whole: set where no card by itself is to blame, such as when too few are left.
+        whole: set if single cards do not explain it, such as when too few cards fit.
         cards: how many cards the node has.
     """
 
@@ -57,17 +57,17 @@ class NoPlacement:
 
     @property
     def text(self) -> str:
-        """Say it in plain words: ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
+        """Return a message such as ``3 of 4 cards: too little free memory; 1 of 4: unhealthy``."""
         total = max(self.cards, len(self.refusals))
         return refusal_text(self.whole, Counter(self.refusals.values()), total=total)
 
 
 def refusal_text(whole: FitReason | None, counted: Mapping[FitReason, int], *, total: int) -> str:
-    """Say why a node refused: each reason with the number of cards, of *total*, that give it."""
+    """Return why a node does not fit: each reason with its number of cards out of *total*."""
     of_cards = "; ".join(
-        f"{count} of {total}{'' if place else ' cards'}: {reason.value}"
-        for place, (reason, count) in enumerate(
-            sorted(counted.items(), key=lambda it: (-it[1], it[0].value))
+        f"{count} of {total}{'' if position else ' cards'}: {reason.value}"
+        for position, (reason, count) in enumerate(
+            sorted(counted.items(), key=lambda item: (-item[1], item[0].value))
         )
     )
     if whole is None:

@@ -18,14 +18,14 @@ from fracgpu.units import share_of
 
 MAX_SCORE: Final = 10  # kube-scheduler's MaxExtenderPriority
 
-# Several containers on several cards is a small packing problem; past this many tries the answer
-# is no, with its own reason, rather than a stalled scheduler. Equal cards are tried once, so what
-# people really ask for takes a handful.
+# Several containers on several cards are a packing problem. The search ends after this many tries
+# with a reason of its own, rather than stalling the scheduler. Equivalent cards are tried once, so
+# ordinary pods take a handful of tries.
 _MAX_TRIES: Final = 5_000
 
 
-# least-waste chooses between nodes by what it knows of all of them; on one node that is known by
-# itself, its own rule is the tightest card.
+# least-waste compares nodes by what it knows of all of them. For a single node it falls back to the
+# tightest card, as pack does.
 SCORING: Final[Mapping[Strategy, Scoring]] = {
     Strategy.PACK: pack,
     Strategy.SPREAD: spread,
@@ -42,9 +42,9 @@ def place(
     strategy: Strategy,
     exclude: frozenset[CardUuid] = frozenset(),
 ) -> Placement | NoPlacement:
-    """Choose cards for a pod on one node; the same input always gives the same answer.
+    """Return the cards for a pod on one node; the same input always gives the same answer.
 
-    The pod's own strategy, where it names one, beats *strategy*. Cards in *exclude* are treated as
+    The pod's own strategy, if it names one, overrides *strategy*. Cards in *exclude* are treated as
     cordoned. Ties go to the lower index, then the smaller UUID.
     """
     whole = _node_refusal(node_info)
@@ -52,19 +52,23 @@ def place(
         return NoPlacement(node=node_info.node.node, whole=whole, refusals={})
     scoring = SCORING[need.strategy or strategy]
     linked = is_linked(need, strategy=strategy)
-    usable, refusals = _sift(node_info, need, exclude)
+    usable, refusals = _usable_cards(node_info, need, exclude)
     for container in need.containers:
-        fitting = [card_info for card_info in usable if _fits(card_info, container) is None]
+        fitting = [card_info for card_info in usable if _unfit_reason(card_info, container) is None]
         if len(fitting) < container.cards:
             refusals.update(
-                {load.card.uuid: why for load in usable if (why := _fits(load, container))}
+                {
+                    card_info.card.uuid: why
+                    for card_info in usable
+                    if (why := _unfit_reason(card_info, container))
+                }
             )
-            return _no(node_info, refusals, FitReason.TOO_FEW_CARDS)
+            return _no_placement(node_info, refusals, FitReason.TOO_FEW_CARDS)
     search = _Search(tries_left=_MAX_TRIES, scoring=scoring, linked=linked)
     assignment = search.run(usable, need.containers)
     if assignment is None:
         whole = FitReason.TOO_MANY_TRIES if search.tries_left <= 0 else FitReason.CONTAINERS_CLASH
-        return _no(node_info, refusals, whole)
+        return _no_placement(node_info, refusals, whole)
     return Placement(
         node=node_info.node.node,
         assignment=assignment,
@@ -73,18 +77,18 @@ def place(
 
 
 def is_linked(need: PodNeed, *, strategy: Strategy) -> bool:
-    """Tell whether a container on several cards is to get neighbours."""
+    """Report whether a container on several cards is to get neighbouring ones."""
     if need.topology is not None:
         return need.topology is Topology.NVLINK
     return SCORING[need.strategy or strategy].LINKED
 
 
 def score_0_to_10(placement: Placement) -> int:
-    """Scale a placement's score to what a scheduler extender may answer."""
+    """Return a placement's score on the scale of a scheduler extender, 0 to 10."""
     return round(placement.score * MAX_SCORE)
 
 
-def _no(
+def _no_placement(
     node_info: NodeInfo, refusals: dict[CardUuid, FitReason], otherwise: FitReason
 ) -> NoPlacement:
     every = len(refusals) == len(node_info.cards)
@@ -108,7 +112,7 @@ def _node_refusal(node_info: NodeInfo) -> FitReason | None:
     return None
 
 
-def _sift(
+def _usable_cards(
     node_info: NodeInfo, need: PodNeed, exclude: frozenset[CardUuid]
 ) -> tuple[list[CardInfo], dict[CardUuid, FitReason]]:
     usable: list[CardInfo] = []
@@ -125,7 +129,7 @@ def _sift(
     return usable, refusals
 
 
-def _fits(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
+def _unfit_reason(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
     if (
         need.share is not None
         and share_of(need.share, capacity_mib=card_info.card.capacity_mib) != need.mib
@@ -140,7 +144,7 @@ def _fits(card_info: CardInfo, need: ContainerNeed) -> FitReason | None:
     return None
 
 
-def _left(card_info: CardInfo, mib: int) -> float:
+def _left_ratio(card_info: CardInfo, mib: int) -> float:
     return (card_info.free_mib - mib) / max(1, card_info.card.capacity_mib)
 
 
@@ -152,19 +156,21 @@ class _Search:
     scoring: Scoring
     linked: bool
 
-    def run(self, loads: Sequence[CardInfo], needs: Sequence[ContainerNeed]) -> Assignment | None:
-        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in needs]
-        hungry_first = sorted(
-            needs, key=lambda it: (it.kind is ContainerKind.INIT, -it.mib, -it.cards)
+    def run(
+        self, card_infos: Sequence[CardInfo], needs: Sequence[ContainerNeed]
+    ) -> Assignment | None:
+        specs = [ContainerSpec(name=need.name, kind=need.kind) for need in needs]
+        largest_first = sorted(
+            needs, key=lambda need: (need.kind is ContainerKind.INIT, -need.mib, -need.cards)
         )
-        found = self._extend(loads, hungry_first, specs, {})
+        found = self._extend(card_infos, largest_first, specs, {})
         if found is None:
             return None
-        return {it.name: found[it.name] for it in needs}
+        return {need.name: found[need.name] for need in needs}
 
     def _extend(
         self,
-        loads: Sequence[CardInfo],
+        card_infos: Sequence[CardInfo],
         needs: Sequence[ContainerNeed],
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
@@ -172,42 +178,50 @@ class _Search:
         if not needs:
             return chosen
         need, rest = needs[0], needs[1:]
-        failed: set[tuple[_Likeness, ...]] = set()
-        for cards in self._choices(loads, need, specs, chosen):
-            likeness = tuple(sorted(_likeness(card_info, chosen) for card_info in cards))
-            if likeness in failed:
+        failed: set[tuple[_EquivalenceKey, ...]] = set()
+        for cards in self._choices(card_infos, need, specs, chosen):
+            key = tuple(sorted(_equivalence_key(card_info, chosen) for card_info in cards))
+            if key in failed:
                 continue
             self.tries_left -= 1
             if self.tries_left < 0:
                 return None
             slices = tuple(
-                Slice(card=load.card.uuid, mib=need.mib, cores=need.cores) for load in cards
+                Slice(card=card_info.card.uuid, mib=need.mib, cores=need.cores)
+                for card_info in cards
             )
             trial = {**chosen, need.name: slices}
-            if _all_fit(loads, allocations_by_card(trial, specs)):
-                found = self._extend(loads, rest, specs, trial)
+            if _all_fit(card_infos, allocations_by_card(trial, specs)):
+                found = self._extend(card_infos, rest, specs, trial)
                 if found is not None:
                     return found
-            failed.add(likeness)
+            failed.add(key)
         return None
 
     def _choices(
         self,
-        loads: Sequence[CardInfo],
+        card_infos: Sequence[CardInfo],
         need: ContainerNeed,
         specs: Sequence[ContainerSpec],
         chosen: Mapping[str, tuple[Slice, ...]],
     ) -> Iterator[tuple[CardInfo, ...]]:
         held = allocations_by_card(chosen, specs)
         ranked = []
-        for card_info in loads:
-            now = _with(card_info, held)
+        for card_info in card_infos:
+            with_chosen = _with(card_info, held)
             # An init container runs before the apps, so what they take does not count against it.
-            if _fits(card_info if need.kind is ContainerKind.INIT else now, need) is None:
-                worse = -self.scoring.score(_left(now, need.mib), card_info.heat)
-                ranked.append(((worse, card_info.card.index, card_info.card.uuid), card_info))
-        ranked.sort(key=lambda it: it[0])
-        best_first = [load for _, load in ranked]
+            if (
+                _unfit_reason(card_info if need.kind is ContainerKind.INIT else with_chosen, need)
+                is None
+            ):
+                negated_score = -self.scoring.score(
+                    _left_ratio(with_chosen, need.mib), card_info.heat
+                )
+                ranked.append(
+                    ((negated_score, card_info.card.index, card_info.card.uuid), card_info)
+                )
+        ranked.sort(key=lambda entry: entry[0])
+        best_first = [card_info for _, card_info in ranked]
         if self.linked and 1 < need.cards < len(best_first):
             yield _neighbours(best_first, need.cards)
         yield from combinations(best_first, need.cards)
@@ -215,17 +229,20 @@ class _Search:
 
 def _neighbours(ranked: Sequence[CardInfo], count: int) -> tuple[CardInfo, ...]:
     by_uuid = {card_info.card.uuid: card_info for card_info in ranked}
-    cards = topology.neighbours([load.card for load in ranked], count)
+    cards = topology.neighbours([card_info.card for card_info in ranked], count)
     return tuple(by_uuid[card.uuid] for card in cards)
 
 
-# Cards that are equal in this are interchangeable for the rest of a search.
-_Likeness = tuple[int, int, int, int, tuple[str, ...]]
+# (free MiB, held cores, free slots, capacity MiB, containers placed here so far): cards with equal
+# keys are interchangeable for the rest of a search.
+_EquivalenceKey = tuple[int, int, int, int, tuple[str, ...]]
 
 
-def _likeness(card_info: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]) -> _Likeness:
+def _equivalence_key(
+    card_info: CardInfo, chosen: Mapping[str, tuple[Slice, ...]]
+) -> _EquivalenceKey:
     uuid = card_info.card.uuid
-    here = tuple(name for name in chosen if any(it.card == uuid for it in chosen[name]))
+    here = tuple(name for name in chosen if any(part.card == uuid for part in chosen[name]))
     return (
         card_info.free_mib,
         card_info.held_cores,
@@ -240,8 +257,8 @@ def _with(card_info: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardI
     return card_info if allocation is None else card_info.plus(allocation, pod_uid="")
 
 
-def _all_fit(loads: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:
-    by_uuid = {card_info.card.uuid: card_info for card_info in loads}
+def _all_fit(card_infos: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:
+    by_uuid = {card_info.card.uuid: card_info for card_info in card_infos}
     return all(
         allocation.mib <= by_uuid[uuid].free_mib
         and allocation.cores <= FULL_CORES - by_uuid[uuid].held_cores
@@ -253,14 +270,16 @@ def _all_fit(loads: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation])
 def _score(
     node_info: NodeInfo, assignment: Assignment, need: PodNeed, scoring: Scoring, *, linked: bool
 ) -> float:
-    specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
+    specs = [
+        ContainerSpec(name=container.name, kind=container.kind) for container in need.containers
+    ]
     held = allocations_by_card(assignment, specs)
     total = 0.0
     for uuid, allocation in held.items():
         total += scoring.score(
-            _left(node_info.cards[uuid], allocation.mib), node_info.cards[uuid].heat
+            _left_ratio(node_info.cards[uuid], allocation.mib), node_info.cards[uuid].heat
         )
     score = total / len(held)
-    if linked and any(it.cards > 1 for it in need.containers):
+    if linked and any(container.cards > 1 for container in need.containers):
         score = (score + topology.closeness([node_info.cards[uuid].card for uuid in held])) / 2
     return min(1.0, max(0.0, score))

@@ -1,9 +1,9 @@
-"""Whom to take off a node so that a more important pod fits: victims that free one card.
+"""Which pods to preempt on a node so that a pod of higher priority fits.
 
-kube-scheduler adds up a node's memory, so it would take pods off several cards and free room on
-none. Here every victim is needed on the card that the pod gets, or for CPU and memory of the host.
-Among cards, the victims decide: no broken budget before any, then the lower highest priority, then
-fewer of them, as kube-scheduler itself chooses between nodes.
+kube-scheduler adds up a node's memory, so it could preempt pods on several cards without making
+room on any. Here every victim is needed on a card that the pod gets, or for CPU and memory of the
+host. The card with the cheapest victims is taken: fewest violated disruption budgets, then lowest
+highest priority, then fewest victims, as kube-scheduler itself chooses between nodes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +20,18 @@ from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import CardInfo, NodeInfo
 
-# Of more victims than this on one card, the largest are taken first rather than every set tried.
-_MOST_TRIED: Final = 3
+# Up to this many victims on one card, every combination is tried; beyond, the largest go first.
+_MAX_COMBINED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PotentialVictim:
-    """A pod on the node that may be taken.
+    """A pod on the node that may be preempted.
 
     Attributes:
-        priority: lower than that of the pod that wants in.
-        started: when it started, as the API server writes times.
-        host: what it would give back besides cards.
+        priority: lower than that of the preempting pod.
+        started: when it started (RFC 3339, as the API server writes it).
+        host: what it would free besides cards.
     """
 
     uid: str
@@ -44,11 +44,11 @@ class PotentialVictim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionTarget:
-    """What a node would have to find for the pod.
+    """A node, and what it lacks for the preempting pod.
 
     Attributes:
-        node: the node's cards as they will be once pods that are going have gone.
-        missing: CPU, memory and pods that the node lacks now; zero or less where it lacks none.
+        node: the node and its cards as they will be once terminating pods are gone.
+        missing: CPU, memory and pods that the node lacks now; zero or less if it lacks none.
     """
 
     node: NodeInfo
@@ -57,64 +57,65 @@ class PreemptionTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """The pods to take, and how many of them break a disruption budget."""
+    """The pods to preempt, and how many of them violate a disruption budget."""
 
     uids: tuple[str, ...]
     violations: int
 
 
+# (budget violations, highest priority, number of victims, sum of priorities, sorted UIDs)
 _Cost = tuple[int, int, int, int, tuple[str, ...]]
 
 
 def choose_victims(
-    room: PreemptionTarget,
+    target: PreemptionTarget,
     need: PodNeed,
-    occupants: Sequence[PotentialVictim],
+    potential_victims: Sequence[PotentialVictim],
     *,
     strategy: Strategy,
     budgets: Sequence[PodDisruptionBudget] = (),
     proposed: frozenset[str] = frozenset(),
 ) -> Victims | None:
-    """Choose the victims on one node; None where no choice would let the pod in.
+    """Return the victims on one node, or None if no choice of victims makes the pod fit.
 
     Args:
-        room: the node.
-        need: what the pod must be given.
-        occupants: pods of lower priority; nobody else is taken.
-        strategy: the cluster's default, which says what fits side by side.
+        target: the node.
+        need: what the pod requests of cards.
+        potential_victims: the pods of lower priority; no other pod is preempted.
+        strategy: the cluster's default.
         budgets: the disruption budgets.
-        proposed: whom kube-scheduler would take; the first to go where the host lacks something.
+        proposed: UIDs of kube-scheduler's victims; preferred when the host lacks something.
     """
 
     def cost(victims: Sequence[PotentialVictim]) -> _Cost:
         return (
-            violations([it.budgeted for it in victims], budgets),
-            max((it.priority for it in victims), default=0),
+            violations([victim.budgeted for victim in victims], budgets),
+            max((victim.priority for victim in victims), default=0),
             len(victims),
-            sum(it.priority for it in victims),
-            tuple(sorted(it.uid for it in victims)),
+            sum(victim.priority for victim in victims),
+            tuple(sorted(victim.uid for victim in victims)),
         )
 
     def fits(victims: Sequence[PotentialVictim]) -> bool:
-        return isinstance(place(_without(room.node, victims), need, strategy=strategy), Placement)
+        return isinstance(place(_without(target.node, victims), need, strategy=strategy), Placement)
 
-    holders = [it for it in occupants if it.by_card]
+    holders = [pod for pod in potential_victims if pod.by_card]
     if fits(()):
         chosen: Sequence[PotentialVictim] | None = ()
     elif not fits(holders):
         return None
     elif len(need.containers) == 1:
-        chosen = _on_cards(room.node, need, holders, cost)
+        chosen = _on_cards(target.node, need, holders, cost)
     else:
-        chosen = _fewer(holders, fits)
+        chosen = _reprieve(holders, fits)
     if chosen is None or not fits(chosen):
-        chosen = _fewer(holders, fits)
-    complete = _with_host(chosen, occupants, room.missing, proposed)
+        chosen = _reprieve(holders, fits)
+    complete = _with_host(chosen, potential_victims, target.missing, proposed)
     if not complete:
         return None
     return Victims(
-        uids=tuple(it.uid for it in _most_important_first(complete)),
-        violations=violations([it.budgeted for it in complete], budgets),
+        uids=tuple(victim.uid for victim in _most_important_first(complete)),
+        violations=violations([victim.budgeted for victim in complete], budgets),
     )
 
 
@@ -124,19 +125,19 @@ def _on_cards(
     holders: Sequence[PotentialVictim],
     cost: Callable[[Sequence[PotentialVictim]], _Cost],
 ) -> Sequence[PotentialVictim] | None:
-    """Free as many single cards as the one container needs, the cheapest ones."""
+    """Return victims that free as many cards as the one container needs, the cheapest cards."""
     (container,) = need.containers
     alone = replace(need, containers=(replace(container, cards=1),), topology=None)
     found: list[tuple[_Cost, tuple[PotentialVictim, ...]]] = []
     for uuid, card_info in node_info.cards.items():
-        here = [it for it in holders if uuid in it.by_card]
+        here = [pod for pod in holders if uuid in pod.by_card]
         victims = _of_card(node_info, card_info, alone, here, cost)
         if victims is not None:
             found.append((cost(victims), victims))
     if len(found) < container.cards:
         return None
-    found.sort(key=lambda it: it[0])
-    union = {it.uid: it for _, victims in found[: container.cards] for it in victims}
+    found.sort(key=lambda entry: entry[0])
+    union = {victim.uid: victim for _, victims in found[: container.cards] for victim in victims}
     return tuple(union.values())
 
 
@@ -147,28 +148,35 @@ def _of_card(
     here: Sequence[PotentialVictim],
     cost: Callable[[Sequence[PotentialVictim]], _Cost],
 ) -> tuple[PotentialVictim, ...] | None:
-    """Find the cheapest victims that make one slice fit on one card; none if it fits anyway."""
+    """Return the cheapest victims that make one slice fit on one card, or None if none do.
+
+    The result is empty if the slice fits without any victim.
+    """
     uuid = card_info.card.uuid
     (container,) = need.containers
 
     def enough(victims: Sequence[PotentialVictim]) -> bool:
-        mib = card_info.free_mib + sum(it.by_card[uuid].mib for it in victims)
-        cores = FULL_CORES - card_info.held_cores + sum(it.by_card[uuid].cores for it in victims)
-        slots = card_info.free_slots + sum(it.by_card[uuid].slots for it in victims)
+        mib = card_info.free_mib + sum(victim.by_card[uuid].mib for victim in victims)
+        cores = (
+            FULL_CORES
+            - card_info.held_cores
+            + sum(victim.by_card[uuid].cores for victim in victims)
+        )
+        slots = card_info.free_slots + sum(victim.by_card[uuid].slots for victim in victims)
         return container.mib <= mib and container.cores <= cores and slots >= 1
 
     emptied = card_info
-    for it in here:
-        emptied = emptied.minus(it.by_card[uuid], pod_uid=it.uid)
+    for pod in here:
+        emptied = emptied.minus(pod.by_card[uuid], pod_uid=pod.uid)
     single = NodeInfo(node=replace(node_info.node, cards=(card_info.card,)), cards={uuid: emptied})
     if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
         return None
     if enough(()):
         return ()
-    unprotected = [it for it in here if not cost((it,))[0]]
+    unprotected = [pod for pod in here if not cost((pod,))[0]]
     for pool in (unprotected, here):
-        for highest in sorted({it.priority for it in pool}):
-            some = [it for it in pool if it.priority <= highest]
+        for highest in sorted({pod.priority for pod in pool}):
+            some = [pod for pod in pool if pod.priority <= highest]
             if enough(some):
                 return _fewest(some, enough, cost, card=uuid)
     return None
@@ -181,26 +189,26 @@ def _fewest(
     *,
     card: CardUuid,
 ) -> tuple[PotentialVictim, ...]:
-    for count in range(1, min(_MOST_TRIED, len(some)) + 1):
+    for count in range(1, min(_MAX_COMBINED, len(some)) + 1):
         sets = [victims for victims in combinations(some, count) if enough(victims)]
         if sets:
             return min(sets, key=cost)
-    largest_first = sorted(some, key=lambda it: (-it.by_card[card].mib, it.priority, it.uid))
+    largest_first = sorted(some, key=lambda pod: (-pod.by_card[card].mib, pod.priority, pod.uid))
     taken: list[PotentialVictim] = []
-    for it in largest_first:
+    for pod in largest_first:
         if enough(taken):
             break
-        taken.append(it)
-    return tuple(_fewer(taken, enough))
+        taken.append(pod)
+    return tuple(_reprieve(taken, enough))
 
 
-def _fewer(
+def _reprieve(
     victims: Sequence[PotentialVictim], fits: Callable[[Sequence[PotentialVictim]], bool]
 ) -> Sequence[PotentialVictim]:
-    """Let go of whom it works without, the most important first."""
+    """Return the victims less those that are not needed, sparing the most important first."""
     left = list(victims)
-    for it in _most_important_first(victims):
-        rest = [other for other in left if other is not it]
+    for victim in _most_important_first(victims):
+        rest = [other for other in left if other is not victim]
         if fits(rest):
             left = rest
     return left
@@ -208,41 +216,44 @@ def _fewer(
 
 def _with_host(
     chosen: Sequence[PotentialVictim],
-    occupants: Sequence[PotentialVictim],
+    potential_victims: Sequence[PotentialVictim],
     missing: HostResources,
     proposed: frozenset[str],
 ) -> Sequence[PotentialVictim]:
-    """Add whom it takes for CPU, memory and places; empty where that is nobody or not enough."""
+    """Return the victims with those added that free the missing CPU, memory and pods.
+
+    The result is empty if there are no victims, or if all of them do not free enough.
+    """
 
     def lacks(victims: Sequence[PotentialVictim]) -> bool:
         return (
-            sum(it.host.cpu_milli for it in victims) < missing.cpu_milli
-            or sum(it.host.memory_mib for it in victims) < missing.memory_mib
+            sum(victim.host.cpu_milli for victim in victims) < missing.cpu_milli
+            or sum(victim.host.memory_mib for victim in victims) < missing.memory_mib
             or len(victims) < missing.pods
         )
 
-    more = list(chosen)
-    others = [it for it in occupants if it not in more]
-    others.sort(key=lambda it: (it.uid not in proposed, it.priority, it.uid))
-    for it in others:
-        if not lacks(more):
+    extended = list(chosen)
+    others = [pod for pod in potential_victims if pod not in extended]
+    others.sort(key=lambda pod: (pod.uid not in proposed, pod.priority, pod.uid))
+    for pod in others:
+        if not lacks(extended):
             break
-        more.append(it)
-    if lacks(more):
+        extended.append(pod)
+    if lacks(extended):
         return ()
-    for it in _most_important_first([it for it in more if it not in chosen]):
-        rest = [other for other in more if other is not it]
+    for victim in _most_important_first([pod for pod in extended if pod not in chosen]):
+        rest = [other for other in extended if other is not victim]
         if not lacks(rest):
-            more = rest
-    return more
+            extended = rest
+    return extended
 
 
 def _without(node_info: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
-    for it in victims:
-        node_info = node_info.minus(it.by_card, pod_uid=it.uid)
+    for victim in victims:
+        node_info = node_info.minus(victim.by_card, pod_uid=victim.uid)
     return node_info
 
 
 def _most_important_first(victims: Sequence[PotentialVictim]) -> list[PotentialVictim]:
-    """Order as kube-scheduler does: higher priority first, then whoever runs longest."""
-    return sorted(victims, key=lambda it: (-it.priority, it.started or "~", it.uid))
+    """Return the victims in kube-scheduler's order: higher priority, then earlier start."""
+    return sorted(victims, key=lambda victim: (-victim.priority, victim.started or "~", victim.uid))

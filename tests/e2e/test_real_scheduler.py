@@ -103,7 +103,7 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
 
     await until(refused, what="an event of kube-scheduler", limit_s=60)
     (message, *_) = await world.failures_of("p")
-    counts = [int(it) for it in re.findall(r"(\d+) (?:too|another|unhealthy|no shared)", message)]
+    counts = [int(it) for it in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", message)]
     assert message.startswith("0/39 nodes are available: ")
     assert 2 <= len(counts) <= 6, message
     assert counts == sorted(counts, reverse=True)

@@ -1,5 +1,5 @@
-"""How one card is chosen among those that fit: one file for each strategy that scores cards.
+"""How cards are chosen among those that fit: one file for each strategy that scores single cards.
 
-least-waste judges whole nodes and has a room of its own.
+least-waste scores whole nodes and has a package of its own.
 Start with `scoring.py`, the interface.
 """

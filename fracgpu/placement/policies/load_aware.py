@@ -1,7 +1,7 @@
-"""``load-aware``: a hot or warming card repels, whatever its free memory.
+"""``load-aware``: prefer cards that are not busy, then those with more free memory.
 
-Cards that are hot now are cordoned by the rebalancer and never get here. This is about the ones on
-their way there, by the heat that is published on the node.
+The rebalancer cordons cards that are hot now, so they are not scored at all. This scores the others
+by the heat that the node publishes.
 """
 
 from typing import Final
@@ -10,10 +10,10 @@ from fracgpu.placement.policies.scoring import F
 
 LINKED: Final = False
 
-# Busy share decides; among equally busy cards the one with more memory left.
+# The busy share decides; among equally busy cards the one with more memory left wins.
 _HEAT_SHARE: Final = 0.75
 
 
 def score(left: F, heat: F) -> F:
-    """Judge a card: the cooler and the emptier, the better."""
+    """Return a card's score: the cooler and the emptier, the better."""
     return _HEAT_SHARE * (1.0 - heat) + (1.0 - _HEAT_SHARE) * left

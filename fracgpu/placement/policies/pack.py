@@ -8,5 +8,5 @@ LINKED: Final = False
 
 
 def score(left: F, heat: F) -> F:  # noqa: ARG001 - the interface
-    """Judge a card: the less is left, the better."""
+    """Return a card's score: the less is left, the better."""
     return 1.0 - left

@@ -1,7 +1,7 @@
 """``topology``: the least loaded card first, then its fastest-linked neighbours.
 
-For pods on several cards that talk to each other. Distances come from the node's inventory (NVLink
-before PCIe before the other socket); how near the chosen cards are counts as much as their load.
+For pods whose cards exchange data. Distances come from the node's inventory (NVLink is nearest,
+then PCIe, then another socket). How near the chosen cards are counts as much as their load.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ _UNKNOWN: Final = 1_000
 
 
 def score(left: F, heat: F) -> F:  # noqa: ARG001 - the interface
-    """Judge a card by itself: the more is left, the better."""
+    """Return a card's own score: the more is left, the better."""
     return 1.0 * left
 
 
 def neighbours(ranked: Sequence[Card], count: int) -> tuple[Card, ...]:
-    """Take the first of *ranked*, then again and again the card nearest to those taken.
+    """Return *count* cards: the first of *ranked*, then repeatedly the one nearest to those taken.
 
-    Of equally near cards the better ranked one is taken.
+    Ties go to the better ranked card.
     """
     taken = [ranked[0]]
     rest = list(ranked[1:])
@@ -36,13 +36,13 @@ def neighbours(ranked: Sequence[Card], count: int) -> tuple[Card, ...]:
 
 
 def closeness(cards: Sequence[Card]) -> float:
-    """Tell how near cards are to each other: 1.0 at distance 0 or for one card, towards 0."""
+    """Return how near cards are to each other: 1.0 at distance 0 or for one card, towards 0."""
     pairs = [distance(card, other) for at, card in enumerate(cards) for other in cards[at + 1 :]]
     return 1.0 / (1.0 + sum(pairs) / len(pairs)) if pairs else 1.0
 
 
 def distance(card: Card, other: Card) -> int:
-    """Give the distance as the inventory has it, on either side; farther than any if unknown."""
+    """Return the distance that either card's inventory reports, or one beyond any if unknown."""
     links: Mapping[CardUuid, int] = card.links
     found = links.get(other.uuid)
     if found is None:

@@ -91,7 +91,7 @@ def test_a_cordoned_card_says_until_when_and_why() -> None:
 
     card = only_card(explain(a_waiting_pod(ONE_GIB), world))
 
-    assert card.reason == "set aside by the rebalancer until 12:01:30 UTC (hot)"
+    assert card.reason == "cordoned by the rebalancer until 12:01:30 UTC (hot)"
     assert card.until == NOON + timedelta(seconds=90)
 
 
@@ -108,7 +108,7 @@ def test_a_card_of_another_model_or_size_says_so() -> None:
     other = a_waiting_pod(a_pod_need(a_need(100), models=("*H100*",)))
     sized = a_waiting_pod(a_pod_need(a_need(40_000, share=Fraction(1, 2))))
 
-    assert only_card(explain(other, world)).reason == "another model than asked for (*H100*)"
+    assert only_card(explain(other, world)).reason == "not a requested model (*H100*)"
     assert "24000 MiB shareable" in only_card(explain(sized, world)).reason
 
 

@@ -1,4 +1,4 @@
-"""A policy prefers cards, and the ledger has the last word."""
+"""A policy prefers cards, and the pod gets them only if it fits by the ledger."""
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.k8s.resources import HostResources
@@ -11,10 +11,10 @@ from tests.scheduler.world import World
 
 
 class Prefers:
-    """A policy with one answer."""
+    """A policy that always prefers the same cards."""
 
     def __init__(self, *cards: str) -> None:
-        self.cards = frozenset(CardUuid(it) for it in cards)
+        self.cards = frozenset(CardUuid(card) for card in cards)
 
     def prefer(self, need: PodNeed, host: HostResources, node: str) -> frozenset[CardUuid] | None:
         return self.cards or None
@@ -24,7 +24,7 @@ def need(mib: int, *, strategy: Strategy | None = None) -> PodNeed:
     return PodNeed(containers=(ContainerNeed(name="c", mib=Mib(mib)),), strategy=strategy)
 
 
-def loads(world: World) -> NodeInfo:
+def node_info(world: World) -> NodeInfo:
     found = world.ledger.node("n", now=world.clock.now())
     assert found is not None
     return found
@@ -41,7 +41,7 @@ def chosen(asked: PodNeed, chooser: CardChooser, *, held_on_second: int = 0) -> 
         )
         world.see("other")
     answer = choose_cards(
-        loads(world),
+        node_info(world),
         asked,
         HostResources(),
         strategy=Strategy.PACK,
@@ -71,7 +71,7 @@ def test_the_pods_own_strategy_asks_its_own_policy() -> None:
 
 def test_where_nothing_fits_each_card_says_why() -> None:
     answer = choose_cards(
-        loads(World(cards=2)),
+        node_info(World(cards=2)),
         need(30_000),
         HostResources(),
         strategy=Strategy.PACK,

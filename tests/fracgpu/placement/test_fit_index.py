@@ -1,4 +1,4 @@
-"""The sweep over all nodes says exactly what the search on each one says."""
+"""The fit index gives every node the result that `place` gives."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,7 +58,7 @@ def cards(draw: st.DrawFn, node: str) -> tuple[Card, ...]:
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> NodeCards:
     here = draw(cards(name))
-    some = st.sampled_from([it.uuid for it in here] or [CardUuid("GPU-gone")])
+    some = st.sampled_from([card.uuid for card in here] or [CardUuid("GPU-gone")])
     ratio = st.sampled_from([0.0, 0.25, 0.9])
     return NodeCards(
         node=name,
@@ -77,7 +77,9 @@ def nodes(draw: st.DrawFn, name: str) -> NodeCards:
 
 @st.composite
 def needs(draw: st.DrawFn) -> PodNeed:
-    drawn = sorted(draw(st.lists(kinds, min_size=1, max_size=2)), key=lambda it: it.value == "app")
+    drawn = sorted(
+        draw(st.lists(kinds, min_size=1, max_size=2)), key=lambda kind: kind.value == "app"
+    )
     containers: Sequence[ContainerNeed] = [
         a_need(
             draw(small_mib),
@@ -101,7 +103,7 @@ def needs(draw: st.DrawFn) -> PodNeed:
 def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, CardAllocation]:
     if not node.cards:
         return {}
-    uuids = st.sampled_from([it.uuid for it in node.cards])
+    uuids = st.sampled_from([card.uuid for card in node.cards])
     hold = st.builds(
         CardAllocation,
         mib=small_mib.map(Mib),
@@ -111,20 +113,20 @@ def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, CardAllocation]:
     return draw(st.dictionaries(uuids, hold, max_size=2))
 
 
-def assert_agrees(survey: FitIndex, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
-    answers = survey.ask(need, strategy=strategy, now=NOON)
+def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
+    result = index.ask(need, strategy=strategy, now=NOON)
     for name in ledger.nodes:
         loads = ledger.node(name, now=NOON)
         assert loads is not None
-        (row,) = survey.matrix.rows_of([name]).tolist()
+        (row,) = index.matrix.rows_of([name]).tolist()
         expected = place(loads, need, strategy=strategy)
         if isinstance(expected, Placement):
-            assert answers.verdict[row] == FITS
-            assert answers.score[row] == expected.score
+            assert result.verdict[row] == FITS
+            assert result.score[row] == expected.score
         else:
-            met, remedied = survey.why(int(answers.verdict[row]))
+            met, resolvable = index.why(int(result.verdict[row]))
             assert met is obstacle({expected.whole, *expected.refusals.values()})
-            assert remedied == may_preempt(expected)
+            assert resolvable == may_preempt(expected)
 
 
 NAMES = ("n1", "n2", "n3")
@@ -136,7 +138,7 @@ def test_the_sweep_equals_the_search_whatever_happens_in_between(
     data: st.DataObject, strategy: Strategy
 ) -> None:
     ledger = Ledger()
-    survey = FitIndex(NodeMatrix(ledger))
+    index = FitIndex(NodeMatrix(ledger))
     asked = data.draw(st.lists(needs(), min_size=1, max_size=2))
     for step in range(data.draw(st.integers(1, 3))):
         node = data.draw(nodes(data.draw(st.sampled_from(NAMES))))
@@ -146,10 +148,10 @@ def test_the_sweep_equals_the_search_whatever_happens_in_between(
         if data.draw(st.booleans()):
             ledger.remove_node(data.draw(st.sampled_from(NAMES)))
         for need in asked:
-            assert_agrees(survey, ledger, need, strategy)
+            assert_agrees(index, ledger, need, strategy)
 
 
-def a_world(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
+def an_index(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
     ledger = Ledger()
     for n in range(count):
         card = Card(uuid=CardUuid(f"GPU-{n}"), index=0, model="A", total_mib=Mib(mib))
@@ -157,87 +159,85 @@ def a_world(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
     return ledger, FitIndex(NodeMatrix(ledger))
 
 
-def verdict(survey: FitIndex, mib: int, node: str = "n0", *, late: bool = False) -> int:
-    answers = survey.ask(
-        a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
-    )
-    return int(answers.verdict[survey.matrix.rows_of([node])[0]])
+def verdict(index: FitIndex, mib: int, node: str = "n0", *, late: bool = False) -> int:
+    result = index.ask(a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON)
+    return int(result.verdict[index.matrix.rows_of([node])[0]])
 
 
 def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
-    _, survey = a_world()
+    _, index = an_index()
 
-    assert survey.why(verdict(survey, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
+    assert index.why(verdict(index, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
 
 
 def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
-    ledger, survey = a_world(200)
-    assert verdict(survey, 800, "n199") == FITS
+    ledger, index = an_index(200)
+    assert verdict(index, 800, "n199") == FITS
 
     ledger.remove_node("n7")
-    assert survey.why(verdict(survey, 800, "n7"))[0] is Obstacle.NO_CARDS
+    assert index.why(verdict(index, 800, "n7"))[0] is Obstacle.NO_CARDS
     card = Card(uuid=CardUuid("GPU-new"), index=0, model="A", total_mib=Mib(80))
     ledger.set_node(NodeCards(node="new", cards=(card,)))
 
-    assert verdict(survey, 800, "new") != FITS
-    assert verdict(survey, 80, "new") == FITS
-    assert survey.matrix.size == 201
+    assert verdict(index, 800, "new") != FITS
+    assert verdict(index, 80, "new") == FITS
+    assert index.matrix.size == 201
 
 
 def test_an_assumption_counts_and_a_lapsed_one_does_not() -> None:
-    ledger, survey = a_world()
+    ledger, index = an_index()
     record: PodRecord = a_record("u")
     ledger.assume(record, node="n0", assignment=on("GPU-0", 500), until=LATER)
 
-    assert verdict(survey, 500) != FITS
-    assert verdict(survey, 500, late=True) == FITS
+    assert verdict(index, 500) != FITS
+    assert verdict(index, 500, late=True) == FITS
 
 
 def test_a_cordon_counts_until_its_time() -> None:
-    ledger, survey = a_world()
+    ledger, index = an_index()
     node = ledger.nodes["n0"]
     cordon = Cordon(card=CardUuid("GPU-0"), until=LATER, reason="hot")
     ledger.set_node(replace(node, cordons=(cordon,)))
 
-    assert verdict(survey, 80) != FITS
-    assert verdict(survey, 80, late=True) == FITS
+    assert verdict(index, 80) != FITS
+    assert verdict(index, 80, late=True) == FITS
 
 
 def test_memory_that_strangers_use_is_not_free() -> None:
-    ledger, survey = a_world()
+    ledger, index = an_index()
     ledger.set_node(replace(ledger.nodes["n0"], foreign={CardUuid("GPU-0"): Mib(300)}))
 
-    assert verdict(survey, 500) == FITS
-    assert verdict(survey, 501) != FITS
+    assert verdict(index, 500) == FITS
+    assert verdict(index, 501) != FITS
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> None:
-    ledger, survey = a_world(50)
+    ledger, index = an_index(50)
     need = a_pod_need(a_need(100))
-    survey.ask(need, strategy=strategy, now=NOON)
-    moment = survey.matrix.now
+    index.ask(need, strategy=strategy, now=NOON)
+    moment = index.matrix.now
 
     ledger.observe(
         PodAllocation(
             pod_uid="p", node="n3", by_card={CardUuid("GPU-3"): CardAllocation(mib=Mib(1))}
         )
     )
-    survey.ask(need, strategy=strategy, now=NOON)
+    index.ask(need, strategy=strategy, now=NOON)
 
-    assert survey.matrix.changed_since(moment).tolist() == survey.matrix.rows_of(["n3"]).tolist()
+    assert index.matrix.changed_since(moment).tolist() == index.matrix.rows_of(["n3"]).tolist()
 
 
 def test_one_more_container_is_searched_node_by_node() -> None:
-    ledger, survey = a_world(2)
+    ledger, index = an_index(2)
     need = a_pod_need(a_need(400, name="a"), a_need(401, name="b"))
-    answers = survey.ask(need, strategy=Strategy.PACK, now=NOON)
+    result = index.ask(need, strategy=Strategy.PACK, now=NOON)
     loads = ledger.node("n0", now=NOON)
     assert loads is not None
     found = place(loads, need, strategy=Strategy.PACK)
 
     assert isinstance(found, NoPlacement)
-    met, _ = survey.why(int(answers.verdict[survey.matrix.rows_of(["n0"])[0]]))
+    met, _ = index.why(int(result.verdict[index.matrix.rows_of(["n0"])[0]]))
     assert met is obstacle({found.whole, *found.refusals.values()}) is Obstacle.TOGETHER
     assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
 
@@ -258,6 +258,6 @@ def test_the_commonest_obstacle_is_said_first() -> None:
     counted = {Obstacle.MEMORY: 900, Obstacle.OTHER_CARDS: 4_100, Obstacle.NO_CARDS: 900}
 
     assert refusal(counted) == (
-        "node(s) without a fitting card (4100 another model or size than asked for, "
+        "node(s) without a fitting card (4100 wrong card model or size, "
         "900 too little free memory, 900 no shared cards known; fracgpu explain says more)"
     )

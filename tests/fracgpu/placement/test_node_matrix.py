@@ -1,4 +1,4 @@
-"""Every card of every node in columns."""
+"""All cards of all nodes as arrays."""
 
 from dataclasses import replace
 
@@ -20,18 +20,18 @@ from tests.fakes.clock import NOON
 from tests.support.core import a_card
 
 
-def a_board(*nodes: NodeCards) -> tuple[Ledger, NodeMatrix]:
+def a_matrix(*nodes: NodeCards) -> tuple[Ledger, NodeMatrix]:
     ledger = Ledger()
     for node in nodes:
         ledger.set_node(node)
-    board = NodeMatrix(ledger)
-    board.refresh(now=NOON)
-    return ledger, board
+    matrix = NodeMatrix(ledger)
+    matrix.refresh(now=NOON)
+    return ledger, matrix
 
 
 def test_what_is_free_of_each_card_stands_in_its_column() -> None:
     cards = (a_card("GPU-b", index=1, mib=800), a_card("GPU-a", index=0, mib=400))
-    ledger, board = a_board(NodeCards(node="n", cards=cards))
+    ledger, matrix = a_matrix(NodeCards(node="n", cards=cards))
     ledger.observe(
         PodAllocation(
             pod_uid="p",
@@ -39,46 +39,46 @@ def test_what_is_free_of_each_card_stands_in_its_column() -> None:
             by_card={CardUuid("GPU-b"): CardAllocation(mib=Mib(300), cores=20)},
         )
     )
-    board.refresh(now=NOON)
-    (row,) = board.rows_of(["n"]).tolist()
+    matrix.refresh(now=NOON)
+    (row,) = matrix.rows_of(["n"]).tolist()
 
-    assert board.uuids(row) == ("GPU-a", "GPU-b")
-    assert board.free_mib[row].tolist() == [400, 500]
-    assert board.free_cores[row].tolist() == [100, 80]
-    assert board.capacity_mib[row].tolist() == [400, 800]
+    assert matrix.uuids(row) == ("GPU-a", "GPU-b")
+    assert matrix.free_mib[row].tolist() == [400, 500]
+    assert matrix.free_cores[row].tolist() == [100, 80]
+    assert matrix.capacity_mib[row].tolist() == [400, 800]
 
 
 def test_sick_and_cordoned_cards_and_those_that_are_not_there_are_told_apart() -> None:
     wide = NodeCards(node="wide", cards=tuple(a_card(f"GPU-{n}", index=n) for n in range(3)))
     sick = NodeCards(node="sick", cards=(a_card("GPU-s", health=Health.UNHEALTHY),))
-    _, board = a_board(wide, sick, NodeCards(node="empty"))
-    rows = board.rows_of(["wide", "sick", "empty", "nowhere"]).tolist()
+    _, matrix = a_matrix(wide, sick, NodeCards(node="empty"))
+    rows = matrix.rows_of(["wide", "sick", "empty", "nowhere"]).tolist()
 
-    assert board.state[rows[0]].tolist() == [USABLE] * 3
-    assert board.state[rows[1]].tolist() == [UNHEALTHY, ABSENT, ABSENT]
-    assert board.node_state[rows[2]] == EMPTY
+    assert matrix.state[rows[0]].tolist() == [USABLE] * 3
+    assert matrix.state[rows[1]].tolist() == [UNHEALTHY, ABSENT, ABSENT]
+    assert matrix.node_state[rows[2]] == EMPTY
     assert rows[3] == UNSEEN
-    assert board.uuids(UNSEEN) == ()
-    assert CORDONED not in board.state
+    assert matrix.uuids(UNSEEN) == ()
+    assert CORDONED not in matrix.state
 
 
 def test_only_what_changed_is_written_again() -> None:
     nodes = [NodeCards(node=f"n{n}", cards=(a_card(f"GPU-{n}"),)) for n in range(100)]
-    ledger, board = a_board(*nodes)
-    moment = board.now
+    ledger, matrix = a_matrix(*nodes)
+    moment = matrix.now
 
     ledger.set_node(nodes[3])
-    board.refresh(now=NOON)
-    assert board.now == moment
+    matrix.refresh(now=NOON)
+    assert matrix.now == moment
 
     ledger.set_node(replace(nodes[3], schedulable=False))
-    board.refresh(now=NOON)
-    assert board.changed_since(moment).tolist() == board.rows_of(["n3"]).tolist()
+    matrix.refresh(now=NOON)
+    assert matrix.changed_since(moment).tolist() == matrix.rows_of(["n3"]).tolist()
 
 
 def test_globs_are_judged_once_for_each_model() -> None:
     cards = (a_card("GPU-a", model="NVIDIA A30"), a_card("GPU-b", index=1, model="Tesla T4"))
-    _, board = a_board(NodeCards(node="n", cards=cards))
+    _, matrix = a_matrix(NodeCards(node="n", cards=cards))
 
-    assert board.models == ("NVIDIA A30", "Tesla T4")
-    assert board.allowed(("*T4*",)).tolist() == [False, True]
+    assert matrix.models == ("NVIDIA A30", "Tesla T4")
+    assert matrix.allowed(("*T4*",)).tolist() == [False, True]

@@ -30,25 +30,25 @@ from tests.support.core import (
 
 
 def answer(
-    loads: NodeInfo,
+    node_info: NodeInfo,
     need: PodNeed,
     *,
     strategy: Strategy = Strategy.PACK,
     exclude: frozenset[CardUuid] = frozenset(),
 ) -> Placement | NoPlacement:
-    return place(loads, need, strategy=strategy, exclude=exclude)
+    return place(node_info, need, strategy=strategy, exclude=exclude)
 
 
-def placed(loads: NodeInfo, need: PodNeed, *, strategy: Strategy = Strategy.PACK) -> Assignment:
-    found = answer(loads, need, strategy=strategy)
+def placed(node_info: NodeInfo, need: PodNeed, *, strategy: Strategy = Strategy.PACK) -> Assignment:
+    found = answer(node_info, need, strategy=strategy)
     assert isinstance(found, Placement)
     return found.assignment
 
 
 def refused(
-    loads: NodeInfo, need: PodNeed, *, exclude: frozenset[CardUuid] = frozenset()
+    node_info: NodeInfo, need: PodNeed, *, exclude: frozenset[CardUuid] = frozenset()
 ) -> NoPlacement:
-    found = answer(loads, need, exclude=exclude)
+    found = answer(node_info, need, exclude=exclude)
     assert isinstance(found, NoPlacement)
     return found
 
@@ -57,35 +57,37 @@ TWO_CARDS = (a_card("GPU-a", index=0), a_card("GPU-b", index=1))
 
 
 def test_pack_takes_the_fullest_card_that_still_fits() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-b": a_hold(10_000)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-b": a_hold(10_000)})
 
-    assert placed(loads, a_pod_need(a_need(8000))) == on("GPU-b", 8000)
+    assert placed(node_info, a_pod_need(a_need(8000))) == on("GPU-b", 8000)
 
 
 def test_spread_takes_the_emptiest_card() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1)})
 
-    assert placed(loads, a_pod_need(a_need(8000)), strategy=Strategy.SPREAD) == on("GPU-b", 8000)
+    assert placed(node_info, a_pod_need(a_need(8000)), strategy=Strategy.SPREAD) == on(
+        "GPU-b", 8000
+    )
 
 
 def test_the_pods_own_strategy_beats_the_clusters() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(10_000)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(10_000)})
     need = a_pod_need(a_need(8000), strategy=Strategy.SPREAD)
 
-    assert placed(loads, need, strategy=Strategy.PACK) == on("GPU-b", 8000)
+    assert placed(node_info, need, strategy=Strategy.PACK) == on("GPU-b", 8000)
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_of_equal_cards_the_lower_index_wins(strategy: Strategy) -> None:
-    loads = some_loads(a_card("GPU-z", index=0), a_card("GPU-a", index=1))
+    node_info = some_loads(a_card("GPU-z", index=0), a_card("GPU-a", index=1))
 
-    assert placed(loads, a_pod_need(a_need(1)), strategy=strategy) == on("GPU-z", 1)
+    assert placed(node_info, a_pod_need(a_need(1)), strategy=strategy) == on("GPU-z", 1)
 
 
 def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(16_000), "GPU-b": a_hold(16_000)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(16_000), "GPU-b": a_hold(16_000)})
 
-    no = refused(loads, a_pod_need(a_need(16_000)))
+    no = refused(node_info, a_pod_need(a_need(16_000)))
 
     assert set(no.refusals.values()) == {FitReason.TOO_LITTLE_FREE}
     assert no.text == "2 of 2 cards: too little free memory"
@@ -94,22 +96,22 @@ def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
 def test_several_cards_are_distinct() -> None:
     (slices,) = placed(some_loads(*TWO_CARDS), a_pod_need(a_need(100, cards=2))).values()
 
-    assert {it.card for it in slices} == {"GPU-a", "GPU-b"}
+    assert {part.card for part in slices} == {"GPU-a", "GPU-b"}
 
 
 def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(24_000)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(24_000)})
 
-    no = refused(loads, a_pod_need(a_need(100, cards=2)))
+    no = refused(node_info, a_pod_need(a_need(100, cards=2)))
 
     assert no.whole is FitReason.TOO_FEW_CARDS
     assert no.text == "too few cards (1 of 2 cards: too little free memory)"
 
 
 def test_compute_is_a_dimension_of_its_own() -> None:
-    loads = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1, cores=80), "GPU-b": a_hold(1)})
+    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1, cores=80), "GPU-b": a_hold(1)})
 
-    assert placed(loads, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
+    assert placed(node_info, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
     no = refused(some_loads(*TWO_CARDS[:1], held={"GPU-a": a_hold(1, cores=80)}),
                  a_pod_need(a_need(1, cores=30)))  # fmt: skip
     assert no.refusals == {"GPU-a": FitReason.TOO_FEW_CORES}
@@ -117,14 +119,16 @@ def test_compute_is_a_dimension_of_its_own() -> None:
 
 def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
     few = replace(TWO_CARDS[0], slots=2)
-    loads = some_loads(few, held={"GPU-a": CardAllocation(mib=Mib(80), slots=2)})
+    node_info = some_loads(few, held={"GPU-a": CardAllocation(mib=Mib(80), slots=2)})
 
-    assert refused(loads, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
+    assert (
+        refused(node_info, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
+    )
     assert placed(some_loads(few, held={"GPU-a": a_hold(80)}), a_pod_need(a_need(80)))
 
 
 def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
-    one, two = (replace(it, slots=1) for it in TWO_CARDS)
+    one, two = (replace(card, slots=1) for card in TWO_CARDS)
     apart = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
 
     assert placed(some_loads(one, two), apart) == {
@@ -142,10 +146,10 @@ def test_each_card_has_its_own_reason() -> None:
         a_card("GPU-other", index=3, model="Tesla T4"),
         a_card("GPU-full", index=4),
     )
-    loads = some_loads(*cards, cordoned=["GPU-cordoned"], held={"GPU-full": a_hold(24_000)})
+    node_info = some_loads(*cards, cordoned=["GPU-cordoned"], held={"GPU-full": a_hold(24_000)})
     need = a_pod_need(a_need(8), models=("NVIDIA-A30",))
 
-    no = refused(loads, need, exclude=frozenset({CardUuid("GPU-excluded")}))
+    no = refused(node_info, need, exclude=frozenset({CardUuid("GPU-excluded")}))
 
     assert no.refusals == {
         "GPU-sick": FitReason.UNHEALTHY,
@@ -155,22 +159,22 @@ def test_each_card_has_its_own_reason() -> None:
         "GPU-full": FitReason.TOO_LITTLE_FREE,
     }
     assert no.text == (
-        "2 of 5 cards: set aside by the rebalancer; 1 of 5: another model than asked for; "
+        "2 of 5 cards: cordoned by the rebalancer; 1 of 5: not a requested model; "
         "1 of 5: too little free memory; 1 of 5: unhealthy"
     )
 
 
 @pytest.mark.parametrize(
-    ("loads", "reason"),
+    ("node_info", "reason"),
     [
         (some_loads(a_card("GPU-a"), shared=False), FitReason.NOT_SHARED),
         (some_loads(a_card("GPU-a"), schedulable=False), FitReason.UNSCHEDULABLE),
         (some_loads(), FitReason.NO_INVENTORY),
     ],
-    ids=lambda it: it.name if isinstance(it, FitReason) else "",
+    ids=lambda value: value.name if isinstance(value, FitReason) else "",
 )
-def test_a_node_may_refuse_as_a_whole(loads: NodeInfo, reason: FitReason) -> None:
-    no = refused(loads, a_pod_need(a_need(8)))
+def test_a_node_may_refuse_as_a_whole(node_info: NodeInfo, reason: FitReason) -> None:
+    no = refused(node_info, a_pod_need(a_need(8)))
 
     assert (no.whole, no.text) == (reason, reason.value)
 
@@ -215,10 +219,10 @@ def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
 
 
 def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
-    loads = some_loads(a_card("GPU-a"), held={"GPU-a": a_hold(12_000)})
+    node_info = some_loads(a_card("GPU-a"), held={"GPU-a": a_hold(12_000)})
     need = a_pod_need(a_need(12_000))
-    packed = answer(loads, need, strategy=Strategy.PACK)
-    spread = answer(loads, need, strategy=Strategy.SPREAD)
+    packed = answer(node_info, need, strategy=Strategy.PACK)
+    spread = answer(node_info, need, strategy=Strategy.SPREAD)
 
     assert isinstance(packed, Placement)
     assert isinstance(spread, Placement)
@@ -228,50 +232,53 @@ def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
 # -- promises --------------------------------------------------------------------------------------
 
 
-def fits(loads: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
-    """The plain definition: each container has what it asked, and no card is over-full."""
-    specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
+def fits(node_info: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
+    """The definition: each container has what it requests, and no card is overcommitted."""
+    specs = [
+        ContainerSpec(name=container.name, kind=container.kind) for container in need.containers
+    ]
     for container in need.containers:
         slices = assignment[container.name]
         right = all(
-            it == Slice(card=it.card, mib=container.mib, cores=container.cores) for it in slices
+            part == Slice(card=part.card, mib=container.mib, cores=container.cores)
+            for part in slices
         )
-        if not right or len({it.card for it in slices}) != container.cards:
+        if not right or len({part.card for part in slices}) != container.cards:
             return False
     return all(
-        load.held_mib + hold.mib <= load.card.capacity_mib
-        and load.held_slots + hold.slots <= load.card.slots
-        and load.held_cores + hold.cores <= FULL_CORES
+        card_info.held_mib + hold.mib <= card_info.card.capacity_mib
+        and card_info.held_slots + hold.slots <= card_info.card.slots
+        and card_info.held_cores + hold.cores <= FULL_CORES
         for uuid, hold in allocations_by_card(assignment, specs).items()
-        for load in [loads.cards[uuid]]
+        for card_info in [node_info.cards[uuid]]
     )
 
 
-def any_assignment(loads: NodeInfo, need: PodNeed) -> bool:
-    """Try everything."""
+def any_assignment(node_info: NodeInfo, need: PodNeed) -> bool:
+    """Try every assignment."""
     choices = [
         [
-            tuple(Slice(card=uuid, mib=it.mib, cores=it.cores) for uuid in chosen)
-            for chosen in combinations(loads.cards, it.cards)
+            tuple(Slice(card=uuid, mib=container.mib, cores=container.cores) for uuid in chosen)
+            for chosen in combinations(node_info.cards, container.cards)
         ]
-        for it in need.containers
+        for container in need.containers
     ]
-    names = [it.name for it in need.containers]
+    names = [container.name for container in need.containers]
     return any(
-        fits(loads, need, dict(zip(names, chosen, strict=True))) for chosen in product(*choices)
+        fits(node_info, need, dict(zip(names, chosen, strict=True))) for chosen in product(*choices)
     )
 
 
 @settings(max_examples=300)
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_an_assignment_is_found_whenever_there_is_one(
-    loads: NodeInfo, need: PodNeed, strategy: Strategy
+    node_info: NodeInfo, need: PodNeed, strategy: Strategy
 ) -> None:
-    found = answer(loads, need, strategy=strategy)
+    found = answer(node_info, need, strategy=strategy)
 
-    assert isinstance(found, Placement) == any_assignment(loads, need)
+    assert isinstance(found, Placement) == any_assignment(node_info, need)
     if isinstance(found, Placement):
-        assert fits(loads, need, found.assignment)
+        assert fits(node_info, need, found.assignment)
         assert 0.0 <= found.score <= 1.0
         assert 0 <= score_0_to_10(found) <= 10
 
@@ -281,24 +288,24 @@ def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None
     for held, first, second in product(product(sizes, repeat=2), sizes, sizes):
         cards = [a_card(f"GPU-{n}", mib=240, index=n) for n in range(2)]
         taken = {f"GPU-{n}": a_hold(mib) for n, mib in enumerate(held)}
-        loads = some_loads(*cards, held=taken)
+        node_info = some_loads(*cards, held=taken)
         for kinds in product(ContainerKind, repeat=2):
             if kinds[0] is ContainerKind.APP and kinds[1] is not ContainerKind.APP:
                 continue  # a pod lists its init containers first
             need = a_pod_need(
                 a_need(first, name="one", kind=kinds[0]), a_need(second, name="two", kind=kinds[1])
             )
-            assert isinstance(answer(loads, need), Placement) == any_assignment(loads, need)
+            assert isinstance(answer(node_info, need), Placement) == any_assignment(node_info, need)
 
 
 @given(small_nodes(), small_needs(), st.sampled_from(Strategy))
 def test_the_same_input_gives_the_same_answer(
-    loads: NodeInfo, need: PodNeed, strategy: Strategy
+    node_info: NodeInfo, need: PodNeed, strategy: Strategy
 ) -> None:
-    backwards = replace(loads, cards=dict(reversed(list(loads.cards.items()))))
+    backwards = replace(node_info, cards=dict(reversed(list(node_info.cards.items()))))
 
-    first = answer(loads, need, strategy=strategy)
-    assert answer(loads, need, strategy=strategy) == first
+    first = answer(node_info, need, strategy=strategy)
+    assert answer(node_info, need, strategy=strategy) == first
     turned = answer(backwards, need, strategy=strategy)
     assert isinstance(turned, Placement) == isinstance(first, Placement)
     if isinstance(first, Placement) and isinstance(turned, Placement):
@@ -306,18 +313,18 @@ def test_the_same_input_gives_the_same_answer(
 
 
 @given(small_nodes(), small_needs())
-def test_every_no_has_a_reason(loads: NodeInfo, need: PodNeed) -> None:
-    found = answer(loads, need)
+def test_every_no_has_a_reason(node_info: NodeInfo, need: PodNeed) -> None:
+    found = answer(node_info, need)
 
     if isinstance(found, NoPlacement):
         assert found.text
-        assert set(found.refusals) <= set(loads.cards)
+        assert set(found.refusals) <= set(node_info.cards)
 
 
 @given(small_nodes(), small_mib)
-def test_an_excluded_card_is_never_chosen(loads: NodeInfo, mib: int) -> None:
-    out = next(iter(loads.cards))
-    found = answer(loads, a_pod_need(a_need(mib)), exclude=frozenset({out}))
+def test_an_excluded_card_is_never_chosen(node_info: NodeInfo, mib: int) -> None:
+    out = next(iter(node_info.cards))
+    found = answer(node_info, a_pod_need(a_need(mib)), exclude=frozenset({out}))
 
     if isinstance(found, Placement):
-        assert all(it.card != out for slices in found.assignment.values() for it in slices)
+        assert all(part.card != out for slices in found.assignment.values() for part in slices)

@@ -1,4 +1,4 @@
-"""Victims that free one card."""
+"""Victims that make room on one card."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -22,7 +22,9 @@ from tests.support.core import a_card, a_need, a_pod_need
 ONE_EACH = HostResources(cpu_milli=1000, memory_mib=1, pods=1)
 
 
-def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) -> PotentialVictim:
+def a_potential_victim(
+    uid: str, *, priority: int = 0, app: str = "", **mib_on: int
+) -> PotentialVictim:
     return PotentialVictim(
         uid=uid,
         budgeted=BudgetedPod(namespace="default", name=uid, labels={"app": app}),
@@ -33,7 +35,7 @@ def an_occupant(uid: str, *, priority: int = 0, app: str = "", **mib_on: int) ->
 
 
 def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo:
-    held = [PodAllocation(pod_uid=it.uid, node="n", by_card=it.by_card) for it in pods]
+    held = [PodAllocation(pod_uid=pod.uid, node="n", by_card=pod.by_card) for pod in pods]
     return build_node_info(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
 
 
@@ -51,7 +53,7 @@ def chosen(  # noqa: PLR0913 - what a test says of the world
     return choose_victims(
         PreemptionTarget(node=loads_of(here, pods), missing=missing),
         need,
-        [it for it in pods if it.priority < below],
+        [pod for pod in pods if pod.priority < below],
         strategy=Strategy.PACK,
         budgets=budgets,
         proposed=proposed,
@@ -65,37 +67,47 @@ def uids(victims: Victims | None) -> set[str]:
 
 def test_victims_are_on_one_card_and_never_spread_over_two() -> None:
     pods = [
-        an_occupant("a1", a=400), an_occupant("a2", a=400),
-        an_occupant("b1", b=400), an_occupant("b2", b=400),
+        a_potential_victim("a1", a=400), a_potential_victim("a2", a=400),
+        a_potential_victim("b1", b=400), a_potential_victim("b2", b=400),
     ]  # fmt: skip
 
     assert uids(chosen(a_pod_need(a_need(800)), pods)) in ({"a1", "a2"}, {"b1", "b2"})
 
 
 def test_nobody_is_taken_where_the_freed_memory_would_be_spread() -> None:
-    pods = [an_occupant("a", a=400), an_occupant("b", b=400)]
-    pods += [an_occupant("boss-a", priority=100, a=400), an_occupant("boss-b", priority=100, b=400)]
+    pods = [a_potential_victim("a", a=400), a_potential_victim("b", b=400)]
+    pods += [
+        a_potential_victim("boss-a", priority=100, a=400),
+        a_potential_victim("boss-b", priority=100, b=400),
+    ]
 
     assert chosen(a_pod_need(a_need(800)), pods) is None
     assert uids(chosen(a_pod_need(a_need(400)), pods)) in ({"a"}, {"b"})
 
 
 def test_the_fewest_are_taken() -> None:
-    pods = [an_occupant("small", a=300), an_occupant("less", a=300), an_occupant("big", b=700)]
+    pods = [
+        a_potential_victim("small", a=300),
+        a_potential_victim("less", a=300),
+        a_potential_victim("big", b=700),
+    ]
 
     assert uids(chosen(a_pod_need(a_need(700)), pods)) == {"big"}
 
 
 def test_the_least_important_are_taken() -> None:
-    pods = [an_occupant("boss", priority=50, a=800), an_occupant("low", priority=1, b=800)]
+    pods = [
+        a_potential_victim("boss", priority=50, a=800),
+        a_potential_victim("low", priority=1, b=800),
+    ]
 
     assert uids(chosen(a_pod_need(a_need(500)), pods)) == {"low"}
 
 
 def test_two_unimportant_ones_go_before_an_important_one() -> None:
     pods = [
-        an_occupant("boss", priority=50, a=800),
-        an_occupant("low-1", b=400), an_occupant("low-2", b=400),
+        a_potential_victim("boss", priority=50, a=800),
+        a_potential_victim("low-1", b=400), a_potential_victim("low-2", b=400),
     ]  # fmt: skip
 
     assert uids(chosen(a_pod_need(a_need(800)), pods)) == {"low-1", "low-2"}
@@ -105,14 +117,14 @@ def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() 
     budget = PodDisruptionBudget(
         namespace="default", name="b", allowed=0, labels={"app": "guarded"}
     )
-    guarded = an_occupant("guarded", app="guarded", a=800)
-    other = an_occupant("other", priority=5, b=800)
+    guarded = a_potential_victim("guarded", app="guarded", a=800)
+    other = a_potential_victim("other", priority=5, b=800)
     need = a_pod_need(a_need(800))
 
     assert chosen(need, [guarded, other], budgets=[budget]) == Victims(
         uids=("other",), violations=0
     )
-    boss = an_occupant("boss", priority=100, b=800)
+    boss = a_potential_victim("boss", priority=100, b=800)
     assert chosen(need, [guarded, boss], budgets=[budget]) == Victims(
         uids=("guarded",), violations=1
     )
@@ -121,17 +133,21 @@ def test_a_budget_is_broken_only_where_nothing_else_helps_and_then_it_is_said() 
 def test_sick_cards_are_not_worth_a_victim() -> None:
     cards = [a_card("a", mib=800, health=Health.UNHEALTHY)]
 
-    assert chosen(a_pod_need(a_need(800)), [an_occupant("p", a=800)], cards=cards) is None
+    assert chosen(a_pod_need(a_need(800)), [a_potential_victim("p", a=800)], cards=cards) is None
 
 
 def test_several_cards_are_freed_for_a_pod_that_asks_for_several() -> None:
-    pods = [an_occupant("a", a=800), an_occupant("b", b=800)]
+    pods = [a_potential_victim("a", a=800), a_potential_victim("b", b=800)]
 
     assert uids(chosen(a_pod_need(a_need(800, cards=2)), pods)) == {"a", "b"}
 
 
 def test_several_containers_get_what_they_need_and_no_victim_is_in_vain() -> None:
-    pods = [an_occupant("a1", a=400), an_occupant("a2", a=400), an_occupant("b1", b=800)]
+    pods = [
+        a_potential_victim("a1", a=400),
+        a_potential_victim("a2", a=400),
+        a_potential_victim("b1", b=800),
+    ]
     need = a_pod_need(a_need(400, name="x"), a_need(400, name="y"))
 
     found = uids(chosen(need, pods))
@@ -140,7 +156,7 @@ def test_several_containers_get_what_they_need_and_no_victim_is_in_vain() -> Non
 
 
 def test_where_a_card_is_free_but_the_host_is_full_kube_schedulers_choice_goes_first() -> None:
-    pods = [an_occupant("p", a=10), an_occupant("q", a=10)]
+    pods = [a_potential_victim("p", a=10), a_potential_victim("q", a=10)]
     missing = HostResources(cpu_milli=500)
 
     found = chosen(a_pod_need(a_need(100)), pods, missing=missing, proposed=frozenset({"q"}))
@@ -149,7 +165,11 @@ def test_where_a_card_is_free_but_the_host_is_full_kube_schedulers_choice_goes_f
 
 
 def test_host_and_card_are_freed_together() -> None:
-    pods = [an_occupant("p", a=800), an_occupant("q"), an_occupant("boss", priority=100, b=800)]
+    pods = [
+        a_potential_victim("p", a=800),
+        a_potential_victim("q"),
+        a_potential_victim("boss", priority=100, b=800),
+    ]
 
     found = chosen(
         a_pod_need(a_need(800)),
@@ -172,7 +192,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
                 left -= mib
                 priority = draw(st.sampled_from([0, 0, 5, 100]))
                 on_card: dict[str, Any] = {str(card.uuid): mib}
-                pods.append(an_occupant(f"{n}{k}", priority=priority, **on_card))
+                pods.append(a_potential_victim(f"{n}{k}", priority=priority, **on_card))
     return cards, pods
 
 
@@ -187,10 +207,10 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
 ) -> None:
     cards, pods = world
     need = a_pod_need(a_need(mib, cards=count))
-    lesser = [it for it in pods if it.priority < 100]
+    lesser = [pod for pod in pods if pod.priority < 100]
 
     def fits_without(gone: Sequence[PotentialVictim]) -> bool:
-        rest = [it for it in pods if it not in gone]
+        rest = [pod for pod in pods if pod not in gone]
         return isinstance(place(loads_of(cards, rest), need, strategy=Strategy.PACK), Placement)
 
     found = chosen(need, pods, cards=cards)
@@ -198,16 +218,16 @@ def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
     if found is None or not found.uids:
         assert fits_without(()) or not possible
         return
-    victims = [it for it in pods if it.uid in found.uids]
+    victims = [pod for pod in pods if pod.uid in found.uids]
     assert possible
     assert fits_without(victims)
     for one in victims:
-        assert not fits_without([it for it in victims if it is not one])
+        assert not fits_without([victim for victim in victims if victim is not one])
     if count == 1:
-        assert len({card for it in victims for card in it.by_card}) == 1
-        top = max(it.priority for it in victims)
-        cheaper = [it for it in lesser if it.priority < top]
+        assert len({card for victim in victims for card in victim.by_card}) == 1
+        top = max(victim.priority for victim in victims)
+        cheaper = [pod for pod in lesser if pod.priority < top]
         assert not fits_without(cheaper), "lower priorities would have done"
-        equal = [it for it in lesser if it.priority <= top]
+        equal = [pod for pod in lesser if pod.priority <= top]
         for fewer in combinations(equal, len(victims) - 1):
             assert not fits_without(fewer)

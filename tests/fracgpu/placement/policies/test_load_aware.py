@@ -1,4 +1,4 @@
-"""The policy load-aware: a warming card repels."""
+"""The policy load-aware: a warming card scores low."""
 
 from dataclasses import replace
 
@@ -11,30 +11,31 @@ from fracgpu.state.snapshot import NodeInfo
 from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
 
 
-def warmed(loads: NodeInfo, **heat: float) -> NodeInfo:
+def warmed(node_info: NodeInfo, **heat: float) -> NodeInfo:
     cards = {
-        uuid: replace(load, heat=heat.get(str(uuid), 0.0)) for uuid, load in loads.cards.items()
+        uuid: replace(card_info, heat=heat.get(str(uuid), 0.0))
+        for uuid, card_info in node_info.cards.items()
     }
-    return replace(loads, cards=cards)
+    return replace(node_info, cards=cards)
 
 
-def card_of(loads: NodeInfo) -> CardUuid:
-    found = place(loads, a_pod_need(a_need(1000)), strategy=Strategy.LOAD_AWARE)
+def card_of(node_info: NodeInfo) -> CardUuid:
+    found = place(node_info, a_pod_need(a_need(1000)), strategy=Strategy.LOAD_AWARE)
     assert isinstance(found, Placement)
     return found.assignment["main"][0].card
 
 
 def test_a_cool_card_with_pods_beats_an_empty_one_that_is_warming() -> None:
-    loads = some_loads(a_card("a"), a_card("b", index=1), held={"b": a_hold(12_000)})
+    node_info = some_loads(a_card("a"), a_card("b", index=1), held={"b": a_hold(12_000)})
 
-    assert card_of(warmed(loads, a=0.6)) == "b"
-    assert card_of(loads) == "a"
+    assert card_of(warmed(node_info, a=0.6)) == "b"
+    assert card_of(node_info) == "a"
 
 
 def test_a_hot_card_that_is_cordoned_is_never_chosen() -> None:
-    loads = some_loads(a_card("a"), a_card("b", index=1), cordoned=["a"])
+    node_info = some_loads(a_card("a"), a_card("b", index=1), cordoned=["a"])
 
-    assert card_of(warmed(loads, b=1.0)) == "b"
+    assert card_of(warmed(node_info, b=1.0)) == "b"
 
 
 def test_scores_stay_between_nothing_and_one() -> None:

@@ -1,4 +1,4 @@
-"""The interface of the policies that judge one card at a time."""
+"""The interface of the policies that score one card at a time."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,12 @@ def test_a_column_is_judged_exactly_as_each_card_of_it(
     cards: list[tuple[float, float]], strategy: Strategy
 ) -> None:
     scoring = SCORING[strategy]
-    column = scoring.score(np.array([it[0] for it in cards]), np.array([it[1] for it in cards]))
+    column = scoring.score(
+        np.array([card[0] for card in cards]), np.array([card[1] for card in cards])
+    )
 
     assert column.tolist() == [scoring.score(left, heat) for left, heat in cards]
-    assert all(0 <= it <= 1 for it in column.tolist())
+    assert all(0 <= score <= 1 for score in column.tolist())
 
 
 @pytest.mark.parametrize("strategy", Strategy)

@@ -26,10 +26,10 @@ PAIRS = (
 
 
 def cards_of(need: PodNeed, held: dict[str, int], *, strategy: Strategy) -> set[str]:
-    loads = some_loads(*PAIRS, held={uuid: a_hold(mib) for uuid, mib in held.items()})
-    found = place(loads, need, strategy=strategy)
+    node_info = some_loads(*PAIRS, held={uuid: a_hold(mib) for uuid, mib in held.items()})
+    found = place(node_info, need, strategy=strategy)
     assert isinstance(found, Placement)
-    return {str(it.card) for it in found.assignment["main"]}
+    return {str(part.card) for part in found.assignment["main"]}
 
 
 def test_the_least_loaded_card_leads_and_its_neighbour_comes_along() -> None:
