@@ -1,5 +1,5 @@
-"""The one command: parses, prints, draws and sets exit codes.
+"""The command `fracgpu`: arguments, output and exit codes.
 
-`main` finds the subcommand in `commands`; `cluster` reads what a command needs of a live cluster,
-and `printers` show the answer. Start with `main.py`.
+`main` finds the subcommand in `commands`; `cluster` reads what a command needs from a live
+cluster, and `printers` show the answer. Start with `main.py`.
 """

@@ -1,4 +1,4 @@
-"""Lets ``python -m cli`` be the command ``fracgpu``."""
+"""Run the command ``fracgpu`` as ``python -m cli``."""
 
 import sys
 

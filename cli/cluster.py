@@ -1,4 +1,4 @@
-"""The live cluster as the commands see it: pods and nodes, listed once and put together."""
+"""The live cluster as the commands see it: pods and nodes, listed once."""
 
 import argparse
 import asyncio
@@ -56,7 +56,7 @@ _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode:
-    """A node: its cards, and what else keeps pods off it."""
+    """A node: its cards, its taints and whether it is cordoned."""
 
     cards: NodeCards
     taints: tuple[Taint, ...]
@@ -65,10 +65,10 @@ class ObservedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCluster:
-    """All pods and nodes, at about the same moment.
+    """All pods and nodes, listed one after the other.
 
     Attributes:
-        bound: the pods that have a node, as the extender's books have them.
+        bound: the pods that have a node, as the extender's ledger counts them.
     """
 
     pods: tuple[ExplainedPod, ...]
@@ -76,37 +76,37 @@ class ObservedCluster:
     bound: tuple[BoundPod, ...] = ()
 
     def find(self, key: str) -> ExplainedPod | None:
-        """Give the pod ``namespace/name``."""
-        return next((it for it in self.pods if it.info.record.key == key), None)
+        """Return the pod ``namespace/name``, or None."""
+        return next((pod for pod in self.pods if pod.info.record.key == key), None)
 
 
 async def observe(client: KubeClient) -> ObservedCluster:
     """List pods and nodes.
 
     Raises:
-        KubeError: the API server did not answer, or would not.
+        KubeError: the API server did not answer, or refused.
     """
     nodes = await client.list(NODES)
     pods = await client.list(PODS)
     return ObservedCluster(
         pods=tuple(read_subject(bytes(raw)) for raw in pods.items),
         nodes=tuple(read_seen_node(bytes(raw)) for raw in nodes.items),
-        bound=tuple(it for raw in pods.items if (it := decode_bound_pod(bytes(raw))) is not None),
+        bound=tuple(pod for raw in pods.items if (pod := decode_bound_pod(bytes(raw))) is not None),
     )
 
 
 def read_subject(body: bytes) -> ExplainedPod:
-    """Read everything an explanation needs of a pod."""
+    """Decode what an explanation needs of a pod."""
     gates = _gated_decoder.decode(body).spec.scheduling_gates or ()
     return ExplainedPod(
         info=decode_pod_info(body),
         scheduling_constraints=scheduling_constraints_of(body),
-        gates=tuple(it.name for it in gates),
+        gates=tuple(gate.name for gate in gates),
     )
 
 
 def read_seen_node(body: bytes) -> ObservedNode:
-    """Read everything an explanation needs of a node."""
+    """Decode what an explanation needs of a node."""
     return ObservedNode(
         cards=read_node(body),
         taints=taints_of(body),
@@ -115,12 +115,12 @@ def read_seen_node(body: bytes) -> ObservedNode:
 
 
 def snapshot_of(pods: Iterable[PodInfo], nodes: Iterable[NodeCards], *, now: datetime) -> Snapshot:
-    """Fold pods and nodes into who holds what, exactly as the scheduler does."""
+    """Return which pod holds what, folded by the same ledger as in the scheduler."""
     ledger = Ledger()
     for node in nodes:
         ledger.set_node(node)
-    for view in pods:
-        ledger.set_pod(view.record)
+    for pod in pods:
+        ledger.set_pod(pod.record)
     return ledger.snapshot(now=now)
 
 
@@ -132,24 +132,24 @@ def cluster_state_of(
     strategy: Strategy,
     now: datetime,
 ) -> ClusterState:
-    """See the cluster from where one pod stands."""
-    views = {it.info.record.uid: it.info for it in observed.pods}
-    taken = _taken_by_node(views.values())
+    """Return the cluster state that the explanation of *subject* needs."""
+    pods = {pod.info.record.uid: pod.info for pod in observed.pods}
+    taken = _taken_by_node(pods.values())
     asked = pod_requests(subject.info.record.containers)
-    sites = {
-        it.cards.node: NodeConstraints(
-            taints=_own_taints(it),
-            cordoned=it.cordoned,
+    constraints = {
+        node.cards.node: NodeConstraints(
+            taints=_own_taints(node),
+            cordoned=node.cordoned,
             short=shortages(
-                it.cards, asked=asked, taken=taken.get(it.cards.node, NO_HOST_RESOURCES)
+                node.cards, asked=asked, taken=taken.get(node.cards.node, NO_HOST_RESOURCES)
             ),
         )
-        for it in observed.nodes
+        for node in observed.nodes
     }
     return ClusterState(
-        snapshot=snapshot_of(views.values(), (it.cards for it in observed.nodes), now=now),
-        pods=views,
-        node_constraints=sites,
+        snapshot=snapshot_of(pods.values(), (node.cards for node in observed.nodes), now=now),
+        pods=pods,
+        node_constraints=constraints,
         schedulers=frozenset(schedulers),
         strategy=strategy,
         now=now,
@@ -157,18 +157,18 @@ def cluster_state_of(
 
 
 def _own_taints(node: ObservedNode) -> tuple[Taint, ...]:
-    """Leave out the taint that a cordoned node gets, which says the same."""
+    """Return the taints without the one that says only that the node is cordoned."""
     same = "node.kubernetes.io/unschedulable"
-    return tuple(it for it in node.taints if not (node.cordoned and it.key == same))
+    return tuple(taint for taint in node.taints if not (node.cordoned and taint.key == same))
 
 
-def _taken_by_node(views: Iterable[PodInfo]) -> Mapping[str, HostResources]:
+def _taken_by_node(pods: Iterable[PodInfo]) -> Mapping[str, HostResources]:
     taken: dict[str, HostResources] = {}
-    for view in views:
-        if view.record.live and view.record.node:
-            have = taken.get(view.record.node, NO_HOST_RESOURCES)
-            more = pod_requests(view.record.containers)
-            taken[view.record.node] = replace(
+    for pod in pods:
+        if pod.record.live and pod.record.node:
+            have = taken.get(pod.record.node, NO_HOST_RESOURCES)
+            more = pod_requests(pod.record.containers)
+            taken[pod.record.node] = replace(
                 have,
                 cpu_milli=have.cpu_milli + more.cpu_milli,
                 memory_mib=have.memory_mib + more.memory_mib,
@@ -178,17 +178,17 @@ def _taken_by_node(views: Iterable[PodInfo]) -> Mapping[str, HostResources]:
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every command that asks a live cluster."""
+    """Add the flags of every command that reads a live cluster."""
     parser.add_argument(
         "--kubeconfig", help="default: the pod's own account, else $KUBECONFIG, else ~/.kube/config"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of words")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def with_cluster(
     command: str, kubeconfig: str | None, work: Callable[[KubeClient], Awaitable[int]]
 ) -> int:
-    """Run *work* with a client; an API server that does not answer is exit code 1, in words."""
+    """Return the exit code of *work*, run with a client; 1 where the API server does not answer."""
 
     async def run() -> int:
         async with connect(kubeconfig, user_agent="fracgpu-cli") as client:

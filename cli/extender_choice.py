@@ -1,4 +1,4 @@
-"""What the extender would choose for a pod: its own deciding part, told what a command saw."""
+"""What the extender would choose for a pod, decided by its own core from the listed cluster."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,21 +19,21 @@ from process.clock import SystemClock
 from scheduler.core import SchedulerCore
 
 _MIX_NOTE: Final = (
-    "least-waste was judged by the pods that live now; the running extender also remembers pods "
-    "that have ended, so where cards are nearly equal to it, it may take another one"
+    "least-waste was judged by the pods that exist now; the running extender also remembers pods "
+    "that have ended, so it may choose another of several nearly equal cards"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStrategy:
-    """The cluster's strategy, and why that is not sure, if it is not."""
+    """The cluster's strategy; *note* says why it may be another one."""
 
     strategy: Strategy = placement_config.DEFAULT
     note: str = ""
 
 
 class _StoppedClock(SystemClock):
-    """The moment at which the cluster was looked at."""
+    """A clock that stands at the moment at which the cluster was listed."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now
@@ -43,7 +43,7 @@ class _StoppedClock(SystemClock):
 
 
 async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) -> ClusterStrategy:
-    """Read the strategy where the extender reads it; without one it has the same default."""
+    """Return the strategy from the ConfigMap that the extender reads, or its default."""
     where = f"{placement_config.KEY!r} of ConfigMap {namespace}/{config_map}"
     try:
         body = await client.get(CONFIGMAPS, config_map, namespace=namespace)
@@ -65,9 +65,9 @@ async def read_strategy(client: KubeClient, *, namespace: str, config_map: str) 
 def with_choice(
     state: ClusterState, subject: ExplainedPod, observed: ObservedCluster
 ) -> ClusterState:
-    """Add to a world which cards the extender would take on each node, and which node it prefers.
+    """Return *state* with the cards that the extender would choose on each node, and its best node.
 
-    Nodes to which kube-scheduler's own rules do not let the pod are not offered to the extender.
+    A node that kube-scheduler's own filters refuse is not offered to the extender.
     """
     need = subject.info.need
     if need is None or subject.info.record.node:
@@ -75,11 +75,11 @@ def with_choice(
     core = _core(state, observed)
     offered = [
         name
-        for name, node_info in state.snapshot.nodes.items()
-        if not objections_of(node_info.node, subject, state)
+        for name, info in state.snapshot.nodes.items()
+        if not objections_of(info.node, subject, state)
     ]
     chosen = {
-        name: frozenset(part.card for parts in answer.assignment.values() for part in parts)
+        name: frozenset(slice_.card for slices in answer.assignment.values() for slice_ in slices)
         for name in offered
         if isinstance(answer := core.cards_on(subject.info, name), Placement)
     }
@@ -107,5 +107,5 @@ def _core(state: ClusterState, observed: ObservedCluster) -> SchedulerCore:
 
 
 def default_config_map() -> str:
-    """Where the extender looks unless it is told otherwise."""
+    """Return the ``namespace/name`` of the ConfigMap that the extender reads by default."""
     return f"{names.SYSTEM_NAMESPACE}/{names.CONFIG_MAP}"

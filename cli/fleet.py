@@ -1,4 +1,4 @@
-"""The cluster's cards as rows: what is held, free, hot, sick or set aside, and whose slices."""
+"""The cluster's cards as rows: what is held and free, health, cordons, heat and slices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ class CardRow:
     """One card.
 
     Attributes:
-        free_mib: shareable less held and less what nobody known uses.
-        heat: how busy it was lately (0..1), None where nobody says.
-        trouble: why it takes no new slices now; empty where it does.
-        until: when that ends by itself, where it does.
+        free_mib: shareable memory less what is held and less what other processes use.
+        heat: how busy it was lately (0..1), None where no load is reported.
+        trouble: why it takes no new slices now; empty if it does.
+        until: when *trouble* ends by itself; None if it does not.
     """
 
     uuid: str
@@ -42,7 +42,7 @@ class CardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """One node and its cards by index; *trouble* says why it takes nothing new."""
+    """One node and its cards by index; *trouble* says why it takes no new pods."""
 
     name: str
     cards: tuple[CardRow, ...] = ()
@@ -51,7 +51,7 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All of it."""
+    """All nodes that are shown."""
 
     nodes: tuple[NodeRow, ...]
 
@@ -69,22 +69,17 @@ class Fleet:
 
 
 def fleet_of(snapshot: Snapshot, pods: Mapping[str, PodInfo], *, node: str | None = None) -> Fleet:
-    """Lay out the nodes that have cards or should, or the one named *node*."""
+    """Return the nodes that have cards or should have, or only the one named *node*."""
     rows = []
-    for name, node_info in snapshot.nodes.items():
-        if name == node or (node is None and (node_info.cards or node_info.node.shared)):
-            cards = (
-                _card(card_info, node_info, snapshot, pods)
-                for card_info in node_info.cards.values()
-            )
-            rows.append(
-                NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(node_info.node))
-            )
+    for name, info in snapshot.nodes.items():
+        if name == node or (node is None and (info.cards or info.node.shared)):
+            cards = (_card(card, info, snapshot, pods) for card in info.cards.values())
+            rows.append(NodeRow(name=name, cards=tuple(cards), trouble=_node_trouble(info.node)))
     return Fleet(nodes=tuple(rows))
 
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:
-    """Write it for programs."""
+    """Return *fleet* as the JSON that ``fracgpu cards --json`` prints."""
     return {
         "nodes": [
             {
@@ -117,12 +112,12 @@ def _card_json(card: CardRow) -> dict[str, Any]:
         "until": card.until.isoformat() if card.until else None,
         "slices": [
             {
-                "pod": it.pod,
-                "mib": it.mib,
-                "cores": it.cores,
-                "terminating": it.terminating,
+                "pod": slice_.pod,
+                "mib": slice_.mib,
+                "cores": slice_.cores,
+                "terminating": slice_.terminating,
             }
-            for it in card.slices
+            for slice_ in card.slices
         ],
     }
 
@@ -141,7 +136,7 @@ def _card(
     card_info: CardInfo, node_info: NodeInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> CardRow:
     card, node = card_info.card, node_info.node
-    cordon = next((it for it in node.cordons if it.card == card.uuid), None)
+    cordon = next((cordon for cordon in node.cordons if cordon.card == card.uuid), None)
     trouble = ""
     if card.health is not Health.HEALTHY:
         trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
@@ -174,6 +169,8 @@ def _card(
 
 
 def _unplaced(node: str, snapshot: Snapshot, pods: Mapping[str, PodInfo]) -> str:
-    """Name the pods of a node that may be on any of its cards."""
-    uids = [uid for uid, it in snapshot.pods.items() if it.node == node and it.unplaced is not None]
+    """Return the names of a node's pods that may be on any of its cards."""
+    uids = [
+        uid for uid, pod in snapshot.pods.items() if pod.node == node and pod.unplaced is not None
+    ]
     return ", ".join(sorted(pods[uid].record.key if uid in pods else uid for uid in uids))

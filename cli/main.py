@@ -1,4 +1,4 @@
-"""The command ``fracgpu``: finds the subcommand and turns its outcome into an exit code."""
+"""The command ``fracgpu``: run the subcommand and return its exit code."""
 
 import importlib
 import importlib.metadata
@@ -16,29 +16,29 @@ CALLED_WRONG: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One subcommand; its module is imported only when somebody asks for it."""
+    """One subcommand; its module is imported only when it is run."""
 
     module: str
-    """Has ``main(argv: Sequence[str]) -> int``, which gets what follows the subcommand."""
+    """Has ``main(argv: Sequence[str]) -> int``; *argv* is what follows the subcommand."""
     summary: str
 
 
 # To add a subcommand, add a row.
 COMMANDS: Final[Mapping[str, Command]] = {
-    "certs": Command(module="cli.commands.certs", summary="how the certificates stand; new ones"),
+    "certs": Command(module="cli.commands.certs", summary="show the certificates, or renew them"),
     "demo": Command(
-        module="cli.commands.demo", summary="the whole loop on this machine, with no GPU"
+        module="cli.commands.demo", summary="run everything on this machine, without a GPU"
     ),
     "run": Command(module="cli.commands.run", summary="run one role of the system"),
-    "cards": Command(module="cli.commands.cards", summary="every card: what is held, and by whom"),
+    "cards": Command(
+        module="cli.commands.cards", summary="show every card: what is held, and by which pods"
+    ),
     "explain": Command(
-        module="cli.commands.explain", summary="why a pod does not fit, and what would help"
+        module="cli.commands.explain", summary="explain why a pod does not fit, and what would help"
     ),
-    "uninstall": Command(
-        module="cli.commands.uninstall", summary="take back everything from a cluster"
-    ),
+    "uninstall": Command(module="cli.commands.uninstall", summary="remove FracGPU from a cluster"),
     "simulate": Command(
-        module="cli.commands.simulate", summary="how much of a fleet each policy would use"
+        module="cli.commands.simulate", summary="compare how much of a fleet each policy would use"
     ),
 }
 
@@ -46,17 +46,17 @@ COMMANDS: Final[Mapping[str, Command]] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``fracgpu`` with *argv* (default: the process's own); return its exit code.
 
-    0 is done, 1 is "the answer is no" or failed, 2 is called wrong.
+    0: done; 1: the answer is no, or the command failed; 2: the arguments are wrong.
     """
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
-        print(end="", flush=True)  # here, where a reader who has gone is no surprise
-    except KeyboardInterrupt:  # while it was still importing: later each command has its own way
+        print(end="", flush=True)  # here, so that a closed pipe is caught below
+    except KeyboardInterrupt:  # during the imports; later each command handles it itself
         return FAILED
     except BrokenPipeError:
         if _stdout_is_read():
-            raise  # another pipe
-        # Whoever read us, such as `head`, has seen enough. What is left must not be flushed again.
+            raise  # the broken pipe is another one
+        # A reader such as `head` has closed the pipe: the interpreter must not flush to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return code
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _stdout_is_read() -> bool:
     stdout = select.poll()
-    stdout.register(sys.stdout.fileno(), 0)  # errors are told unasked
+    stdout.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
     return not stdout.poll(0)
 
 
@@ -82,7 +82,7 @@ def _run(words: list[str]) -> int:
     command = COMMANDS.get(first)
     if command is None:
         known = ", ".join(COMMANDS)
-        print(f"fracgpu: no command {first!r}; want one of: {known}", file=sys.stderr)
+        print(f"fracgpu: unknown command {first!r}; want one of: {known}", file=sys.stderr)
         return CALLED_WRONG
     run = cast(
         "Callable[[Sequence[str]], int]", vars(importlib.import_module(command.module))["main"]
@@ -91,15 +91,15 @@ def _run(words: list[str]) -> int:
 
 
 def usage() -> str:
-    """Write the help text of the command as a whole."""
+    """Return the help text of ``fracgpu``."""
     lines = ["usage: fracgpu COMMAND [flags]", ""]
     lines += [f"  {name:<10} {command.summary}" for name, command in COMMANDS.items()]
-    lines += ["", "  fracgpu COMMAND --help tells more; fracgpu --version tells the version"]
+    lines += ["", "  fracgpu COMMAND --help lists its flags; fracgpu --version prints the version"]
     return "\n".join(lines)
 
 
 def version() -> str:
-    """Tell the installed version."""
+    """Return the installed version."""
     try:
         return importlib.metadata.version("fracgpu")
     except importlib.metadata.PackageNotFoundError:

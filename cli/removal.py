@@ -1,8 +1,8 @@
-"""The steps of an uninstallation: what of ours is in a cluster, and its removal in a safe order.
+"""Uninstallation: find every object of FracGPU in a cluster and remove it in a safe order.
 
-Nodes come first, because their agents clean up best; then what stands in the way of other writes
-(webhooks that fail closed, policies), so that deleting the rest is not blocked by ourselves; the
-rights last, because whoever is ending may still need them.
+Nodes come first, because their agents clean up best; then what can refuse other writes (webhooks
+that fail closed, policies), so that it does not block the deletion of the rest; RBAC objects last,
+because roles that are shutting down still need their permissions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ from kube.objects import decode_object
 from process.clock import Clock
 
 OURS: Final = "app.kubernetes.io/part-of=fracgpu"
-"""What every object of ``deploy/`` is labelled with."""
+"""The label of every object in ``deploy/``."""
 
 HOST_FILES: Final = (
     "/var/run/cdi/fracgpu.io-slot_*.json",
@@ -47,10 +47,10 @@ HOST_FILES: Final = (
     "/run/fracgpu",
     "/var/lib/kubelet/device-plugins/fracgpu.sock",
 )
-"""What an agent that could not clean up may have left on its host."""
+"""Files that an agent may have left on its host if it could not clean up."""
 
 _AGENT: Final = "app.kubernetes.io/name=fracgpu-deviceplugin"
-_IN_THE_WAY: Final = (
+_ADMISSION: Final = (
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
     VALIDATING_POLICY_BINDINGS,
@@ -58,12 +58,12 @@ _IN_THE_WAY: Final = (
 )
 _RIGHTS: Final = (ROLE_BINDINGS, ROLES, CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES)
 _ELSEWHERE: Final = (CONFIGMAPS, SECRETS, SERVICES, SERVICE_ACCOUNTS)
-_KINDS: Final = (*_IN_THE_WAY, *_ELSEWHERE, *_RIGHTS)
+_KINDS: Final = (*_ADMISSION, *_ELSEWHERE, *_RIGHTS)
 _PAUSE_S: Final = 1.0
 
 
 class StillSharesError(Exception):
-    """A single node is to be cleaned that goes on sharing its cards."""
+    """The node still shares its cards, so it cannot be cleaned by itself."""
 
 
 class _Meta(msgspec.Struct):
@@ -77,7 +77,7 @@ class _Object(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundObject:
-    """An object of ours that lies in no namespace of ours."""
+    """An object of FracGPU outside its own namespaces."""
 
     kind: Kind
     name: str
@@ -91,12 +91,12 @@ class FoundObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPlan:
-    """What is to be removed; false where there is nothing.
+    """What is to be removed; false if there is nothing.
 
     Attributes:
-        nodes: what stands on them, by name.
+        nodes: labels, annotations and resources to remove, by node.
         objects: in the order of their removal.
-        pods: who still holds cards, as ``namespace/name``; they are left alone.
+        pods: those that still hold cards, as ``namespace/name``; they are not touched.
     """
 
     nodes: Mapping[str, NodeMarks] = field(default_factory=dict)
@@ -113,8 +113,8 @@ class Left:
     """What could not be removed in time.
 
     Attributes:
-        nodes: what still stands on them.
-        without_agent: nodes whose agent did not clean up, so that files may lie there.
+        nodes: what is left, by node.
+        without_agent: nodes whose agent did not clean up, so that files may be left there.
     """
 
     nodes: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -127,11 +127,11 @@ class Left:
 
 
 async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPlan:
-    """Look for everything of ours, or only on one *node*.
+    """Return what there is to remove, or only what is on one *node*.
 
     Raises:
         KubeError: the API server did not answer.
-        StillSharesError: that node goes on sharing.
+        StillSharesError: *node* still shares its cards.
     """
     if node is not None:
         body = await client.get_object(NODES, node)
@@ -142,11 +142,11 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPl
         return RemovalPlan(
             nodes={node: marks} if marks else {}, pods=await _holders(client, node=node)
         )
-    namespaces = [it.name for it in await _labelled(client, NAMESPACES)]
-    objects = [it for kind in _KINDS for it in await _labelled(client, kind)]
+    namespaces = [meta.name for meta in await _labelled(client, NAMESPACES)]
+    objects = [found for kind in _KINDS for found in await _labelled(client, kind)]
     return RemovalPlan(
         nodes={name: marks for name, marks in (await _nodes(client)).items() if marks},
-        objects=[it for it in objects if it.namespace not in namespaces],
+        objects=[found for found in objects if found.namespace not in namespaces],
         namespaces=namespaces,
         pods=await _holders(client),
     )
@@ -158,12 +158,12 @@ async def _labelled(client: KubeClient, kind: Kind) -> list[FoundObject]:
     except NotFound:  # the cluster serves no such kind
         return []
     metas = [msgspec.json.decode(raw, type=_Object).metadata for raw in listed.items]
-    return [FoundObject(kind=kind, name=it.name, namespace=it.namespace) for it in metas]
+    return [FoundObject(kind=kind, name=meta.name, namespace=meta.namespace) for meta in metas]
 
 
 async def _nodes(client: KubeClient) -> dict[str, NodeMarks]:
     bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
-    return {it["metadata"]["name"]: marks_of(it, peoples_too=True) for it in bodies}
+    return {body["metadata"]["name"]: marks_of(body, peoples_too=True) for body in bodies}
 
 
 async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
@@ -171,17 +171,17 @@ async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
     pods = [
         decode_pod_info(raw) for raw in (await client.list(PODS, field_selector=selector)).items
     ]
-    return sorted(it.record.key for it in pods if it.record.live and it.record.assignment)
+    return sorted(pod.record.key for pod in pods if pod.record.live and pod.record.assignment)
 
 
 class Removal:
-    """Carries out a plan.
+    """Removes what a plan names.
 
     Args:
-        client: of an administrator.
+        client: with an administrator's permissions.
         clock: paces the waits.
-        say: told each step.
-        limit_s: longest wait, for all waits together.
+        say: called with a line for each step.
+        limit_s: the longest time that all waits together take.
     """
 
     def __init__(
@@ -193,41 +193,43 @@ class Removal:
         self._until_s = clock.monotonic() + limit_s
 
     async def run(self, plan: RemovalPlan) -> Left:
-        """Remove what the plan names, as far as it can be.
+        """Remove what the plan names; return what is left.
 
         Raises:
-            KubeError: the API server refused; what is done is done, and can be done again.
+            KubeError: the API server refused; running it again is safe.
         """
         without_agent = await self._unshare(plan.nodes)
         for name in plan.nodes:
             await self._clean(name)
-        await self._delete(it for it in plan.objects if it.kind in _IN_THE_WAY)
-        await self._delete(FoundObject(kind=NAMESPACES, name=it) for it in plan.namespaces)
+        await self._delete(found for found in plan.objects if found.kind in _ADMISSION)
+        await self._delete(
+            FoundObject(kind=NAMESPACES, name=namespace) for namespace in plan.namespaces
+        )
         waiting = await self._wait_gone(plan.namespaces)
-        await self._delete(it for it in plan.objects if it.kind not in _IN_THE_WAY)
+        await self._delete(found for found in plan.objects if found.kind not in _ADMISSION)
         left = await self._wait_clean(plan.nodes)
         return Left(nodes=left, namespaces=waiting, without_agent=without_agent)
 
     async def _unshare(self, nodes: Mapping[str, NodeMarks]) -> list[str]:
-        """Take the label from the nodes, and let the agents there clean up and end."""
+        """Remove the label, wait for the agents to clean up; return the nodes where none did."""
         if not nodes:
             return []
         agents = await self._agents()
         for name in nodes:
             patch = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
-            with suppress(NotFound):  # an autoscaler may have taken the node meanwhile
+            with suppress(NotFound):  # an autoscaler may have removed the node meanwhile
                 await self._client.patch(NODES, name, patch)
         without = sorted(set(nodes) - agents)
         waiting = set(nodes) & agents
         if waiting:
-            self._say(f"waiting for the agents of {len(waiting)} nodes to clean up and end")
+            self._say(f"waiting for the agents of {len(waiting)} nodes to clean up")
         while waiting and self._in_time():
             await self._clock.sleep(_PAUSE_S)
             waiting &= await self._agents()
         return sorted({*without, *waiting})
 
     async def _agents(self) -> set[str]:
-        """Name the nodes that have a pod of the agent, ending ones included."""
+        """Return the nodes that have a pod of the agent, terminating ones included."""
         listed = await self._client.list(PODS, label_selector=_AGENT)
         return {
             pod.record.node
@@ -236,7 +238,7 @@ class Removal:
         }
 
     async def _clean(self, name: str) -> NodeMarks:
-        """Remove what is left on a node; give what was there."""
+        """Remove what is left on a node; return what was there."""
         try:
             marks = marks_of(await self._client.get_object(NODES, name), peoples_too=True)
             if marks.resources:
@@ -256,25 +258,28 @@ class Removal:
         await self._client.patch(NODES, name, patch, **how)
 
     async def _delete(self, objects: Iterable[FoundObject]) -> None:
-        for it in objects:
+        for found in objects:
             try:
-                await self._client.delete(it.kind, it.name, namespace=it.namespace or None)
-            except (NotFound, Conflict):  # gone, or a namespace that is ending already
+                await self._client.delete(found.kind, found.name, namespace=found.namespace or None)
+            except (NotFound, Conflict):  # already gone, or in a namespace that is terminating
                 continue
-            self._say(f"deleted {it.kind.kind} {it.key}")
+            self._say(f"deleted {found.kind.kind} {found.key}")
 
     async def _wait_gone(self, namespaces: Sequence[str]) -> list[str]:
         waiting = list(namespaces)
         while waiting:
-            there = {it.name for it in await _labelled(self._client, NAMESPACES)}
-            waiting = [it for it in waiting if it in there]
+            there = {meta.name for meta in await _labelled(self._client, NAMESPACES)}
+            waiting = [name for name in waiting if name in there]
             if not waiting or not self._in_time():
                 return waiting
             await self._clock.sleep(_PAUSE_S)
         return []
 
     async def _wait_clean(self, nodes: Mapping[str, NodeMarks]) -> dict[str, list[str]]:
-        """Remove kubelet's count of slots once it is zero; until then it would come back."""
+        """Clean the nodes until nothing is left; return what is.
+
+        kubelet writes its count of slots again until that count is zero.
+        """
         told = False
         while True:
             left = {}
@@ -285,7 +290,7 @@ class Removal:
             if not left or not self._in_time():
                 return left
             if not told:
-                self._say("waiting for kubelets to let go of the slots, up to five minutes")
+                self._say("waiting for kubelets to drop the slots, up to five minutes")
                 told = True
             await self._clock.sleep(_PAUSE_S)
 
@@ -304,12 +309,12 @@ class Removal:
 
 
 def _goes_on_sharing(node: Mapping[str, Any]) -> str:
-    """Say why one node must not be cleaned by itself, or an empty text."""
+    """Return why one node must not be cleaned by itself, or an empty text."""
     labels = node.get("metadata", {}).get("labels") or {}
     name = node.get("metadata", {}).get("name", "")
     if not shares(labels):
         return ""
     return (
-        f"node {name} carries {names.SHARE_LABEL}=true; first: "
+        f"node {name} has the label {names.SHARE_LABEL}=true; remove it first: "
         f"kubectl label node {name} {names.SHARE_LABEL}-"
     )

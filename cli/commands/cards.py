@@ -1,4 +1,4 @@
-"""``fracgpu cards``: every card of the cluster, what is held of it and by whom."""
+"""``fracgpu cards``: every card of the cluster, what is held of it and by which pods."""
 
 import argparse
 import asyncio
@@ -19,13 +19,13 @@ from kube.kinds import NODES, PODS
 from process import logs
 from process.clock import Clock, SystemClock, wait_at_most
 
-# A cordon lapses without any event, so the picture is taken anew from time to time as well.
+# A cordon lapses without an event, so the cards are also redrawn at this interval.
 _FRAME_S: Final = 1.0
 _SHORTEST_FRAME_S: Final = 0.2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show the cards; 1 where there is nothing to show or the API server does not answer."""
+    """Show the cards; return 1 if there are none or the API server does not answer."""
     try:
         options = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
@@ -35,17 +35,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def read_fleet(client: KubeClient, clock: Clock, *, node: str | None = None) -> Fleet:
-    """List pods and nodes and lay out their cards."""
+    """List pods and nodes; return their cards."""
     observed = await observe(client)
-    views = {it.info.record.uid: it.info for it in observed.pods}
-    nodes = [it.cards for it in observed.nodes]
-    return fleet_of(snapshot_of(views.values(), nodes, now=clock.now()), views, node=node)
+    pods = {pod.info.record.uid: pod.info for pod in observed.pods}
+    nodes = [node.cards for node in observed.nodes]
+    return fleet_of(snapshot_of(pods.values(), nodes, now=clock.now()), pods, node=node)
 
 
 async def watch_fleet(
     client: KubeClient, clock: Clock, show: Callable[[Fleet], None], *, node: str | None = None
 ) -> None:
-    """Show the cards now, and again whenever something changed, until cancelled."""
+    """Call *show* with the cards now and after every change, until cancelled."""
     changed = asyncio.Event()
 
     def note(_: Change[PodInfo] | Change[NodeCards]) -> None:
@@ -60,9 +60,9 @@ async def watch_fleet(
             await informer.wait_synced()
         while True:
             changed.clear()
-            views = {it.record.uid: it for it in pods.items().values()}
-            snapshot = snapshot_of(views.values(), nodes.items().values(), now=clock.now())
-            show(fleet_of(snapshot, views, node=node))
+            listed = {pod.record.uid: pod for pod in pods.items().values()}
+            snapshot = snapshot_of(listed.values(), nodes.items().values(), now=clock.now())
+            show(fleet_of(snapshot, listed, node=node))
             await clock.sleep(_SHORTEST_FRAME_S)
             await wait_at_most(clock, changed, limit_s=_FRAME_S)
 

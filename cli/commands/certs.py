@@ -1,4 +1,4 @@
-"""``fracgpu certs status|rotate``: how the certificates stand, and to have them made anew."""
+"""``fracgpu certs status|rotate``: show the certificates, or have them renewed."""
 
 import argparse
 import asyncio
@@ -21,7 +21,7 @@ _NAMES_SHOWN: Final = 1
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the subcommand; 0 all is well or done, 1 it is not, 2 called wrong."""
+    """Run the subcommand; return 0: valid or done, 1: not so, 2: wrong arguments."""
     try:
         options = _parser().parse_args(argv)
         settings = _settings(options)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     except (AccessError, KubeError, RotationRefused) as error:
         return _complain(FAILED, str(error))
     except KeyboardInterrupt:
-        return _complain(FAILED, "stopped; what was asked for is done without us")
+        return _complain(FAILED, "stopped waiting; the rotation goes on in the cluster")
 
 
 async def _status(settings: CertsSettings, options: argparse.Namespace) -> int:
@@ -64,7 +64,7 @@ async def _rotate(settings: CertsSettings, options: argparse.Namespace) -> int:
 
 
 def as_text(report: Report) -> str:
-    """Write the report for people: two tables and what is wrong."""
+    """Return the report as text: two tables and the problems."""
     certificates = [
         ("CERTIFICATE", "FOR", "NAMES", "SIGNED BY", "NOT BEFORE", "NOT AFTER", "LEFT"),
         *(_cells(row, report) for row in report.rows),
@@ -83,18 +83,24 @@ def as_text(report: Report) -> str:
         *_table(bundles),
     ]
     problems = report.problems
-    return "\n".join([*lines, *([""] if problems else []), *(f"problem: {it}" for it in problems)])
+    return "\n".join(
+        [*lines, *([""] if problems else []), *(f"problem: {problem}" for problem in problems)]
+    )
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Write the report for programs; no key is in it."""
+    """Return the report as JSON, without any key."""
     return {
         "maker": "cert-manager" if report.foreign_maker else "fracgpu",
         "trustedAuthorities": report.authorities,
         "certificates": [_row_json(row, report) for row in report.rows],
         "bundles": [
-            {"configuration": it.configuration, "webhook": it.webhook, "state": it.trust.value}
-            for it in report.bundles
+            {
+                "configuration": bundle.configuration,
+                "webhook": bundle.webhook,
+                "state": bundle.trust.value,
+            }
+            for bundle in report.bundles
         ],
         "problems": report.problems,
     }
@@ -125,8 +131,8 @@ def _left_s(row: CertificateStatus, report: Report) -> int:
 def _cells(row: CertificateStatus, report: Report) -> tuple[str, ...]:
     if row.facts is None:
         return (row.secret, row.role.value, "-", row.signed_by, "-", "-", "-")
-    # The longest says most: the one with the namespace and the cluster's domain in it.
-    names = sorted(row.facts.names, key=lambda it: (-len(it), it))
+    # The longest name first: it has the namespace and the cluster's domain.
+    names = sorted(row.facts.names, key=lambda name: (-len(name), name))
     more = len(names) - _NAMES_SHOWN
     shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
     return (
@@ -141,7 +147,7 @@ def _cells(row: CertificateStatus, report: Report) -> tuple[str, ...]:
 
 
 def duration(seconds: int) -> str:
-    """Write seconds with a rough figure beside, such as ``2591999 s (29 d)``."""
+    """Return seconds with a rounded value, such as ``2591999 s (29 d)``."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if abs(seconds) >= length:
             return f"{seconds} s ({int(seconds / length)} {unit})"

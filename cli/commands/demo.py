@@ -1,4 +1,4 @@
-"""``fracgpu demo``: the whole loop on this machine, watched live and judged at the end."""
+"""``fracgpu demo``: the whole system on this machine, with a live view and a verdict."""
 
 import argparse
 import asyncio
@@ -32,18 +32,18 @@ from simulator.envtest.control_plane import ASSETS_ENV, ControlPlaneError, find_
 from simulator.envtest.prometheus import PrometheusFailed
 
 _FRAME_S: Final = 0.5
-# Of each model: what the steady workloads need, with room to pack them in any order.
+# Cards of each model that the steady workloads need, in whatever order they are packed.
 _FEWEST_CARDS: Final = 6
-# A closed terminal is among them, or every role would outlive the demo.
+# SIGHUP too: without it, every role would outlive a closed terminal.
 _LIKE_CTRL_C: Final = (signal.SIGTERM, signal.SIGHUP)
-_STOPPED: Final = "stopped; everything that was started has ended"
-# A slow machine may need longer than the planned duration; past this the demo has failed.
+_STOPPED: Final = "stopped; all processes of the demo have ended"
+# How far beyond the planned duration a slow machine may go before the demo has failed.
 _GRACE_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How the demo ended."""
+    """The result of the demo."""
 
     facts: DemoFacts
     promises: tuple[Promise, ...]
@@ -57,7 +57,7 @@ class _Outcome:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the demo; 0 only if every promise held."""
+    """Run the demo; return 0 only if every promise held."""
     try:
         options = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
@@ -67,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     except _CannotStartError as error:
         return _complain(CALLED_WRONG, str(error))
     try:
-        # Sockets lie below it, and a socket's path has at most 107 bytes.
+        # A short path: sockets are in this folder, and a socket's path has at most 107 bytes.
         with tempfile.TemporaryDirectory(prefix="fracgpu-", dir="/tmp") as folder:
             _log_to(Path(folder) / "demo.log")
             return asyncio.run(_show(settings, options, Path(folder)))
@@ -78,12 +78,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 class _CannotStartError(Exception):
-    """What was asked for cannot be; the message says what is wanted."""
+    """The options cannot be met; the message says what is wanted."""
 
 
 def _settings(options: argparse.Namespace) -> RigSettings:
     if not DEPLOY.is_dir():
-        raise _CannotStartError(f"the demo runs from a checkout only: {DEPLOY} is not there")
+        raise _CannotStartError(
+            f"the demo runs only from a checkout of the repository: {DEPLOY} does not exist"
+        )
     if options.nodes // 2 * options.cards < _FEWEST_CARDS:
         few = f"{options.nodes} nodes with {options.cards} cards are too few for the demo's pods"
         want = f"want at least {_FEWEST_CARDS} cards on each half of the nodes"
@@ -100,7 +102,7 @@ def _settings(options: argparse.Namespace) -> RigSettings:
 
 async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Path) -> int:
     loop = asyncio.get_running_loop()
-    # The same way out as Ctrl-C, which asyncio.run turns into a cancellation.
+    # As Ctrl-C, which asyncio.run turns into a cancellation.
     for number in _LIKE_CTRL_C:
         loop.add_signal_handler(number, signal.raise_signal, signal.SIGINT)
     console = open_console()
@@ -112,7 +114,7 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
         show_promises(console, outcome.promises)
         _write_report(options.report, outcome)
         if outcome.trouble:
-            say(f"it did not come to its end: {outcome.trouble}")
+            say(f"the demo did not finish: {outcome.trouble}")
         verdict = "every promise held" if outcome.kept else "NOT every promise held"
         say(f"{verdict}; figures in {options.report}")
         if not outcome.kept:
@@ -128,7 +130,7 @@ async def _show(settings: RigSettings, options: argparse.Namespace, workdir: Pat
 
 
 def _stop_when_told() -> asyncio.Event:
-    """Be set by Ctrl-C or its like; the verdict has been given, and stays the exit code."""
+    """Return an event that Ctrl-C and other signals to stop set; the exit code stays as it is."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, *_LIKE_CTRL_C):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -142,21 +144,19 @@ async def _run(rig: Rig, options: argparse.Namespace, screen: Screen) -> _Outcom
     began_s = clock.monotonic()
 
     async def draw() -> None:
-        pictured = False
+        saved = False
         while True:
             elapsed_s = clock.monotonic() - began_s
-            dashboard = rig.observer.dashboard(
+            state = rig.observer.dashboard(
                 expected=sum(progress.expected.values()), roles=rig.roles()
             )
-            screen.show(
-                dashboard, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step
-            )
-            acting = any(card.cordoned for node in dashboard.nodes for card in node.cards)
-            if options.picture is not None and acting and not pictured:
-                pictured = True
+            screen.show(state, elapsed_s=elapsed_s, duration_s=options.duration, step=progress.step)
+            cordoned = any(card.cordoned for node in state.nodes for card in node.cards)
+            if options.picture is not None and cordoned and not saved:
+                saved = True
                 save_dashboard(
                     options.picture,
-                    dashboard,
+                    state,
                     elapsed_s=elapsed_s,
                     duration_s=options.duration,
                     step=progress.step,
@@ -223,16 +223,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_count, default=4, help="simulated nodes (default 4)")
     parser.add_argument("--cards", type=_count, default=4, help="cards per node (default 4)")
     parser.add_argument(
-        "--keep", action="store_true", help="stay up after the verdict and print the addresses"
+        "--keep", action="store_true", help="keep running after the verdict and print the addresses"
     )
     parser.add_argument(
         "--real-apiserver",
         action="store_true",
         help=f"use the kube-apiserver and etcd in ${ASSETS_ENV}, and its kube-scheduler and "
-        "kube-controller-manager where they are there",
+        "kube-controller-manager if they are there",
     )
     parser.add_argument(
-        "--report", type=Path, default=Path("demo-report.json"), help="where the figures go"
+        "--report", type=Path, default=Path("demo-report.json"), help="the file for the figures"
     )
     parser.add_argument(
         "--picture", type=Path, help="save the view, at the moment a hot card is set aside, as SVG"
@@ -257,14 +257,14 @@ def _within(
     try:
         number = kind(text)
     except ValueError:
-        number = kind("0")  # out of any range: the message is the same
+        number = kind("0")  # out of every range, so the error below is raised
     if not low <= number <= high:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low} to {high}{unit}")
     return number
 
 
 def _why_not_writable(path: Path) -> str:
-    """Try to write there, before a minute and a half is spent on it; empty when it can be."""
+    """Return why *path* cannot be written, or an empty text; tried before the demo starts."""
     existed = path.exists()
     try:
         path.open("a").close()
@@ -276,7 +276,7 @@ def _why_not_writable(path: Path) -> str:
 
 
 def _log_to(path: Path) -> None:
-    """Keep the logs of our own process off the screen."""
+    """Write the logs of this process to *path* instead of the screen."""
     stream = path.open("a")
     logs.configure(level="info", json=True, stream=stream)
 

@@ -1,7 +1,7 @@
-"""``fracgpu explain``: why a pod waits, card by card, and what would make it fit; or where it runs.
+"""``fracgpu explain``: why a pod is pending, card by card, and what would make it fit.
 
-Exit code 0: it runs or would fit now; 1: it does not, or the API server does not answer; 2: called
-wrong, which includes a pod that is not there or asks for nothing.
+Exit code 0: it runs or would fit now; 1: it does not, or the API server does not answer; 2: wrong
+arguments, a pod that does not exist or one that requests no card.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from process.clock import SystemClock
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explain the pod that *argv* names."""
+    """Explain the pod that *argv* names; return the exit code."""
     parser = _parser()
     try:
         options = parser.parse_args(argv)
@@ -37,7 +37,9 @@ def main(argv: Sequence[str]) -> int:
         key = words[0] if "/" in words[0] else f"{options.namespace}/{words[0]}"
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
-    return with_cluster("explain", options.kubeconfig, lambda it: _explain(it, key, options))
+    return with_cluster(
+        "explain", options.kubeconfig, lambda client: _explain(client, key, options)
+    )
 
 
 async def _explain(client: KubeClient, key: str, options: argparse.Namespace) -> int:
@@ -58,19 +60,19 @@ async def _explain(client: KubeClient, key: str, options: argparse.Namespace) ->
     state = with_choice(state, subject, observed)
     explanation = explain(subject, state)
     if explanation.verdict is PodVerdict.ASKS_NOTHING:
-        return _complain(f"{key} asks for no share of a card; add {names.FRACTION} to it")
-    found = suggest(subject, state, explanation)
+        return _complain(f"{key} requests no share of a card; add the annotation {names.FRACTION}")
+    suggestions = suggest(subject, state, explanation)
     if options.json:
-        print(json.dumps(explanation_json(explanation, found), indent=2))
+        print(json.dumps(explanation_json(explanation, suggestions), indent=2))
     else:
-        show_lines(open_console(), explanation_lines(explanation, found))
+        show_lines(open_console(), explanation_lines(explanation, suggestions))
     return DONE if explanation.verdict.good else FAILED
 
 
-def explanation_json(explanation: Explanation, found: Sequence[Suggestion]) -> dict[str, Any]:
-    """Write the whole answer for programs."""
+def explanation_json(explanation: Explanation, suggestions: Sequence[Suggestion]) -> dict[str, Any]:
+    """Return the whole answer as JSON."""
     answer: dict[str, Any] = _plain(explanation)
-    return {**answer, "fits": explanation.verdict.good, "remedies": _plain(tuple(found))}
+    return {**answer, "fits": explanation.verdict.good, "remedies": _plain(tuple(suggestions))}
 
 
 def _plain(value: object) -> Any:
@@ -79,11 +81,11 @@ def _plain(value: object) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return {str(key): _plain(it) for key, it in value.items()}
+        return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, tuple):
-        return [_plain(it) for it in value]
+        return [_plain(inner) for inner in value]
     if is_dataclass(value):
-        return {_camel(it.name): _plain(getattr(value, it.name)) for it in fields(value)}
+        return {_camel(field.name): _plain(getattr(value, field.name)) for field in fields(value)}
     return value
 
 
@@ -94,7 +96,7 @@ def _camel(name: str) -> str:
 
 def _nearest(observed: ObservedCluster, key: str) -> str:
     name = key.partition("/")[2]
-    same = [it.info.record.key for it in observed.pods if it.info.record.name == name]
+    same = [pod.info.record.key for pod in observed.pods if pod.info.record.name == name]
     return f"; did you mean {same[0]}?" if same else ""
 
 

@@ -1,4 +1,4 @@
-"""``fracgpu run ROLE``: load the role's settings, put the role together, run it until stopped."""
+"""``fracgpu run ROLE``: load the role's settings, build the role and run it until stopped."""
 
 import asyncio
 import importlib
@@ -24,20 +24,20 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Where a role's parts are, by name: nothing of it is imported before it is asked for."""
+    """Where a role's parts are, by name, so that only the role that runs is imported."""
 
     settings: str
     summary: str
     parts: Callable[[Any], Mapping[str, object]] = lambda _: {}
-    """What ``build`` gets besides the settings, made from the settings."""
+    """Return the arguments of ``build`` besides the settings."""
 
 
-class BadPart(Exception):  # noqa: N818 - reads as what it says
-    """A part the settings name cannot be made."""
+class BadPart(Exception):  # noqa: N818 - the name says what is wrong
+    """A part that the settings name does not exist."""
 
 
 def device_plugin_parts(settings: Any) -> Mapping[str, object]:
-    """Choose the cards: the real ones through NVML, or simulated ones from a file."""
+    """Return the cards: real ones through NVML, or simulated ones from a file."""
     source: str = settings.cards
     kind, _, file = source.partition(":")
     if source == "nvml":
@@ -52,15 +52,15 @@ def device_plugin_parts(settings: Any) -> Mapping[str, object]:
 
 
 ROLES: Final[Mapping[str, Role]] = {
-    "webhook": Role(settings="WebhookSettings", summary="understand or refuse what pods ask for"),
+    "webhook": Role(settings="WebhookSettings", summary="translate or refuse pods' requests"),
     "scheduler": Role(settings="SchedulerSettings", summary="choose the card and bind the pod"),
     "deviceplugin": Role(
         settings="DevicePluginSettings",
-        summary="hand the card to the container, report the node's cards",
+        summary="give containers their cards, report the node's cards",
         parts=device_plugin_parts,
     ),
     "rebalancer": Role(settings="RebalancerSettings", summary="move pods off hot cards"),
-    "certs": Role(settings="CertsSettings", summary="make certificates and keep them fresh"),
+    "certs": Role(settings="CertsSettings", summary="issue certificates and renew them"),
 }
 
 
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     name, flags = argv[0], argv[1:]
     role = ROLES.get(name)
     if role is None:
-        return _complain(CALLED_WRONG, f"no role {name!r}; want one of: {', '.join(ROLES)}")
+        return _complain(CALLED_WRONG, f"unknown role {name!r}; want one of: {', '.join(ROLES)}")
     try:
         settings_type = vars(importlib.import_module(f"{name}.settings"))[role.settings]
         settings: ProcessSettings = load(settings_type, flags, os.environ, program=name)
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def usage() -> str:
-    """Write the help text of ``fracgpu run``."""
+    """Return the help text of ``fracgpu run``."""
     lines = ["usage: fracgpu run ROLE [flags]", ""]
     lines += [f"  {name:<13} {role.summary}" for name, role in ROLES.items()]
     lines += ["", "  fracgpu run ROLE --help lists its flags and environment variables"]

@@ -1,7 +1,7 @@
 """``fracgpu simulate``: how much of a fleet each placement policy would use.
 
 It replays a trace (two CSV files), or the nodes and pods of the live cluster, through the product's
-own placement: pods arrive one by one in an order drawn by chance, until they ask for 130 % of all
+own placement: pods arrive one by one in a random order, until they have requested 130 % of all
 cards, and none leaves.
 """
 
@@ -26,16 +26,16 @@ _FIRST_SEED: Final = 42
 
 
 def main(argv: Sequence[str]) -> int:
-    """Replay a workload against policies and show what became of the fleet."""
+    """Replay a workload with each policy and show how much of the fleet was allocated."""
     parser = _parser()
     try:
         options = parser.parse_args(argv)
         if options.live == (options.file is not None):
-            parser.error("name a pod list, or say --live: one of the two")
+            parser.error("want either a pod list or --live")
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return DONE if not end.code else CALLED_WRONG
     if options.live:
-        return with_cluster("simulate", options.kubeconfig, lambda it: _live(it, options))
+        return with_cluster("simulate", options.kubeconfig, lambda client: _live(client, options))
     try:
         return _compare(_from_files(options.file, options.nodes), options)
     except (WorkloadError, OSError, UnicodeDecodeError) as error:
@@ -44,23 +44,23 @@ def main(argv: Sequence[str]) -> int:
 
 async def _live(client: KubeClient, options: argparse.Namespace) -> int:
     observed = await observe(client)
-    nodes = (it.cards for it in observed.nodes)
+    nodes = (node.cards for node in observed.nodes)
     try:
-        workload = of_cluster(nodes, (it.info for it in observed.pods))
+        workload = of_cluster(nodes, (pod.info for pod in observed.pods))
     except WorkloadError as error:
         return _complain(f"{error}", code=FAILED)
     return _compare(workload, options)
 
 
 def _from_files(pods: Path, nodes: Path | None) -> ReplayWorkload:
-    """Read a trace; its node list may be the only ``*node*.csv`` beside the pod list.
+    """Return the trace; without *nodes*, its node list is the only ``*node*.csv`` beside *pods*.
 
     Raises:
-        WorkloadError: it is no trace.
+        WorkloadError: the files are not a trace.
         OSError: a file cannot be read.
     """
     if nodes is None:
-        beside = sorted(it for it in pods.parent.glob("*node*.csv") if it != pods)
+        beside = sorted(path for path in pods.parent.glob("*node*.csv") if path != pods)
         if len(beside) != 1:
             raise WorkloadError(
                 f"{len(beside)} files *node*.csv beside {pods}; name the node list with --nodes"
@@ -75,14 +75,14 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
     seeds = range(options.seed, options.seed + options.seeds)
     outcomes: dict[str, list[ReplayResult]] = {policy: [] for policy in options.policy}
     with open_progress(quiet=options.json) as progress:
-        for policy, found in outcomes.items():
+        for policy, results in outcomes.items():
             for number, seed in enumerate(seeds):
                 tell = _scaled(progress, policy, number, len(seeds))
                 result = replay(
                     workload, policy, seed=seed, cpu_pods=CpuPods(options.cpu_pods), tell=tell
                 )
-                found.append(result)
-    curves = {policy: mean_curve(found) for policy, found in outcomes.items()}
+                results.append(result)
+    curves = {policy: mean_curve(results) for policy, results in outcomes.items()}
     if options.plot is not None:
         title = f"{workload.cards} cards, {len(workload.pods)} pods, {_seeds(options.seeds)}"
         options.plot.write_text(svg_chart(curves, title=title))
@@ -91,16 +91,16 @@ def _compare(workload: ReplayWorkload, options: argparse.Namespace) -> int:
         return DONE
     show_lines(console, [Line(text=_what(workload, options.seeds)), Line(text="")])
     show_lines(console, replay_lines(outcomes))
-    show_lines(console, (Line(text=it) for it in ("", *text_chart(curves))))
+    show_lines(console, (Line(text=text) for text in ("", *text_chart(curves))))
     if options.plot is not None:
-        show_lines(console, [Line(text=f"\nplotted in {options.plot}")])
+        show_lines(console, [Line(text=f"\nchart written to {options.plot}")])
     return DONE
 
 
 def replay_json(
     workload: ReplayWorkload, outcomes: dict[str, list[ReplayResult]]
 ) -> dict[str, Any]:
-    """Write the outcomes for programs."""
+    """Return the results as JSON."""
     return {
         "nodes": len(workload.nodes),
         "cards": workload.cards,
@@ -108,14 +108,14 @@ def replay_json(
         "policies": [
             {
                 "policy": policy,
-                "seeds": [it.seed for it in found],
+                "seeds": [result.seed for result in results],
                 "allocatedAtFullLoadPercent": [
-                    round(it.allocated_percent(FULL_LOAD), 3) for it in found
+                    round(result.allocated_percent(FULL_LOAD), 3) for result in results
                 ],
-                "refused": [it.refused for it in found],
-                "curve": [round(it, 3) for it in mean_curve(found)],
+                "refused": [result.refused for result in results],
+                "curve": [round(percent, 3) for percent in mean_curve(results)],
             }
-            for policy, found in outcomes.items()
+            for policy, results in outcomes.items()
         ],
     }
 
@@ -133,20 +133,22 @@ def _what(workload: ReplayWorkload, seeds: int) -> str:
 
 
 def _seeds(count: int) -> str:
-    return "1 order of arrivals" if count == 1 else f"{count} orders of arrivals"
+    return "1 order of arrival" if count == 1 else f"{count} orders of arrival"
 
 
 def _policies(text: str) -> list[str]:
-    chosen = list(dict.fromkeys(it.strip() for it in text.split(",")))
-    unknown = [it for it in chosen if it not in POLICIES]
+    chosen = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = [name for name in chosen if name not in POLICIES]
     if unknown:
         known = ", ".join(POLICIES)
-        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; want some of: {known}")
+        raise argparse.ArgumentTypeError(
+            f"unknown policy {', '.join(unknown)}; want some of: {known}"
+        )
     return chosen
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100:  # noqa: PLR2004 - said in the message
+    if not text.isdecimal() or not 1 <= int(text) <= 100:  # noqa: PLR2004 - as in the message
         raise argparse.ArgumentTypeError(f"{text} is not within 1 to 100")
     return int(text)
 
@@ -194,10 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--cpu-pods",
-        choices=[it.value for it in CpuPods],
+        choices=[choice.value for choice in CpuPods],
         default=CpuPods.KUBE_SCHEDULER.value,
-        help="who places pods without cards: kube-scheduler by its own default, as in a cluster, "
-        "or the policy, as the literature has it (default kube-scheduler)",
+        help="who places pods without cards: kube-scheduler by its default, as in a cluster, "
+        "or the policy, as in published studies (default kube-scheduler)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="write the curves as SVG")
     add_cluster_flags(parser)

@@ -1,4 +1,4 @@
-"""``fracgpu uninstall``: nodes and cluster as they were before, in an order that nothing blocks."""
+"""``fracgpu uninstall``: remove everything that FracGPU wrote to a cluster."""
 
 import argparse
 import sys
@@ -12,12 +12,12 @@ from kube.client import KubeClient
 from process.clock import SystemClock
 
 _MOST_PODS_NAMED: Final = 20
-# kubelet counts the slots of a plugin that has left for five minutes more.
+# kubelet keeps the slots of a device plugin that has gone for five minutes.
 _WAIT_S: Final = 420.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show what would be removed, or remove it; 1 where something is left that we know of."""
+    """Show what would be removed, or remove it; return 1 if something is left."""
     try:
         options = _parser().parse_args(argv)
     except SystemExit as end:  # argparse has printed its help or what is wrong
@@ -34,10 +34,10 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     for line in plan_lines(plan):
         print(line)
     if not plan:
-        print("nothing of FracGPU is here")
+        print("nothing of FracGPU is in this cluster")
         return DONE
     if not options.yes:
-        print("nothing was changed; with --yes it is done")
+        print("nothing was changed; run it again with --yes to remove this")
         return DONE
     removal = Removal(
         client,
@@ -52,28 +52,28 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
 
 
 def plan_lines(plan: RemovalPlan) -> list[str]:
-    """Say in lines what is there, and what becomes of the pods that still hold cards."""
+    """Return lines that say what is there, and which pods still hold cards."""
     lines = [f"node {node}: {', '.join(marks.words)}" for node, marks in plan.nodes.items()]
-    lines += [f"{it.kind.kind} {it.key}" for it in plan.objects]
+    lines += [f"{found.kind.kind} {found.key}" for found in plan.objects]
     lines += [f"Namespace {name}, with everything in it" for name in plan.namespaces]
     if plan.pods:
         named = ", ".join(plan.pods[:_MOST_PODS_NAMED])
         more = len(plan.pods) - _MOST_PODS_NAMED
         lines.append(
-            f"{len(plan.pods)} pods hold cards and run on with them until they end; their "
-            f"containers cannot be started again, and nobody counts their memory any more: {named}"
+            f"{len(plan.pods)} pods hold cards and keep them until they end; their "
+            f"containers cannot be restarted, and their memory is no longer accounted for: {named}"
             + (f" and {more} more" if more > 0 else "")
         )
     return lines
 
 
 def left_lines(left: Left) -> list[str]:
-    """Say in lines what is left, and who can remove it."""
-    lines = [f"node {node} still carries {', '.join(words)}" for node, words in left.nodes.items()]
+    """Return lines that say what is left, and how to remove it."""
+    lines = [f"node {node} still has {', '.join(words)}" for node, words in left.nodes.items()]
     lines += [f"Namespace {name} is not gone yet" for name in left.namespaces]
     if left.without_agent:
         lines.append(
-            f"no agent has cleaned up on {', '.join(left.without_agent)}; on these hosts look for "
+            f"no agent cleaned up on {', '.join(left.without_agent)}; on these hosts look for "
             f"{', '.join(HOST_FILES)}"
         )
     return lines or ["nothing is left"]
@@ -82,20 +82,20 @@ def left_lines(left: Left) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fracgpu uninstall",
-        description="Takes back everything that FracGPU wrote in the cluster. Without --yes it "
-        "only says what that is.",
+        description="Remove everything that FracGPU wrote to the cluster. Without --yes, only "
+        "list it.",
     )
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--yes", action="store_true", help="do it")
-    chosen.add_argument("--dry-run", action="store_true", help="only say it (the default)")
+    chosen.add_argument("--yes", action="store_true", help="remove it")
+    chosen.add_argument("--dry-run", action="store_true", help="only list it (the default)")
     parser.add_argument(
-        "--node", help="only what is left on this node, which must not carry fracgpu.io/share=true"
+        "--node", help="remove only what is on this node, which must not have fracgpu.io/share=true"
     )
     parser.add_argument(
         "--wait-s",
         type=float,
         default=_WAIT_S,
-        help="longest wait for agents, kubelets and the namespace's end (default %(default)g)",
+        help="longest wait for agents, kubelets and namespaces to end (default %(default)g)",
     )
     parser.add_argument(
         "--kubeconfig", help="default: the pod's own account, else $KUBECONFIG, else ~/.kube/config"

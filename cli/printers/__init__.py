@@ -1,5 +1,5 @@
 """Answers for people: lines of text, tables, live screens, charts.
 
-`text` has the words, `tables` makes renderables of values, `live` shows them as they change.
+`text` makes lines, `tables` renderables of rich, and `live` shows both as they change.
 Start with `text.py`.
 """

@@ -1,11 +1,11 @@
-"""Curves of a simulation as a picture: characters for a terminal, SVG for a file."""
+"""Charts of a simulation: text for a terminal, SVG for a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final
 
 Curves = Mapping[str, Sequence[float]]
-"""By policy: per cent of the cards allocated at each per cent of arrived load, from 0."""
+"""By policy: the percentage of cards allocated, indexed by the percentage of arrived load."""
 
 _MARKS: Final = "*o+x#@%&"
 _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#7f7f7f", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
@@ -14,9 +14,9 @@ _WIDE, _HIGH, _EDGE = 720, 420, 60
 
 
 def text_chart(curves: Curves, *, width: int = 61, height: int = 16) -> Iterator[str]:
-    """Draw curves with a character each, from 70 % load on, where they part."""
+    """Yield the lines of a chart from 70 % load on, where the curves begin to differ."""
     low, high = _range(curves)
-    last = max(len(it) for it in curves.values()) - 1
+    last = max(len(curve) for curve in curves.values()) - 1
     grid = [[" "] * width for _ in range(height)]
     for mark, curve in zip(_cycled(_MARKS, len(curves)), curves.values(), strict=True):
         for column in range(width):
@@ -36,9 +36,9 @@ def text_chart(curves: Curves, *, width: int = 61, height: int = 16) -> Iterator
 
 
 def svg_chart(curves: Curves, *, title: str) -> str:
-    """Draw curves as an SVG picture with axes and a legend."""
+    """Return the curves as an SVG image with axes and a legend."""
     low, high = _range(curves)
-    last = max(len(it) for it in curves.values()) - 1
+    last = max(len(curve) for curve in curves.values()) - 1
 
     def across(load: float) -> float:
         return _EDGE + (_WIDE - 2 * _EDGE) * (load - _FROM_PERCENT) / (last - _FROM_PERCENT)
@@ -71,7 +71,7 @@ def svg_chart(curves: Curves, *, title: str) -> str:
     legend = zip(_cycled(_COLOURS, len(curves)), curves.items(), strict=True)
     for number, (colour, (name, curve)) in enumerate(legend):
         loads = range(_FROM_PERCENT, len(curve))
-        points = " ".join(f"{across(it):.1f},{down(curve[it]):.1f}" for it in loads)
+        points = " ".join(f"{across(load):.1f},{down(curve[load]):.1f}" for load in loads)
         y = _HIGH - _EDGE - 14 - 18 * (len(curves) - 1 - number)
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'

@@ -21,37 +21,37 @@ from simulator.demo.promises import Promise
 class Screen(Protocol):
     """Where progress is shown."""
 
-    def show(self, dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
-        """Show the present moment."""
+    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+        """Show the state of the demo now."""
         ...
 
 
 class PlainScreen:
-    """One line for each piece of news, each once; for pipes, files and CI."""
+    """Prints one line for each event; for pipes, files and CI."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._shown: list[str] = []
         self._step = ""
 
-    def show(self, dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         if step != self._step:
             self._step = step
             self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
-        for line in _unseen(self._shown, dashboard.news):
+        for line in _unseen(self._shown, state.news):
             self._write(f"  {line}")
-        self._shown = list(dashboard.news)
+        self._shown = list(state.news)
 
 
 class LiveScreen:
-    """A full view that redraws itself in place."""
+    """Redraws the whole view in place."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
+    def show(self, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> None:
         view = dashboard(
-            picture,
+            state,
             elapsed_s=elapsed_s,
             duration_s=duration_s,
             step=step,
@@ -62,7 +62,7 @@ class LiveScreen:
 
 @contextmanager
 def open_screen(console: Console) -> Iterator[Screen]:
-    """Choose the screen that suits *console*; the live view leaves its last frame standing."""
+    """Yield the screen that suits *console*; the last frame of the live view stays visible."""
     if not console.is_terminal:
         yield PlainScreen(lambda line: print_plain(console, line))
         return
@@ -71,7 +71,7 @@ def open_screen(console: Console) -> Iterator[Screen]:
 
 
 def show_promises(console: Console, results: Sequence[Promise]) -> None:
-    """Print the verdict below whatever was shown before."""
+    """Print the verdict below what was shown before."""
     if console.is_terminal:
         console.print(promises(results))
         return
@@ -81,7 +81,7 @@ def show_promises(console: Console, results: Sequence[Promise]) -> None:
 
 
 def show_fleet(console: Console, fleet: Fleet) -> None:
-    """Print the cards once: drawn on a terminal, as a plain table elsewhere."""
+    """Print the cards: with bars on a terminal, as a plain table elsewhere."""
     if console.is_terminal:
         console.print(fleet_view(fleet))
     else:
@@ -90,9 +90,9 @@ def show_fleet(console: Console, fleet: Fleet) -> None:
 
 @contextmanager
 def open_fleet_screen(console: Console) -> Iterator[Callable[[Fleet], None]]:
-    """Open what shows the cards again and again: in place on a terminal, one below the other else.
+    """Yield a function that shows the cards: in place on a terminal, below the last ones elsewhere.
 
-    Elsewhere an unchanged picture is not repeated.
+    Elsewhere unchanged cards are not printed again.
     """
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, screen=True) as live:
@@ -110,10 +110,10 @@ def open_fleet_screen(console: Console) -> Iterator[Callable[[Fleet], None]]:
 
 @contextmanager
 def open_progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """Open what hears how far each of several tasks is, by name, 0..1.
+    """Yield a function that takes the name of a task and its progress (0..1).
 
-    On a terminal that is a bar for each; elsewhere a line for each that is done. All of it goes to
-    the error stream, so that the result can be piped.
+    On a terminal each task has a bar; elsewhere each gets a line when it is done. Both go to the
+    error stream, so that the result can be piped.
     """
     console = Console(stderr=True, highlight=False, quiet=quiet)
     if console.is_terminal:
@@ -137,17 +137,17 @@ def open_progress(*, quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def show_lines(console: Console, lines: Iterable[Line]) -> None:
-    """Print lines of words, coloured where the console can."""
+    """Print lines, in colour if the console has colours."""
     console.print(coloured(lines), end="", soft_wrap=True)
 
 
 def print_plain(console: Console, line: str) -> None:
-    """Print one line as it is: no markup, no colours, no wrapping."""
+    """Print one line without markup, colours or wrapping."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:
-    """Give what is new in a window that drops its oldest lines."""
+    """Return the lines that came after *shown* in a window that drops its oldest lines."""
     if not shown:
         return news
     last = shown[-1]
@@ -158,16 +158,16 @@ def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:
 
 
 def open_console() -> Console:
-    """Open the terminal, or whatever stands in for it."""
+    """Return the console of the standard output."""
     return Console(highlight=False)
 
 
 def save_dashboard(
-    path: Path, picture: Dashboard, *, elapsed_s: float, duration_s: float, step: str
+    path: Path, state: Dashboard, *, elapsed_s: float, duration_s: float, step: str
 ) -> None:
     """Write the live view of one moment as an SVG file."""
     console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True)
-    console.print(dashboard(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step))
-    # Without the web font that rich names: a picture asks nobody for anything.
+    console.print(dashboard(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step))
+    # Without the web font that rich names, so that the image loads nothing.
     svg = console.export_svg(title="make demo")
     path.write_text(re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL))

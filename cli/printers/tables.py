@@ -1,4 +1,4 @@
-"""Pictures and reports as rich tables; pure: values in, renderables out."""
+"""Views and reports as rich renderables; nothing here prints."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,69 +23,67 @@ _FEWEST_NEWS: Final = 3
 _NEWS_LINES: Final = 9
 _COLOURS: Final = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _WARM_RATIO: Final = 0.5
-_HOT_RATIO: Final = 0.8  # only how it is drawn; what counts as hot is the rebalancer's business
+_HOT_RATIO: Final = 0.8  # only a colour; what counts as hot is the rebalancer's decision
 
 
 def dashboard(
-    picture: Dashboard,
+    state: Dashboard,
     *,
     elapsed_s: float,
     duration_s: float,
     step: str,
     room: tuple[int, int] | None = None,
 ) -> Group:
-    """Draw the whole screen of the running demo.
+    """Return the whole screen of the running demo.
 
-    Where the terminal's *room* (columns, rows) is too small for it, each card is one short line,
-    so that what happened and how hot each card is can still be read in 80 by 24.
+    If the terminal's *room* (columns, rows) is too small, each card is one short line, so that the
+    events and the heat of each card can still be read in 80 by 24.
     """
-    tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in picture.nodes) + _NEWS_LINES + 2
+    tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in state.nodes) + _NEWS_LINES + 2
     if room is not None and (room[0] < _FULL_COLUMNS or room[1] <= tall):
-        return _small(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step, rows=room[1])
+        return _small(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step, rows=room[1])
     return Group(
-        _head(picture, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
-        *(_node(node, picture) for node in picture.nodes),
-        Panel(_news(picture.news), title="what happened", title_align="left", border_style="dim"),
+        _head(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
+        *(_node(node, state) for node in state.nodes),
+        Panel(_news(state.news), title="what happened", title_align="left", border_style="dim"),
     )
 
 
-def _small(
-    dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int
-) -> Group:
+def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, rows: int) -> Group:
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right")
     bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
-    pods = f"{dashboard.pods_running} of {dashboard.pods_expected} pods"
+    pods = f"{state.pods_running} of {state.pods_expected} pods"
     head.add_row(bar, Text(f"{elapsed(elapsed_s, duration_s)}  {pods}"))
     cards = Table.grid(padding=(0, 1), expand=True)
     for width in (13, 14, _SMALL_BAR_CELLS + 2, 4):
         cards.add_column(width=width, no_wrap=True)
     cards.add_column(ratio=1, no_wrap=True)
-    colours = palette(dashboard)
-    for node in dashboard.nodes:
+    colours = palette(state)
+    for node in state.nodes:
         for card in node.cards:
             aside = Text("set aside  " if card.cordoned else "", style="red")
             cards.add_row(
                 f"{node.name}/{card.index}",
                 _short_model(card.model),
                 _bar(card, colours, cells=_SMALL_BAR_CELLS),
-                Text(" ?") if card.busy is None else _percent(card.busy, dashboard.hot_line),
+                Text(" ?") if card.busy is None else _percent(card.busy, state.hot_line),
                 aside.append_text(_pods(card, colours)),
             )
-    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in dashboard.nodes) - 1
+    left = rows - _HEAD_ROWS - sum(len(node.cards) for node in state.nodes) - 1
     title = Text("FracGPU  ", style="bold", no_wrap=True, overflow="ellipsis")
     return Group(
         title.append(step, style="italic"),
         head,
-        _roles(dashboard.roles),
+        _roles(state.roles),
         cards,
-        _news(dashboard.news, lines=max(_FEWEST_NEWS, left)),
+        _news(state.news, lines=max(_FEWEST_NEWS, left)),
     )
 
 
 def promises(results: Sequence[Promise]) -> Table:
-    """Draw the verdict, one promise a row."""
+    """Return the verdict as a table with one promise per row."""
     table = Table(title="Promises", title_justify="left", show_lines=False, expand=False)
     table.add_column("")
     table.add_column("promise")
@@ -97,8 +95,10 @@ def promises(results: Sequence[Promise]) -> Table:
 
 
 def fleet_view(fleet: Fleet) -> Group:
-    """Draw every card with its slices, node by node."""
-    owners = {owner(it.pod) for node in fleet.nodes for card in node.cards for it in card.slices}
+    """Return every card with its slices, node by node."""
+    owners = {
+        owner(slice_.pod) for node in fleet.nodes for card in node.cards for slice_ in card.slices
+    }
     colours = _colours(owners)
     panels = []
     for node in fleet.nodes:
@@ -118,7 +118,7 @@ def fleet_view(fleet: Fleet) -> Group:
 
 
 def coloured(lines: Iterable[Line]) -> Text:
-    """Give lines of words the colours of their tones."""
+    """Return the lines in the colours of their tones."""
     text = Text()
     for line in lines:
         text.append(line.text + "\n", style=line.tone.value)
@@ -126,8 +126,8 @@ def coloured(lines: Iterable[Line]) -> Text:
 
 
 def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
-    slices = tuple(SlicePanel(pod=it.pod, mib=it.mib) for it in card.slices)
-    picture = CardPanel(
+    slices = tuple(SlicePanel(pod=slice_.pod, mib=slice_.mib) for slice_ in card.slices)
+    panel = CardPanel(
         uuid=card.uuid,
         index=card.index,
         model=card.model,
@@ -136,23 +136,23 @@ def _fleet_card(card: CardRow, colours: Mapping[str, str]) -> tuple[Text, ...]:
         busy=card.heat,
         cordoned=False,
     )
-    name, bar, held, heat, _ = card_line(picture, hot_line=_HOT_RATIO, colours=colours)
+    name, bar, held, heat, _ = card_line(panel, hot_line=_HOT_RATIO, colours=colours)
     cores = Text(f"{card.held_cores:3d}% cores", style="" if card.held_cores else "dim")
     whose = Text()
     if card.trouble:
         whose.append(f"{card.trouble}  ", style="red")
     if card.foreign_mib:
-        whose.append(f"{card.foreign_mib} MiB used by nobody known  ", style="yellow")
-    for it in card.slices:
-        whose.append(f"{it.pod} {it.mib}", style=colours[owner(it.pod)])
-        whose.append(" terminating  " if it.terminating else "  ", style="dim")
+        whose.append(f"{card.foreign_mib} MiB used by other processes  ", style="yellow")
+    for slice_ in card.slices:
+        whose.append(f"{slice_.pod} {slice_.mib}", style=colours[owner(slice_.pod)])
+        whose.append(" terminating  " if slice_.terminating else "  ", style="dim")
     return name, bar, held, cores, heat, whose
 
 
 def card_line(
     card: CardPanel, *, hot_line: float, colours: Mapping[str, str]
 ) -> tuple[Text, Text, Text, Text, Text]:
-    """Draw one card: name, bar of slices, MiB held, measured heat, whose slices they are."""
+    """Return the cells of one card: name, bar of slices, memory held, heat, owners of slices."""
     name = Text(f"{card.index} {_short_model(card.model)}")
     if card.cordoned:
         name.append(" set aside", style="red")
@@ -162,21 +162,21 @@ def card_line(
 
 
 def elapsed(elapsed_s: float, duration_s: float) -> str:
-    """Say how far the demo is; a busy machine takes longer than was planned."""
+    """Return the time that has passed; a busy machine takes longer than planned."""
     if elapsed_s > duration_s:
         return f"{elapsed_s:.0f} s, longer than planned"
     return f"{elapsed_s:.0f} s of {duration_s:.0f} s"
 
 
 def owner(pod: str) -> str:
-    """Name what a pod belongs to, by the first word of its name."""
+    """Return the workload of a pod: the first word of its name."""
     return pod.partition("-")[0]
 
 
-def palette(dashboard: Dashboard) -> Mapping[str, str]:
-    """Give each owner on the screen a colour of its own, the same in every frame."""
+def palette(state: Dashboard) -> Mapping[str, str]:
+    """Return a colour for each owner on the screen, the same in every frame."""
     owners = {
-        owner(part.pod) for node in dashboard.nodes for it in node.cards for part in it.slices
+        owner(part.pod) for node in state.nodes for card in node.cards for part in card.slices
     }
     return _colours(owners)
 
@@ -185,12 +185,12 @@ def _colours(owners: Iterable[str]) -> Mapping[str, str]:
     return {name: _COLOURS[n % len(_COLOURS)] for n, name in enumerate(sorted(owners))}
 
 
-def _head(dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> Table:
+def _head(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(ratio=1)
     table.add_column(justify="right")
-    roles = _roles(dashboard.roles)
-    pods = Text(f"{dashboard.pods_running} of {dashboard.pods_expected} pods running", style="bold")
+    roles = _roles(state.roles)
+    pods = Text(f"{state.pods_running} of {state.pods_expected} pods running", style="bold")
     table.add_row(Text("FracGPU  ", style="bold").append(step, style="italic"), pods)
     bar: RenderableType = ProgressBar(total=duration_s, completed=min(elapsed_s, duration_s))
     table.add_row(bar, Text(elapsed(elapsed_s, duration_s)))
@@ -199,7 +199,7 @@ def _head(dashboard: Dashboard, *, elapsed_s: float, duration_s: float, step: st
 
 
 def _roles(roles: Sequence[tuple[str, bool]]) -> Text:
-    """One light for each process; those of one role, such as the node agents, stand together."""
+    """Return one light for each process, grouped by role."""
     lights: dict[str, list[bool]] = {}
     for name, up in roles:
         lights.setdefault(name.partition("-")[0], []).append(up)
@@ -211,8 +211,8 @@ def _roles(roles: Sequence[tuple[str, bool]]) -> Text:
     return text
 
 
-def _node(node: NodePanel, dashboard: Dashboard) -> Panel:
-    colours = palette(dashboard)
+def _node(node: NodePanel, state: Dashboard) -> Panel:
+    colours = palette(state)
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=26, no_wrap=True)
     table.add_column(width=_BAR_CELLS + 2, no_wrap=True)
@@ -220,7 +220,7 @@ def _node(node: NodePanel, dashboard: Dashboard) -> Panel:
     table.add_column(width=15, no_wrap=True)
     table.add_column(ratio=1, no_wrap=True)
     for card in node.cards:
-        table.add_row(*card_line(card, hot_line=dashboard.hot_line, colours=colours))
+        table.add_row(*card_line(card, hot_line=state.hot_line, colours=colours))
     return Panel(table, title=node.name, title_align="left", border_style="dim")
 
 

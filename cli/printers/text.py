@@ -1,4 +1,4 @@
-"""Answers as lines of plain words, each with the tone it is said in; a terminal may colour it."""
+"""Answers as lines of text, each with a tone that a terminal may show as a colour."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _MOST_HOLDERS = 6
 
 
 class Tone(Enum):
-    """How a line is meant; the value is a style of the terminal."""
+    """The tone of a line; the value is a style of rich."""
 
     PLAIN = ""
     GOOD = "green"
@@ -38,7 +38,7 @@ class Line:
 
 
 def fleet_lines(fleet: Fleet) -> Iterator[Line]:
-    """Write the cards as a table whose columns a script can cut."""
+    """Yield the cards as a table whose columns a script can cut."""
     rows: list[tuple[str, ...]] = [
         ("NODE", "CARD", "MODEL", "HELD/MIB", "CORES", "BUSY", "STATE", "PODS")
     ]
@@ -67,51 +67,55 @@ def _card_row(node: str, card: CardRow, state: str) -> tuple[str, ...]:
         f"{card.held_cores}%",
         "-" if card.heat is None else f"{card.heat:.0%}",
         state,
-        ",".join(f"{it.pod}={it.mib}" for it in card.slices) or "-",
+        ",".join(f"{slice_.pod}={slice_.mib}" for slice_ in card.slices) or "-",
     )
 
 
 def replay_lines(outcomes: Mapping[str, Sequence[ReplayResult]]) -> Iterator[Line]:
-    """Write a simulation as a table, the best policy in its own tone."""
+    """Yield a simulation as a table, with the best policy in its own tone."""
     loads = (90, 95, 100, 110, 130)
     heads = "".join(f"{f'at {load} %':>10}" for load in loads)
     yield Line(text=f"{'policy':<14}{heads}{'spread':>10}{'refused':>10}", tone=Tone.HEAD)
-    at_full = {policy: _mean(found, 100) for policy, found in outcomes.items()}
+    at_full = {policy: _mean(results, 100) for policy, results in outcomes.items()}
     best = max(at_full.values(), default=0.0)
-    for policy, found in outcomes.items():
-        figures = "".join(f"{_mean(found, load):>8.2f} %" for load in loads)
-        full = [it.allocated_percent(100) for it in found]
-        refused = sum(it.refused for it in found) / sum(it.arrived for it in found)
+    for policy, results in outcomes.items():
+        figures = "".join(f"{_mean(results, load):>8.2f} %" for load in loads)
+        full = [result.allocated_percent(100) for result in results]
+        refused = sum(result.refused for result in results) / sum(
+            result.arrived for result in results
+        )
         text = f"{policy:<14}{figures}{max(full) - min(full):>10.2f}{refused:>9.1%}"
         yield Line(text=text, tone=Tone.GOOD if at_full[policy] == best else Tone.PLAIN)
     yield Line(
-        text="share of all card memory allocated once so much of it was asked for; spread: between "
+        text="share of all card memory allocated once so much of it was requested; spread: between "
         "orders of arrival, at 100 %",
         tone=Tone.QUIET,
     )
 
 
 def _mean(outcomes: Sequence[ReplayResult], load: int) -> float:
-    return sum(it.allocated_percent(load) for it in outcomes) / len(outcomes)
+    return sum(outcome.allocated_percent(load) for outcome in outcomes) / len(outcomes)
 
 
-def explanation_lines(explanation: Explanation, found: Sequence[Suggestion]) -> Iterator[Line]:
-    """Say the answer first, then what stands in the way, what helps, and the proof card by card."""
+def explanation_lines(
+    explanation: Explanation, suggestions: Sequence[Suggestion]
+) -> Iterator[Line]:
+    """Yield the answer first, then the blockers, what would help, and the reasons card by card."""
     yield Line(text=_headline(explanation), tone=_headline_tone(explanation))
     if explanation.asks:
-        yield Line(text=f"  it asks: {explanation.asks}")
+        yield Line(text=f"  requests: {explanation.asks}")
     for held in explanation.held:
         where = f"card {held.index}" if held.index >= 0 else "a card that the node no longer has"
         cores = f", {held.cores}% of the compute" if held.cores else ""
         yield Line(text=f"  {where} {held.model}: {held.mib} MiB{cores} ({held.uuid})")
     for blocker in explanation.blockers:
-        yield Line(text=f"  in its way: {blocker}", tone=Tone.BAD)
+        yield Line(text=f"  blocked by: {blocker}", tone=Tone.BAD)
     for note in explanation.notes:
         yield Line(text=f"  note: {note}", tone=Tone.QUIET)
-    if found:
+    if suggestions:
         yield Line(text="")
         yield Line(text="What would help", tone=Tone.HEAD)
-        for suggestion in found:
+        for suggestion in suggestions:
             yield Line(text=f"  - {suggestion.text}", tone=Tone.HELP)
     for node in explanation.nodes:
         yield Line(text="")
@@ -126,13 +130,13 @@ def _headline(explanation: Explanation) -> str:
             state = "runs" if since else "is bound and starting"
             return f"{pod} {state} on {node}{since}"
         case PodVerdict.FITS:
-            others = sum(it.fits for it in explanation.nodes) - 1
+            others = sum(node.fits for node in explanation.nodes) - 1
             more = f" (and {_nodes(others)} more)" if others else ""
             return f"{pod} fits now: {explanation.choice.text}{more}"
         case PodVerdict.STUCK if node:
             return f"{pod} is on {node} and cannot start"
         case PodVerdict.STUCK:
-            fitting = sum(it.fits for it in explanation.nodes)
+            fitting = sum(node.fits for node in explanation.nodes)
             if fitting:
                 return f"{pod} is not scheduled, though there is room on {_nodes(fitting)}"
             if not explanation.nodes:
@@ -154,8 +158,8 @@ def _node_lines(node: NodeAnswer) -> Iterator[Line]:
     if node.fits:
         yield Line(text=f"{node.node}: fits", tone=Tone.GOOD)
     else:
-        reasons = [it.text for it in node.objections]
-        reasons += [node.reason] if node.reason else ["its cards would do"]
+        reasons = [objection.text for objection in node.objections]
+        reasons += [node.reason] if node.reason else ["its cards fit"]
         yield Line(text=f"{node.node}: {'; '.join(reasons)}", tone=Tone.HEAD)
     for card in node.cards:
         yield _card_line(card)
@@ -163,7 +167,7 @@ def _node_lines(node: NodeAnswer) -> Iterator[Line]:
 
 def _card_line(card: CardAnswer) -> Line:
     room = f"{card.free_mib} of {card.capacity_mib} MiB free"
-    said = card.reason or ("it would get this one" if card.chosen else "")
+    said = card.reason or ("would be chosen" if card.chosen else "")
     holders = _holders(card.holders)
     text = f"  card {card.index} {card.model}: {room}"
     text += f"; {said}" if said else ""
@@ -173,10 +177,10 @@ def _card_line(card: CardAnswer) -> Line:
 
 def _holders(holders: Sequence[Holder]) -> str:
     shown = [
-        f"{it.pod} {it.mib} MiB"
-        + (f" {it.cores}%" if it.cores else "")
-        + (" (terminating)" if it.terminating else "")
-        for it in holders[:_MOST_HOLDERS]
+        f"{holder.pod} {holder.mib} MiB"
+        + (f" {holder.cores}%" if holder.cores else "")
+        + (" (terminating)" if holder.terminating else "")
+        for holder in holders[:_MOST_HOLDERS]
     ]
     rest = len(holders) - len(shown)
     return ", ".join(shown) + (f" and {rest} more" if rest else "")

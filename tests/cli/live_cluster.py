@@ -22,13 +22,13 @@ CARD_MIB = 24_000
 async def furnish(client: KubeClient) -> None:
     """Register the node."""
     node = a_sharing_node(NODE, cards=some_cards(NODE, count=2, mib=CARD_MIB))
-    # The agent writes what sizes there are; pods that were granted MiB select on the largest.
+    # The agent writes the card sizes; pods with granted MiB select nodes by the largest.
     node["metadata"]["labels"][names.CARD_MEMORY_LABEL] = str(CARD_MIB)
     await register(client, node)
 
 
 async def a_pod(client: KubeClient, name: str, *, mib: int, **options: Any) -> dict[str, Any]:
-    """Create a pod as the webhook leaves it."""
+    """Create a pod as admitted by the webhook."""
     notes: Mapping[str, str] = {
         names.GRANTED: f"train: {mib} MiB on 1 card",
         **options.pop("annotations", {}),
@@ -59,6 +59,6 @@ async def bind(client: KubeClient, pod: dict[str, Any], *, card: int, mib: int) 
 async def call(
     command: Callable[[Sequence[str]], int], api: ApiServer, folder: Path, *words: str
 ) -> int:
-    """Run a command beside the API server, as a process of its own would."""
+    """Run a command while the API server runs in this process; return its exit code."""
     kubeconfig = api.kubeconfig(folder / "kubeconfig")
     return await asyncio.to_thread(command, [*words, "--kubeconfig", str(kubeconfig)])

@@ -1,4 +1,4 @@
-"""What the commands make of the API server's pods and nodes."""
+"""How the commands read the API server's pods and nodes."""
 
 import json
 from typing import Any
@@ -31,13 +31,13 @@ def test_gates_taints_and_cordons_are_read() -> None:
     pod = subject(a_gpu_pod("p", schedulingGates=[{"name": "quota"}]))
     observed = ObservedCluster(pods=(pod,), nodes=(seen(node),))
 
-    world = cluster_state_of(
+    state = cluster_state_of(
         observed, pod, schedulers=[names.SCHEDULER_NAME], strategy=Strategy.PACK, now=NOON
     )
 
     assert pod.gates == ("quota",)
-    assert world.node_constraints["n"].cordoned
-    assert world.node_constraints["n"].taints == (Taint(key="team", value="a"),)
+    assert state.node_constraints["n"].cordoned
+    assert state.node_constraints["n"].taints == (Taint(key="team", value="a"),)
 
 
 def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
@@ -51,19 +51,19 @@ def test_what_others_request_besides_cards_is_counted_on_their_node() -> None:
         pods=pods, nodes=(seen(a_sharing_node("n")), seen(a_sharing_node("m")))
     )
 
-    world = cluster_state_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
+    state = cluster_state_of(observed, pods[1], schedulers=[], strategy=Strategy.PACK, now=NOON)
 
-    assert world.node_constraints["n"].short == ("too little CPU: 500m free, 1000m asked",)
-    assert world.node_constraints["m"].short == ()
+    assert state.node_constraints["n"].short == ("too little CPU: 500m free, 1000m asked",)
+    assert state.node_constraints["m"].short == ()
 
 
-def test_the_book_is_folded_as_the_scheduler_does() -> None:
+def test_the_ledger_is_folded_as_in_the_scheduler() -> None:
     held = a_gpu_pod("p", nodeName="n", annotations={names.ASSIGNMENT: _on("GPU-n-1", 700)})
     held["metadata"]["uid"] = "u1"
 
-    snapshot = snapshot_of([subject(held).view], [seen(a_sharing_node("n")).cards], now=NOON)
+    snapshot = snapshot_of([subject(held).info], [seen(a_sharing_node("n")).cards], now=NOON)
 
-    assert [it.held_mib for it in snapshot.nodes["n"].cards.values()] == [0, 700, 0, 0]
+    assert [card.held_mib for card in snapshot.nodes["n"].cards.values()] == [0, 700, 0, 0]
 
 
 def _on(card: str, mib: int) -> str:

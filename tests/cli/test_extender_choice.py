@@ -1,4 +1,4 @@
-"""What a command says the extender would choose is what it then chooses."""
+"""The choice that a command shows is the one that the extender then makes."""
 
 import json
 import random
@@ -37,7 +37,7 @@ PLACE_OF_CONFIG = default_config_map().partition("/")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes, pods that run, and a pod that waits, as JSON objects."""
+    """Nodes, running pods and a pending pod, as JSON objects."""
 
     nodes: Sequence[Json]
     pods: Sequence[Json]
@@ -45,8 +45,8 @@ class Cluster:
 
 
 def a_cluster(seed: int) -> Cluster:
-    """Draw nodes of several models and states, pods on their cards, and one more pod."""
-    dice = random.Random(seed)  # noqa: S311 - no secret
+    """Return random nodes of several models and states, pods on their cards, and a pending pod."""
+    dice = random.Random(seed)  # noqa: S311 - seeded test data
     nodes: list[Json] = []
     pods: list[Json] = []
     for n in range(dice.randint(1, 6)):
@@ -106,7 +106,7 @@ def a_running_pod(dice: random.Random, name: str, node: str, card: Card) -> Json
 
 
 def extender_over(cluster: Cluster, strategy: Strategy) -> SchedulerCore:
-    """An extender that has just been told of a cluster by its informers."""
+    """Return an extender whose informers have just listed a cluster."""
     core = SchedulerCore(strategy=lambda: strategy, clock=VirtualClock())
     for node in cluster.nodes:
         name = node["metadata"]["name"]
@@ -138,17 +138,17 @@ def explained(cluster: Cluster, strategy: Strategy) -> Explanation:
     observed = ObservedCluster(
         pods=tuple(read_subject(body) for body in bodies),
         nodes=tuple(read_seen_node(json.dumps(node).encode()) for node in cluster.nodes),
-        bound=tuple(it for body in bodies if (it := decode_bound_pod(body)) is not None),
+        bound=tuple(pod for body in bodies if (pod := decode_bound_pod(body)) is not None),
     )
     subject = observed.pods[-1]
-    world = cluster_state_of(
+    state = cluster_state_of(
         observed,
         subject,
         schedulers=[names.SCHEDULER_NAME],
         strategy=strategy,
         now=VirtualClock().now(),
     )
-    return explain(subject, with_choice(world, subject, observed))
+    return explain(subject, with_choice(state, subject, observed))
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -160,7 +160,7 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         core = extender_over(cluster, strategy)
         await WorkloadLearner(core.least_waste).once()
         view = read_subject(json.dumps(cluster.waits).encode()).info
-        node = core.best_node(view, [it["metadata"]["name"] for it in cluster.nodes])
+        node = core.best_node(view, [listed["metadata"]["name"] for listed in cluster.nodes])
 
         assert (told.verdict is PodVerdict.FITS) == (node is not None), seed
         if node is None:
@@ -168,15 +168,15 @@ async def test_explain_names_the_card_that_the_extender_then_chooses(strategy: S
         fitted += 1
         answer = core.cards_on(view, node)
         assert isinstance(answer, Placement)
-        cards = sorted(int(it.card.rpartition("-")[2]) for it in answer.assignment["train"])
+        cards = sorted(int(slice_.card.rpartition("-")[2]) for slice_ in answer.assignment["train"])
         assert (told.choice.node, told.choice.cards) == (node, tuple(cards)), seed
-        # And on every other node as well: the cards that a Binding to it would name.
+        # On every other node too, the cards that a Binding to it would name.
         for other in told.nodes:
             bound = core.cards_on(view, other.node)
             assert isinstance(bound, Placement) == other.fits
             if isinstance(bound, Placement):
-                uuids = {it.card for it in bound.assignment["train"]}
-                assert {it.uuid for it in other.cards if it.chosen} == uuids, seed
+                uuids = {slice_.card for slice_ in bound.assignment["train"]}
+                assert {card.uuid for card in other.cards if card.chosen} == uuids, seed
     assert fitted > 15
 
 

@@ -1,4 +1,4 @@
-"""The cards as rows, and as JSON for programs."""
+"""The cards as rows, and as JSON."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,9 +16,9 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     foreign = {CardUuid("GPU-a"): Mib(500)}
     heat = {CardUuid("GPU-a"): 0.75}
     cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign, heat=heat, load_time=NOON)
-    world = cluster.world()
+    state = cluster.world()
 
-    fleet = fleet_of(world.snapshot, world.pods)
+    fleet = fleet_of(state.snapshot, state.pods)
 
     (card,) = fleet_json(fleet)["nodes"][0]["cards"]
     assert card["slices"] == [
@@ -28,17 +28,17 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     assert (card["heat"], card["trouble"], card["until"]) == (0.75, "", None)
     assert (fleet.cards, fleet.held_mib, fleet.capacity_mib) == (1, 9_000, 24_000)
     cluster.nodes[0] = replace(cluster.nodes[0], load_time=NOON - timedelta(hours=1))
-    world = cluster.world()
-    (old,) = fleet_of(world.snapshot, world.pods).nodes[0].cards
+    state = cluster.world()
+    (old,) = fleet_of(state.snapshot, state.pods).nodes[0].cards
     assert (old.heat, old.foreign_mib) == (None, 500)
 
 
 def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     sick = replace(a_card("GPU-a", health=Health.UNHEALTHY), health_reason="Xid 79")
     cluster = Cluster().node("n", sick, a_card("GPU-b", index=1), cordons={"GPU-b": 60})
-    world = cluster.world()
+    state = cluster.world()
 
-    first, second = fleet_of(world.snapshot, world.pods).nodes[0].cards
+    first, second = fleet_of(state.snapshot, state.pods).nodes[0].cards
 
     assert (first.trouble, first.until) == ("unhealthy: Xid 79", None)
     assert second.trouble == "set aside until 12:01:00 UTC: hot"
@@ -49,9 +49,9 @@ def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whos
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
     cluster.holder("chat", "n", "GPU-a", 9_000)
     cluster.holds = [replace(cluster.holds[0], by_card={}, unplaced=a_hold(24_000))]
-    world = cluster.world()
+    state = cluster.world()
 
-    for card in fleet_of(world.snapshot, world.pods).nodes[0].cards:
+    for card in fleet_of(state.snapshot, state.pods).nodes[0].cards:
         assert (card.held_mib, card.free_mib, card.slices) == (0, 0, ())
         assert card.trouble == (
             "24000 MiB of it may be held by default/chat, whose assignment is unreadable"
@@ -60,19 +60,20 @@ def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whos
 
 def test_nodes_without_cards_are_left_out_unless_they_should_have_some() -> None:
     cluster = Cluster().node("gpu", a_card("GPU-a")).node("late").node("cpu", shared=False)
-    world = cluster.world()
+    state = cluster.world()
 
-    rows = {it.name: it.trouble for it in fleet_of(world.snapshot, world.pods).nodes}
+    rows = {node.name: node.trouble for node in fleet_of(state.snapshot, state.pods).nodes}
 
     assert rows == {"gpu": "", "late": "has not reported its cards"}
 
 
 def test_one_node_may_be_asked_for_by_name() -> None:
-    world = Cluster().node("a", a_card("GPU-a")).node("cpu", shared=False).world()
+    state = Cluster().node("a", a_card("GPU-a")).node("cpu", shared=False).world()
 
     def asked(name: str) -> list[tuple[str, str]]:
         return [
-            (it.name, it.trouble) for it in fleet_of(world.snapshot, world.pods, node=name).nodes
+            (node.name, node.trouble)
+            for node in fleet_of(state.snapshot, state.pods, node=name).nodes
         ]
 
     assert asked("cpu") == [("cpu", "does not share its cards")]

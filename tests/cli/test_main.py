@@ -68,7 +68,7 @@ def test_the_module_is_the_command() -> None:
     )
 
     assert done.returncode == CALLED_WRONG
-    assert done.stderr == f"fracgpu: no command 'dance'; want one of: {', '.join(COMMANDS)}\n"
+    assert done.stderr == f"fracgpu: unknown command 'dance'; want one of: {', '.join(COMMANDS)}\n"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "webhook", "--help"]])

@@ -23,7 +23,7 @@ def labelled(name: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def cluster(kube: KubeClient) -> KubeClient:
-    """A node that shares, and objects of ours and of others."""
+    """Create a node that shares, objects of ours and of others."""
     await furnish(kube)
     status = {"capacity": {names.GPU_MEM: "48000", names.GPU_SLOT: "0"}}
     await kube.patch(NODES, NODE, {"status": status}, subresource="status")
@@ -52,7 +52,7 @@ async def test_the_plan_has_what_is_ours_and_nothing_else(cluster: KubeClient) -
         names.GPU_COUNT,
         names.GPU_SLOT,
     }
-    assert [it.key for it in plan.objects] == ["fracgpu-webhook"]
+    assert [found.key for found in plan.objects] == ["fracgpu-webhook"]
     assert list(plan.namespaces) == ["fracgpu-system"]
     assert list(plan.pods) == ["default/runs"]
 
@@ -65,14 +65,16 @@ async def test_everything_of_the_plan_is_removed_and_pods_are_left_alone(
     left, said = await removed(cluster)
 
     node = await cluster.get_object(NODES, NODE)
-    assert [it for it in node["metadata"]["labels"] if it.startswith(names.PREFIX)] == []
+    assert [label for label in node["metadata"]["labels"] if label.startswith(names.PREFIX)] == []
     assert names.NODE_CARDS not in node["metadata"].get("annotations", {})
-    assert [it for it in node["status"]["capacity"] if it.startswith(names.PREFIX)] == []
+    assert [
+        resource for resource in node["status"]["capacity"] if resource.startswith(names.PREFIX)
+    ] == []
     assert left.nodes == {}
     assert list(left.without_agent) == [NODE]
     roles = (await cluster.list(CLUSTER_ROLES)).items
-    assert any(b'"somebodys"' in bytes(it) for it in roles)
-    assert not any(b'"fracgpu-webhook"' in bytes(it) for it in roles)
+    assert any(b'"somebodys"' in bytes(role) for role in roles)
+    assert not any(b'"fracgpu-webhook"' in bytes(role) for role in roles)
     assert len((await cluster.list(PODS)).items) == 1
     assert "deleted Namespace fracgpu-system" in said
 
@@ -88,7 +90,7 @@ async def test_kubelets_slots_that_are_not_zero_yet_are_waited_for_and_then_name
 
     assert left.nodes == {NODE: [f"capacity {names.GPU_SLOT}"]}
     assert left.unfinished
-    assert said[-1] == "waiting for kubelets to let go of the slots, up to five minutes"
+    assert said[-1] == "waiting for kubelets to drop the slots, up to five minutes"
 
 
 async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> None:
@@ -130,15 +132,15 @@ def documents() -> list[Mapping[str, Any]]:
 def test_every_object_of_deploy_without_a_namespace_is_of_a_kind_that_is_looked_for() -> None:
     from cli import removal  # noqa: PLC0415 - its table is what is tested
 
-    known = {it.kind for it in removal._KINDS} | {"Namespace"}
+    known = {kind.kind for kind in removal._KINDS} | {"Namespace"}
     apart = {
-        it["kind"]
-        for it in documents()
-        if it.get("metadata", {}).get("namespace") != names.SYSTEM_NAMESPACE
-        and it["kind"] not in ("Kustomization", "KubeSchedulerConfiguration")
+        document["kind"]
+        for document in documents()
+        if document.get("metadata", {}).get("namespace") != names.SYSTEM_NAMESPACE
+        and document["kind"] not in ("Kustomization", "KubeSchedulerConfiguration")
     }
 
     assert apart - known == set()
     labels = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["labels"]
-    assert {LABEL: VALUE} in [it["pairs"] for it in labels]
+    assert {LABEL: VALUE} in [label["pairs"] for label in labels]
     assert VALIDATING_POLICIES.kind in apart

@@ -110,7 +110,7 @@ def test_time_left_is_in_seconds_with_a_rough_figure_beside(seconds: int, text: 
 
 @pytest.fixture
 async def flags(api: ApiServer, kube: KubeClient, tmp_path: Path) -> AsyncIterator[list[str]]:
-    """The role at work on an embedded API server, and how to reach it."""
+    """Run the role on an embedded API server; yield the flags to reach it."""
     await kube.create(NAMESPACES, {"metadata": {"name": "fracgpu-system"}})
     await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
     kubeconfig = str(api.kubeconfig(tmp_path / "kubeconfig"))

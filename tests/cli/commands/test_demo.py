@@ -71,12 +71,12 @@ async def _started(tmp_path: Path, *flags: str) -> asyncio.subprocess.Process:
 
 
 def _descendants(pid: int) -> set[int]:
-    """Find all processes below *pid*, in whatever session they are."""
+    """Return all processes below *pid*, in any session."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended while we looked
+        except OSError:  # it has just ended
             continue
         parents[int(stat.parent.name)] = int(fields[1])
     found = {pid}
@@ -110,7 +110,7 @@ async def test_a_signal_stops_everything_within_5_s(tmp_path: Path, number: sign
     async with asyncio.timeout(5):
         output, _ = await demo.communicate()
     assert demo.returncode == 1
-    assert b"stopped; everything that was started has ended" in output
+    assert b"stopped; all processes of the demo have ended" in output
     assert [pid for pid in children if _alive(pid)] == []
 
 
@@ -125,12 +125,12 @@ async def test_without_a_terminal_it_prints_plain_lines_and_a_report_and_stays_u
     async for line in demo.stdout:
         text += line.decode()
         if b"Ctrl-C stops everything" in line:
-            demo.send_signal(signal.SIGINT)  # the verdict has been given, and stays
+            demo.send_signal(signal.SIGINT)  # the verdict stays
     await demo.wait()
     report = json.loads((tmp_path / "report.json").read_text())
 
     assert demo.returncode == 0, text
-    assert text.endswith("stopped; everything that was started has ended\n")
+    assert text.endswith("stopped; all processes of the demo have ended\n")
     assert "\x1b[" not in text
     assert text.count("kept   ") == len(report["promises"]) == 6
     assert report["kept"] is True

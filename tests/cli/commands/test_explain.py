@@ -1,4 +1,4 @@
-"""``fracgpu explain`` against a live API server: words, JSON, and the exit code a script needs."""
+"""``fracgpu explain`` against a live API server: text, JSON and exit code."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ async def test_taking_the_advice_makes_it_fit(
     await a_pod(kube, "waits", mib=12_000)
     await call(main, api, tmp_path, "default/waits", "--json")
     answer = json.loads(capsys.readouterr().out)
-    (advice,) = [it for it in answer["remedies"] if it["kind"] == "a smaller share"]
+    (advice,) = [remedy for remedy in answer["remedies"] if remedy["kind"] == "a smaller share"]
 
     mib = int(advice["annotations"][names.MEMORY].removesuffix("Mi"))
     await a_pod(kube, "advised", mib=mib)
@@ -129,7 +129,7 @@ async def test_a_pod_that_is_not_there_or_asks_nothing_is_a_wrong_call(
     assert await call(main, api, tmp_path, "other/plain") == CALLED_WRONG
     assert "no pod other/plain; did you mean default/plain?" in capsys.readouterr().err
     assert await call(main, api, tmp_path, "default/plain") == CALLED_WRONG
-    assert "asks for no share of a card" in capsys.readouterr().err
+    assert "requests no share of a card" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("argv", [[], ["pod"], ["pod", "a/b", "c/d"], ["a/b", "--what"]])

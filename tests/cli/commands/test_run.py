@@ -33,7 +33,9 @@ def test_no_role_and_an_unknown_role_are_called_wrong(capsys: pytest.CaptureFixt
     assert main([]) == CALLED_WRONG
     assert main(["driver"]) == CALLED_WRONG
 
-    assert "fracgpu: no role 'driver'; want one of: webhook, scheduler" in capsys.readouterr().err
+    assert (
+        "fracgpu: unknown role 'driver'; want one of: webhook, scheduler" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("name", ROLES)

@@ -1,4 +1,4 @@
-"""``fracgpu simulate``: from files or a live cluster to a table, a curve and a picture."""
+"""``fracgpu simulate``: from files or a live cluster to a table and a chart."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_policies_are_compared_in_a_table_with_a_curve(
 
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert lines[0] == "4 nodes with 8 cards, a workload of 6 pods, 2 orders of arrivals"
+    assert lines[0] == "4 nodes with 8 cards, a workload of 6 pods, 2 orders of arrival"
     named = [line.split()[0] for line in lines[3:7]]
     assert named == ["pack", "spread", "first-fit", "least-waste"]
     assert "70 % load" in captured.out
@@ -45,7 +45,7 @@ def test_json_holds_every_seed_and_the_mean_curve(
     captured = capsys.readouterr()
     answer = json.loads(captured.out)
     assert captured.err == ""
-    assert [it["policy"] for it in answer["policies"]] == ["pack", "least-waste"]
+    assert [policy["policy"] for policy in answer["policies"]] == ["pack", "least-waste"]
     first = answer["policies"][0]
     assert first["seeds"] == [7, 8, 9]
     at_full = first["allocatedAtFullLoadPercent"]

@@ -1,4 +1,4 @@
-"""What the command says, and when it changes something."""
+"""What the command prints, and when it changes something."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_the_plan_names_every_object_and_says_what_becomes_of_running_pods() -> 
         "RoleBinding kube-system/reader",
         "Namespace fracgpu-system, with everything in it",
     ]
-    assert pods.startswith("22 pods hold cards and run on with them until they end")
+    assert pods.startswith("22 pods hold cards and keep them until they end")
     assert pods.endswith("ml/p19 and 2 more")
 
 
@@ -44,7 +44,7 @@ def test_what_is_left_is_named_with_the_files_of_hosts_that_no_agent_cleaned() -
     lines = left_lines(left)
 
     assert lines[:2] == [
-        "node n1 still carries capacity fracgpu.io/gpu-slot",
+        "node n1 still has capacity fracgpu.io/gpu-slot",
         "Namespace fracgpu-system is not gone yet",
     ]
     assert "n2" in lines[2]

@@ -1,4 +1,4 @@
-"""Curves become pictures that show what they hold."""
+"""Charts show the curves they are given."""
 
 import xml.etree.ElementTree as ET
 
@@ -33,7 +33,7 @@ def test_an_svg_holds_one_line_and_one_name_for_each_policy() -> None:
     root = ET.fromstring(svg_chart({"low": LOW, "a<b": HIGH}, title="8 cards & 6 pods"))  # noqa: S314
 
     assert len(root.findall(f"{SVG}polyline")) == 2
-    words = [it.text for it in root.findall(f"{SVG}text")]
+    words = [element.text for element in root.findall(f"{SVG}text")]
     assert {"low", "a<b", "8 cards & 6 pods", "100"} <= set(words)
 
 

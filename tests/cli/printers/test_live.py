@@ -1,4 +1,4 @@
-"""Without a terminal each piece of news is one line, once."""
+"""Without a terminal each event is printed as one line, once."""
 
 import io
 
@@ -78,8 +78,8 @@ def test_a_terminal_gets_the_live_view() -> None:
 
 def a_fleet(*, held_mib: int) -> Fleet:
     cluster = Cluster().node("gpu-1", a_card("GPU-a"))
-    world = cluster.holder("chat", "gpu-1", "GPU-a", held_mib).world()
-    return fleet_of(world.snapshot, world.pods)
+    state = cluster.holder("chat", "gpu-1", "GPU-a", held_mib).world()
+    return fleet_of(state.snapshot, state.pods)
 
 
 def test_a_pipe_gets_the_cards_as_a_table_without_colours_or_wrapping() -> None:

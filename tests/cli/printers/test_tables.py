@@ -1,4 +1,4 @@
-"""The drawing says what the picture holds."""
+"""The tables show the values they are given."""
 
 import io
 from dataclasses import replace
@@ -138,9 +138,9 @@ def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() 
     cluster = Cluster().node("gpu-1", core.a_card("GPU-a"), core.a_card("GPU-b", index=1))
     cluster.holder("chat-1", "gpu-1", "GPU-a", 12_000, cores=25)
     cluster.node("gpu-2", core.a_card("GPU-c"), cordons={"GPU-c": 60}, schedulable=False)
-    world = cluster.world()
+    state = cluster.world()
 
-    shown = text(fleet_view(fleet_of(world.snapshot, world.pods)))
+    shown = text(fleet_view(fleet_of(state.snapshot, state.pods)))
 
     for words in (
         "gpu-1",
@@ -154,9 +154,9 @@ def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() 
 
 
 def test_a_card_without_memory_is_drawn_too() -> None:
-    world = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).world()
+    state = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).world()
 
-    assert "0.0 / 0.0 GiB" in text(fleet_view(fleet_of(world.snapshot, world.pods)))
+    assert "0.0 / 0.0 GiB" in text(fleet_view(fleet_of(state.snapshot, state.pods)))
 
 
 def test_a_line_has_the_colour_of_its_tone() -> None:

@@ -1,4 +1,4 @@
-"""Answers in words: the verdict first, then what stands in the way, what helps, card by card."""
+"""Answers as text: the verdict first, then the blockers, what would help, and the cards."""
 
 from dataclasses import replace
 
@@ -14,9 +14,9 @@ from tests.support.explaining import Cluster, a_waiting_pod, bound
 ASKS = a_pod_need(a_need(20_000))
 
 
-def said(subject: ExplainedPod, world: ClusterState) -> list[str]:
-    found = explain(subject, world)
-    return [it.text for it in explanation_lines(found, suggest(subject, world, found))]
+def said(subject: ExplainedPod, state: ClusterState) -> list[str]:
+    found = explain(subject, state)
+    return [line.text for line in explanation_lines(found, suggest(subject, state, found))]
 
 
 def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof() -> None:
@@ -35,9 +35,9 @@ def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).world()
 
-    assert said(a_waiting_pod(ASKS), world)[0] == (
+    assert said(a_waiting_pod(ASKS), state)[0] == (
         "default/new fits now: gpu-1, card 0 (and 1 node more)"
     )
 
@@ -47,28 +47,28 @@ def test_room_is_not_enough_where_something_else_stands_in_the_way() -> None:
     lines = said(subject, Cluster().node("gpu-1", a_card("GPU-a")).world())
 
     assert lines[0] == "default/new is not scheduled, though there is room on 1 node"
-    assert "  in its way: it is held back by scheduling gates: quota" in lines
+    assert "  blocked by: it is held back by scheduling gates: quota" in lines
 
 
 def test_a_closed_node_is_told_with_its_cards() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
 
-    assert "gpu-1: the node is cordoned; its cards would do" in said(a_waiting_pod(ASKS), world)
+    assert "gpu-1: the node is cordoned; its cards fit" in said(a_waiting_pod(ASKS), state)
 
 
 def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a", index=2)).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a", index=2)).world()
 
-    lines = said(bound(a_waiting_pod(ASKS), "gpu-1", on("GPU-a", 20_000)), world)
+    lines = said(bound(a_waiting_pod(ASKS), "gpu-1", on("GPU-a", 20_000)), state)
 
     assert lines[0] == "default/new runs on gpu-1 since 2026-11-20 12:00:00 UTC"
     assert lines[-1] == "  card 2 NVIDIA A30: 20000 MiB (GPU-a)"
 
 
 def test_a_pod_bound_without_cards_is_told_that_it_cannot_start() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a")).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a")).world()
 
-    assert said(bound(a_waiting_pod(ASKS), "gpu-1", None), world)[0] == (
+    assert said(bound(a_waiting_pod(ASKS), "gpu-1", None), state)[0] == (
         "default/new is on gpu-1 and cannot start"
     )
 
@@ -86,9 +86,9 @@ def test_many_holders_are_counted_rather_than_listed() -> None:
 def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
     cluster = Cluster().node("gpu-1", a_card("GPU-a"), a_card("GPU-b", index=1))
     cluster.node("bare").holder("chat", "gpu-1", "GPU-b", 9_000, cores=25)
-    world = cluster.world()
+    state = cluster.world()
 
-    head, first, second, bare = fleet_lines(fleet_of(world.snapshot, world.pods))
+    head, first, second, bare = fleet_lines(fleet_of(state.snapshot, state.pods))
 
     assert first.text.split() == [
         "gpu-1", "0", "NVIDIA", "A30", "0/24000", "0%", "-", "ok", "-"
@@ -99,9 +99,9 @@ def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
 
 
 def test_a_card_in_trouble_stands_out() -> None:
-    world = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).world()
 
-    _, line = fleet_lines(fleet_of(world.snapshot, world.pods))
+    _, line = fleet_lines(fleet_of(state.snapshot, state.pods))
 
     assert "set aside until 12:01:00 UTC: hot" in line.text
     assert line.tone is Tone.BAD
