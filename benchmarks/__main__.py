@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME ...]``: measure, one JSON line per figure.
+"""``python -m benchmarks [NAME ...]``: run benchmarks, one JSON line per figure.
 
 Without names every benchmark runs that is not marked ``SLOW``. A benchmark is a module of this
 package with ``figures()``; see ``benchmarks.figure``. Progress goes to the error stream, so that
@@ -30,7 +30,7 @@ class Entry:
 
 
 def find(package: str = "benchmarks") -> Mapping[str, Entry]:
-    """Import the modules of *package* and keep those that measure something."""
+    """Return the benchmarks of *package* by name: its modules that have ``figures``."""
     folder = importlib.import_module(package).__path__
     entries = {}
     for module in pkgutil.iter_modules(folder):
@@ -47,7 +47,7 @@ def find(package: str = "benchmarks") -> Mapping[str, Entry]:
 
 
 def run(entries: Iterable[Entry], report: Path) -> int:
-    """Measure one after the other; every figure is written at once. Returns how many there were."""
+    """Run the benchmarks one after the other; return how many figures were written."""
     count = 0
     with report.open("w") as file:
         for entry in entries:
@@ -61,10 +61,10 @@ def run(entries: Iterable[Entry], report: Path) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the benchmarks that *argv* names, or every quick one; 2 is "called wrong"."""
+    """Run the benchmarks that *argv* names, or every quick one; return 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all that are quick")
-    parser.add_argument("--list", action="store_true", help="say which there are")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all quick ones")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks")
     parser.add_argument("--report", type=Path, default=REPORT, help=f"default {REPORT}")
     options = parser.parse_args(argv)
     entries = find()
@@ -74,10 +74,10 @@ def main(argv: Sequence[str]) -> int:
         return 0
     unknown = [name for name in options.names if name not in entries]
     if unknown:
-        _say(f"no benchmark {', '.join(unknown)}; want some of: {', '.join(entries)}")
+        _say(f"unknown benchmark {', '.join(unknown)}; want some of: {', '.join(entries)}")
         return _CALLED_WRONG
     chosen = [entries[name] for name in options.names] or [
-        it for it in entries.values() if not it.slow
+        entry for entry in entries.values() if not entry.slow
     ]
     count = run(chosen, options.report)
     _say(f"{count} figures in {options.report}")

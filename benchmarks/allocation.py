@@ -1,9 +1,9 @@
-"""How much of a production fleet is allocated once as much is asked for as there is.
+"""How much of a production fleet is allocated once its whole capacity has been requested.
 
-The placement referee replays the openb trace and asks the extender's own code, through
-`benchmarks.referee`. Its folder and the trace's are looked for in ``../shared`` beside the
-repository, or where ``FRACGPU_SHARED`` says. ``make bench BENCH=allocation`` runs all that the
-documentation states;
+The placement referee replays the openb trace and calls the extender's own code, through
+`benchmarks.referee`. Its folder and the trace's are expected in ``../shared`` beside the
+repository, or in ``FRACGPU_SHARED``. ``make bench BENCH=allocation`` runs all cases
+that the documentation quotes;
 
     python -m benchmarks.allocation --trace default --named 33 --seeds 42 43 44
 
@@ -36,7 +36,7 @@ _LIMIT_S: Final = 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One trace, and what part of its pods is made to name card models."""
+    """One trace, the percentage of its pods that name card models, and a policy."""
 
     trace: str = "default"
     named_percent: int = 0
@@ -53,9 +53,12 @@ class Case:
 
 
 STATED: Final = (
-    *(Case(trace=it) for it in ("default", "gpushare60", "multigpu30", "gpuspec20", "cpu100")),
-    *(Case(named_percent=it) for it in (10, 33, 50)),
-    *(Case(named_percent=33, policy=it) for it in ("firstfit", "fgd")),
+    *(
+        Case(trace=trace)
+        for trace in ("default", "gpushare60", "multigpu30", "gpuspec20", "cpu100")
+    ),
+    *(Case(named_percent=percent) for percent in (10, 33, 50)),
+    *(Case(named_percent=33, policy=policy) for policy in ("firstfit", "fgd")),
     Case(policy="benchmarks.referee:DefaultCpu"),
     Case(policy="benchmarks.referee_protocol:Policy"),
     Case(policy="benchmarks.referee_protocol:Sampled"),
@@ -63,24 +66,24 @@ STATED: Final = (
 
 
 def shared() -> Path:
-    """Where the referee and the trace are."""
+    """Return the folder of the referee and the trace."""
     return Path(os.environ.get("FRACGPU_SHARED", _HERE.parent / "shared"))
 
 
 def figures() -> Iterator[Figure]:
-    """Measure every case that the documentation states."""
+    """Measure every case that the documentation quotes."""
     for case in STATED:
         yield from measure(case, _SEEDS)
 
 
 def measure(case: Case, seeds: Sequence[int]) -> Iterator[Figure]:
-    """Replay one case with several orders of arrival."""
+    """Replay one case with each seed; yield the mean over them."""
     if not (shared() / "referee").is_dir():
         sys.stderr.write(f"bench: no placement referee in {shared()}; nothing measured\n")
         return
     runs = [_run(case, seed) for seed in seeds]
-    at_full = [float(it["alloc"][_FULL_LOAD]) for it in runs]
-    declined = sum(int(it["declined_though_feasible"]) for it in runs)
+    at_full = [float(run["alloc"][_FULL_LOAD]) for run in runs]
+    declined = sum(int(run["declined_though_feasible"]) for run in runs)
     load = os.getloadavg()[0]
     note = (
         f"seeds {', '.join(map(str, seeds))}; lowest {min(at_full):.2f}; {declined} pods declined "
@@ -89,7 +92,7 @@ def measure(case: Case, seeds: Sequence[int]) -> Iterator[Figure]:
     name = f"allocation.{case.name}"
     yield Figure(name=f"{name}.at_full_load", value=round(mean(at_full), 2), unit="%", note=note)
     for place, what in ((0, "p50"), (2, "p99")):
-        took_ms = mean(float(it["place_us"][place]) for it in runs) / 1000
+        took_ms = mean(float(run["place_us"][place]) for run in runs) / 1000
         yield Figure(
             name=f"{name}.decision_{what}",
             value=round(took_ms, 2),
@@ -99,7 +102,7 @@ def measure(case: Case, seeds: Sequence[int]) -> Iterator[Figure]:
 
 
 def _run(case: Case, seed: int) -> dict[str, Any]:
-    """Let the referee replay once, in a process of its own: it reads its paths at import."""
+    """Run the referee once, in its own process, because it reads its paths at import."""
     with tempfile.TemporaryDirectory() as folder:
         traces = shared() / "openb"
         if case.named_percent:
@@ -107,9 +110,9 @@ def _run(case: Case, seed: int) -> dict[str, Any]:
             traces = Path(folder)
         out = Path(folder) / "results"
         path = os.pathsep.join((str(shared() / "referee"), str(_HERE)))
-        asked = ("--trace", case.trace, "--seed", str(seed), "--out", str(out))
-        subprocess.run(  # noqa: S603 - our own words
-            [sys.executable, "-m", "openb_bench.referee", case.policy, *asked],
+        options = ("--trace", case.trace, "--seed", str(seed), "--out", str(out))
+        subprocess.run(  # noqa: S603 - no argument comes from outside
+            [sys.executable, "-m", "openb_bench.referee", case.policy, *options],
             env={**os.environ, "PYTHONPATH": path, "OPENB_CSV": str(traces)},
             stdout=subprocess.DEVNULL,
             timeout=_LIMIT_S,
@@ -121,10 +124,12 @@ def _run(case: Case, seed: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what *argv* asks for."""
+    """Measure the cases that *argv* names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocation", description=__doc__)
     parser.add_argument("--trace", nargs="+", default=["default"])
-    parser.add_argument("--named", nargs="+", type=int, default=[0], help="per cent of the pods")
+    parser.add_argument(
+        "--named", nargs="+", type=int, default=[0], help="percentage of the pods that name models"
+    )
     parser.add_argument("--policy", nargs="+", default=[_OURS])
     parser.add_argument("--seeds", nargs="+", type=int, default=list(_SEEDS))
     options = parser.parse_args(argv)

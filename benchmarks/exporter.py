@@ -1,9 +1,9 @@
-"""The node agent with 8 cards and 200 busy processes: what a scrape, its memory and its CPU cost.
+"""The node agent with 8 cards and 200 busy processes: cost of a scrape, memory and CPU time.
 
-The agent is a process of its own, started as the DaemonSet starts it, between an embedded API
-server and a simulated kubelet that gave it 200 pods. Its cards are simulated. What our reader of
-real cards costs is measured apart, over a library that answers at once: the time that NVIDIA's own
-library takes is in none of these figures.
+The agent runs in its own process with the flags of the DaemonSet, with an embedded API server, a
+simulated kubelet and 200 pods. Its cards are simulated. The cost of our reader of real cards is
+measured separately, over a library that answers at once: no figure includes the time of NVIDIA's
+own library.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _HEADERS: Final = {"Accept-Encoding": "gzip", "Accept": "text/plain;version=0.0.
 
 
 def figures() -> Iterator[Figure]:
-    """Measure for about a minute."""
+    """Yield the figures after about a minute."""
     yield from asyncio.run(_measured())
 
 
@@ -65,7 +65,7 @@ async def _measured() -> list[Figure]:
             cpu_s = _cpu_s(process.pid)
             costs_ms, size, lines = await asyncio.to_thread(_scrapes, port)
             scrape_cpu_ms = 1000 * (_cpu_s(process.pid) - cpu_s) / _SCRAPES
-            rss_mib, peak_mib = (_memory_mib(process.pid, it) for it in ("VmRSS", "VmHWM"))
+            rss_mib, peak_mib = (_memory_mib(process.pid, field) for field in ("VmRSS", "VmHWM"))
     what = f"{CARDS} cards, {PROCESSES} processes"
     cores = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
     round_cpu_ms = await _nvml_round_cpu_ms()
@@ -86,7 +86,7 @@ async def _measured() -> list[Figure]:
             name="exporter.scrape_cpu",
             value=round(scrape_cpu_ms, 1),
             unit="ms",
-            note="of the agent, for one scrape: what it costs whoever else wants the cores",
+            note="CPU time of the agent for one scrape",
         ),
         Figure(name="exporter.scrape_size", value=round(size / 1024, 1), unit="KiB", note="gzip"),
         Figure(name="exporter.rss", value=round(rss_mib, 1), unit="MiB", note="want under 80"),
@@ -108,7 +108,7 @@ async def _measured() -> list[Figure]:
 
 
 async def _nvml_round_cpu_ms() -> float:
-    """Return the CPU time of one reading of real cards, without the library's own."""
+    """Return the CPU time in ms of one reading of real cards, without the library's own."""
     library = InstantNvml(cards=CARDS, processes=PROCESSES // CARDS)
     reader = NvmlReader(library=library)
     await reader.list_cards()
@@ -123,7 +123,7 @@ async def _nvml_round_cpu_ms() -> float:
 
 @asynccontextmanager
 async def _agent(root: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    """Run an agent whose node has all its pods, until the context ends."""
+    """Run an agent whose node has all its pods; yield its process and telemetry port."""
     cards = tuple(
         Card(
             uuid=CardUuid(f"GPU-{index:08d}-0000-4000-8000-000000000000"),
@@ -207,7 +207,7 @@ async def _run_pod(client: KubeClient, number: int, card: Card) -> None:
 
 
 async def _until_counted(client: KubeClient) -> None:
-    """Wait until kubelet counts the slots; a pod that is bound before runs without a card."""
+    """Wait until kubelet counts the slots; a pod bound earlier would run without a card."""
     async with asyncio.timeout(_READY_LIMIT_S):
         while True:
             node = await client.get_object(NODES, _NODE)
@@ -217,7 +217,7 @@ async def _until_counted(client: KubeClient) -> None:
 
 
 async def _until_lines(port: int, family: str, wanted: int) -> None:
-    """Wait until a scrape has so many lines of *family*, each of something that is used."""
+    """Wait until a scrape has *count* lines of *family* whose value is not 0."""
     async with asyncio.timeout(_READY_LIMIT_S):
         while True:
             try:
@@ -231,7 +231,7 @@ async def _until_lines(port: int, family: str, wanted: int) -> None:
 
 
 def _scrapes(port: int) -> tuple[list[float], int, int]:
-    """Return what each scrape cost in ms, its size in bytes, and how many lines there were."""
+    """Return the duration of each scrape in ms, the size of one in bytes and its lines."""
     costs_ms, size = [], 0
     for _ in range(_SCRAPES):
         began_s = time.monotonic()
@@ -256,4 +256,4 @@ def _cpu_s(pid: int) -> float:
 
 def _memory_mib(pid: int, field: str) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(it for it in lines if it.startswith(field)).split()[1]) / 1024
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024

@@ -1,7 +1,7 @@
-"""Filter, prioritize and bind of the real extender, beside a bare server with the same bodies.
+"""Filter, prioritize and bind of the real extender, compared with a bare server.
 
-Calls to both alternate in one run, because the machine is not ours alone: the ratio counts, and of
-several runs the median.
+Calls to both alternate in one run, because other load on the machine affects both: the ratio
+counts, and of several runs the median.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _SAMPLE_OF_1000: Final = 420
 
 
 def figures() -> Iterator[Figure]:
-    """Measure; see ``benchmarks.figure.Benchmark``."""
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
     yield _figure("load_average", os.getloadavg()[0], "processes", "before measuring; 2 cores")
     for nodes in _SIZES:
         yield from asyncio.run(_measured(nodes))
@@ -48,9 +48,9 @@ async def _measured(nodes: int) -> Sequence[Figure]:
                 _figure(f"rss_{nodes}_nodes", live.rss_mib, "MiB", note),
                 _figure(f"peak_rss_{nodes}_nodes", live.peak_mib, "MiB", note),
             ]
-            found += [it async for it in _verbs(live, nodes, named=nodes)]
+            found += [figure async for figure in _verbs(live, nodes, named=nodes)]
             if nodes == _SIZES[0]:
-                found += [it async for it in _verbs(live, nodes, named=_SAMPLE_OF_1000)]
+                found += [figure async for figure in _verbs(live, nodes, named=_SAMPLE_OF_1000)]
                 found.append(await _bind_rate(live, nodes))
             found.append(_figure(f"rss_after_{nodes}_nodes", live.rss_mib, "MiB", note))
     return found
@@ -64,12 +64,12 @@ async def _verbs(live: LiveExtender, nodes: int, *, named: int) -> AsyncIterator
         runs = await _side_by_side(live, requests)
         note = f"keep-alive TLS, names rotated; median of {_RUNS} runs of {_CALLS} calls"
         for share in (50, 99):
-            ours = statistics.median(_percentile(it, share) for it, _ in runs)
-            bare = statistics.median(_percentile(it, share) for _, it in runs)
+            ours = statistics.median(_percentile(extender_ms, share) for extender_ms, _ in runs)
+            bare = statistics.median(_percentile(bare_ms, share) for _, bare_ms in runs)
             yield _figure(f"{verb}_{label}_p{share}", ours, "ms", note)
             yield _figure(f"bare_{verb}_{label}_p{share}", bare, "ms", note)
         ratio = statistics.median(
-            _percentile(it, 50) / _percentile(other, 50) for it, other in runs
+            _percentile(extender_ms, 50) / _percentile(bare_ms, 50) for extender_ms, bare_ms in runs
         )
         yield _figure(f"{verb}_to_bare_{label}", ratio, "ratio", f"p50 to p50; {note}")
 
@@ -94,7 +94,7 @@ async def _side_by_side(
 
 
 async def _bind_rate(live: LiveExtender, nodes: int) -> Figure:
-    """Bind every waiting pod, some at once, as kube-scheduler does."""
+    """Return the binds per second, several at once as in kube-scheduler."""
     numbers = iter(range(PENDING))
     failed: list[str] = []
 
@@ -124,7 +124,7 @@ async def _bind_rate(live: LiveExtender, nodes: int) -> Figure:
 
 
 def _body(nodes: int, named: int, turn: int) -> bytes:
-    """Write what kube-scheduler sends; each pod is another one, and the nodes go round."""
+    """Return what kube-scheduler sends; each turn has another pod, and the nodes rotate."""
     start = turn * nodes // _BODIES
     names = [node_name((start + number) % nodes) for number in range(named)]
     pod = {"kind": "Pod", "apiVersion": "v1", **a_pending_pod(turn, mib=4_000 + turn % 4)}

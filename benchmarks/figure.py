@@ -1,4 +1,4 @@
-"""One measured figure, and what a benchmark module has to offer."""
+"""One measured figure, and the interface of a benchmark module."""
 
 import json
 import math
@@ -9,12 +9,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """What was measured.
+    """One measured value.
 
     Attributes:
-        name: dotted, the benchmark's own name first: ``extender.filter_1000_nodes_p50``.
+        name: dotted, beginning with the benchmark's name: ``extender.filter_1000_nodes_p50``.
         unit: such as ``ms``, ``MiB``, ``1/s``, ``ratio``.
-        note: what a reader must know to compare it, such as the machine or the repetitions.
+        note: what is needed to compare it, such as the machine or the repetitions.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Figure:
             raise ValueError(f"figure {self.name} is {self.value}; want a finite number")
 
     def line(self) -> str:
-        """Write it as one line of JSON; the note stands there only where there is one."""
+        """Return the figure as one line of JSON, with its note if there is one."""
         fields: dict[str, str | float] = {
             "name": self.name,
             "value": self.value,
@@ -39,10 +39,10 @@ class Figure:
 
 
 class Benchmark(Protocol):
-    """A module of this package that measures something.
+    """The interface of a benchmark module.
 
     ``figures`` yields each figure as soon as it is known. A module that also says ``SLOW = True``
-    runs only when somebody names it.
+    runs only when it is named.
     """
 
     def figures(self) -> Iterator[Figure]: ...

@@ -1,10 +1,10 @@
 """``python -m benchmarks.fuzz_webhook [--count N]``: odd AdmissionReviews against a real webhook.
 
-The role runs as a process of its own and is asked over TLS. Each answer must be a correct review
-with our uid, or a 4xx with a reason; anything else, a silence or a dead process ends with 1. So
-does a review that takes more than 20 ms of the process's CPU time, or 50 ms where it is larger than
-any pod that the API server stores: a part of them is made to cost as much as its kind can. The
-cluster has hundreds of cards of which no two are alike.
+The role runs in its own process and is called over TLS. Each answer must be a correct review with
+our uid, or a 4xx with a reason; the exit code is 1 for anything else, for no answer and for a dead
+process. So it is for a review that takes more than 20 ms of the process's CPU time, or 50 ms if it
+is larger than any pod that the API server stores: some are made to cost as much as possible. The
+cluster has hundreds of cards, no two of them alike.
 """
 
 import argparse
@@ -32,20 +32,20 @@ _SEED: Final = 20261120
 _ANSWER_LIMIT_S: Final = 20.0
 _SHOWN: Final = 5
 _MOST_CPU_S: Final = 0.02
-# Beyond 1.5 MiB, which is what etcd takes (--max-request-bytes), most of it goes into decryption.
+# Above 1.5 MiB, the most that etcd accepts (--max-request-bytes), decryption dominates.
 _LARGE_BYTES: Final = 3 * 512 * 1024
 _MOST_LARGE_CPU_S: Final = 0.05
 MODELS: Final = 320
-# A review that seems to cost too much is asked again: a processor that others use too is slower now
-# and then, and a collection of garbage or a list of the cluster may fall on any review.
-_SECOND_LOOKS: Final = 4
+# A review that seems to cost too much is sent again: other load, garbage collection or a list of
+# the cluster may fall on any one review.
+_RETRIES: Final = 4
 _RSS_EVERY: Final = 500
-_WARM_UP: Final = 5_000  # caches and pools fill; from here on memory has to be flat
+_WARM_UP: Final = 5_000  # caches and pools fill; after this, memory must not grow
 
 
 @dataclass(slots=True, kw_only=True)
 class FuzzReport:
-    """What came back."""
+    """Counts, timings and faults of a run."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class FuzzReport:
     cpu_s_by_kind: dict[str, float] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
-        """Sum up, with the memory of each tenth of the run."""
+        """Return the report as JSON, with the memory of each tenth of the run."""
         step = max(1, len(self.rss_mib) // 10)
         return {
             "reviews": sum(self.statuses.values()),
@@ -65,7 +65,7 @@ class FuzzReport:
             "faults": len(self.faults),
             "slowest_ms": round(self.slowest_s * 1000),
             "took_s": round(self.took_s),
-            "rss_mib": [round(it, 1) for it in self.rss_mib[::step]],
+            "rss_mib": [round(mib, 1) for mib in self.rss_mib[::step]],
             "rss_mib_last": round(self.rss_mib[-1], 1) if self.rss_mib else None,
             "rss_mib_most": round(max(self.rss_mib), 1) if self.rss_mib else None,
             **(
@@ -73,8 +73,10 @@ class FuzzReport:
                     "most_cpu_ms": round(self.most_cpu_s * 1000, 1),
                     "of": self.most_cpu_of,
                     "most_cpu_ms_by_kind": {
-                        kind: round(it * 1000, 1)
-                        for kind, it in sorted(self.cpu_s_by_kind.items(), key=lambda it: -it[1])
+                        kind: round(cpu_s * 1000, 1)
+                        for kind, cpu_s in sorted(
+                            self.cpu_s_by_kind.items(), key=lambda entry: -entry[1]
+                        )
                     },
                 }
                 if self.most_cpu_of
@@ -84,78 +86,78 @@ class FuzzReport:
 
 
 async def fuzz(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
-    """Ask *count* odd questions, one after the other, and judge every answer."""
+    """Send *count* odd reviews, one after the other, and check every answer."""
     webhook = live.webhooks[0]
-    tally = FuzzReport()
+    report = FuzzReport()
     reviews = odd_reviews(count, seed=seed)
-    # The first takes long to think of, and a connection that asks nothing for 5 s is closed.
+    # The first one takes long to generate, and the server closes a connection idle for 5 s.
     first = tuple(islice(reviews, 1))
     began_s = time.monotonic()
     async with Caller(webhook.port, live.trust()) as caller:
         for number, (path, body) in enumerate(chain(first, reviews)):
             if number % _RSS_EVERY == 0:
-                tally.rss_mib.append(webhook.rss_mib)
-            await _ask(caller, path, body, tally)
+                report.rss_mib.append(webhook.rss_mib)
+            await _ask(caller, path, body, report)
             if not webhook.alive:
-                tally.faults.append(f"the process ended after review {number}; see {webhook.log}")
+                report.faults.append(f"the process ended after review {number}; see {webhook.log}")
                 break
     if webhook.alive:
-        tally.rss_mib.append(webhook.rss_mib)
-    tally.took_s = time.monotonic() - began_s
-    return tally
+        report.rss_mib.append(webhook.rss_mib)
+    report.took_s = time.monotonic() - began_s
+    return report
 
 
 async def fuzz_costs(live: LiveWebhooks, *, count: int, seed: int = _SEED) -> FuzzReport:
-    """Ask *count* questions that mean to be dear, and hold the CPU time of each to its limit."""
+    """Send *count* adversarial reviews, and check the CPU time of each against its limit."""
     webhook = live.webhooks[0]
-    tally = FuzzReport()
+    report = FuzzReport()
     began_s = time.monotonic()
     async with Caller(webhook.port, live.trust()) as caller:
         for number, (what, path, body) in enumerate(adversarial_reviews(count, seed=seed)):
             if number % _RSS_EVERY == 0:
-                tally.rss_mib.append(webhook.rss_mib)
+                report.rss_mib.append(webhook.rss_mib)
             limit_s = _MOST_CPU_S if len(body) <= _LARGE_BYTES else _MOST_LARGE_CPU_S
             cpu_s = limit_s + 1
-            for _ in range(1 + _SECOND_LOOKS):
+            for _ in range(1 + _RETRIES):
                 before_s = webhook.cpu_s
-                await _ask(caller, path, body, tally)
+                await _ask(caller, path, body, report)
                 cpu_s = min(cpu_s, webhook.cpu_s - before_s)
                 if cpu_s <= limit_s:
                     break
             else:
-                tally.faults.append(f"{cpu_s * 1000:.0f} ms of CPU for {what}, {len(body)} bytes")
-            tally.cpu_s_by_kind[what] = max(cpu_s, tally.cpu_s_by_kind.get(what, 0))
-            if cpu_s > tally.most_cpu_s:
-                tally.most_cpu_s, tally.most_cpu_of = cpu_s, f"{what}, {len(body)} bytes"
-    tally.rss_mib.append(webhook.rss_mib)
-    tally.took_s = time.monotonic() - began_s
-    return tally
+                report.faults.append(f"{cpu_s * 1000:.0f} ms of CPU for {what}, {len(body)} bytes")
+            report.cpu_s_by_kind[what] = max(cpu_s, report.cpu_s_by_kind.get(what, 0))
+            if cpu_s > report.most_cpu_s:
+                report.most_cpu_s, report.most_cpu_of = cpu_s, f"{what}, {len(body)} bytes"
+    report.rss_mib.append(webhook.rss_mib)
+    report.took_s = time.monotonic() - began_s
+    return report
 
 
-async def _ask(caller: Caller, path: str, body: bytes, tally: FuzzReport) -> None:
+async def _ask(caller: Caller, path: str, body: bytes, report: FuzzReport) -> None:
     began_s = time.monotonic()
     try:
         async with asyncio.timeout(_ANSWER_LIMIT_S):
             status, answer = await caller.post(request_bytes(path, body))
     except TimeoutError:
-        tally.faults.append(f"no answer within {_ANSWER_LIMIT_S:.0f} s to {body[:200]!r}")
+        report.faults.append(f"no answer within {_ANSWER_LIMIT_S:.0f} s to {body[:200]!r}")
         await caller.connect()
         return
     except OSError as error:
-        # A server may hang up on a body that is too long, before it is sent in full.
-        tally.statuses["hung up"] += 1
+        # The server may close the connection on a body that is too long, before it is sent in full.
+        report.statuses["hung up"] += 1
         if len(body) <= 3 * 1024 * 1024:
-            tally.faults.append(f"the server hung up ({error}) on {body[:200]!r}")
+            report.faults.append(f"the server hung up ({error}) on {body[:200]!r}")
         await caller.connect()
         return
-    tally.slowest_s = max(tally.slowest_s, time.monotonic() - began_s)
+    report.slowest_s = max(report.slowest_s, time.monotonic() - began_s)
     said = "4xx" if 400 <= status < 500 else str(status)  # noqa: PLR2004 - HTTP
     fault = _fault_of(status, answer, body)
     if status == 200:  # noqa: PLR2004 - HTTP
         said = _verdict(answer) if not fault else "wrong"
-    tally.statuses[said] += 1
+    report.statuses[said] += 1
     if fault:
-        tally.faults.append(f"{fault}: {body[:300]!r} was answered {status} {answer[:300]!r}")
+        report.faults.append(f"{fault}: {body[:300]!r} was answered {status} {answer[:300]!r}")
     if status == 413:  # noqa: PLR2004 - HTTP; aiohttp closes the connection behind it
         await caller.connect()
 
@@ -168,7 +170,7 @@ def _verdict(answer: bytes) -> str:
 
 
 def _fault_of(status: int, answer: bytes, body: bytes) -> str:
-    """Say what is wrong with an answer; empty when nothing is."""
+    """Return what is wrong with an answer, or an empty text."""
     if 400 <= status < 500:  # noqa: PLR2004 - HTTP
         return "" if answer.strip() else "a 4xx without a reason"
     if status != 200:  # noqa: PLR2004 - HTTP
@@ -176,11 +178,11 @@ def _fault_of(status: int, answer: bytes, body: bytes) -> str:
     try:
         review = json.loads(answer)
         response = review["response"]
-        asked = _uid(body)
+        uid = _uid(body)
         if (review["apiVersion"], review["kind"]) != ("admission.k8s.io/v1", "AdmissionReview"):
             return "another kind"
-        if asked not in (None, response["uid"]):
-            return f"uid {response['uid']!r} instead of {asked!r}"
+        if uid not in (None, response["uid"]):
+            return f"uid {response['uid']!r} instead of {uid!r}"
         if response["allowed"] is True:
             return _patch_fault(response)
         reason = response["status"]["message"]
@@ -190,7 +192,7 @@ def _fault_of(status: int, answer: bytes, body: bytes) -> str:
 
 
 def _uid(body: bytes) -> object:
-    """Return the uid that was asked with; None for bytes that only a lenient reader takes."""
+    """Return the uid of the request; None for bytes that are not JSON."""
     try:
         return json.loads(body.decode(errors="replace"))["request"]["uid"]
     except (ValueError, RecursionError):
@@ -203,10 +205,10 @@ def _patch_fault(response: dict[str, Any]) -> str:
     if response["patchType"] != "JSONPatch":
         return "an unknown kind of patch"
     edits = json.loads(base64.b64decode(response["patch"], validate=True))
-    fine = isinstance(edits, list) and all(
-        it["op"] in ("add", "remove") and it["path"].startswith("/") for it in edits
+    valid = isinstance(edits, list) and all(
+        edit["op"] in ("add", "remove") and edit["path"].startswith("/") for edit in edits
     )
-    return "" if fine else "a patch that is none"
+    return "" if valid else "not a JSON patch"
 
 
 async def _run(count: int, dear: int, seed: int) -> list[FuzzReport]:
@@ -217,16 +219,18 @@ async def _run(count: int, dear: int, seed: int) -> list[FuzzReport]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Fuzz, print a line of JSON for each part; 1 when anything was wrong."""
+    """Fuzz and print a line of JSON for each part; return 1 if anything was wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz_webhook", description=__doc__)
-    parser.add_argument("--count", type=int, default=_COUNT, help=f"odd ones, default {_COUNT}")
-    parser.add_argument("--dear", type=int, default=_DEAR, help=f"dear ones, default {_DEAR}")
-    parser.add_argument("--seed", type=int, default=_SEED, help="of the dice")
+    parser.add_argument("--count", type=int, default=_COUNT, help=f"odd reviews, default {_COUNT}")
+    parser.add_argument(
+        "--dear", type=int, default=_DEAR, help=f"adversarial reviews, default {_DEAR}"
+    )
+    parser.add_argument("--seed", type=int, default=_SEED, help="of the generated reviews")
     options = parser.parse_args(argv)
     faults: list[str] = []
-    for tally in asyncio.run(_run(options.count, options.dear, options.seed)):
-        sys.stdout.write(json.dumps(tally.report()) + "\n")
-        faults += tally.faults
+    for report in asyncio.run(_run(options.count, options.dear, options.seed)):
+        sys.stdout.write(json.dumps(report.report()) + "\n")
+        faults += report.faults
     for fault in faults[:_SHOWN]:
         sys.stderr.write(f"fault: {fault}\n")
     return 1 if faults else 0

@@ -1,10 +1,10 @@
-"""Lets the placement referee ask the extender: its books, filter, scores and choice of cards.
+"""A policy of the placement referee that calls the extender: filter, scores, choice of cards.
 
 From the project root, with the referee's folder beside it:
 
     PYTHONPATH=../shared/referee:. .venv/bin/python -m openb_bench.referee benchmarks.referee:Policy
 
-It converts and nothing else. ``make bench BENCH=allocation`` runs it over all traces.
+It only converts. ``make bench BENCH=allocation`` runs it over all traces.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,25 +18,25 @@ from benchmarks.fixtures.referee_world import Cluster, Pod, RefereeWorld
 class Policy:
     """Every node that has the CPU, the memory and the sum of cards is offered to the extender.
 
-    Pods without cards go where ``least-waste`` loses least, as the referee expects of a policy.
+    Pods without cards go where ``least-waste`` loses least: the referee lets a policy place them.
     """
 
     world: RefereeWorld
 
     def start(self, cluster: Cluster, history: Iterable[Pod], rng: np.random.Generator) -> None:
-        """Learn the mix from the pods of the past."""
-        del rng  # the extender rolls no dice
+        """Learn the workload mix from the pods of the past."""
+        del rng  # the extender uses no random numbers
         self.world = RefereeWorld(cluster)
         self.world.remember(history)
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
-        view = self.world.read(pod)
-        node = self.world.best_node(view, np.flatnonzero(fits_in_sum(pod, cluster)))
-        return None if node is None else (node, self.world.cards_on(view, node))
+        info = self.world.read(pod)
+        node = self.world.best_node(info, np.flatnonzero(fits_in_sum(pod, cluster)))
+        return None if node is None else (node, self.world.cards_on(info, node))
 
 
 class DefaultCpu(Policy):
-    """Pods without cards go where most CPU is left: kube-scheduler's own choice, as it ships."""
+    """Pods without cards go where most CPU is left, as kube-scheduler does by default."""
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
         if pod.cards:
@@ -46,7 +46,7 @@ class DefaultCpu(Policy):
 
 
 def fits_in_sum(pod: Pod, cluster: Cluster) -> NDArray[np.bool_]:
-    """Tell which nodes pass kube-scheduler's own filters: of cards it sees the sum."""
+    """Return which nodes pass kube-scheduler's own filters, which see only the sum of cards."""
     fits: NDArray[np.bool_] = (
         (cluster.cpu_free >= pod.cpu)
         & (cluster.mem_free >= pod.mem)

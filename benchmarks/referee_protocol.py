@@ -1,9 +1,9 @@
 """The referee's experiment as kube-scheduler runs it: a ring of nodes, and a sample of them.
 
 kube-scheduler (`pkg/scheduler/schedule_one.go`) looks for feasible nodes in a ring and stops when
-it has enough; the extender filters and scores those. What it sees of cards is a sum over the node;
-the extender sees each. `Policy` looks at all nodes (``percentageOfNodesToScore: 100``, as in our
-profile), `Sampled` at as many as kube-scheduler does by default (41 % of 1,213 nodes).
+it has enough; the extender filters and scores those. kube-scheduler sees the sum of a node's
+cards; the extender sees each card. `Policy` looks at all nodes (``percentageOfNodesToScore: 100``,
+as in our profile), `Sampled` at as many as kube-scheduler does by default (41 % of 1,213 nodes).
 
     PYTHONPATH=../shared/referee:. .venv/bin/python -m openb_bench.referee \
         benchmarks.referee_protocol:Policy benchmarks.referee_protocol:Sampled
@@ -24,7 +24,7 @@ _LEAST_PERCENT: Final = 5
 
 
 def nodes_wanted(nodes: int) -> int:
-    """How many feasible nodes kube-scheduler looks for by default (numFeasibleNodesToFind)."""
+    """Return how many feasible nodes kube-scheduler looks for (numFeasibleNodesToFind)."""
     if nodes < _FEWEST_NODES:
         return nodes
     percent = max(50 - nodes // 125, _LEAST_PERCENT)
@@ -34,21 +34,21 @@ def nodes_wanted(nodes: int) -> int:
 class Policy(EveryNode):
     """kube-scheduler with our extender, looking at every node."""
 
-    _next = 0  # where the ring goes on
+    _next = 0  # index of the node at which the next search starts
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
-        view = self.world.read(pod)
+        info = self.world.read(pod)
         fits = fits_in_sum(pod, cluster)
         ring = (np.arange(cluster.n) + self._next) % cluster.n
         feasible = ring[fits[ring]]
-        # A pod that none of one sample takes is tried again, from where that sample ended.
+        # A pod that fits on no node of one sample is retried from where that sample ended.
         for start in range(0, len(feasible), self.sample(cluster.n)):
             nodes = feasible[start : start + self.sample(cluster.n)]
             self._next = int(nodes[-1] + 1) % cluster.n
-            # No dice: one node alone has the extender's highest score, whatever the order.
-            node = self.world.best_node(view, np.sort(nodes))
+            # Deterministic: only one node has the extender's highest score, whatever the order.
+            node = self.world.best_node(info, np.sort(nodes))
             if node is not None:
-                return node, self.world.cards_on(view, node)
+                return node, self.world.cards_on(info, node)
         return None
 
     def sample(self, nodes: int) -> int:

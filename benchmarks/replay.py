@@ -1,6 +1,6 @@
-"""How fast a workload is replayed, and how much of a made-up fleet each policy uses.
+"""How fast a workload is replayed, and how much of a synthetic fleet each policy uses.
 
-The fleet and the pods are our own: a quarter of the nodes has eight cards, the rest two, and shares
+Fleet and pods are synthetic: a quarter of the nodes has eight cards, the rest two, and shares
 are more frequent than whole cards, as in published traces.
 """
 
@@ -19,8 +19,8 @@ _SEED = 42
 
 
 def a_workload(*, nodes: int = _NODES, pods: int = _PODS, seed: int = _SEED) -> ReplayWorkload:
-    """Draw a fleet and a workload; the same seed always gives the same."""
-    dice = random.Random(seed)  # noqa: S311 - no secret
+    """Return a random fleet and workload; the same seed returns the same."""
+    rng = random.Random(seed)  # noqa: S311 - seeded test data
     node_lines = ["sn,cpu_milli,memory_mib,gpu,model"]
     for number in range(nodes):
         large = number % 4 == 0
@@ -28,11 +28,11 @@ def a_workload(*, nodes: int = _NODES, pods: int = _PODS, seed: int = _SEED) -> 
         node_lines.append(f"n{number},{shape}")
     pod_lines = ["name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec"]
     for number in range(pods):
-        cards, milli = dice.choice(
+        cards, milli = rng.choice(
             [(0, 0), (1, 250), (1, 330), (1, 500), (1, 750), (1, 1000), (1, 1000), (2, 1000)]
         )
-        cpu = dice.choice([2000, 4000, 8000, 12000])
-        model = dice.choice(["", "", "", "H100"]) if cards else ""
+        cpu = rng.choice([2000, 4000, 8000, 12000])
+        model = rng.choice(["", "", "", "H100"]) if cards else ""
         pod_lines.append(f"p{number},{cpu},{4 * cpu},{cards},{milli},{model}")
     return read_trace(nodes=node_lines, pods=pod_lines)
 
@@ -40,7 +40,7 @@ def a_workload(*, nodes: int = _NODES, pods: int = _PODS, seed: int = _SEED) -> 
 def figures() -> Iterator[Figure]:
     """Replay once for each policy."""
     workload = a_workload()
-    note = f"{_NODES} nodes, {workload.cards} cards, until 130 % of them are asked for"
+    note = f"{_NODES} nodes, {workload.cards} cards, until 130 % of them are requested"
     for policy in COMPARED:
         began = time.perf_counter()
         result = replay(workload, policy, seed=_SEED)

@@ -1,7 +1,7 @@
-"""Pods a second by a real kube-scheduler: with our extender, and alone.
+"""Pods per second of a real kube-scheduler, with our extender and without.
 
-Pods wait before kube-scheduler starts; the rate is that of the pods between the first tenth and the
-last, so that its start does not count. Needs KUBEBUILDER_ASSETS; says so and measures nothing else.
+The pods are pending before kube-scheduler starts; the first tenth is left out of the rate, so that
+ its start does not count. Without KUBEBUILDER_ASSETS it only says that it needs them.
 """
 
 import asyncio
@@ -28,18 +28,18 @@ from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_asset
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
 
-SLOW: Final = True  # a real control plane, some minutes
+SLOW: Final = True  # some minutes with a real control plane
 
 _NODES: Final = 100
 _PODS: Final = 600
 _LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.2
-# kube-scheduler's default of 50 requests a second would be all that is measured.
+# With kube-scheduler's default of 50 requests a second, only that limit would be measured.
 _QPS: Final = {"qps": 2000, "burst": 2000}
 
 
 def figures() -> Iterator[Figure]:
-    """Measure; see ``benchmarks.figure.Benchmark``."""
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
     value = os.environ.get(ASSETS_ENV)
     if not value:
         sys.stderr.write(f"bench: scheduling needs {ASSETS_ENV}; not measured\n")
@@ -102,7 +102,7 @@ def _pod(number: int) -> dict[str, Any]:
 
 
 class _Watcher:
-    """Notes when each pod was seen bound."""
+    """Records when each pod was seen bound."""
 
     def __init__(self, *, with_extender: bool) -> None:
         self._with_extender = with_extender

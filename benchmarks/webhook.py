@@ -1,7 +1,7 @@
-"""What one mutating call costs, beside a bare aiohttp handler that echoes the same body.
+"""The cost of a mutating call, compared with a bare aiohttp handler that echoes the body.
 
-Ratios are taken in one run, calls to both in turn, because the machine is not ours alone; of
-several runs the median counts.
+Ratios are taken in one run, calls to both in turn, because other load on the machine affects
+both; of several runs the median counts.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _ECHO_LIMIT_S: Final = 10.0
 
 
 def figures() -> Iterator[Figure]:
-    """Measure; see ``benchmarks.figure.Benchmark``."""
+    """Yield the figures; see ``benchmarks.figure.Benchmark``."""
     yield from asyncio.run(_measured())
 
 
@@ -84,7 +84,7 @@ async def _side_by_side(live: LiveWebhooks, echo_port: int, request: bytes) -> l
 
 
 async def _crowd(live: LiveWebhooks, request: bytes) -> list[Figure]:
-    """Eight callers on two processes, which share two cores with the callers themselves."""
+    """Return the figures of several callers at once, on the same cores as the processes."""
     trust = live.trust()
     times: list[float] = []
     ends = time.perf_counter() + _CROWD_S

@@ -1,5 +1,5 @@
-# ruff: noqa: INP001 - a script beside the shell's, no package
-"""Write which fields each version of Kubernetes serves, for tests/deploy/test_versions.py.
+# ruff: noqa: INP001 - a script, not a package
+"""Print which fields each version of Kubernetes serves, for tests/deploy/test_versions.py.
 
 The generated clients carry the fields of the API that they were made from: version N of
 ``kubernetes-asyncio`` those of Kubernetes 1.N. So, for each version to compare::
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-# The kinds that we ship; what they refer to is followed.
+# The kinds that we ship; types that they refer to are included.
 ROOTS: Final = (
     "CoreV1Event", "V1ClusterRole", "V1ClusterRoleBinding", "V1ConfigMap", "V1CronJob",
     "V1CustomResourceDefinition", "V1DaemonSet", "V1Deployment", "V1EndpointSlice", "V1Job",
@@ -33,7 +33,7 @@ _MODEL: Final = re.compile(r"\b(?:V\d\w*|CoreV1Event)\b")
 
 
 def read_models(folder: Path) -> dict[str, dict[str, str]]:
-    """Read definition → field (as in JSON) → type from one unpacked client."""
+    """Return definition → field (as in JSON) → type of one unpacked client."""
     models = {}
     for file in (folder / "kubernetes_asyncio/client/models").glob("*.py"):
         for node in ast.parse(file.read_text()).body:
@@ -51,11 +51,13 @@ def _fields(node: ast.ClassDef) -> dict[str, str]:
         if isinstance(target, ast.Name) and target.id in ("openapi_types", "attribute_map")
     }
     names = tables.get("attribute_map", {})
-    return {names[it]: str(kind) for it, kind in tables.get("openapi_types", {}).items()}
+    return {
+        names[attribute]: str(kind) for attribute, kind in tables.get("openapi_types", {}).items()
+    }
 
 
 def compare(clients: Path) -> dict[str, dict[str, tuple[str, int]]]:
-    """Note for each field the first version that has it."""
+    """Return for each field its type and the first minor version that has it."""
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for minor in sorted(int(folder.name) for folder in clients.iterdir() if folder.name.isdigit()):
         models = read_models(clients / str(minor))

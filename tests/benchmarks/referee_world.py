@@ -1,4 +1,4 @@
-"""A small cluster of the referee's form, for the tests of its adapters."""
+"""A small cluster with the referee's attributes, for the tests of its adapters."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ WHOLE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A request as the referee words it."""
+    """A pod with the referee's attributes."""
 
     cpu: int = 1000
     mem: int = 100
@@ -21,7 +21,7 @@ class Pod:
 
 @dataclass(slots=True)
 class Cluster:
-    """Free resources as the referee holds them: all nodes alike, of two models by turns."""
+    """Free resources as arrays: equal nodes, of two models in turn."""
 
     n: int
     model_names: list[str] = field(default_factory=lambda: ["A", "B"])

@@ -1,4 +1,4 @@
-"""The allocation benchmark: which pods name models, and what the referee is asked."""
+"""The allocation benchmark: which pods name models, and how the referee is called."""
 
 import csv
 from collections import Counter
@@ -42,7 +42,7 @@ def test_the_same_pods_name_the_same_models_each_time() -> None:
 @pytest.mark.parametrize(("percent", "low", "high"), [(0, 0, 0), (33, 280, 380), (100, 1000, 1000)])
 def test_about_so_many_pods_name_models_and_no_curiosity(percent: int, low: int, high: int) -> None:
     named = Counter(
-        it["gpu_spec"] for it in name_models(NODES, map(a_row, range(1000)), percent=percent)
+        pod["gpu_spec"] for pod in name_models(NODES, map(a_row, range(1000)), percent=percent)
     )
 
     assert low <= 1000 - named[""] <= high
@@ -52,7 +52,7 @@ def test_about_so_many_pods_name_models_and_no_curiosity(percent: int, low: int,
 def test_a_pod_names_a_model_of_which_a_node_can_hold_it() -> None:
     pods = [a_row(n, gpus=8) for n in range(100)]
 
-    assert all("BIG" in it["gpu_spec"] for it in name_models(NODES, pods, percent=100))
+    assert all("BIG" in pod["gpu_spec"] for pod in name_models(NODES, pods, percent=100))
 
 
 def test_pods_without_cards_and_pods_that_name_models_stay_as_they_are() -> None:
@@ -78,8 +78,8 @@ def test_a_written_trace_has_the_names_that_the_referee_looks_for(tmp_path: Path
         assert all(row["gpu_spec"] for row in csv.DictReader(file))
 
 
-def test_each_stated_figure_has_a_name_of_its_own() -> None:
-    assert len({it.name for it in STATED}) == len(STATED)
+def test_each_figure_of_the_documentation_has_a_name_of_its_own() -> None:
+    assert len({case.name for case in STATED}) == len(STATED)
     assert Case(named_percent=33, policy="fgd").name == "default_named33_fgd"
 
 

@@ -1,4 +1,4 @@
-"""What is measured is what runs: the benchmark and an extender told by informers choose alike."""
+"""The benchmark and an extender with informers make the same choices."""
 
 import json
 from typing import Any
@@ -43,7 +43,7 @@ PLAIN = st.builds(Pod, cpu=st.sampled_from([1000, 8000]))
 
 
 class Told:
-    """An extender's deciding part, told of JSON objects as its informers are."""
+    """An extender's core that gets JSON objects as from informers."""
 
     def __init__(self) -> None:
         self.core = SchedulerCore(strategy=lambda: Strategy.LEAST_WASTE, clock=VirtualClock())
@@ -105,7 +105,7 @@ class Told:
         )
 
     def learn(self, history: list[Pod]) -> None:
-        """Start beside pods that run already, and see them end."""
+        """Learn the mix from pods that run and then end."""
         for number, pod in enumerate(history):
             node = self.nodes[1 if pod.models == frozenset({"B"}) else 0]
             cards = [f"{node}/{card}" for card in range(pod.cards)]
@@ -121,9 +121,9 @@ class Told:
             return None
         answer = self.core.cards_on(view, node)
         assert isinstance(answer, Placement)
-        cards = sorted(it.card for it in answer.assignment["train"])
+        cards = sorted(slice_.card for slice_ in answer.assignment["train"])
         self.runs(pod, name, node=node, cards=list(cards))
-        return self.nodes.index(node), tuple(int(it.rpartition("/")[2]) for it in cards)
+        return self.nodes.index(node), tuple(int(card.rpartition("/")[2]) for card in cards)
 
 
 @settings(max_examples=25, deadline=None)
@@ -153,9 +153,14 @@ def test_what_is_learnt_is_what_the_pods_asked_models_included(history: list[Pod
     told.learn(history)
 
     asked = WorkloadMix.fold(
-        Demand(cpu_milli=it.cpu, cards=it.cards, share_milli=it.milli, models=it.models)
-        for it in history
+        Demand(cpu_milli=pod.cpu, cards=pod.cards, share_milli=pod.milli, models=pod.models)
+        for pod in history
     )
 
-    learnt = {it.demand: it.frequency_ratio for it in told.core.least_waste.classes}
-    assert learnt == pytest.approx({it.demand: it.frequency_ratio for it in asked.classes()})
+    learnt = {
+        learnt_class.demand: learnt_class.frequency_ratio
+        for learnt_class in told.core.least_waste.classes
+    }
+    assert learnt == pytest.approx(
+        {asked_class.demand: asked_class.frequency_ratio for asked_class in asked.classes()}
+    )

@@ -36,7 +36,7 @@ def an_answer(**response: Any) -> bytes:
         (
             200,
             an_answer(patch=base64.b64encode(b"{}").decode(), patchType="JSONPatch"),
-            "a patch that is none",
+            "not a JSON patch",
         ),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_wrong_answer_is_told_from_a_right_one(status: int, answer: bytes, fau
     assert bool(found) == bool(fault)
 
 
-def test_the_dice_fall_the_same_way_each_time_and_every_way_to_spoil_is_among_them() -> None:
+def test_the_same_seed_yields_the_same_reviews_with_every_kind_of_change() -> None:
     once, again = list(odd_reviews(2000, seed=1)), list(odd_reviews(2000, seed=1))
 
     assert once == again
@@ -69,7 +69,7 @@ async def test_a_real_webhook_answers_odd_reviews_rightly_and_stays_as_it_is(
 
     assert tally.faults == []
     assert sum(tally.statuses.values()) == 2500
-    # A server may hang up on a body above the limit before it is sent in full.
+    # The server may close the connection on a body above the limit before it is sent in full.
     said = set(tally.statuses) - {"hung up"}
     assert said == {"4xx", "passed", "patched", "refused"}
     assert tally.rss_mib[-1] < tally.rss_mib[0] + 20, "memory is flat"
@@ -80,7 +80,7 @@ async def test_none_of_the_dear_reviews_takes_more_cpu_of_a_real_webhook_than_it
     tmp_path: Path,
 ) -> None:
     async with live_webhooks(tmp_path, models=MODELS) as live:
-        await fuzz_costs(live, count=24, seed=1)  # modules and caches are warm from here on
+        await fuzz_costs(live, count=24, seed=1)  # modules and caches are loaded from here on
 
         tally = await fuzz_costs(live, count=240, seed=2)
 

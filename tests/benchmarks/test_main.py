@@ -1,4 +1,4 @@
-"""The registry finds what measures something, runs it and keeps every line."""
+"""The benchmarks are found and run, and every line is kept."""
 
 import importlib
 import json
@@ -54,4 +54,4 @@ def test_an_unknown_name_is_refused_with_those_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["no-such-thing"]) == 2
-    assert "no benchmark no-such-thing; want some of:" in capsys.readouterr().err
+    assert "unknown benchmark no-such-thing; want some of:" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The adapter passes on what the referee says, and what the policy answers."""
+"""The adapter passes requests of the referee on, and answers of the policy back."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Behind kube-scheduler's protocol every pod that fits is still placed, and on real room."""
+"""With kube-scheduler's sampling every pod that fits is still placed, on cards with room."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The made-up workload of the replay benchmark is the same every time, and has cards to place."""
+"""The synthetic workload of the replay benchmark is reproducible, and has pods with cards."""
 
 from benchmarks.replay import a_workload
 
@@ -11,5 +11,5 @@ def test_the_same_seed_draws_the_same_workload() -> None:
 def test_every_kind_of_pod_is_drawn() -> None:
     wants = [pod.demand for pod in a_workload().pods]
 
-    assert {it.cards for it in wants} == {0, 1, 2}
-    assert {it.models for it in wants} == {None, frozenset({"H100"})}
+    assert {want.cards for want in wants} == {0, 1, 2}
+    assert {want.models for want in wants} == {None, frozenset({"H100"})}
