@@ -1,5 +1,5 @@
-# Every command anyone needs. `make` alone lists them.
-# The Pythons that FracGPU supports; the first that runs here is the one that is used.
+# All commands of this repository; `make` lists them.
+# The Pythons that FracGPU supports; the first one found is used.
 PYTHONS := 3.11 3.12 3.13 3.14
 PYTHON ?= $(shell for it in $(PYTHONS:%=python%) python3; do $$it -c "" 2>/dev/null && echo $$it && break; done)
 VENV ?= .venv
@@ -26,7 +26,7 @@ $(READY): requirements.lock pyproject.toml tools/setup_venv.sh
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash tools/setup_venv.sh
 	@touch $@
 
-demo: setup ## the whole loop on a simulated cluster, about 90 s (options: DEMO="--keep --duration 120")
+demo: setup ## the whole system on a simulated cluster, about 90 s (options: DEMO="--keep --duration 120")
 	@$(BIN)/fracgpu demo $(DEMO)
 
 test: setup ## unit, property, contract and scenario tests
@@ -43,7 +43,7 @@ lint: setup ## ruff: rules and format
 types: setup ## mypy, strict
 	$(BIN)/mypy
 
-imports: setup ## the layers of docs/architecture.md, kept by a machine
+imports: setup ## check the layers of docs/architecture.md
 	$(BIN)/lint-imports
 
 format: setup ## let ruff write the format
@@ -61,15 +61,15 @@ test-pythons: ## make test on each supported Python that is installed; says whic
 e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the folder with its binaries
 	$(BIN)/pytest -m e2e $(PYTEST)
 
-bench: setup ## measure; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
+bench: setup ## run benchmarks; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
-fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 dear ones against the real webhook (minutes)
+fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000
 
 ##@ Upkeep
 
-lock: $(READY) ## pin the newest allowed versions anew
+lock: $(READY) ## pin the newest allowed versions
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 		--no-annotate --no-header --extra all --group dev pyproject.toml --output-file requirements.lock

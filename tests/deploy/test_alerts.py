@@ -1,4 +1,4 @@
-"""deploy/alerts/: every rule is about a figure that there is, and fires when it should."""
+"""deploy/alerts/: every rule uses a metric that exists, and fires when it should."""
 
 import re
 import shutil
@@ -43,7 +43,7 @@ def test_every_rule_asks_for_a_figure_that_there_is_and_says_what_it_means() -> 
 
 
 def test_there_is_an_alert_for_any_card_promised_beyond_its_memory() -> None:
-    (rule,) = [it for it in rules() if it["alert"] == "FracGPUCardOverbooked"]
+    (rule,) = [rule for rule in rules() if rule["alert"] == "FracGPUCardOverbooked"]
 
     assert rule["expr"] == "fracgpu_scheduler_overbooked_cards > 0"
     assert "for" not in rule
@@ -108,11 +108,13 @@ def test_an_alert_fires_when_it_should_and_not_before(
     minutes: int,
     labels: dict[str, str] | None,
 ) -> None:
-    given = [{"series": name, "values": f"{it} " * (minutes + 1)} for name, it in series.items()]
-    # Only labels are compared: promtool wants annotations word by word where any are named.
+    given = [
+        {"series": name, "values": f"{value} " * (minutes + 1)} for name, value in series.items()
+    ]
+    # Only labels are compared: promtool compares all annotations if any is given.
     firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
     asked = {"expr": f"count by ({', '.join(labels or ['alertname'])}) ({firing})"}
-    found = "{" + ", ".join(f'{key}="{it}"' for key, it in (labels or {}).items()) + "}"
+    found = "{" + ", ".join(f'{key}="{value}"' for key, value in (labels or {}).items()) + "}"
     wanted = [{"labels": found, "value": 1}] if labels else []
     judged = {"eval_time": f"{minutes}m", "exp_samples": wanted, **asked}
     test = {"interval": "1m", "input_series": given, "promql_expr_test": [judged]}

@@ -1,4 +1,4 @@
-"""deploy/ gives the certificates role what it needs, and cert-manager can take its place."""
+"""deploy/ has what the certificates role needs, and cert-manager can replace it."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @cache
 def built(folder: str) -> tuple[Json, ...]:
-    """What ``kubectl apply -k`` would send."""
+    """Return the manifests that ``kubectl apply -k`` would send."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
@@ -30,7 +30,11 @@ def built(folder: str) -> tuple[Json, ...]:
 
 
 def named(folder: str, kind: str, name: str) -> Json:
-    (found,) = [it for it in built(folder) if (it["kind"], it["metadata"]["name"]) == (kind, name)]
+    (found,) = [
+        manifest
+        for manifest in built(folder)
+        if (manifest["kind"], manifest["metadata"]["name"]) == (kind, name)
+    ]
     return found
 
 
@@ -60,10 +64,10 @@ def test_who_reads_an_authority_only_at_its_start_is_restarted_by_a_role_that_ma
     readers = desired_of(settings_in("deploy")).readers
     (rule,) = rules_on("deploy", "deployments")
     mounting = [
-        it["metadata"]["name"]
-        for it in built("deploy")
-        if it["kind"] == "Deployment"
-        for volume in it["spec"]["template"]["spec"].get("volumes", ())
+        manifest["metadata"]["name"]
+        for manifest in built("deploy")
+        if manifest["kind"] == "Deployment"
+        for volume in manifest["spec"]["template"]["spec"].get("volumes", ())
         if volume.get("secret", {}).get("secretName") == "fracgpu-scheduler-client"
     ]
 
@@ -82,9 +86,11 @@ def test_with_cert_manager_the_role_writes_no_secret_and_never_sees_the_authorit
 
 
 def test_cert_manager_writes_the_secrets_that_the_roles_read() -> None:
-    certificates = [it for it in built("overlays/cert-manager") if it["kind"] == "Certificate"]
+    certificates = [
+        manifest for manifest in built("overlays/cert-manager") if manifest["kind"] == "Certificate"
+    ]
     wanted = desired_of(settings_in("overlays/cert-manager"))
-    made = {it["spec"]["secretName"]: it["spec"] for it in certificates}
+    made = {certificate["spec"]["secretName"]: certificate["spec"] for certificate in certificates}
 
     assert set(made) == {"fracgpu-cert-manager-ca", *wanted.leaves}
     webhook = made["fracgpu-webhook-tls"]
@@ -97,10 +103,10 @@ def test_the_rest_is_the_same_with_cert_manager() -> None:
     def rest(folder: str) -> list[Json]:
         changed = [("Deployment", "fracgpu-certs"), ("Role", "fracgpu-certs")]
         return [
-            it
-            for it in built(folder)
-            if (it["kind"], it["metadata"]["name"]) not in changed
-            and not it["apiVersion"].startswith("cert-manager.io/")
+            manifest
+            for manifest in built(folder)
+            if (manifest["kind"], manifest["metadata"]["name"]) not in changed
+            and not manifest["apiVersion"].startswith("cert-manager.io/")
         ]
 
     assert rest("overlays/cert-manager") == rest("deploy")

@@ -1,4 +1,4 @@
-"""The overlay for the cluster's own kube-scheduler: complete, and each step does what it says."""
+"""The overlay for the cluster's own kube-scheduler is complete, and its steps work."""
 
 from typing import Any
 
@@ -39,8 +39,12 @@ def args_of(folder: str, name: str) -> list[str]:
 
 
 def test_preparing_changes_nothing_but_whom_the_certificates_role_restarts() -> None:
-    base = {(it["kind"], it["metadata"]["name"]): it for it in built("deploy")}
-    prepared = {(it["kind"], it["metadata"]["name"]): it for it in built(PREPARE)}
+    base = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in built("deploy")
+    }
+    prepared = {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in built(PREPARE)
+    }
 
     assert base.keys() <= prepared.keys()
     assert {kind for kind, _ in prepared.keys() - base.keys()} == {
@@ -55,7 +59,7 @@ def test_preparing_changes_nothing_but_whom_the_certificates_role_restarts() -> 
         ("Deployment", "fracgpu-certs"),
         ("Role", "fracgpu-certs"),
     }
-    # So that the way back finds them.
+    # So that the way back can select them.
     assert {
         prepared[name]["metadata"]["labels"]["app.kubernetes.io/component"]
         for name in prepared.keys() - base.keys()
@@ -66,7 +70,7 @@ def test_the_certificates_role_restarts_what_it_may() -> None:
     flags = args_of(PREPARE, "fracgpu-certs")[2:]
     wanted = desired_of(load(CertsSettings, flags, {}, program="certs"))
     rules = named(PREPARE, "Role", "fracgpu-certs")["rules"]
-    (rule,) = [it for it in rules if it["resources"] == ["daemonsets"]]
+    (rule,) = [rule for rule in rules if rule["resources"] == ["daemonsets"]]
 
     assert (list(wanted.readers), list(wanted.node_readers)) == (["fracgpu-scheduler"], [AGENT])
     assert rule["resourceNames"] == [AGENT]
@@ -85,14 +89,18 @@ def test_the_agent_may_read_what_it_writes_and_no_more() -> None:
     (container,) = pod["containers"]
     assert pod["hostPID"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    mounts = {it["name"]: it for it in container["volumeMounts"]}
-    volumes = {it["name"]: it for it in pod["volumes"]}
-    # At one path on the node, here and in kube-scheduler: the configuration names files by it.
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    # The same path here and in kube-scheduler: the configuration names files by it.
     assert str(wanted.folder) == mounts["folder"]["mountPath"] == NODE
     assert volumes["folder"]["hostPath"]["path"] == NODE
     assert str(wanted.configuration.parent) == mounts["configuration"]["mountPath"]
-    maps = [it for it in built(PREPARE) if it["metadata"]["name"].startswith("fracgpu-kube-sch")]
-    (given,) = [it for it in maps if it["kind"] == "ConfigMap"]
+    maps = [
+        config_map
+        for config_map in built(PREPARE)
+        if config_map["metadata"]["name"].startswith("fracgpu-kube-sch")
+    ]
+    (given,) = [config_map for config_map in maps if config_map["kind"] == "ConfigMap"]
     assert volumes["configuration"]["configMap"]["name"] == given["metadata"]["name"]
     assert list(given["data"]) == [wanted.configuration.name]
 
@@ -114,9 +122,9 @@ def test_the_clusters_own_kube_scheduler_gets_the_same_extender() -> None:
         assert its["tlsConfig"].pop(field) == f"{NODE}/current/{name}"
         del mine["tlsConfig"][field]
     assert its == mine
-    by_name = {it["schedulerName"]: it for it in theirs["profiles"]}
+    by_name = {profile["schedulerName"]: profile for profile in theirs["profiles"]}
     assert by_name["fracgpu-scheduler"] == ours["profiles"][0]
-    assert {it["percentageOfNodesToScore"] for it in theirs["profiles"]} == {100}
+    assert {profile["percentageOfNodesToScore"] for profile in theirs["profiles"]} == {100}
 
 
 def test_with_a_configuration_file_kube_scheduler_still_finds_the_api_server_and_elects() -> None:
@@ -143,12 +151,12 @@ def test_the_static_pod_is_given_the_configuration_and_its_folder() -> None:
 
 def test_switching_takes_our_kube_scheduler_its_files_and_its_rights_away() -> None:
     pod = named(SWITCH, "Deployment", "fracgpu-scheduler")["spec"]["template"]["spec"]
-    before = {(it["kind"], it["metadata"]["name"]) for it in built(PREPARE)}
-    after = {(it["kind"], it["metadata"]["name"]) for it in built(SWITCH)}
+    before = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in built(PREPARE)}
+    after = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in built(SWITCH)}
 
-    assert [it["name"] for it in pod["containers"]] == ["extender"]
-    assert {it["name"] for it in pod["containers"][0].get("volumeMounts", ())} == {
-        it["name"] for it in pod.get("volumes", ())
+    assert [container["name"] for container in pod["containers"]] == ["extender"]
+    assert {mount["name"] for mount in pod["containers"][0].get("volumeMounts", ())} == {
+        volume["name"] for volume in pod.get("volumes", ())
     }
     assert before - after == {
         ("ClusterRoleBinding", "fracgpu-scheduler-as-kube-scheduler"),

@@ -150,11 +150,11 @@ def test_an_order_by_annotation_is_refused_on_a_pod_that_is_there_already() -> N
         ("", "warn", False, True),
         ("", "deny", True, False),
         ("", "allow", False, False),
-        ("", "Deny", False, True),  # a slip for the whole cluster stops nobody
+        ("", "Deny", False, True),  # a mistake for the whole cluster refuses no pod
         ("deny", "allow", True, False),
         ("warn", "deny", False, True),
         ("allow", "deny", False, False),
-        ("Allow", "allow", True, False),  # a slip in a label opens nothing
+        ("Allow", "allow", True, False),  # a mistake in a label allows nothing
     ],
 )
 def test_a_namespace_says_warn_or_deny_and_the_parameter_says_it_for_the_others(

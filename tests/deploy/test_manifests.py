@@ -39,11 +39,11 @@ def objects() -> list[dict[str, Any]]:
 
 
 def of_kind(*kinds: str) -> list[dict[str, Any]]:
-    return [it for it in objects() if it["kind"] in kinds]
+    return [manifest for manifest in objects() if manifest["kind"] in kinds]
 
 
 def only(kind: str, name: str) -> dict[str, Any]:
-    return next(it for it in of_kind(kind) if it["metadata"]["name"] == name)
+    return next(manifest for manifest in of_kind(kind) if manifest["metadata"]["name"] == name)
 
 
 def role_containers() -> list[tuple[str, dict[str, Any]]]:
@@ -59,24 +59,33 @@ def test_every_role_is_deployed_once() -> None:
     assert sorted(role for role, _ in role_containers()) == sorted(ROLES)
 
 
-@pytest.mark.parametrize(("role", "container"), role_containers(), ids=lambda it: str(it)[:12])
+@pytest.mark.parametrize(
+    ("role", "container"), role_containers(), ids=lambda value: str(value)[:12]
+)
 def test_a_role_accepts_the_flags_it_is_started_with(role: str, container: dict[str, Any]) -> None:
     settings = vars(importlib.import_module(f"{role}.settings"))[ROLES[role].settings]
-    variables = {it["name"]: it.get("value", "192.0.2.1") for it in container.get("env", ())}
+    variables = {
+        variable["name"]: variable.get("value", "192.0.2.1")
+        for variable in container.get("env", ())
+    }
 
     # As kubelet writes them: https://kubernetes.io/docs/tasks/inject-data-application/
-    words = [re.sub(r"\$\((\w+)\)", lambda it: variables[it[1]], it) for it in container["args"]]
+    words = [
+        re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], arg) for arg in container["args"]
+    ]
     loaded = load(settings, words[2:], variables, program=role)
 
-    telemetry = next(it for it in container["ports"] if it["name"] == "telemetry")
+    telemetry = next(port for port in container["ports"] if port["name"] == "telemetry")
     assert telemetry["containerPort"] == loaded.telemetry_port
 
 
-@pytest.mark.parametrize(("role", "container"), role_containers(), ids=lambda it: str(it)[:12])
+@pytest.mark.parametrize(
+    ("role", "container"), role_containers(), ids=lambda value: str(value)[:12]
+)
 def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> None:
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    # A start on a busy node may take longer than kubelet's patience with one that hangs.
+    # A start on a busy node may take longer than the liveness probe allows a hanging one.
     start = container["startupProbe"]
     assert start["httpGet"]["path"] == "/livez"
     assert start["periodSeconds"] * start["failureThreshold"] >= 120
@@ -84,11 +93,11 @@ def test_a_role_is_probed_and_bounded(role: str, container: dict[str, Any]) -> N
 
 
 def test_the_node_agent_sees_device_files_that_come_after_it_has_started() -> None:
-    (pod,) = [it["spec"]["template"]["spec"] for it in of_kind("DaemonSet")]
+    (pod,) = [manifest["spec"]["template"]["spec"] for manifest in of_kind("DaemonSet")]
     (container,) = pod["containers"]
     settings = load(DevicePluginSettings, container["args"][2:], {}, program="deviceplugin")
-    mounts = {it["mountPath"]: it["name"] for it in container["volumeMounts"]}
-    folders = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    folders = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
 
     # The container's own /dev is a copy of the host's at its start.
     assert settings.dev_root != Path("/dev")
@@ -108,23 +117,28 @@ def test_only_the_node_agent_is_privileged() -> None:
 def test_the_node_agent_is_root_whatever_the_images_user() -> None:
     context = dict(role_containers())["deviceplugin"]["securityContext"]
 
-    # kubelet's sockets are root's alone.
+    # Only root can connect to kubelet's sockets.
     assert (context["runAsUser"], context["runAsGroup"]) == (0, 0)
 
 
 def test_every_other_role_is_in_no_group_of_the_hosts() -> None:
-    contexts = [it["spec"]["template"]["spec"]["securityContext"] for it in of_kind("Deployment")]
+    contexts = [
+        manifest["spec"]["template"]["spec"]["securityContext"]
+        for manifest in of_kind("Deployment")
+    ]
 
-    # Without a group of its own a process is in root's.
-    assert {(it["runAsUser"], it["runAsGroup"]) for it in contexts} == {(65532, 65532)}
+    # Without runAsGroup a process has root's group.
+    assert {(context["runAsUser"], context["runAsGroup"]) for context in contexts} == {
+        (65532, 65532)
+    }
 
 
 def test_a_quota_admits_the_critical_pods_where_a_cluster_wants_one() -> None:
     (quota,) = of_kind("ResourceQuota")
     (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
     classes = {
-        it["spec"]["template"]["spec"].get("priorityClassName")
-        for it in of_kind("Deployment", "DaemonSet")
+        manifest["spec"]["template"]["spec"].get("priorityClassName")
+        for manifest in of_kind("Deployment", "DaemonSet")
     }
 
     assert set(scope["values"]) == classes - {None}
@@ -135,8 +149,8 @@ async def test_the_simulated_cards_that_ship_can_be_read() -> None:
 
     survey = await open_cards(file, node="n1").list_cards()
 
-    assert [it.card.uuid for it in survey.cards] == ["GPU-n1-0", "GPU-n1-1"]
-    assert all(it.device_nodes for it in survey.cards)
+    assert [card.card.uuid for card in survey.cards] == ["GPU-n1-0", "GPU-n1-1"]
+    assert all(card.device_nodes for card in survey.cards)
 
 
 def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
@@ -150,8 +164,8 @@ def test_the_configuration_that_ships_is_one_the_roles_read() -> None:
 
 
 def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
-    accounts = {it["metadata"]["name"] for it in of_kind("ServiceAccount")}
-    roles = {it["metadata"]["name"] for it in of_kind("Role", "ClusterRole")}
+    accounts = {manifest["metadata"]["name"] for manifest in of_kind("ServiceAccount")}
+    roles = {manifest["metadata"]["name"] for manifest in of_kind("Role", "ClusterRole")}
     built_in = {
         "system:kube-scheduler",
         "system:volume-scheduler",
@@ -160,16 +174,16 @@ def test_every_binding_leads_from_an_account_to_a_role_that_exist() -> None:
 
     for binding in of_kind("RoleBinding", "ClusterRoleBinding"):
         assert binding["roleRef"]["name"] in roles | built_in
-        assert {it["name"] for it in binding["subjects"]} <= accounts
+        assert {subject["name"] for subject in binding["subjects"]} <= accounts
 
 
 def test_kube_scheduler_asks_the_service_whose_endpointslice_the_leader_may_write() -> None:
-    (extender,) = [it for role, it in role_containers() if role == "scheduler"]
-    announced = next(it for it in extender["args"] if it.startswith("--announce-service="))
+    (extender,) = [container for role, container in role_containers() if role == "scheduler"]
+    announced = next(arg for arg in extender["args"] if arg.startswith("--announce-service="))
     service = only("Service", announced.partition("=")[2])
     profile = yaml.safe_load((DEPLOY / "scheduler-profile.yaml").read_text())
     rules = only("Role", "fracgpu-scheduler")["rules"]
-    written = [it for it in rules if it["resources"] == ["endpointslices"]]
+    written = [rule for rule in rules if rule["resources"] == ["endpointslices"]]
 
     assert "selector" not in service["spec"]
     name, namespace = (service["metadata"][key] for key in ("name", "namespace"))
@@ -177,7 +191,7 @@ def test_kube_scheduler_asks_the_service_whose_endpointslice_the_leader_may_writ
     assert port["name"] == PORT_NAME
     (asked,) = profile["extenders"]
     assert asked["urlPrefix"] == f"https://{name}.{namespace}.svc:{port['port']}"
-    assert [set(it["verbs"]) for it in written] == [{"create"}, {"get", "update", "delete"}]
+    assert [set(rule["verbs"]) for rule in written] == [{"create"}, {"get", "update", "delete"}]
     assert written[1]["resourceNames"] == [name]
 
 

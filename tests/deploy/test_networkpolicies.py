@@ -1,4 +1,4 @@
-"""deploy/networkpolicies.yaml: every pod of ours is shut, and opened where somebody has to call."""
+"""deploy/networkpolicies.yaml: every pod of ours is closed except for the callers that need it."""
 
 from typing import Any
 
@@ -17,21 +17,23 @@ MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name
 
 def pods() -> list[Json]:
     kinds = ("Deployment", "DaemonSet")
-    return [it["spec"]["template"] for it in built("deploy") if it["kind"] in kinds]
+    return [
+        manifest["spec"]["template"] for manifest in built("deploy") if manifest["kind"] in kinds
+    ]
 
 
 def ports_of(pod: Json) -> list[Json]:
-    return [it for each in pod["spec"]["containers"] for it in each.get("ports", ())]
+    return [port for each in pod["spec"]["containers"] for port in each.get("ports", ())]
 
 
 def callers(pod: Json, port: str, *, folder: str = "deploy") -> list[Any]:
-    """Who may reach a port of a pod; None stands for everybody."""
+    """Return who may reach a port of a pod; None stands for everyone."""
     found: list[Any] = []
-    for policy in [it for it in built(folder) if it["kind"] == "NetworkPolicy"]:
+    for policy in [manifest for manifest in built(folder) if manifest["kind"] == "NetworkPolicy"]:
         wanted = policy["spec"]["podSelector"].get("matchLabels", {})
         if wanted.items() <= pod["metadata"]["labels"].items():
             for rule in policy["spec"]["ingress"]:
-                if any(it["port"] == port for it in rule["ports"]):
+                if any(allowed["port"] == port for allowed in rule["ports"]):
                     found += rule.get("from", [None])
     return found
 
@@ -40,14 +42,14 @@ def test_every_pod_of_ours_is_shut_but_for_what_a_rule_opens() -> None:
     first = POLICIES[0]["spec"]
 
     assert first["podSelector"] == {}
-    assert {tuple(it["spec"]["policyTypes"]) for it in POLICIES} == {("Ingress",)}
-    assert {it["metadata"]["namespace"] for it in POLICIES} == {"fracgpu-system"}
+    assert {tuple(policy["spec"]["policyTypes"]) for policy in POLICIES} == {("Ingress",)}
+    assert {policy["metadata"]["namespace"] for policy in POLICIES} == {"fracgpu-system"}
 
 
 def test_prometheus_alone_reaches_the_telemetry_of_every_role() -> None:
     found = {
         pod["metadata"]["labels"]["app.kubernetes.io/name"]: (
-            "telemetry" in {it["name"] for it in ports_of(pod)},
+            "telemetry" in {port["name"] for port in ports_of(pod)},
             callers(pod, "telemetry"),
         )
         for pod in pods()
@@ -58,13 +60,13 @@ def test_prometheus_alone_reaches_the_telemetry_of_every_role() -> None:
 
 
 def test_the_webhook_is_open_to_the_api_server_wherever_it_calls_from() -> None:
-    (webhook,) = [it for it in pods() if "webhook" in str(it["metadata"]["labels"])]
+    (webhook,) = [pod for pod in pods() if "webhook" in str(pod["metadata"]["labels"])]
 
     assert callers(webhook, "https") == [None]
 
 
 def named(name: str) -> Json:
-    (pod,) = [it for it in pods() if it["metadata"]["labels"]["app.kubernetes.io/name"] == name]
+    (pod,) = [pod for pod in pods() if pod["metadata"]["labels"]["app.kubernetes.io/name"] == name]
     return pod
 
 
@@ -79,12 +81,14 @@ def test_the_extender_is_open_to_the_kube_schedulers_beside_it_and_the_certifica
 
 @pytest.mark.parametrize("service", CertsSettings().services)
 def test_the_certificates_role_reaches_each_replica_that_it_looks_at(service: str) -> None:
-    """Without that no authority is ever retired: see `certs.trust.served_certificates`."""
+    """Otherwise no authority is ever retired: see `certs.trust.served_certificates`."""
     labels = named("fracgpu-certs")["metadata"]["labels"]
     (found,) = [
-        it for it in built("deploy") if (it["kind"], it["metadata"]["name"]) == ("Service", service)
+        manifest
+        for manifest in built("deploy")
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Service", service)
     ]
-    ports = [it["targetPort"] for it in found["spec"]["ports"]]
+    ports = [port["targetPort"] for port in found["spec"]["ports"]]
 
     for port in ports:
         assert any(
@@ -95,6 +99,6 @@ def test_the_certificates_role_reaches_each_replica_that_it_looks_at(service: st
 
 
 def test_the_clusters_own_kube_scheduler_reaches_the_extender_from_its_nodes_network() -> None:
-    (scheduler,) = [it for it in pods() if "fracgpu-scheduler" in str(it["metadata"]["labels"])]
+    (scheduler,) = [pod for pod in pods() if "fracgpu-scheduler" in str(pod["metadata"]["labels"])]
 
     assert None in callers(scheduler, "extender", folder="overlays/cluster-scheduler/prepare")

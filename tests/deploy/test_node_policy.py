@@ -1,4 +1,4 @@
-"""deploy/policies.yaml: a node's cards are said by its own agent, judged rule by rule."""
+"""deploy/policies.yaml: only a node's own agent writes its cards, evaluated rule by rule."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ NODE_LABELS = (
     "agent of that node; others may remove them once it does not carry fracgpu.io/share=true."
 )
 CAPACITY = (
-    "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is stated only by the "
+    "The capacity fracgpu.io/gpu-mem and fracgpu.io/gpu-count of a node is written only by the "
     "FracGPU agent of that node; others may only set it to zero or remove it."
 )
 ALLOCATABLE = (
@@ -57,7 +57,7 @@ SHARED: Json = {
 
 
 def changed(path: tuple[str, str], key: str, value: str | None) -> Json:
-    """The node with one value set, or taken away."""
+    """Return the node with one value set or removed."""
     top, middle = path
     inner = dict(SHARED[top][middle])
     if value is None:
@@ -91,7 +91,7 @@ IN_CAPACITY, IN_ALLOCATABLE = ("status", "capacity"), ("status", "allocatable")
         (IN_ALLOCATABLE, "fracgpu.io/gpu-mem", "81k", ALLOCATABLE),
     ],
 )
-@pytest.mark.parametrize("sender", [ADMIN, kubelet_of("n1")], ids=lambda it: it.username)
+@pytest.mark.parametrize("sender", [ADMIN, kubelet_of("n1")], ids=lambda sender: sender.username)
 def test_nobody_but_its_agent_says_what_cards_a_node_has(
     path: tuple[str, str], key: str, value: str | None, said: str, sender: Sender
 ) -> None:
@@ -130,16 +130,18 @@ UNSHARED: Json = {
 }
 
 
-@pytest.mark.parametrize("sender", [ADMIN, agent_of("n1")], ids=lambda it: it.username)
+@pytest.mark.parametrize("sender", [ADMIN, agent_of("n1")], ids=lambda sender: sender.username)
 def test_an_administrator_and_the_agent_clean_up_a_node_that_no_longer_shares(
     sender: Sender,
 ) -> None:
-    labels = {it: value for it, value in SHARED["metadata"]["labels"].items() if "share" not in it}
+    labels = {
+        key: value for key, value in SHARED["metadata"]["labels"].items() if "share" not in key
+    }
     without = {**SHARED, "metadata": {**SHARED["metadata"], "labels": labels}}
 
     assert refusals("fracgpu-nodes", without, old=SHARED, sender=sender) == []
     assert refusals("fracgpu-nodes", UNSHARED, old=without, sender=sender) == []
-    # In one write with the label too, and where the label says something else.
+    # In one write with the label too, and if the label has another value.
     assert refusals("fracgpu-nodes", UNSHARED, old=SHARED, sender=sender) == []
     no = {**UNSHARED["metadata"], "labels": {"fracgpu.io/share": "false"}}
     assert refusals("fracgpu-nodes", {**UNSHARED, "metadata": no}, old=SHARED, sender=sender) == []

@@ -1,4 +1,4 @@
-"""deploy/policies.yaml: what the node agent may delete, judged rule by rule."""
+"""deploy/policies.yaml: what the node agent may delete, evaluated rule by rule."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 SAID = (
     "The FracGPU node agent may delete only pods of the node it runs on that ask for a card, that "
-    "kubelet refused before it had let any container start, and that have a controller."
+    "kubelet rejected before any container started, and that have a controller."
 )
 SLOT = {"resources": {"limits": {"fracgpu.io/gpu-slot": "1"}}}
 

@@ -1,4 +1,4 @@
-"""deploy/policies.yaml: who may write what, judged rule by rule."""
+"""deploy/policies.yaml: who may write what, evaluated rule by rule."""
 
 from typing import Any
 
@@ -58,23 +58,25 @@ STORED = {ASSIGNMENT: "{}", GRANTED: "1 card", WIRED: "{}", "app": "x"}
 
 def test_every_policy_is_bound_denies_or_says_that_it_warns_and_fails_closed() -> None:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    policies, bindings = ([it for it in documents() if it["kind"] == kind] for kind in kinds)
+    policies, bindings = (
+        [document for document in documents() if document["kind"] == kind] for kind in kinds
+    )
 
-    assert {it["metadata"]["name"] for it in policies} == {
-        it["spec"]["policyName"] for it in bindings
+    assert {policy["metadata"]["name"] for policy in policies} == {
+        binding["spec"]["policyName"] for binding in bindings
     }
-    assert {it["spec"]["failurePolicy"] for it in policies} == {"Fail"}
-    for it in bindings:
-        warns = it["metadata"]["name"].endswith("-warn")
-        assert it["spec"]["validationActions"] == (["Warn"] if warns else ["Deny"])
+    assert {policy["spec"]["failurePolicy"] for policy in policies} == {"Fail"}
+    for binding in bindings:
+        warns = binding["metadata"]["name"].endswith("-warn")
+        assert binding["spec"]["validationActions"] == (["Warn"] if warns else ["Deny"])
 
 
 def test_every_refusal_is_a_sentence_and_forbidden() -> None:
     rules = [
         rule
-        for it in documents()
-        if it["kind"] == "ValidatingAdmissionPolicy"
-        for rule in it["spec"]["validations"]
+        for document in documents()
+        if document["kind"] == "ValidatingAdmissionPolicy"
+        for rule in document["spec"]["validations"]
     ]
 
     assert len(rules) >= 14
@@ -104,7 +106,9 @@ def test_the_subresources_that_carry_a_pods_annotations_are_looked_at_but_not_it
         ({ASSIGNMENT: "", WIRED: ""}, [ONLY_BINDING, ONLY_AGENT]),
     ],
 )
-@pytest.mark.parametrize("sender", [ADMIN, SCHEDULER, kubelet_of("n1")], ids=lambda it: it.username)
+@pytest.mark.parametrize(
+    "sender", [ADMIN, SCHEDULER, kubelet_of("n1")], ids=lambda sender: sender.username
+)
 def test_a_new_pod_carries_no_assignment_and_no_acknowledgement(
     notes: Json, said: list[str], sender: Sender
 ) -> None:
@@ -135,12 +139,12 @@ def test_where_the_webhook_does_not_look_nobody_can_have_been_granted_anything(
     ],
 )
 @pytest.mark.parametrize(
-    "sender", [ADMIN, SCHEDULER, REBALANCER, kubelet_of("n1")], ids=lambda it: it.username
+    "sender", [ADMIN, SCHEDULER, REBALANCER, kubelet_of("n1")], ids=lambda sender: sender.username
 )
 def test_what_stands_on_a_pod_is_changed_by_nobody(
     change: Json, said: list[str], sender: Sender
 ) -> None:
-    after = {key: it for key, it in {**STORED, **change}.items() if it is not None}
+    after = {key: value for key, value in {**STORED, **change}.items() if value is not None}
     old, new = a_pod(STORED, node="n1"), a_pod(after, node="n1")
 
     assert refusals("fracgpu-pods", new, old=old, sender=sender) == said
@@ -194,8 +198,7 @@ def test_only_the_scheduler_marks_pods_that_are_there() -> None:
 
 def test_the_scheduler_changes_nothing_of_a_pod_but_its_status_and_its_mark() -> None:
     said = [
-        "The FracGPU scheduler may change a pod's status and its annotation fracgpu.io/term, and "
-        "nothing else of it."
+        "The FracGPU scheduler may change only a pod's status and its annotation fracgpu.io/term."
     ]
 
     def judged(new: Json, *, old: Json | None, resource: str = "pods/status") -> list[str]:
@@ -221,8 +224,8 @@ def test_an_order_is_of_the_term_that_the_lease_names() -> None:
     lease = {"metadata": {"uid": "l"}, "spec": {"leaseTransitions": 7}}
     name = "fracgpu-lease-term"
     late = [
-        "The Binding was sent in another term than the one that the Lease "
-        "fracgpu-scheduler-extender names: another FracGPU scheduler leads by now."
+        "The term of the Binding is not the one in the Lease fracgpu-scheduler-extender: another "
+        "FracGPU scheduler is the leader now."
     ]
 
     assert refusals(name, a_binding({TERM: "l/7"}, assigned="true"), params=lease) == []
@@ -234,13 +237,13 @@ def test_an_order_is_of_the_term_that_the_lease_names() -> None:
 
 
 def test_the_term_is_looked_up_only_for_orders_and_a_missing_lease_denies_them() -> None:
-    """Else no scheduler of the cluster could bind any pod before the first leader is there."""
+    """Otherwise no scheduler of the cluster could bind any pod before there is a first leader."""
     constraints = policy("fracgpu-lease-term")["matchConstraints"]
     (binding,) = [
-        it["spec"]
-        for it in documents()
-        if it["kind"] == "ValidatingAdmissionPolicyBinding"
-        and it["metadata"]["name"] == "fracgpu-lease-term"
+        document["spec"]
+        for document in documents()
+        if document["kind"] == "ValidatingAdmissionPolicyBinding"
+        and document["metadata"]["name"] == "fracgpu-lease-term"
     ]  # fmt: skip
 
     assert constraints["objectSelector"] == {"matchLabels": {names.ASSIGNED_LABEL: "true"}}
@@ -272,8 +275,8 @@ def test_only_our_scheduler_binds_with_an_assignment_and_any_other_without() -> 
         ]
     for key in (GRANTED, WIRED):
         assert refusals("fracgpu-bindings", a_binding({key: "x"}), sender=SCHEDULER) == [
-            "A Binding must not carry fracgpu.io/granted or fracgpu.io/wired: they are not the "
-            "scheduler's to write."
+            "A Binding must not carry fracgpu.io/granted or fracgpu.io/wired: the "
+            "scheduler does not write them."
         ]
 
 
@@ -290,7 +293,7 @@ def a_cron_job(notes: Json | None) -> Json:
 TEMPLATED = [("fracgpu-workloads", a_workload), ("fracgpu-cronjobs", a_cron_job)]
 
 
-@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda it: str(it)[:17])
+@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda value: str(value)[:17])
 def test_no_pod_template_carries_what_only_we_write(name: str, make: Any) -> None:
     for key in (ASSIGNMENT, GRANTED, WIRED, TERM):
         assert refusals(name, make({key: "x"})) == [TEMPLATE]
@@ -300,7 +303,7 @@ def test_no_pod_template_carries_what_only_we_write(name: str, make: Any) -> Non
     assert refusals(name, make(None)) == []
 
 
-@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda it: str(it)[:17])
+@pytest.mark.parametrize(("name", "make"), TEMPLATED, ids=lambda value: str(value)[:17])
 def test_a_workload_older_than_the_policy_can_still_be_scaled_and_deleted(
     name: str, make: Any
 ) -> None:
@@ -393,6 +396,6 @@ def test_a_pod_older_than_the_policy_can_still_be_updated() -> None:
 
 
 def test_the_parameter_that_ships_is_one_the_policy_knows() -> None:
-    (config,) = [it for it in documents() if it["kind"] == "ConfigMap"]
+    (config,) = [document for document in documents() if document["kind"] == "ConfigMap"]
 
     assert config["data"] == {"foreignAssignments": "sharing", "devices": "warn"}

@@ -12,11 +12,9 @@ from tests.support.policies import ADMIN, DEPLOY, REBALANCER, Sender, refusals
 Json = dict[str, Any]
 
 NODES, RECORDS = "fracgpu-rebalancer-nodes", "fracgpu-rebalancer-records"
-ONLY_CORDONS = (
-    "The FracGPU rebalancer may change nothing of a node but the annotation fracgpu.io/cordons."
-)
+ONLY_CORDONS = "The FracGPU rebalancer may change only the annotation fracgpu.io/cordons of a node."
 ONLY_OWN = (
-    "The FracGPU rebalancer may create no other object than its own record and its own Lease, "
+    "The FracGPU rebalancer may create only its own record and its own Lease, "
     "fracgpu-rebalancer-state and fracgpu-rebalancer."
 )
 NODE: Json = {
@@ -63,7 +61,7 @@ def test_of_a_node_the_rebalancer_changes_nothing_but_the_cordons(new: Json) -> 
 
 
 def test_it_sets_changes_and_removes_the_cordons() -> None:
-    first, second = (noted(**{names.NODE_CORDONS: it}) for it in ("{}", '{"GPU-1":{}}'))
+    first, second = (noted(**{names.NODE_CORDONS: cordons}) for cordons in ("{}", '{"GPU-1":{}}'))
 
     for old, new in ((NODE, first), (first, second), (second, NODE)):
         assert refusals(NODES, new, old=old, sender=REBALANCER) == []
@@ -96,9 +94,9 @@ def test_it_creates_its_own_records_alone(resource: str, name: str, said: list[s
 def test_its_roles_allow_evictions_of_pods_and_no_write_to_the_configuration() -> None:
     rules = [
         (rule["apiGroups"][0], resource, tuple(rule.get("resourceNames", ())), verb)
-        for it in yaml.safe_load_all((DEPLOY / "rebalancer.yaml").read_text())
-        if it["kind"] in ("Role", "ClusterRole")
-        for rule in it["rules"]
+        for document in yaml.safe_load_all((DEPLOY / "rebalancer.yaml").read_text())
+        if document["kind"] in ("Role", "ClusterRole")
+        for rule in document["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
         if verb not in ("get", "list", "watch")

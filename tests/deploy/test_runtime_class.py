@@ -10,7 +10,7 @@ OVERLAY = "overlays/nvidia-runtime-class"
 
 def test_only_the_node_agent_asks_for_nvidias_runtime_and_nothing_else_differs() -> None:
     base, overlay = (
-        {(it["kind"], it["metadata"]["name"]): it for it in built(folder)}
+        {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in built(folder)}
         for folder in ("deploy", OVERLAY)
     )
     agent = ("DaemonSet", "fracgpu-deviceplugin")

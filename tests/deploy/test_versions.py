@@ -1,4 +1,4 @@
-"""Every supported version of Kubernetes serves each object that ships, to its last field.
+"""Every supported version of Kubernetes serves every field of every object that ships.
 
 The table is made by ``tools/kubernetes_fields.py``. A field that a version does not know would be
 dropped there without a word, by ``kubectl apply`` as by the API server.
@@ -21,14 +21,16 @@ FIELDS: Final[dict[str, dict[str, tuple[str, int]]]] = json.loads(
 )
 FOLDERS = (
     "deploy",
-    *sorted(str(it.parent.relative_to(ROOT)) for it in ROOT.glob("overlays/**/kustomization.yaml")),
+    *sorted(
+        str(path.parent.relative_to(ROOT)) for path in ROOT.glob("overlays/**/kustomization.yaml")
+    ),
 )
 _LIST: Final = re.compile(r"list\[(\w+)\]")
 _MAP: Final = re.compile(r"dict\(str, (\w+)\)")
 
 
 def unknown(body: Any, definition: str, *, minor: int, path: str) -> Iterator[str]:
-    """Name each field of *body* that Kubernetes 1.*minor* does not have."""
+    """Yield each field of *body* that Kubernetes 1.*minor* does not have."""
     for name, value in body.items():
         kind, since = FIELDS[definition].get(name, ("", NEWEST + 1))
         if since > minor:
@@ -39,14 +41,14 @@ def unknown(body: Any, definition: str, *, minor: int, path: str) -> Iterator[st
 
 
 def parts(value: Any, kind: str) -> list[tuple[Any, str]]:
-    """Give the objects inside a field of this type, each with its definition."""
+    """Return the objects inside a field of this type, each with its definition."""
     if found := _LIST.fullmatch(kind):
         inside, kind = list(value or ()), found[1]
     elif found := _MAP.fullmatch(kind):
         inside, kind = list((value or {}).values()), found[1]
     else:
         inside = [value]
-    return [(it, kind) for it in inside if kind in FIELDS and isinstance(it, dict)]
+    return [(part, kind) for part in inside if kind in FIELDS and isinstance(part, dict)]
 
 
 def definition_of(body: dict[str, Any]) -> str:
@@ -89,7 +91,9 @@ def test_what_kustomize_names_is_the_version_that_was_tested() -> None:
         if container["name"] == "kube-scheduler"
     ]
     kustomization = yaml.safe_load((ROOT / "deploy" / "kustomization.yaml").read_text())
-    (told,) = [it["newTag"] for it in kustomization["images"] if it["name"] == "kube-scheduler"]
+    (told,) = [
+        image["newTag"] for image in kustomization["images"] if image["name"] == "kube-scheduler"
+    ]
 
     assert image == f"registry.k8s.io/kube-scheduler:{told}"
     assert told.startswith(f"v1.{NEWEST}.")

@@ -1,4 +1,4 @@
-"""Who asks whom: the CEL conditions of deploy/webhook.yaml, evaluated."""
+"""The CEL conditions of deploy/webhook.yaml: which objects reach which webhook."""
 
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def entries(kind: str) -> dict[str, Json]:
     documents = yaml.safe_load_all((DEPLOY / "webhook.yaml").read_text())
-    (found,) = [it for it in documents if it["kind"] == kind]
-    return {it["name"]: it for it in found["webhooks"]}
+    (found,) = [document for document in documents if document["kind"] == kind]
+    return {webhook["name"]: webhook for webhook in found["webhooks"]}
 
 
 PODS = entries("MutatingWebhookConfiguration")
@@ -28,12 +28,14 @@ WORKLOADS = entries("ValidatingWebhookConfiguration")
 
 def asked(entry: Json, new: Json, old: Json | None = None) -> bool:
     seen = {"object": new, "oldObject": old}
-    return all(cel.evaluate(it["expression"], seen) for it in entry["matchConditions"])
+    return all(
+        cel.evaluate(condition["expression"], seen) for condition in entry["matchConditions"]
+    )
 
 
 def who(entries_: dict[str, Json], new: Json, old: Json | None = None) -> list[str]:
-    """The first words of the entries that an object reaches, namespaces aside."""
-    return [name.split(".")[0] for name, it in entries_.items() if asked(it, new, old)]
+    """Return the first words of the webhooks that an object reaches, in any namespace."""
+    return [name.split(".")[0] for name, webhook in entries_.items() if asked(webhook, new, old)]
 
 
 def a_pod(
@@ -53,7 +55,7 @@ def a_pod(
 
 def a_workload(pod: Json, *, cron: bool = False, notes: tuple[str, ...] = ()) -> Json:
     spec: Json = {"template": {"spec": pod["spec"]}}
-    metadata = {key: it for key, it in pod["metadata"].items() if key != "name"}
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "name"}
     if metadata:
         spec["template"]["metadata"] = metadata
     body: Json = {"metadata": {"name": "w"}, "spec": {"jobTemplate": {"spec": spec}}}
@@ -64,11 +66,11 @@ def a_workload(pod: Json, *, cron: bool = False, notes: tuple[str, ...] = ()) ->
 
 
 FOREIGN = sorted(
-    {(key, key in it.quiet) for it in DIALECTS for key in it.limits.exact}
+    {(key, key in dialect.quiet) for dialect in DIALECTS for key in dialect.limits.exact}
     | {("nvidia.com/gpu-10gb", False)}
 )
 FOREIGN_NOTES = sorted(
-    {key for it in DIALECTS for key in it.annotations.exact - it.quiet}
+    {key for dialect in DIALECTS for key in dialect.annotations.exact - dialect.quiet}
     | {
         "nvidia.cdi.k8s.io/train.gpu-memory.request",
         "kai.scheduler/container.train.gpu-memory.portion.limit",
@@ -102,13 +104,15 @@ FOREIGN_NOTES = sorted(
 def test_who_is_asked_about_depends_on_the_keys_alone_and_nobody_is_asked_about_twice(
     pod: Json, first_words: list[str], *, cron: bool
 ) -> None:
-    assert who(PODS, pod) == [it or "pods" for it in first_words]
-    assert who(WORKLOADS, a_workload(pod, cron=cron)) == [it or "workloads" for it in first_words]
+    assert who(PODS, pod) == [word or "pods" for word in first_words]
+    assert who(WORKLOADS, a_workload(pod, cron=cron)) == [
+        word or "workloads" for word in first_words
+    ]
 
 
 @pytest.mark.parametrize(("key", "quiet"), FOREIGN)
 def test_every_resource_of_every_dialect_is_asked_about(key: str, *, quiet: bool) -> None:
-    # A plain nvidia.com/gpu is whole cards to a cluster without dialects.
+    # Plain nvidia.com/gpu means whole cards in a cluster without dialects.
     wanted = ["dialects"] if key in ("nvidia.com/gpu", "nvidia.com/gpu.shared") else None
     assert who(PODS, a_pod(key)) == (wanted or ["dialects", "hints"])
     assert who(PODS, a_pod(notes=(key,)))[:1] == ["dialects"]
@@ -146,7 +150,9 @@ def test_a_request_on_the_jobs_of_a_cron_job_is_asked_about_too(part: str) -> No
     assert who(WORKLOADS, other) == []
 
 
-@pytest.mark.parametrize("entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda it: it["name"])
+@pytest.mark.parametrize(
+    "entry", [*PODS.values(), *WORKLOADS.values()], ids=lambda webhook: webhook["name"]
+)
 def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
     entry: Json,
 ) -> None:
@@ -155,7 +161,11 @@ def test_each_entry_fails_as_it_should_and_leaves_the_systems_namespaces_alone(
     hints = entry["name"].startswith("hints")
     assert entry["failurePolicy"] == ("Ignore" if hints else "Fail")
     assert entry["timeoutSeconds"] == (2 if hints else 5)
-    labelled = [it["operator"] for it in selector if it["key"] == names.DIALECTS_LABEL]
+    labelled = [
+        requirement["operator"]
+        for requirement in selector
+        if requirement["key"] == names.DIALECTS_LABEL
+    ]
     if hints:
         assert labelled == ["DoesNotExist"]
     elif entry["name"].startswith("dialects"):
@@ -172,4 +182,4 @@ def test_every_built_in_workload_is_asked_about() -> None:
             for group in rule["apiGroups"]
             for resource in rule["resources"]
         }
-        assert found == {(it.group, f"{it.kind.lower()}s") for it in BUILT_IN_WORKLOADS}
+        assert found == {(kind.group, f"{kind.kind.lower()}s") for kind in BUILT_IN_WORKLOADS}

@@ -1,4 +1,4 @@
-"""A Binding that was held up never lands on a card that the next leader has given away.
+"""A delayed Binding never takes a card that the next leader has allocated.
 
 On a real kube-apiserver, with the policies and permissions of deploy/, and extenders as processes
 with the token of the scheduler's service account.
@@ -41,7 +41,7 @@ CARD_MIB = 24_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A cluster with one card, the policies in force, and nobody who schedules."""
+    """A cluster with one card, the policies in force, and no scheduler."""
 
     api: ControlPlane
     admin: KubeClient
@@ -52,7 +52,7 @@ class World:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def kubeconfig(self, name: str, *, url: str = "") -> Path:
-        """A kubeconfig of the scheduler's account, by another way to the API server if asked."""
+        """Return a kubeconfig of the scheduler's account, for another server address if given."""
         path = self.workdir / f"{name}.kubeconfig"
         text = self.api.kubeconfig(path).read_text()
         text = text.replace(self.api.token, self.token)
@@ -65,14 +65,14 @@ class World:
         started = await self.stack.enter_async_context(opened)
 
         async def leads() -> bool:
-            # In this order: a replica that waits its turn is ready as well.
+            # In this order: a replica that does not lead is ready as well.
             return await self.figure(started, "leads 1.0") and await started.ready()
 
         await until(leads, what=f"{name} leads", limit_s=90)
         return started
 
     async def figure(self, extender: Replica, figure: str) -> bool:
-        """Whether a metric of an extender has this value, written as Prometheus reads it."""
+        """Report whether a metric of an extender has this value, in Prometheus' text format."""
         url = f"http://127.0.0.1:{extender.telemetry}/metrics"
         try:
             async with self.http.get(url) as answer:
@@ -88,7 +88,7 @@ class World:
         return decode_pod_info(await self.admin.get(PODS, name, namespace="default"))
 
     async def promised_mib(self) -> int:
-        """What the pods of the cluster hold of the one card."""
+        """Return the MiB that the pods of the cluster hold of the one card."""
         pods = [decode_pod_info(bytes(raw)) for raw in (await self.admin.list(PODS)).items]
         return sum(
             part.mib
@@ -104,7 +104,7 @@ class World:
 
 
 def order(pod: PodInfo, *, term: str | None, labelled: bool = True) -> Json:
-    """A Binding of a pod with an assignment, as the extender writes it."""
+    """Return a Binding of a pod with an assignment, as the extender writes it."""
     notes = {names.ASSIGNMENT: write_assignment(on("GPU-n-0", 20_000, container="train"))}
     metadata: Json = {
         "uid": pod.record.uid,
@@ -145,7 +145,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def in_force(world: World) -> bool:
-    """Whether the policies refuse already; no Lease is there yet, so every order is refused."""
+    """Report whether the policies refuse already; without a Lease every assignment is refused."""
     binding = {**order(PodInfo(record=a_record("u")), term="x")}
     said = await refusal(world.scheduler, binding, "no-such-pod")
     return "fracgpu-lease-term" in said
@@ -163,7 +163,7 @@ async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignmen
     world: World,
 ) -> None:
     pod, plain = await world.create("p"), await world.create("plain")
-    # Without a Lease no order passes, and every other Binding does.
+    # Without a Lease no assignment is accepted, and every other Binding is.
     said = await refusal(world.scheduler, order(pod, term="x"), "p")
     assert "no params found" in said
     assert said.startswith("Invalid")  # not 403: what comes before the expressions has no reason
@@ -210,7 +210,7 @@ async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_
         {"finalizers": ["example.org/x"]},
     ):
         said = await patch(world.scheduler, other, subresource="status")
-        assert "and nothing else of it" in said, other
+        assert "may change only a pod's status" in said, other
     assert (await patch(world.scheduler, mark, subresource=None)).startswith("Forbidden")
     for subresource in (None, "status"):
         mark = {"annotations": {names.TERM: "forged"}}
@@ -219,7 +219,7 @@ async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_
 
 
 async def answered_bindings(world: World) -> dict[str, int]:
-    """How many Bindings the API server has answered, by HTTP status."""
+    """Return how many Bindings the API server has answered, by HTTP status."""
     found: dict[str, int] = {}
     for line in (await world.admin.get_path("/metrics")).decode().splitlines():
         if line.startswith("apiserver_request_total{") and 'subresource="binding"' in line:
@@ -234,7 +234,7 @@ async def more(world: World, before: dict[str, int]) -> bool:
 
 
 async def kept(world: World, sender: Replica, proxy: HoldingProxy) -> bool:
-    """Whether the sender has counted a Binding, which it then sends at once, and bytes are kept."""
+    """Report whether the sender has counted a Binding, which it then sends, and bytes are kept."""
     return await world.figure(sender, "assumptions 1.0") and proxy.kept_bytes > 0
 
 

@@ -1,4 +1,4 @@
-"""A real kubelet goes on with its work under the policies of deploy/."""
+"""A real kubelet keeps working under the policies of deploy/."""
 
 from datetime import datetime
 from typing import Any
@@ -24,13 +24,13 @@ async def forging_is_refused(node: RealNode) -> bool:
     try:
         await node.client.patch(NODES, NODE, FORGED, subresource="status", dry_run=True)
     except Forbidden as error:
-        return "is stated only by the FracGPU agent of that node" in str(error)
+        return "is written only by the FracGPU agent of that node" in str(error)
     return False
 
 
 async def heartbeat(node: RealNode) -> datetime:
     conditions = (await node.node())["status"]["conditions"]
-    (ready,) = [it for it in conditions if it["type"] == "Ready"]
+    (ready,) = [condition for condition in conditions if condition["type"] == "Ready"]
     assert ready["status"] == "True"
     return datetime.fromisoformat(ready["lastHeartbeatTime"])
 
@@ -40,7 +40,7 @@ async def test_kubelet_registers_reports_and_ends_pods_while_nobody_can_forge_ca
     async with a_real_node(cards=cards) as node:
         # A pod that kubelet admits before the agent has registered gets no slot, nor a card.
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
-        # This kubelet, and here the agent too, are administrators: whom the policies bind as well.
+        # This kubelet, and here the agent too, are administrators: the policies apply to them too.
         body = a_real_pod([a_container("train", mib=400, slots=1)], seen=node.seen)
         pod = await node.create(body)
         await node.bind(pod, train=[(cards[0].uuid, 400)])

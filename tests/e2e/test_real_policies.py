@@ -1,4 +1,4 @@
-"""The policies of deploy/ on a real kube-apiserver: nobody forges, whatever the webhook does."""
+"""The policies of deploy/ on a real kube-apiserver: nothing is forged, even without the webhook."""
 
 import json
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -> None:
-    """With no webhook at all: the policies stand by themselves."""
+    """Without a webhook: the policies are enough."""
     kubectl, admin = world.kubectl, world.admin
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(kind, "fracgpu-webhook")
@@ -88,7 +88,7 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -
 
 
 async def an_order(world: World) -> dict[str, Any]:
-    """A Binding with an assignment, of the term that the Lease of the scheduler names."""
+    """Return a Binding with an assignment, of the term in the scheduler's Lease."""
     lease = {
         "metadata": {"name": SchedulerSettings().lease, "namespace": SYSTEM},
         "spec": {"holderIdentity": "a", "leaseTransitions": 3},
@@ -104,7 +104,7 @@ async def an_order(world: World) -> dict[str, Any]:
     }
     account = await world.as_account("fracgpu-scheduler")
 
-    async def known() -> bool:  # the API server hears of the Lease a moment late
+    async def known() -> bool:  # the API server sees the Lease a moment later
         said = await refusal(account.bind(order, namespace="default", name="no-such-pod"))
         return "not found" in said
 
@@ -182,10 +182,10 @@ async def check_orders_to_other_systems(world: World) -> None:
 
 
 async def check_that_the_api_server_finds_nothing_to_warn_of(world: World) -> None:
-    """Its own type check of every expression, which kube-controller-manager runs."""
+    """The type check of every expression by kube-controller-manager finds nothing."""
     await world.api.start_controller_manager()
     listed = [decode_object(raw) for raw in (await world.admin.list(VALIDATING_POLICIES)).items]
-    for name in [it["metadata"]["name"] for it in listed]:
+    for name in [listed_object["metadata"]["name"] for listed_object in listed]:
 
         async def checked(name: str = name) -> bool:
             policy = await world.admin.get_object(VALIDATING_POLICIES, name)
@@ -219,7 +219,7 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World)
         (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
     ):
         assert sentence in await refusal(world.admin.patch(NODES, "n1", patch))
-    only_agent = "of a node is stated only by the FracGPU agent of that node"
+    only_agent = "of a node is written only by the FracGPU agent of that node"
     said = await refusal(world.admin.patch(NODES, "n1", capacity, subresource="status"))
     assert only_agent in said
 
@@ -232,7 +232,7 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World)
 
 
 async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
-    """As the real one patches: conditions, and capacity copied to allocatable."""
+    """Patch as a real kubelet does: conditions, and capacity copied to allocatable."""
     kubectl = world.kubectl
     # kubectl also reads what it patches, which system:node does not allow of a status.
     await kubectl(
@@ -249,7 +249,7 @@ async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
         await kubectl(*who, *words, json.dumps(patch))
         more = {"status": {"capacity": {names.GPU_MEM: "97000"}}}
         said = await kubectl.refused(*who, *words, json.dumps(more))
-        assert "is stated only by the FracGPU agent of that node" in said
+        assert "is written only by the FracGPU agent of that node" in said
         more = {"status": {"allocatable": {names.GPU_MEM: "97000"}}}
         assert "are its capacity or zero." in await kubectl.refused(*who, *words, json.dumps(more))
     await kubectl("label", "node", "n1", "fracgpu.io/share=false", "--overwrite")
@@ -259,7 +259,7 @@ async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
     await kubectl(*KUBELET, *words, json.dumps(recreated))
     labels = {names.SHARE_LABEL: "true"}
     new = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n4", "labels": labels}}
-    labels[names.CARD_MODEL_LABEL] = "H100"  # as kubelet's --node-labels may say
+    labels[names.CARD_MODEL_LABEL] = "H100"  # as kubelet's --node-labels may set
     said = await kubectl.refused(*KUBELET, "create", "-f-", stdin=new)
     assert "fracgpu.io/driver of a node are written only by the FracGPU agent" in said
     del labels[names.CARD_MODEL_LABEL]
@@ -327,7 +327,7 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
     answer = await kubectl.ask("create", "-f-", stdin=a_grabber(value="all"))
     assert answer.ok
     assert "Warning: " in answer.error
-    assert "leave it out or say" in answer.error
+    assert "leave it out or set" in answer.error
     await admin.patch(
         CONFIGMAPS, "fracgpu-policies", {"data": {"devices": "deny"}}, namespace=SYSTEM
     )
@@ -341,12 +341,12 @@ async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
 
 
 def with_path(path: str) -> dict[str, Any]:
-    """A pod that mounts *path* of its node."""
+    """Return a pod that mounts *path* of its node."""
     return a_pod("path", volumes=[{"name": "v", "hostPath": {"path": path}}])
 
 
 def a_grabber(**variable: Any) -> dict[str, Any]:
-    """A pod that takes cards past the book, if *variable* says so; by default all."""
+    """Return a pod that takes cards past the ledger through *variable*; by default all."""
     env = [{"name": names.ENV_VISIBLE_DEVICES, **(variable or {"value": "all"})}]
     return a_pod("grab", containers=[{"name": "c", "image": "x", "env": env}])
 
@@ -355,7 +355,7 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     world: World,
 ) -> None:
     rebalancer, admin = await world.as_account("fracgpu-rebalancer"), world.admin
-    only_cordons = "may change nothing of a node but the annotation fracgpu.io/cordons"
+    only_cordons = "may change only the annotation fracgpu.io/cordons of a node"
     for change in (
         {"metadata": {"labels": {names.SHARE_LABEL: "false"}}},
         {"metadata": {"annotations": {"example.com/a": "b", names.NODE_CORDONS: "{}"}}},
@@ -388,12 +388,12 @@ async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_n
     await admin.delete(CONFIGMAPS, names.CONFIG_MAP, namespace=SYSTEM)
     for kind, name in ((CONFIGMAPS, names.CONFIG_MAP), (CONFIGMAPS, "x"), (LEASES, "x")):
         body = {"metadata": {"name": name, "namespace": SYSTEM}}
-        assert "may create no other object" in await refusal(rebalancer.create(kind, body))
-    book = MoveStore(rebalancer, namespace=SYSTEM, guard=lambda: None)
-    await book.load()
+        assert "may create only its own record" in await refusal(rebalancer.create(kind, body))
+    store = MoveStore(rebalancer, namespace=SYSTEM, guard=lambda: None)
+    await store.load()
     record = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
-    await book.put(record, now=NOON)
-    await book.put(record.to(MovePhase.EVICTING, now=NOON), now=NOON)
+    await store.put(record, now=NOON)
+    await store.put(record.to(MovePhase.EVICTING, now=NOON), now=NOON)
     lease = {"metadata": {"name": "fracgpu-rebalancer", "namespace": SYSTEM}}
     await rebalancer.create(LEASES, lease)
 
@@ -419,7 +419,7 @@ async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
             pod = a_pod("forged", notes={**asks, key: FORGED})
             await refusal(admin.create(PODS, pod, namespace="default"))
             await refusal(admin.patch(PODS, "mine", annotated(key, "x"), namespace="default"))
-            # This way leads past the webhook.
+            # This request does not reach the webhook.
             said = await refusal(
                 admin.patch(
                     PODS, "mine", annotated(key, "x"), namespace="default", subresource="status"
