@@ -35,7 +35,7 @@ AGENT = "fracgpu-kube-scheduler-files"
 
 
 def kubeadm_manifest() -> dict[str, Any]:
-    """What kubeadm 1.36 writes to /etc/kubernetes/manifests/kube-scheduler.yaml, in essence."""
+    """Return the essential part of the kube-scheduler.yaml that kubeadm 1.36 writes."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -74,7 +74,7 @@ def kubeadm_manifest() -> dict[str, Any]:
 
 
 class StaticPod:
-    """kubelet, as far as kube-scheduler's manifest goes."""
+    """Runs kube-scheduler's manifest in place of kubelet."""
 
     def __init__(self, world: World, folder: Path) -> None:
         self._world = world
@@ -84,7 +84,7 @@ class StaticPod:
         self.starts = 0
 
     async def take(self, manifest: dict[str, Any]) -> None:
-        """Run what the manifest says from now on."""
+        """Run the command of *manifest* from now on."""
         (container,) = manifest["spec"]["containers"]
         _, *flags = [self._here(word) for word in container["command"]]
         binary = self._world.api.assets / "kube-scheduler"
@@ -95,7 +95,7 @@ class StaticPod:
         self._child = Child(command, log=self._folder / "static-kube-scheduler.log")
 
     def _here(self, word: str) -> str:
-        """Only the paths of a control-plane node are this test's."""
+        """Replace the paths of a control-plane node by those of this test."""
         node = str(self._world.pods.kubelet.node_folder)
         word = word.replace("/etc/fracgpu/kube-scheduler", node)
         return word.replace("/etc/kubernetes", str(self._folder))
@@ -116,7 +116,7 @@ class StaticPod:
 async def a_cluster(folder: Path) -> AsyncIterator[tuple[World, StaticPod]]:
     """A cluster whose own kube-scheduler runs as kubeadm has it, with the first step done."""
     async with installed(folder, manifests=OVERLAY / "prepare") as world:
-        # Its identity there is another, with the rights of kube-scheduler.
+        # Its identity there is another one, with kube-scheduler's permissions.
         world.api.kubeconfig(folder / "scheduler.conf")
         static = StaticPod(world, folder)
         await static.take(kubeadm_manifest())
@@ -129,7 +129,7 @@ async def a_cluster(folder: Path) -> AsyncIterator[tuple[World, StaticPod]]:
 
 
 async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
-    """Edit the manifest as the administrator does."""
+    """Return the manifest as the administrator edits it."""
     path = folder / "kube-scheduler.yaml"
     await asyncio.to_thread(path.write_text, yaml.safe_dump(kubeadm_manifest()))
     said = await kubectl(
@@ -142,18 +142,18 @@ async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
 
 async def containers_of(world: World) -> list[str]:
     found = await world.client.get_object(DEPLOYMENTS, "fracgpu-scheduler", namespace=SYSTEM)
-    return [it["name"] for it in found["spec"]["template"]["spec"]["containers"]]
+    return [container["name"] for container in found["spec"]["template"]["spec"]["containers"]]
 
 
 async def files_ready(world: World) -> bool:
     found = await world.client.get_object(DAEMONSETS, AGENT, namespace=SYSTEM)
     status = found.get("status", {})
     wanted = ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady")
-    return [status.get(it) for it in wanted] == [1, 1, 1]
+    return [status.get(key) for key in wanted] == [1, 1, 1]
 
 
 async def placed(world: World, name: str, scheduler: str, **spec: Any) -> dict[str, Any]:
-    """Have one pod scheduled; returns it with its node."""
+    """Have one pod scheduled; return it with its node."""
     await world.client.create(PODS, a_gpu_pod(name, mib=1_000, schedulerName=scheduler, **spec))
     found: dict[str, Any] = {}
 
@@ -166,7 +166,7 @@ async def placed(world: World, name: str, scheduler: str, **spec: Any) -> dict[s
 
 
 def modes(folder: Path) -> set[str]:
-    return {oct(it.stat().st_mode & 0o777) for it in (folder / "current").iterdir()}
+    return {oct(file.stat().st_mode & 0o777) for file in (folder / "current").iterdir()}
 
 
 async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authority_and_goes_back(
@@ -175,7 +175,7 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     async with a_cluster(tmp_path) as (world, static):
-        # The files first: they change nobody's scheduler.
+        # The files first: they change no scheduler.
         await until(lambda: files_ready(world), what="the node's files", limit_s=90)
         assert static.starts == 1
         assert modes(world.pods.kubelet.node_folder) == {"0o600"}
@@ -192,17 +192,17 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
             await applicants.until_placed(5)
             starts, agents = static.starts, set(world.pods.kubelet.started)
             await rotate(world)
-            world.pods.proxy.cut()  # the next question needs a handshake
+            world.pods.proxy.cut()  # the next call needs a handshake
             await applicants.until_placed(10)
             await applicants.finish()
         assert static.starts == starts + 1
-        assert len([it for it in world.pods.kubelet.started if it.startswith(AGENT)]) >= 2
+        assert len([name for name in world.pods.kubelet.started if name.startswith(AGENT)]) >= 2
         assert set(world.pods.kubelet.started) > agents
         assert applicants.longest_s < PATIENCE_S
         with capsys.disabled():
             sys.stdout.write(f"\nthe cluster's own, a new authority: {applicants.figures}\n")
 
-        # And back, in the other order.
+        # And back, in the reverse order.
         await apply(world.kubectl, OVERLAY / "prepare")
         await until(lambda: settled(world), what="our kube-scheduler again", limit_s=120)
         assert await containers_of(world) == ["extender", "kube-scheduler"]
@@ -228,7 +228,9 @@ async def rotate(world: World) -> None:
 
 
 def remove_words() -> Sequence[str]:
-    """The command of docs/scheduler.md that takes the first step back."""
+    """Return the command of docs/scheduler.md that undoes the first step."""
     text = (DEPLOY.parent / "docs" / "scheduler.md").read_text()
-    (line,) = [it for it in text.splitlines() if "app.kubernetes.io/component=cluster-sch" in it]
+    (line,) = [
+        line for line in text.splitlines() if "app.kubernetes.io/component=cluster-sch" in line
+    ]
     return line.split()[1:]

@@ -1,4 +1,4 @@
-"""fracgpu-config on a real kube-apiserver: roles with their accounts' rights tell of bad edits."""
+"""fracgpu-config on a real kube-apiserver: roles report bad edits with their own permissions."""
 
 import urllib.request
 from asyncio import to_thread
@@ -43,7 +43,7 @@ BAD = {
 
 
 async def account(api: ControlPlane, client: KubeClient, role: str, folder: Path) -> Path:
-    """Write the kubeconfig of a role's service account."""
+    """Write a kubeconfig of a role's service account; return its path."""
     return write_kubeconfig(
         folder / f"{role}.kubeconfig",
         server=api.url,
@@ -84,7 +84,7 @@ async def test_every_bad_or_misspelt_key_in_fracgpu_config_makes_an_event_and_a_
         kubectl = Kubectl.find(admin)
         await kubectl("apply", "-k", str(DEPLOY))
         async with connect(admin) as client:
-            accounts = {it: await account(api, client, it, tmp_path) for it in TOLD}
+            accounts = {name: await account(api, client, name, tmp_path) for name in TOLD}
             flags = {
                 "webhook": [f"--listen-port={listen[0]}"],
                 "scheduler": [f"--listen-port={listen[1]}"],

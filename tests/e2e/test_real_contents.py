@@ -1,4 +1,4 @@
-"""What a container really finds on a real containerd: the driver's files, and its MPS daemon."""
+"""What a container finds on a real containerd: the driver's files, and its MPS daemon."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from tests.support.stand_ins import MPS_CONTROL, a_program
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 CARD_MIB = 24_000
-# What the container reads in this place, a library would be elsewhere.
+# A file that the container reads in place of a library.
 LIBRARY = "/run/fracgpu/env"
 
 
 def write_driver_spec(node: RealNode) -> None:
-    """A spec as nvidia-ctk writes it: each card's file, and a library for all."""
+    """Write a CDI spec as nvidia-ctk does: each card's device file, and a library for all."""
     library = node.root / "libcuda.txt"
     library.write_text("libcuda.so.580\n")
     document = {
@@ -54,7 +54,7 @@ def write_driver_spec(node: RealNode) -> None:
 
 
 async def started(node: RealNode, card: int) -> Sight:
-    """Run a pod of one container on a card; give what it saw."""
+    """Run a pod of one container on a card; return what it saw."""
     pod = await node.create(a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen))
     await node.bind(pod, train=[(node.cards[card].uuid, 500)])
     await node.wait_running([pod["metadata"]["uid"]])

@@ -1,4 +1,4 @@
-"""deploy/ on a real control plane: accepted whole, and its rights are enough for the whole loop."""
+"""deploy/ on a real control plane: all accepted, with enough permissions for every role."""
 
 import os
 import tempfile
@@ -23,7 +23,7 @@ async def test_a_real_api_server_accepts_everything_in_a_dry_run(
 ) -> None:
     async with real_api_server(tmp_path) as api:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "kubeconfig"))
-        # A dry run creates no namespace for the others to lie in.
+        # A dry run creates no namespace for the other objects.
         await kubectl("create", "namespace", "fracgpu-system")
         place = str(DEPLOY.parent / folder)
         wanted = (await kubectl("kustomize", place)).count("\nkind:")
@@ -39,7 +39,7 @@ async def test_the_whole_loop_holds_with_the_accounts_rights_and_policies_of_dep
     if not os.environ.get(ASSETS_ENV):
         pytest.skip(f"{ASSETS_ENV} is not set: no real kube-apiserver to test against")
     settings = RigSettings(assets=find_assets(os.environ[ASSETS_ENV]))
-    # Sockets lie in it, so its path must be short.
+    # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         async with open_rig(settings, Path(folder), SystemClock()) as rig:
             progress = Progress()

@@ -1,4 +1,4 @@
-"""A real kubelet and containerd: each container gets its promised card, and no other."""
+"""A real kubelet and containerd: each container gets its assigned card, and no other."""
 
 import asyncio
 import random
@@ -32,14 +32,14 @@ CARD_MIB: Final = 24_000
 # not answer (pkg/kubelet/cm/admission/errors.go). Once kubelet has counted none as allocatable, a
 # pod that holds none yet does not fit the node (pkg/kubelet/lifecycle/predicate.go: the prefix and
 # the resource that is short). It is never short of MiB: a restarted kubelet that finds its device
-# manager's checkpoint leaves the capacity alone that it does not know
+# manager's checkpoint does not change capacity that it does not know
 # (pkg/kubelet/kubelet_node_status.go, reconcileExtendedResource).
 NOT_ADMITTED: Final = {"UnexpectedAdmissionError", f"OutOf{names.GPU_SLOT}"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Pods that were started together, and what each was promised."""
+    """Pods that were started together, and the cards assigned to each."""
 
     pods: dict[str, Json] = field(default_factory=dict)
     promised: dict[str, Slices] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Batch:
 async def start_at_once(node: RealNode, dice: random.Random) -> Batch:
     """Create 30 pods, and bind them all at the same moment, in another order than their creation.
 
-    Each is promised a card at random: equal sizes go to different cards.
+    Each is assigned a random card: equal sizes go to different cards.
     """
     batch = Batch()
     for number in range(PODS_AT_ONCE):
@@ -68,7 +68,7 @@ async def start_at_once(node: RealNode, dice: random.Random) -> Batch:
 
 
 def mismatches(node: RealNode, batch: Batch) -> list[str]:
-    """Compare what every start of every container saw with what its pod was promised."""
+    """Compare what every start of every container saw with its pod's assignment."""
     wrong = []
     for uid, pod in batch.pods.items():
         if not node.sights(pod):
@@ -78,7 +78,7 @@ def mismatches(node: RealNode, batch: Batch) -> list[str]:
 
 
 def wrong_sights(node: RealNode, pod: Json, slices: Slices) -> list[str]:
-    """Say which starts of the pod's containers saw something else than what it was promised."""
+    """Return the starts of the pod's containers that saw other cards than assigned."""
     wrong = []
     for sight in node.sights(pod):
         if sight.devices != node.expected(slices):
@@ -96,8 +96,8 @@ def size_matching_mismatches(
     """Replay kubelet's own order of Allocate calls with an allocator that goes by size.
 
     It does what older device plugins do: among the pods bound to the node that have got nothing
-    yet, it takes the one bound first whose size is the asked one. Counts the containers that would
-    have started on another card than their own.
+    yet, it takes the one bound first whose size is the requested one. Returns how many containers
+    would have started on another card than their own.
     """
     holder = {
         slot: event["uid"]
@@ -113,21 +113,21 @@ def size_matching_mismatches(
         if uid is None:
             continue
         ((card, mib),) = promised[uid]
-        guess = next((it for it in waiting if promised[it][0][1] == mib), None)
+        guess = next((uid for uid in waiting if promised[uid][0][1] == mib), None)
         if guess is not None:
             waiting.remove(guess)
             wrong += promised[guess][0][0] != card
     return wrong
 
 
-async def test_thirty_pods_at_once_for_ten_rounds_each_see_their_own_card_only() -> None:
+async def test_thirty_pods_at_once_ten_times_each_see_their_own_card_only() -> None:
     dice = random.Random(5)  # noqa: S311 - the same in every run
     async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB)) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
         old, guessed_wrong = Batch(), 0
         for _ in range(ROUNDS):
             events_before, bound_before = len(node.log_events()), len(node.bound)
-            # The last round's pods go while this one's come, so that slots change hands at once.
+            # The last batch is deleted while this one is created, so that slots are reused at once.
             await node.delete(old.pods.values())
             batch = await start_at_once(node, dice)
             await node.wait_running(batch.pods)
@@ -143,7 +143,7 @@ async def test_thirty_pods_at_once_for_ten_rounds_each_see_their_own_card_only()
 
 
 async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
-    """Make pods anew that kubelet would not admit while we were away, as their controller does."""
+    """Create pods again that kubelet did not admit without the agent, as their controller does."""
     pods = await node.pods()
     for uid in list(batch.pods):
         status = pods[uid].get("status", {})
@@ -151,7 +151,7 @@ async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
             continue
         assert status.get("reason") in NOT_ADMITTED, status
         slices = batch.promised.pop(uid)
-        # It may have run before kubelet was restarted and would not have it back: on its card.
+        # It may have run on its card before kubelet was restarted and refused it.
         assert wrong_sights(node, batch.pods[uid], slices) == []
         await node.delete([batch.pods.pop(uid)])
         body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], seen=node.seen)
@@ -204,12 +204,14 @@ async def test_eight_large_cards_are_counted_to_the_last_mib() -> None:
         await node.restart_kubelet()
         await node.wait_counted(slots=8 * 32, mib=655_360)
 
-        # A node made anew: kubelet sets all capacity it does not know to zero.
+        # A recreated node: kubelet sets all capacity it does not know to zero.
         await node.client.delete(NODES, NODE)
         await node.restart_kubelet()
         await node.wait_counted(slots=8 * 32, mib=655_360)
         conditions = (await node.node())["status"]["conditions"]
-        (sharing,) = [it for it in conditions if it["type"] == names.SHARING_CONDITION]
+        (sharing,) = [
+            condition for condition in conditions if condition["type"] == names.SHARING_CONDITION
+        ]
         assert sharing["status"] == "True"
         assert "655360 MiB" in sharing["message"]
 
@@ -239,7 +241,7 @@ async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -
         await node.wait_running(pod["metadata"]["uid"] for pod, _ in pods)
 
         for pod, promised in pods:
-            sights = {it.container: it for it in node.sights(pod)}
+            sights = {sight.container: sight for sight in node.sights(pod)}
             assert len(sights) == 2
             for name, sight in sights.items():
                 assert sight.devices == node.expected(promised.get(name, ())), (pod, name)
@@ -248,8 +250,8 @@ async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -
 async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_file() -> None:
     async with a_real_node(cards=some_cards("real-1", mib=CARD_MIB), cdi=False) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
-        asked = [it for it in node.log_events() if it["event"] == "runtime_asked"]
-        assert [it["cdi"] for it in asked] == [False]
+        asked = [event for event in node.log_events() if event["event"] == "runtime_asked"]
+        assert [event["cdi"] for event in asked] == [False]
         batch = Batch()
         for number in range(8):
             body = a_real_pod([a_container("train", mib=500, slots=1)], seen=node.seen)

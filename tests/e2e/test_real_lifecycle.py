@@ -1,4 +1,4 @@
-"""A real kubelet: refused pods go, a card's limit holds, and nothing of ours is left at the end."""
+"""A real kubelet: rejected pods are deleted, a card's limit holds, nothing is left at the end."""
 
 from typing import Any, Final
 
@@ -42,12 +42,12 @@ async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_t
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         await node.agent.kill()
         owned, bare = await a_pod_on(node, 0, owner=OWNER), await a_pod_on(node, 1)
-        uids = [it["metadata"]["uid"] for it in (owned, bare)]
+        uids = [pod["metadata"]["uid"] for pod in (owned, bare)]
 
         async def refused() -> bool:
             pods = await node.pods()
             states = [pods[uid].get("status", {}) for uid in uids]
-            return [it.get("reason") for it in states] == ["UnexpectedAdmissionError"] * 2
+            return [state.get("reason") for state in states] == ["UnexpectedAdmissionError"] * 2
 
         await until(refused, what="kubelet refuses both pods", limit_s=120)
         await node.agent.start()
@@ -58,7 +58,7 @@ async def test_pods_that_kubelet_refused_are_cleaned_up_when_an_owner_replaces_t
         await until(gone, what="the pod with an owner is gone", limit_s=60)
         assert uids[1] in await node.pods()
         events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
-        (told,) = [it for it in events if it["reason"] == "RefusedPodRemoved"]
+        (told,) = [event for event in events if event["reason"] == "RefusedPodRemoved"]
         assert told["involvedObject"]["uid"] == uids[0]
 
 
@@ -67,15 +67,17 @@ async def test_one_container_more_than_a_card_takes_does_not_start_on_it() -> No
     async with a_real_node(cards=cards, flags={"slots-per-card": "2"}) as node:
         await node.wait_counted(slots=4, mib=2 * CARD_MIB)
         first, second = await a_pod_on(node, 0), await a_pod_on(node, 0)
-        await node.wait_running(it["metadata"]["uid"] for it in (first, second))
+        await node.wait_running(pod["metadata"]["uid"] for pod in (first, second))
 
         third = await a_pod_on(node, 0)
 
         async def told() -> bool:
             events = [decode_object(raw) for raw in (await node.client.list(EVENTS)).items]
             uid = third["metadata"]["uid"]
-            said = [it["message"] for it in events if it["involvedObject"].get("uid") == uid]
-            return any("together have 3 containers of 2" in it for it in said)
+            said = [
+                event["message"] for event in events if event["involvedObject"].get("uid") == uid
+            ]
+            return any("together have 3 containers of 2" in message for message in said)
 
         await until(told, what="the third container is refused and says why", limit_s=90)
         assert node.sights(third) == []
@@ -111,7 +113,7 @@ async def test_a_node_that_stops_sharing_is_clean_and_kubelets_zero_can_be_remov
         await until(reported, what="kubelet reports again", limit_s=400)
         status = (await node.node())["status"]
         for amounts in (status["capacity"], status["allocatable"]):
-            assert [it for it in amounts if it.startswith(names.PREFIX)] == []
+            assert [resource for resource in amounts if resource.startswith(names.PREFIX)] == []
         found = decode_object(
             await node.client.get(PODS, pod["metadata"]["name"], namespace="default")
         )
@@ -122,11 +124,11 @@ async def test_a_restarted_kubelet_keeps_the_pods_of_cards_that_take_nothing_new
     async with a_real_node(cards=some_cards(NODE, count=2, mib=CARD_MIB)) as node:
         await node.wait_counted(slots=64, mib=2 * CARD_MIB)
         pods = [await a_pod_on(node, card) for card in (0, 1)]
-        uids = [it["metadata"]["uid"] for it in pods]
+        uids = [pod["metadata"]["uid"] for pod in pods]
         await node.wait_running(uids)
-        out = {names.NODE_OUT_OF_SERVICE: ",".join(it.uuid for it in node.cards)}
+        out = {names.NODE_OUT_OF_SERVICE: ",".join(card.uuid for card in node.cards)}
         await node.client.patch(NODES, NODE, {"metadata": {"annotations": out}})
-        # What the pods hold is left, so kube-scheduler finds nothing free.
+        # Only what the pods hold is left, so kube-scheduler finds nothing free.
         await node.wait_counted(slots=0, mib=2 * 500)
         before = await heartbeat(node)
 
@@ -138,8 +140,8 @@ async def test_a_restarted_kubelet_keeps_the_pods_of_cards_that_take_nothing_new
         await until(reported, what="kubelet reports again", limit_s=400)
         await node.wait_running(uids)
         found = await node.pods()
-        assert [found[it]["status"]["phase"] for it in uids] == ["Running"] * 2
-        restarts = [it["restartCount"] for uid in uids for it in container_states(found[uid])]
+        assert [found[uid]["status"]["phase"] for uid in uids] == ["Running"] * 2
+        restarts = [state["restartCount"] for uid in uids for state in container_states(found[uid])]
         assert restarts == [0, 0]
 
 
@@ -149,5 +151,5 @@ def container_states(pod: Json) -> list[Json]:
 
 async def heartbeat(node: RealNode) -> str:
     conditions = (await node.node())["status"]["conditions"]
-    (ready,) = [it for it in conditions if it["type"] == "Ready"]
+    (ready,) = [condition for condition in conditions if condition["type"] == "Ready"]
     return str(ready["lastHeartbeatTime"])

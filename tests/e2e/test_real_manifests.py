@@ -1,4 +1,4 @@
-"""``deploy/`` and the image as a user gets them: on a real kubelet every pod runs."""
+"""``deploy/`` and the image as shipped: on a real kubelet every pod runs."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.support.waiting import until_true
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-# As overlays/simulated-cards has them: what stands for a card, and its device number.
+# As in overlays/simulated-cards: the device file of a card, and its device number.
 CARD_MIB: Final = 40_960
 DEVICES: Final = {
     f"GPU-{NODE}-0": "device /dev/nvidia0 1:3",
@@ -35,7 +35,7 @@ _REFUSED: Final = re.compile(r"answered 403|permission denied|forbidden|read-onl
 
 
 def a_half() -> dict[str, Any]:
-    """A pod as the README has it: half a card, told in one line, and an end."""
+    """Return the pod of the README: half a card, in one line, and an end."""
     container = {
         "name": "train",
         "image": IMAGE,
@@ -55,23 +55,23 @@ def a_half() -> dict[str, Any]:
 
 
 async def complaints(cluster: RealCluster) -> list[str]:
-    """Say which container of ours was started again, and what any of them was refused."""
+    """Return which container of ours was restarted, and which requests were refused."""
     found = []
     for pod in await cluster.pods(SYSTEM):
         name = pod["metadata"]["name"]
         found += [
-            f"{name}: {it['name']} was started again: {it['lastState']}"
-            for it in pod["status"]["containerStatuses"]
-            if it["restartCount"]
+            f"{name}: {status['name']} was started again: {status['lastState']}"
+            for status in pod["status"]["containerStatuses"]
+            if status["restartCount"]
         ]
         for container, text in cluster.logs(SYSTEM, name).items():
-            lines = [it for it in text.splitlines() if _REFUSED.search(it)]
-            found += [f"{name}: {container}: {it}" for it in lines]
+            lines = [line for line in text.splitlines() if _REFUSED.search(line)]
+            found += [f"{name}: {container}: {line}" for line in lines]
     return found
 
 
 async def users(cluster: RealCluster) -> dict[str, set[str]]:
-    """Ask each pod of ours as whom it runs, by its name in ``deploy/``."""
+    """Return the user of each pod of ours, by its name in ``deploy/``."""
     found: dict[str, set[str]] = {}
     for pod in await cluster.pods(SYSTEM):
         metadata = pod["metadata"]
@@ -87,7 +87,7 @@ async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
         await cluster.kubectl("label", "node", NODE, f"{names.SHARE_LABEL}=true")
         for role in ROLES:
             await cluster.wait_ready(role, namespace=SYSTEM)
-        # The node has no driver: its agent runs, and says so.
+        # The node has no driver: its agent runs, and reports that.
         (agent,) = await cluster.pods(SYSTEM, app="fracgpu-deviceplugin")
         name = agent["metadata"]["name"]
         await until_true(

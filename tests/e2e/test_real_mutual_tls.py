@@ -1,4 +1,4 @@
-"""What the real kube-scheduler does with the certificates we give it to call an extender."""
+"""How the real kube-scheduler uses the certificates that we give it to call an extender."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ SYSTEM = names.SYSTEM_NAMESPACE
 
 @dataclass
 class Extender:
-    """Lets every node pass, over mutual TLS, and remembers with which certificate it was asked."""
+    """Accepts every node, over mutual TLS, and records the client certificates."""
 
     tls: ServingTls = field(default_factory=lambda: ServingTls(require_client_certificate=True))
     asked_with: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Extender:
         peer = request.transport.get_extra_info("peercert")
         args = json.loads(await request.read())
         self.asked_with[args["Pod"]["metadata"]["name"]] = peer["serialNumber"]
-        # A handshake for each question, as after a lost connection.
+        # A handshake for each call, as after a lost connection.
         answer = {"NodeNames": args["NodeNames"]}
         return web.json_response(answer, headers={"Connection": "close"})
 
@@ -90,7 +90,7 @@ def a_client(ca: Pair) -> Pair:
 
 
 async def ask(client: KubeClient, extender: Extender, pod: str, *, limit_s: float = 30) -> str:
-    """Have *pod* scheduled; returns the serial number with which the extender was asked."""
+    """Have *pod* scheduled; return the serial number of the client certificate."""
     await client.create(PODS, a_gpu_pod(pod, mib=1))
     await until_true(
         lambda: pod in extender.asked_with, what=f"the extender asked about {pod}", limit_s=limit_s
@@ -99,12 +99,12 @@ async def ask(client: KubeClient, extender: Extender, pod: str, *, limit_s: floa
 
 
 async def ask_until_other(client: KubeClient, extender: Extender, *, than: set[str]) -> str:
-    """Have pods scheduled until a certificate is used that is none of *than*."""
+    """Have pods scheduled until a certificate is used that is not in *than*."""
     for attempt in range(20):
         serial = await ask(client, extender, f"q{len(than)}-{attempt}")
         if serial not in than:
             return serial
-        await asyncio.sleep(1)  # it keeps what it read for a second
+        await asyncio.sleep(1)  # it caches the files for a second
     raise AssertionError("the new client certificate is not taken up")
 
 
@@ -141,7 +141,7 @@ async def test_kube_scheduler_takes_up_a_new_client_certificate_but_a_new_author
         files.write(a_client(later), bundle=both)
         await ask_until_other(client, extender, than={first, second})
 
-        # The bundle it has held in its hand all along is not read again.
+        # The bundle that it has loaded is not read again.
         extender.serve(later, trusting=both)
         with pytest.raises(AssertionError, match="the extender asked about p4"):
             await ask(client, extender, "p4", limit_s=10)
@@ -151,7 +151,7 @@ async def test_kube_scheduler_takes_up_a_new_client_certificate_but_a_new_author
 
 
 async def mount(client: KubeClient, files: Files) -> None:
-    """What kubelet does with a Secret volume."""
+    """Update the files as kubelet updates a Secret volume."""
     stored = await CertStore(client, namespace=SYSTEM).read("fracgpu-scheduler-client")
     assert stored is not None
     pair = Pair(cert_pem=stored.data["tls.crt"], key_pem=stored.data["tls.key"])
@@ -159,7 +159,7 @@ async def mount(client: KubeClient, files: Files) -> None:
 
 
 async def bound(client: KubeClient, pod: str) -> None:
-    """Have *pod* scheduled and see that it got a card."""
+    """Create *pod* and wait until it is bound with a card."""
     await client.create(PODS, a_gpu_pod(pod, mib=1))
 
     async def has_a_card() -> bool:
@@ -172,7 +172,7 @@ async def bound(client: KubeClient, pod: str) -> None:
 async def test_pods_are_bound_over_mutual_tls_before_and_after_new_certificates(
     tmp_path: Path,
 ) -> None:
-    """The roles themselves: what ``certs`` makes is what extender and kube-scheduler agree on."""
+    """With the roles themselves: extender and kube-scheduler accept what ``certs`` issues."""
     files = Files(folder=tmp_path)
     (port,) = free_ports(1)
     flags = {

@@ -36,7 +36,7 @@ async def an_ended_pod(
     body["spec"]["containers"][0]["resources"] = {"limits": LIMITS}
     if owner:
         body["metadata"]["ownerReferences"] = [OWNER]
-    # Nothing of deploy/ runs here, so this namespace is one that the webhook does not see.
+    # Nothing of deploy/ runs here, so the webhook does not see this namespace.
     await world.admin.create(PODS, body, namespace="kube-system")
     if started_by is not None:
         wired = {"metadata": {"annotations": {names.WIRED: '{"main":["GPU-a"]}'}}}
@@ -67,9 +67,11 @@ async def test_the_agent_deletes_refused_pods_of_its_own_node_that_have_an_owner
     assert only in await refusal(agent.delete(PODS, "agent-n2", namespace=names.SYSTEM_NAMESPACE))
     await agent.delete(PODS, "refused", namespace="kube-system")
 
-    left = {b"refused" in bytes(it) for it in (await world.admin.list(PODS)).items}
+    left = {b"refused" in bytes(pod) for pod in (await world.admin.list(PODS)).items}
     assert left == {False}
-    await world.admin.delete(PODS, "bare", namespace="kube-system")  # whoever else may, may
+    await world.admin.delete(
+        PODS, "bare", namespace="kube-system"
+    )  # others with the permission still may
 
 
 async def test_policies_let_an_administrator_clean_up_a_node_that_shares_no_more_and_forge_nothing(

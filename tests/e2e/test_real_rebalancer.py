@@ -42,7 +42,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
         assert (await rig.evictor.dry_run(planned.move)).outcome is EvictionOutcome.BLOCKED
 
         await rig.tick()
-        assert rig.record().phase is MovePhase.PLANNED  # the budget says: not now
+        assert rig.record().phase is MovePhase.PLANNED  # the budget allows no eviction now
         await add_budget(real, allowed=1)
         await rig.tick()
         assert rig.record().phase is MovePhase.EVICTED
@@ -52,7 +52,7 @@ async def test_a_whole_move_with_its_budget_and_its_record(real: KubeClient) -> 
         assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.GONE
         await add_pod(real, "pod-a", card=COOL_CARD, node="n2")
         assert (await rig.evictor.evict(planned.move)).outcome is EvictionOutcome.OTHER_POD
-        # The server judges the budget first, and the precondition only then.
+        # The server checks the budget first, then the precondition.
         await add_budget(real, allowed=1)
         with pytest.raises(Conflict) as caught:
             await real.evict(namespace=NAMESPACE, name="pod-a", uid=planned.move.pod_uid)

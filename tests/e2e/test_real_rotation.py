@@ -30,7 +30,7 @@ LASTING_S = float(os.environ.get("FRACGPU_ROTATION_S", "60"))
 
 @dataclass
 class Applicants:
-    """Users who create pods (dry-run) through the API server, which asks our webhook each time."""
+    """Users who create pods (dry-run) through the API server, which calls our webhook each time."""
 
     client: KubeClient
     created: int = 0
@@ -54,7 +54,7 @@ def a_pod() -> dict[str, Any]:
 
 
 def own_address() -> str | None:
-    """An address of this machine that is not loopback: an EndpointSlice takes no other."""
+    """Return an address of this machine that is not loopback, as an EndpointSlice requires."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # reserved for documentation; nothing is sent
@@ -65,7 +65,7 @@ def own_address() -> str | None:
 
 
 async def announce(client: KubeClient, address: str, port: int) -> None:
-    """Tell where the one replica of the webhook's Service is, as a cluster does."""
+    """Write the EndpointSlice of the webhook's Service, which has one replica."""
     body = {
         "metadata": {
             "name": "fracgpu-webhook-1",

@@ -1,4 +1,4 @@
-"""A real kubelet and containerd with CDI off: no container runs without its promised card."""
+"""A real kubelet and containerd with CDI off: no container runs without its assigned card."""
 
 from typing import Any, Final
 
@@ -28,11 +28,11 @@ async def a_pod_on(node: RealNode, card: CardUuid) -> Json:
 
 
 async def sharing(node: RealNode) -> tuple[str, str]:
-    """Give status and reason of our condition."""
+    """Return status and reason of our condition."""
     conditions = (await node.node()).get("status", {}).get("conditions", ())
-    for it in conditions:
-        if it["type"] == names.SHARING_CONDITION:
-            return it["status"], it["reason"]
+    for condition in conditions:
+        if condition["type"] == names.SHARING_CONDITION:
+            return condition["status"], condition["reason"]
     return "", ""
 
 
@@ -59,7 +59,7 @@ async def test_a_runtime_that_cannot_be_asked_is_not_assumed_to_know_cdi() -> No
             (sight,) = node.sights(pod)
             assert sight.devices == node.expected([(node.cards[1].uuid, 500)])
             assert await sharing(node) == ("True", "CardsShared")
-            found = [it for it in node.log_events() if it["event"] == "disagreement_found"]
+            found = [event for event in node.log_events() if event["event"] == "disagreement_found"]
             assert found == []
 
 
@@ -74,30 +74,32 @@ async def test_a_runtime_restarted_with_cdi_off_gives_new_containers_their_card_
         await node.restart_containerd(cdi=False)
 
         async def asked_again() -> bool:
-            asked = [it["cdi"] for it in node.log_events() if it["event"] == "runtime_asked"]
+            asked = [
+                event["cdi"] for event in node.log_events() if event["event"] == "runtime_asked"
+            ]
             return asked[-1:] == [False]
 
         await until(asked_again, what="the runtime is asked again", limit_s=90)
         after = await a_pod_on(node, node.cards[2].uuid)
         await node.wait_running([after["metadata"]["uid"]])
         for pod, card in ((before, 0), (after, 2)):
-            assert [it.devices for it in node.sights(pod)] == [
+            assert [sight.devices for sight in node.sights(pod)] == [
                 node.expected([(node.cards[card].uuid, 500)])
             ]
 
 
 async def test_the_audit_finds_a_container_that_runs_without_its_card() -> None:
-    # An administrator has decided for CDI where the runtime reads none.
+    # An administrator has chosen CDI although the runtime does not read it.
     flags = {"injection": "cdi", "audit-period-s": "1"}
     cards = some_cards("real-1", mib=CARD_MIB)
     async with a_real_node(cards=cards, cdi=False, flags=flags) as node:
         await node.wait_counted(slots=4 * 32, mib=4 * CARD_MIB)
         pod = await a_pod_on(node, node.cards[1].uuid)
         await node.wait_running([pod["metadata"]["uid"]])
-        assert [it.devices for it in node.sights(pod)] == [{}]
+        assert [sight.devices for sight in node.sights(pod)] == [{}]
 
         async def found() -> bool:
-            told = [it for it in node.log_events() if it["event"] == "disagreement_found"]
-            return Disagreement.CARD_MISSING.value in {it["kind"] for it in told}
+            told = [event for event in node.log_events() if event["event"] == "disagreement_found"]
+            return Disagreement.CARD_MISSING.value in {event["kind"] for event in told}
 
         await until(found, what="the audit finds the container without its card", limit_s=60)

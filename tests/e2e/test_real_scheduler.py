@@ -1,4 +1,4 @@
-"""The real kube-scheduler asks our extender, and every pod gets an exact card."""
+"""The real kube-scheduler calls our extender, and every pod gets a specific card."""
 
 import re
 from collections.abc import AsyncIterator
@@ -62,7 +62,7 @@ async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_even
 
     await until(refused, what="an event that says why", limit_s=60)
     assert "whole" not in await world.bound()
-    # Room on one card, not only in sum: the pod goes there without further ado.
+    # Room on one card, not only in sum: the pod goes there.
     gone = next(iter(fillers))
     await world.client.delete(PODS, gone, namespace="default", grace_s=0)
 
@@ -75,7 +75,7 @@ async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_even
 async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first_within_1_kb(
     world: World,
 ) -> None:
-    # Nodes that differ in how many cards of which state they have: 36 different lists of reasons.
+    # Nodes with different numbers of cards in each state: 36 different lists of reasons.
     for n in range(36):
         name = f"gpu-node-{n}.eu-central-1.compute.internal"
         cards = tuple(
@@ -103,14 +103,16 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
 
     await until(refused, what="an event of kube-scheduler", limit_s=60)
     (message, *_) = await world.failures_of("p")
-    counts = [int(it) for it in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", message)]
+    counts = [
+        int(count) for count in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", message)
+    ]
     assert message.startswith("0/39 nodes are available: ")
     assert 2 <= len(counts) <= 6, message
     assert counts == sorted(counts, reverse=True)
     assert len(message.encode()) <= 1_024
 
 
-async def test_the_extender_killed_in_the_middle_books_nothing_twice(world: World) -> None:
+async def test_the_extender_killed_in_the_middle_allocates_nothing_twice(world: World) -> None:
     wanted = {f"p{n}": (7_900, 1) for n in range(36)}  # three to a card: every card is filled
     for number, (name, (mib, cards)) in enumerate(wanted.items()):
         await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
@@ -146,10 +148,10 @@ async def test_the_strategy_follows_the_config_map_without_a_restart(world: Worl
 
         await until(all_bound, what="12 pods bound", limit_s=60)
         cards = {
-            it.card
+            slice_.card
             for pod in (await world.bound()).values()
             for slices in (pod.record.assignment or {}).values()
-            for it in slices
+            for slice_ in slices
         }
         for name in wanted:
             await world.client.delete(PODS, name, namespace="default", grace_s=0)

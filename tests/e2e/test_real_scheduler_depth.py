@@ -35,7 +35,7 @@ async def until_bound(world: World, count: int, *, limit_s: float = 200) -> None
 
 
 async def assert_no_drift(world: World) -> None:
-    """The books are audited twice more, and agree with a fold from scratch."""
+    """The cache is compared twice more, and equals a fold from scratch."""
     before = await world.metric("fracgpu_scheduler_audits_total")
 
     async def audited() -> bool:
@@ -92,7 +92,7 @@ async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
         assert len(taken) == 2
         (slice_,) = (after["big"].record.assignment or {})["train"]
         for name in taken:
-            assert [it.card for it in (before[name].record.assignment or {})["train"]] == [
+            assert [slice_.card for slice_ in (before[name].record.assignment or {})["train"]] == [
                 slice_.card
             ]
         await assert_no_drift(world)
@@ -116,7 +116,7 @@ async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_shar
 ) -> None:
     (node,) = some_nodes(1)
     del node["metadata"]["labels"][names.SHARE_LABEL]
-    # In whatever order they come, all of them fit: who is first is kube-scheduler's to say.
+    # In any order, all of them fit: kube-scheduler decides which is first.
     sizes = {"large": 6_000, "small": 1_000}
     async with real_scheduler(tmp_path, [node], controllers=True) as world:
         for name, mib in sizes.items():

@@ -1,4 +1,4 @@
-"""Pods are placed on and on: through a new authority, an update, and the loss of the leader.
+"""Pods are placed without interruption by a new authority, an update or the leader's loss.
 
 Everything is as shipped and real but the nodes: ``tests/support/scheduler_pods.py`` says
 what stands in for kubelet and kube-proxy.
@@ -28,11 +28,11 @@ async def issuers(client: KubeClient) -> set[str]:
     found = [
         await store.read(name) for name in ("fracgpu-scheduler-tls", "fracgpu-scheduler-client")
     ]
-    return {read(it.data["tls.crt"]).issuer_key_id for it in found if it is not None}
+    return {read(secret.data["tls.crt"]).issuer_key_id for secret in found if secret is not None}
 
 
 async def leader(client: KubeClient) -> str:
-    """Name the pod whose extender leads."""
+    """Return the name of the pod whose extender leads."""
     holder = ""
 
     async def somebody() -> bool:
@@ -58,7 +58,7 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
             assert await asyncio.to_thread(fracgpu_certs, argv) == 0
             after_rotation = set(world.pods.kubelet.started)
             second = await issuers(world.client)
-            # Whoever trusts the authority before alone can now ask nobody any more.
+            # A client that trusts only the earlier authority can no longer call any replica.
             world.pods.proxy.cut()
             await applicants.until_placed(10)
             rotated = applicants.figures
@@ -81,5 +81,5 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
     # Two more pods for the authority, two more for the update.
     assert len(after_rotation - before) == 2
     assert len(started - after_rotation) == 2
-    # Never two to ask.
+    # Never two endpoints.
     assert max(map(len, world.pods.proxy.seen)) == 1

@@ -25,7 +25,7 @@ NO_SHARE = {"metadata": {"labels": {names.SHARE_LABEL: None}}}
 
 
 async def uninstall(kubeconfig: Path, *flags: str) -> tuple[int, str]:
-    """Run the command as an administrator does; give its exit code and all that it said."""
+    """Run the command as an administrator; return its exit code and output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli", "uninstall", "--kubeconfig", str(kubeconfig), *flags),
         stdout=asyncio.subprocess.PIPE,
@@ -36,7 +36,7 @@ async def uninstall(kubeconfig: Path, *flags: str) -> tuple[int, str]:
 
 
 async def settled(client: KubeClient) -> Snapshot:
-    """Take a snapshot once the cluster's own controllers have come to rest."""
+    """Return a snapshot once the cluster's own controllers have settled."""
     last: Snapshot = {}
 
     async def at_rest() -> bool:
@@ -49,7 +49,7 @@ async def settled(client: KubeClient) -> Snapshot:
 
 
 async def end_with_the_label(node: Node) -> None:
-    """Stop the agent as the DaemonSet's controller does: when its node lacks the label."""
+    """Stop the agent, as the DaemonSet controller does, when its node has lost the label."""
 
     async def unlabelled() -> bool:
         body = await node.client.get_object(NODES, node.name)
@@ -88,7 +88,7 @@ async def test_installed_used_and_uninstalled_a_cluster_is_as_before_object_by_o
             assert "nothing was changed" in said
             assert differences(before, await snapshot(client)) != []
 
-            # No webhook answers here: its failurePolicy Fail must not stand in the way either.
+            # No webhook answers here: its failurePolicy Fail must not block anything either.
             async with asyncio.TaskGroup() as group:
                 group.create_task(end_with_the_label(node))
                 code, said = await uninstall(admin, "--yes", "--wait-s", "60")
@@ -97,8 +97,8 @@ async def test_installed_used_and_uninstalled_a_cluster_is_as_before_object_by_o
             }
 
             left = differences(before, await settled(client))
-            # kubelet counts the slots of a plugin that has left for five minutes more.
-            assert [it for it in left if names.GPU_SLOT not in it] == [], said
+            # kubelet keeps the slots of a device plugin that has gone for five minutes.
+            assert [key for key in left if names.GPU_SLOT not in key] == [], said
             assert code == (1 if left else 0), said
             with contextlib.suppress(StopIteration):
                 assert "gpu-mem" not in next(iter(left))
@@ -129,9 +129,13 @@ async def test_what_a_dead_agent_left_on_a_node_is_removed_by_an_administrator(
             code, said = await uninstall(admin, "--node", node.name, "--yes", "--wait-s", "1")
 
             body = await client.get_object(NODES, node.name)
-            assert [it for it in body["metadata"].get("annotations", {}) if "fracgpu" in it] == []
-            assert [it for it in body["metadata"]["labels"] if "fracgpu" in it] == []
+            assert [
+                annotation
+                for annotation in body["metadata"].get("annotations", {})
+                if "fracgpu" in annotation
+            ] == []
+            assert [label for label in body["metadata"]["labels"] if "fracgpu" in label] == []
             assert names.GPU_MEM not in body["status"]["capacity"]
-            types = {it["type"] for it in body["status"]["conditions"]}
+            types = {condition["type"] for condition in body["status"]["conditions"]}
             assert names.SHARING_CONDITION not in types
             assert "/var/run/cdi" in said  # the files of that host

@@ -1,4 +1,4 @@
-"""A real cluster, with what a user installs: uninstalled, it is as before, object by object."""
+"""A real cluster with the shipped manifests: uninstalled, it is as before, object by object."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +19,14 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-# As overlays/simulated-cards has them.
+# As in overlays/simulated-cards.
 ALL_MIB: Final = 2 * 40_960
 _CDI: Final = Path("/var/run/cdi")
 _LINKS: Final = Path("/var/lib/fracgpu/links")
 
 
 def a_long_half() -> dict[str, Any]:
-    """A pod with half a card that stays."""
+    """Return a pod with half a card that keeps running."""
     container = {
         "name": "train",
         "image": IMAGE,
@@ -46,8 +46,8 @@ def a_long_half() -> dict[str, Any]:
 
 
 def our_files() -> list[str]:
-    """Name what of ours lies on the host for container starts."""
-    return sorted(it.name for it in (*_CDI.glob("fracgpu*"), *_LINKS.glob("*")))
+    """Return our files on the host for container starts."""
+    return sorted(path.name for path in (*_CDI.glob("fracgpu*"), *_LINKS.glob("*")))
 
 
 async def node_has_its_lease(cluster: RealCluster) -> bool:
@@ -76,7 +76,7 @@ async def test_installed_used_and_uninstalled_a_real_cluster_is_as_before_object
         await cluster.kubectl("apply", "-f", "-", stdin=a_long_half())
         await cluster.wait_pod("half")
 
-        # One node stops sharing: its own agent cleans up, and what runs there runs on.
+        # One node stops sharing: its agent cleans up, and its pods keep running.
         await cluster.kubectl("label", "node", NODE, f"{names.SHARE_LABEL}-")
         await until(
             lambda: unlabelled_node_is_clean(cluster),
@@ -85,7 +85,7 @@ async def test_installed_used_and_uninstalled_a_real_cluster_is_as_before_object
         )
         await cluster.wait_pod("half", limit_s=5)
         events = [decode_object(raw) for raw in (await cluster.client.list(EVENTS)).items]
-        (told,) = [it["message"] for it in events if it["reason"] == "SharingEnded"]
+        (told,) = [event["message"] for event in events if event["reason"] == "SharingEnded"]
         assert "default/half" in told
 
         # It shares again.
@@ -100,7 +100,7 @@ async def test_installed_used_and_uninstalled_a_real_cluster_is_as_before_object
         code, said = await uninstall(kubeconfig, "--yes")
 
         assert code == 0, said
-        assert "no agent has cleaned up" not in said
+        assert "no agent cleaned up" not in said
         assert our_files() == files_before
         left = differences(before, await settled(cluster.client))
         assert left == [], said

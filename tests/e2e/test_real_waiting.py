@@ -1,4 +1,4 @@
-"""A pod waits no longer than its reason, on the real kube-scheduler.
+"""A pending pod is retried as soon as its reason is gone, on the real kube-scheduler.
 
 kube-scheduler tries a pod that an extender refused again only after some event of the cluster, or
 after five minutes; nothing else happens in this cluster that would be one.
@@ -54,7 +54,7 @@ async def test_a_pods_own_lost_binding_does_not_stand_in_its_way(
         await until(lambda: bound(world, "p"), what="the pod takes the empty card", limit_s=60)
 
     (pod,) = (await world.bound()).values()
-    assert [it.mib for it in (pod.record.assignment or {})["train"]] == [20_000]
+    assert [slice_.mib for slice_ in (pod.record.assignment or {})["train"]] == [20_000]
     said = await world.failures_of("p")
     assert not any("too little free memory" in message for message in said)
     assert await world.metric(MARKS) >= 1

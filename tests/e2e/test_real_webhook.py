@@ -1,4 +1,4 @@
-"""The webhook on a real kube-apiserver: what a user types with kubectl, and what comes of it."""
+"""The webhook on a real kube-apiserver: what a user applies, and the result."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -56,7 +56,7 @@ def kubectl(world: World) -> Kubectl:
 
 @asynccontextmanager
 async def in_force(world: World, kubectl: Kubectl) -> AsyncIterator[None]:
-    """Run the webhook, its configurations applied as an administrator applies them."""
+    """Run the webhook, with its configurations applied as an administrator does."""
     async with running(world):
         await world.give_certificate()
         await says(world, "200")
@@ -83,7 +83,7 @@ def template(**asks: str) -> Json:
 
 
 def workloads(**asks: str) -> dict[str, Json]:
-    """One of each kind, by the path of its template."""
+    """Return a workload of each kind, by the path of its template."""
     selected: Json = {"selector": {"matchLabels": {"app": "w"}}, "template": template(**asks)}
     always = {**selected, "template": {**selected["template"]}}
     always["template"]["spec"] = {**selected["template"]["spec"], "restartPolicy": "Always"}
@@ -129,7 +129,7 @@ async def test_workloads_are_refused_where_their_author_types_them(
         answer = await kubectl.ask("apply", "-f-", stdin=misplaced)
         assert answer.ok
         assert "Warning: spec.jobTemplate.metadata.annotations['fracgpu.io/fr" in answer.error
-    # Down: what does not ask, and what does not change a template, goes on.
+    # Without the webhook: objects without requests, and unchanged templates, are admitted.
     bare = workloads()["Deployment"] | {"metadata": {"name": "bare"}}
     assert "created" in await kubectl("apply", "-f-", stdin=bare)
     await kubectl("scale", "deployment/w", "--replicas=0")

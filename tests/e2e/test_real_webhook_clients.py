@@ -1,4 +1,4 @@
-"""A real kube-apiserver that shows the webhook a client certificate, as docs/security.md says."""
+"""A real kube-apiserver presents a client certificate to the webhook, as in docs/security.md."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ CLIENT = "kube-apiserver-kubelet-client"
 
 
 def admission_configuration(folder: Path, *, server: str) -> tuple[Path, Path]:
-    """What kube-apiserver reads at its start; gives that, and the authority of its certificate."""
+    """Return the admission configuration and the authority of its client certificate."""
     authority = a_ca()
     client = make_client(authority, name=CLIENT, now=now(), life=HOUR)
     for name, content in (
@@ -87,7 +87,7 @@ async def test_the_webhook_asks_the_api_server_for_a_client_certificate(tmp_path
 
 
 async def answers_a_stranger(world: World) -> bool:
-    """Whether anybody else in the cluster gets an answer."""
+    """Report whether a client without the certificate gets an answer."""
     url = f"https://127.0.0.1:{world.settings.listen_port}/mutate"
     body = json.dumps(a_review(a_pod(fraction="0.5")))
     connector = aiohttp.TCPConnector(ssl=trusting(world.ca.cert_pem))

@@ -1,4 +1,4 @@
-"""Heat and outsiders' memory from the processes on a card to whoever decides and whoever looks."""
+"""Heat and foreign memory, from the processes on a card to the decisions and the commands."""
 
 import asyncio
 import json
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[2]
 
 @asynccontextmanager
 async def a_rig() -> AsyncIterator[tuple[Rig, ProcessFolder]]:
-    """One node with three cards, and the processes on them."""
-    # Sockets lie in it, so its path must be short.
+    """Run one node with three cards, and the processes on them."""
+    # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         settings = RigSettings(nodes=1, cards_per_node=3)
         async with open_rig(settings, Path(folder), CLOCK) as rig:
@@ -50,7 +50,7 @@ async def notes_of(rig: Rig) -> dict[str, str]:
 
 
 async def ask(rig: Rig, *words: str) -> str:
-    """Run a command of ours as its user does."""
+    """Run a command; return its output."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "cli", *words, "--kubeconfig", str(rig.kubeconfig)),
         stdout=asyncio.subprocess.PIPE,
@@ -74,7 +74,7 @@ async def submit(rig: Rig, name: str, **annotations: str) -> None:
 
 
 async def card_of(rig: Rig, name: str) -> str:
-    """Wait until the pod is bound, and name its card."""
+    """Wait until the pod is bound; return its card."""
     found = ""
 
     async def bound() -> bool:

@@ -19,7 +19,7 @@ LIMIT_S = 150.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-# Which role dies when: each at the moment when it is needed most.
+# Which role is killed at which step: each when it is needed most.
 DEATHS = {
     "waiting until every pod runs": ("scheduler", plugin_name("gpu-node-1")),
     "letting a card run hot": ("certs", plugin_name("gpu-node-4")),
@@ -30,7 +30,7 @@ DEATHS = {
 
 @asynccontextmanager
 async def a_rig() -> AsyncIterator[Rig]:
-    # Sockets lie in it, so its path must be short.
+    # Sockets are in it, so its path must be short.
     with tempfile.TemporaryDirectory(prefix="fg-", dir="/tmp") as folder:
         async with open_rig(RigSettings(), Path(folder), SystemClock()) as rig:
             yield rig
@@ -65,7 +65,7 @@ async def test_the_promises_hold_although_every_role_is_killed_when_it_is_needed
 
 
 async def _bare_pods_run(rig: Rig) -> None:
-    """Wait for the pods that nobody makes anew: kubelet rejects for good whom it cannot admit."""
+    """Wait for the pods without a controller: kubelet rejects for good what it cannot admit."""
     bare = {"notebook", "legacy"}
     await until_true(
         lambda: bare <= {view.record.name for view in rig.observer.pods if view.ready},
