@@ -1,4 +1,4 @@
-"""What an import linter cannot see, and that the linter itself is content."""
+"""Layers: what an import linter cannot see, and that the linter passes."""
 
 import ast
 import re
@@ -31,7 +31,11 @@ def sources(package: str) -> list[Path]:
 
 
 def modules_in(folder: Path) -> list[Path]:
-    return [it for it in folder.glob("*.py") if it.name != "__init__.py" and "_pb2" not in it.name]
+    return [
+        file
+        for file in folder.glob("*.py")
+        if file.name != "__init__.py" and "_pb2" not in file.name
+    ]
 
 
 ROOMS = sorted(
@@ -57,7 +61,7 @@ def test_the_import_contracts_hold() -> None:
 
 
 @pytest.mark.parametrize("path", sources("fracgpu"), ids=lambda path: path.stem)
-def test_the_core_calls_no_builtin_that_touches_the_world(path: Path) -> None:
+def test_the_core_calls_no_builtin_that_does_io(path: Path) -> None:
     tree = ast.parse(path.read_text())
 
     called = {
@@ -85,10 +89,13 @@ def test_a_room_says_what_it_is_for_and_where_to_start(room: str) -> None:
 
 @pytest.mark.parametrize("room", [*ROOMS, "benchmarks", "benchmarks/fixtures"])
 def test_no_room_is_a_corridor(room: str) -> None:
-    assert len([it for it in modules_in(ROOT / room) if it.name != "__main__.py"]) <= MOST_MODULES
+    assert (
+        len([module for module in modules_in(ROOT / room) if module.name != "__main__.py"])
+        <= MOST_MODULES
+    )
 
 
-@pytest.mark.parametrize("room", ["component", *(it for it in ROOMS if "/" in it)])
+@pytest.mark.parametrize("room", ["component", *(room for room in ROOMS if "/" in room)])
 def test_no_room_offers_the_same_name_twice(room: str) -> None:
     bound = [
         node
@@ -96,7 +103,7 @@ def test_no_room_offers_the_same_name_twice(room: str) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
 
-    assert not bound or room == "fracgpu/request/dialects"  # its public face
+    assert not bound or room == "fracgpu/request/dialects"  # what a package offers
 
 
 def test_the_documents_show_every_room_and_no_other() -> None:
@@ -116,7 +123,7 @@ def test_no_test_names_a_private_name_of_another_room() -> None:
                 continue
             if node.module.partition(".")[0] not in {*PACKAGES, "benchmarks"}:
                 continue
-            private = [it.name for it in node.names if it.name.startswith("_")]
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
             if private and node.module.rpartition(".")[0] != own:
                 offenders.append(f"{path}: {node.module}: {private}")
 

@@ -1,4 +1,4 @@
-"""The Pythons that users have: named alike everywhere, and served by the lock and the targets."""
+"""The supported Pythons: the same everywhere, and covered by the lock and the make targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_S: Final = 60
 
 
 def supported() -> list[str]:
-    """The Pythons of the Makefile, oldest first."""
+    """Return the Pythons of the Makefile, oldest first."""
     found = re.search(r"^PYTHONS := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert found is not None
     return found[1].split()
@@ -36,13 +36,15 @@ def test_pyproject_names_the_pythons_that_are_tested() -> None:
     oldest, *_ = named = supported()
     prefix = "Programming Language :: Python :: "
 
-    assert [it.removeprefix(prefix) for it in PYPROJECT["project"]["classifiers"]] == named
+    assert [
+        classifier.removeprefix(prefix) for classifier in PYPROJECT["project"]["classifiers"]
+    ] == named
     assert PYPROJECT["project"]["requires-python"] == f">={oldest}"
     assert PYPROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
 
 
 def test_the_readme_promises_the_pythons_that_are_tested() -> None:
-    minors = [int(it.removeprefix("3.")) for it in supported()]
+    minors = [int(version.removeprefix("3.")) for version in supported()]
     readme = (ROOT / "README.md").read_text()
 
     assert minors == list(range(minors[0], minors[-1] + 1))
@@ -59,7 +61,7 @@ def test_the_image_runs_a_python_that_is_tested() -> None:
 
 
 def needed_by(python: str) -> set[str]:
-    """Names of all packages that pyproject's own requirements lead to on Linux with *python*."""
+    """Return all packages that pyproject's requirements lead to on Linux with *python*."""
     project = PYPROJECT["project"]
     texts = [*project["dependencies"], *PYPROJECT["dependency-groups"]["dev"]]
     texts += [text for group in project["optional-dependencies"].values() for text in group]
@@ -90,7 +92,7 @@ def needed_by(python: str) -> set[str]:
 
 
 def requirements_of(name: str) -> Iterable[str]:
-    # What the lock lacks is not installed; the test's assertion names it.
+    # A package that the lock lacks is not installed; the assertion of the test names it.
     return (requires(name) or []) if name in locked() else []
 
 
@@ -103,7 +105,7 @@ def locked() -> set[str]:
 def test_the_lock_pins_everything_that_a_python_needs(python: str) -> None:
     needed = needed_by(python)
 
-    assert {"aiohttp", "propcache"} < needed  # a direct one, and one that only others ask for
+    assert {"aiohttp", "propcache"} < needed  # a direct requirement, and an indirect one
     assert needed - locked() == set()
 
 
@@ -170,7 +172,7 @@ def test_no_python_at_all_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout in which ``make setup`` only says which environment it would build."""
+    """Return a checkout in which ``make setup`` only prints which environment it would build."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "tools").mkdir()

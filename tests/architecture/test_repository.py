@@ -1,4 +1,4 @@
-"""The repository as a newcomer meets it: documents that are true, and nothing of one machine."""
+"""The repository for a newcomer: documents are true, and nothing depends on one machine."""
 
 import re
 import shutil
