@@ -1,5 +1,5 @@
 """Every decision of FracGPU, as pure functions: no I/O, no clock, no log.
 
-Rooms from the ground up: k8s, cards, request, state, placement, then disruption and explain.
+Packages from the ground up: k8s, cards, request, state, placement, then disruption and explain.
 Start with `request/language.py` (what a pod asks for) and `placement/placement.py` (what it gets).
 """

@@ -1,4 +1,4 @@
-"""What the core may raise: a request that makes no sense, or bytes that are not what they claim."""
+"""The errors of the core: invalid requests, and data that cannot be decoded."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -6,8 +6,8 @@ from typing import Final
 # An Event's note holds 1024 bytes (k8s.io/kubernetes pkg/apis/core/validation/events.go).
 MOST_MESSAGE_BYTES: Final = 1000
 
-# What a user wrote is repeated in at most 200 characters: a name or key, what was found there, and
-# one more name.
+# A message repeats at most 200 characters of what a user wrote: a key or name, the value found
+# there, and one more name.
 _MOST_NAME: Final = 63
 _MOST_FOUND: Final = 72
 _MOST_FIELD: Final = 200
@@ -15,21 +15,21 @@ _MOST_WANTED: Final = 500
 
 
 class FracgpuError(Exception):
-    """Base of everything the core raises on purpose."""
+    """Base class of the errors that the core raises."""
 
 
 class RequestError(FracgpuError):
-    """A user asked for something that cannot be read or can never be satisfied.
+    """A request that cannot be parsed or can never be satisfied.
 
-    The message always has the same order, so that a user can act on it: which key, what was there,
-    what was wanted, and the nearest thing that would work. It is never longer than
+    The message always has the same order, so that a user can act on it: the key, its value, what
+    was wanted, and the nearest value that would work. It is never longer than
     :data:`MOST_MESSAGE_BYTES`, whatever the user wrote.
 
     Attributes:
         field: the key as the user wrote it, such as ``fracgpu.io/fraction``.
-        found: what stood there.
-        wanted: what would have been understood.
-        hint: the nearest thing that would work, or an empty string.
+        found: its value.
+        wanted: the values that are accepted.
+        hint: the nearest value that would work, or an empty string.
     """
 
     def __init__(self, *, field: str, found: str, wanted: str, hint: str = "") -> None:
@@ -43,7 +43,7 @@ class RequestError(FracgpuError):
 
 
 class WireError(FracgpuError, ValueError):
-    """Bytes from another program are not of the form we agreed on."""
+    """Data from another program that do not have the expected form."""
 
     def __init__(self, *, what: str, message: str) -> None:
         self.what = what
@@ -51,12 +51,12 @@ class WireError(FracgpuError, ValueError):
 
 
 def shorten(text: str, *, limit: int = _MOST_NAME) -> str:
-    """Keep a hostile text from flooding a message that ends up in events and logs."""
+    """Return *text* cut to *limit* characters: hostile input must not flood Events and logs."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def shorten_bytes(text: str, *, limit: int = MOST_MESSAGE_BYTES) -> str:
-    """Cut a text to *limit* bytes of UTF-8; lone surrogates, which it cannot hold, become "?"."""
+    """Return *text* cut to *limit* bytes of UTF-8; lone surrogates become "?"."""
     body = text.encode(errors="replace")
     if len(body) <= limit:
         return body.decode()
@@ -64,13 +64,13 @@ def shorten_bytes(text: str, *, limit: int = MOST_MESSAGE_BYTES) -> str:
 
 
 def quoted(text: str, *, limit: int = _MOST_FOUND) -> str:
-    """Write a value in quotes, with what no terminal can show escaped, in *limit* characters."""
+    """Return a value in quotes, unprintable characters escaped, in at most *limit* characters."""
     written = repr(shorten(text, limit=limit))
     return written if len(written) <= limit + 2 else f"{written[:limit]}…{written[-1]}"
 
 
 def listed(items: Iterable[str], *, limit: int = _MOST_NAME) -> str:
-    """Join names with commas as far as *limit* characters go, and say how many more there are."""
+    """Return names joined with commas, at most *limit* characters, and the number of the others."""
     shown: list[str] = []
     left = limit
     more = 0

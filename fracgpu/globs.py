@@ -1,91 +1,99 @@
-"""Globs over short names, matched in time that grows with the name's length alone."""
+"""Globs over short names, matched in time that depends on the length of the name alone."""
 
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
 # A label's value has at most 63 characters, and NVML names a card in at most 96
-# (NVML_DEVICE_NAME_V2_BUFFER_SIZE in nvml.h); what is longer names neither.
+# (NVML_DEVICE_NAME_V2_BUFFER_SIZE in nvml.h), so a longer glob can match neither.
 MAX_GLOB_CHARS: Final = 96
 
 
 def glob_matches(text: str, glob: str) -> bool:
-    """Tell whether *glob* matches the whole of *text*; capitals count.
+    """Report whether *glob* matches the whole of *text*, case-sensitively.
 
-    ``*`` stands for any characters or none, ``?`` for one, ``[a-c]`` for one of these and
-    ``[!a-c]`` for one of the others, as in the standard library's :mod:`fnmatch`. A ``[`` that
-    nothing closes stands for itself, and a range that runs backwards for no character. A glob
-    longer than :data:`MAX_GLOB_CHARS` matches nothing.
+    ``*`` matches any number of characters, ``?`` exactly one, ``[a-c]`` one of the set and
+    ``[!a-c]`` one outside it, as in the standard library's :mod:`fnmatch`. An unclosed ``[``
+    matches itself, and a reversed range such as ``[c-a]`` nothing. A glob longer than
+    :data:`MAX_GLOB_CHARS` matches nothing.
     """
     return any_glob_matches(text, (glob,))
 
 
 def any_glob_matches(text: str, globs: tuple[str, ...]) -> bool:
-    """Tell whether one of *globs* matches the whole of *text*, as :func:`glob_matches` says.
+    """Report whether one of *globs* matches the whole of *text*; see :func:`glob_matches`.
 
-    The text is walked once, however many globs there are.
+    The text is scanned once, however many globs there are.
     """
     return _program(globs).matches(text)
 
 
 def is_glob(text: str) -> bool:
-    """Tell whether there is a wildcard in *text*: without one it stands for itself."""
-    return any(it in text for it in "*?[")
+    """Report whether *text* contains a wildcard; without one it matches only itself."""
+    return any(char in text for char in "*?[")
 
 
 class _Chars(str):
-    """What stands between brackets."""
+    """The contents of a bracket expression."""
 
     __slots__ = ()
 
 
-class _Named:
-    """Places by the characters that lead from them to the next."""
+class _Transitions:
+    """The states that each character advances, as a bit mask with one bit for each state."""
 
     def __init__(self) -> None:
         self._singles: dict[str, list[int]] = {}
         self._ranges: dict[tuple[str, str], int] = {}
 
-    def add(self, chars: str, place: int) -> None:
+    def add(self, chars: str, state: int) -> None:
         at = 0
         while at < len(chars):
             if chars[at + 1 : at + 2] == "-" and at + 2 < len(chars):
                 ends = (chars[at], chars[at + 2])
-                self._ranges[ends] = self._ranges.get(ends, 0) | 1 << place
+                self._ranges[ends] = self._ranges.get(ends, 0) | 1 << state
                 at += 3
             else:
-                self._singles.setdefault(chars[at], []).append(place)
+                self._singles.setdefault(chars[at], []).append(state)
                 at += 1
 
-    def places(self, char: str) -> int:
+    def mask(self, char: str) -> int:
         found = 0
-        for place in self._singles.get(char, ()):
-            found |= 1 << place
-        for (low, high), places in self._ranges.items():
+        for state in self._singles.get(char, ()):
+            found |= 1 << state
+        for (low, high), states in self._ranges.items():
             if low <= char <= high:
-                found |= places
+                found |= states
         return found
 
 
 class _Program:
-    """Globs as numbers with one bit for each place between their pieces, glob after glob.
+    """Globs compiled to one non-deterministic automaton whose state set is an integer.
 
-    All places that the globs may have reached are one such number, so a character costs one step
-    whatever the globs say, and nothing is ever tried a second time.
+    Each position between two pieces of a glob is a state and has one bit; the globs follow one
+    another in the same integer, which has about 1,000 bits for the most that a pod may write
+    (:data:`fracgpu.request.bounds.MAX_GLOBS_CHARS`). The set of reachable states is advanced for
+    all globs at once with two ands, a shift and an or for each character of the text (the
+    bit-parallel "shift-and" algorithm), so there is no backtracking and no glob takes exponential
+    time.
+
+    ``_starts`` and ``_ends`` are the first and last state of each glob; a state in ``_stays`` has a
+    ``*`` and loops on every character; ``_these``, ``_but_these`` and ``_any`` say which characters
+    advance a state to the next bit. ``_takes`` caches the mask of states that a character advances.
     """
 
     def __init__(self, globs: Iterable[str]) -> None:
-        self._these = _Named()
-        self._but_these = _Named()
+        self._these = _Transitions()
+        self._but_these = _Transitions()
         self._any = 0
         self._stays = 0
         self._starts = 0
         self._ends = 0
-        self._takes: dict[str, int] = {}  # what was asked of the above before
-        # Most globs are a name or a part of one, and need no such numbers.
+        self._takes: dict[str, int] = {}
+        # Most globs are a whole name or "*part*", for which plain string operations are faster.
         self._names: set[str] = set()
         self._parts: list[str] = []
-        here = 0
+        state = 0
         for glob in globs:
             if len(glob) > MAX_GLOB_CHARS:
                 continue
@@ -94,31 +102,31 @@ class _Program:
             elif glob[0] == glob[-1] == "*" and not is_glob(glob[1:-1]):
                 self._parts.append(glob[1:-1])
             else:
-                # Nothing leads from the end of one glob to the start of the next.
-                here = self._add(glob, here) + 1
+                # The end of one glob has no transition to the start of the next.
+                state = self._add(glob, state) + 1
 
-    def _add(self, glob: str, here: int) -> int:
-        """Lay a glob out from place *here* on, and give the place of its end."""
-        self._starts |= 1 << here
+    def _add(self, glob: str, state: int) -> int:
+        """Add a glob whose first state is *state*, and return its last."""
+        self._starts |= 1 << state
         for piece in _pieces(glob):
             if piece == "*":
-                self._stays |= 1 << here
+                self._stays |= 1 << state
                 continue
             if piece == "?":
-                self._any |= 1 << here
+                self._any |= 1 << state
             elif not isinstance(piece, _Chars):
-                self._these.add(piece[-1], here)
+                self._these.add(piece[-1], state)
             elif piece.startswith("!"):
-                self._any |= 1 << here
-                self._but_these.add(piece[1:], here)
+                self._any |= 1 << state
+                self._but_these.add(piece[1:], state)
             else:
-                self._these.add(piece, here)
-            here += 1
-        self._ends |= 1 << here
-        return here
+                self._these.add(piece, state)
+            state += 1
+        self._ends |= 1 << state
+        return state
 
     def matches(self, text: str) -> bool:
-        if text in self._names or any(it in text for it in self._parts):
+        if text in self._names or any(part in text for part in self._parts):
             return True
         reached, stays, known = self._starts, self._stays, self._takes
         if not reached:
@@ -133,20 +141,21 @@ class _Program:
         return bool(reached & self._ends)
 
     def _taking(self, char: str) -> int:
-        """Give the places from which *char* leads to the next."""
-        return self._any & ~self._but_these.places(char) | self._these.places(char)
+        """Return the states that *char* advances, as a bit mask."""
+        return self._any & ~self._but_these.mask(char) | self._these.mask(char)
 
 
-# A hostile one takes a megabyte, and what it tells of each name is kept elsewhere.
+# A hostile program takes a megabyte with its cached masks, so few are kept; the answers for single
+# names are cached by the callers.
 @lru_cache(maxsize=16)
 def _program(globs: tuple[str, ...]) -> _Program:
     return _Program(globs)
 
 
 def _pieces(glob: str) -> Iterator[str]:
-    r"""Split a glob into ``*``, ``?``, sets, and characters that stand for themselves.
+    r"""Yield the pieces of a glob: ``*``, ``?``, sets and literal characters.
 
-    The latter come with a backslash before them, so that they are no wildcards.
+    Literal characters have a backslash before them, so that they are not taken for wildcards.
     """
     closing = glob.rfind("]")
     at = 0
@@ -155,7 +164,7 @@ def _pieces(glob: str) -> Iterator[str]:
         at += 1
         if char == "[" and at < closing:
             inside = at + 1 if glob[at] == "!" else at
-            close = glob.find("]", inside + 1)  # one that comes first is a member
+            close = glob.find("]", inside + 1)  # a "]" that comes first is a member
             if close >= 0:
                 yield _Chars(glob[at:close])
                 at = close + 1

@@ -1,4 +1,4 @@
-"""Every string another program can see, in one place."""
+"""The names that other programs see: annotations, labels, resources, environment variables."""
 
 from typing import Final
 
@@ -35,25 +35,27 @@ REQUEST_KEYS: Final = (
 GRANTED: Final = "fracgpu.io/granted"
 ASSIGNMENT: Final = "fracgpu.io/assignment"
 WIRED: Final = "fracgpu.io/wired"
-# The term of the leading scheduler that last changed the pod: a Binding carries it too, and
-# deploy/policies.yaml compares that one with the Lease.
+# The term of the leading scheduler that last changed the pod. A Binding carries it too, and
+# deploy/policies.yaml compares the Binding's with the Lease.
 TERM: Final = "fracgpu.io/term"
 RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM)
 
-# Node annotations: the agent's inventory, and the cards that the rebalancer asks to leave alone.
+# Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
 NODE_CARDS: Final = "fracgpu.io/cards"
 NODE_CORDONS: Final = "fracgpu.io/cordons"
-# Node annotation that an operator writes: UUIDs of cards to leave alone, separated by commas.
+# Node annotation that an operator writes: UUIDs of cards to take out of service, separated by
+# commas.
 NODE_OUT_OF_SERVICE: Final = "fracgpu.io/out-of-service"
 
 # Node condition: whether this node's cards are shared by us, and if not, why.
 SHARING_CONDITION: Final = "FracGPUSharing"
-# Node annotations that the agent writes now and then: how busy each card was lately (JSON, UUID to
-# 0..1), and the MiB of each card that NVML sees used by no pod we know (JSON, UUID to MiB).
+# Node annotations that the agent writes periodically: how busy each card was lately (JSON, UUID to
+# 0..1), and the memory of each card that NVML reports in use but no known pod uses (JSON, UUID to
+# MiB).
 NODE_HEAT: Final = "fracgpu.io/heat"
 NODE_FOREIGN: Final = "fracgpu.io/foreign"
-# When the agent last stood by these two, in UTC as RFC 3339 writes it. An annotation of its own:
-# readers that do not know it read the two as before.
+# When the agent last confirmed these two, in UTC (RFC 3339). It is a separate annotation so that
+# readers that do not know it still read the other two.
 NODE_LOAD_TIME: Final = "fracgpu.io/load-time"
 
 # Node labels.
@@ -64,26 +66,27 @@ CARD_COUNT_LABEL: Final = "fracgpu.io/card-count"
 CARD_FAMILY_LABEL: Final = "fracgpu.io/card-family"
 DRIVER_LABEL: Final = "fracgpu.io/driver"
 # One label for each card class (shareable MiB of one card) on the node; the value is the number of
-# such cards. A node may hold several classes, which one `card-memory` label could not say.
+# such cards. A node may have several classes, which one `card-memory` label could not express.
 CARD_CLASS_LABEL_PREFIX: Final = "fracgpu.io/card-class-"
 
-# Label of a Binding with an assignment, by which a policy tells it from the Bindings of others: the
-# API server looks a policy's parameter up before it evaluates any expression. Kubernetes 1.35 and
-# later copy it to the pod.
+# Label of a Binding with an assignment, which a policy selects on to leave other Bindings alone:
+# the API server looks up the parameter of a policy before it evaluates any expression. Kubernetes
+# 1.35 and later copy the label to the pod.
 ASSIGNED_LABEL: Final = "fracgpu.io/assigned"
 TERM_POLICY: Final = "fracgpu-lease-term"
 
-# Namespace label: the dialects that are on there, joined by dots (a label may hold no comma).
+# Namespace label: the dialects enabled there, joined by dots (a label value may not contain
+# commas).
 DIALECTS_LABEL: Final = "fracgpu.io/dialects"
 
 # CDI (Container Device Interface): kind of the devices that Allocate names.
 CDI_KIND: Final = "fracgpu.io/slot"
 
-# Environment of a container that holds a slice.
+# Environment variables of a container that holds a slice.
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 ENV_MEM_MIB: Final = "FRACGPU_MEM_MIB"
 ENV_CARD_MIB: Final = "FRACGPU_CARD_MIB"
-# What programs written for older systems read: gpushare, and HAMi's library.
+# Read by programs written for other systems: gpushare, and HAMi's library.
 ENV_ALIYUN_CONTAINER: Final = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ENV_ALIYUN_DEV: Final = "ALIYUN_COM_GPU_MEM_DEV"
 ENV_MEMORY_LIMIT_PREFIX: Final = "CUDA_DEVICE_MEMORY_LIMIT_"

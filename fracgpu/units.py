@@ -1,4 +1,4 @@
-"""Whole MiB and exact shares: how numbers in a request are read, and never rounded down."""
+"""Parsing of memory and shares in requests: whole MiB and exact fractions, never rounded down."""
 
 import math
 import re
@@ -9,10 +9,10 @@ from fracgpu.errors import RequestError
 
 Mib = NewType("Mib", int)
 
-# No card comes near 16 TiB; above it a number is a mistake (bytes written as MiB, say).
+# No card comes near 16 TiB; a larger number is a mistake, such as bytes written as MiB.
 MAX_MIB: Final = Mib(16 * 1024 * 1024)
 
-# Compute is counted in percent of one card's.
+# Compute is counted in percent of one card.
 FULL_CORES: Final = 100
 
 _BYTES_PER_MIB: Final = 1024 * 1024
@@ -28,17 +28,17 @@ _SUFFIX_BYTES: Final = {
 }
 _QUANTITY: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(Ki|Mi|Gi|Ti|k|M|G|T)?", re.ASCII)
 _MISSPELT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) *([kmgt])i?b?", re.ASCII | re.IGNORECASE)
-# Kubernetes writes an amount in its shortest form, so 8000 comes back from the API server as "8k".
+# The API server returns an amount in its canonical form: 8000 comes back as "8k".
 _AMOUNT: Final = re.compile(r"(\d{1,15})(k|M|G|T)?", re.ASCII)
 _SHARE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(%?)", re.ASCII)
 _WHOLE: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 def parse_mib(text: str, *, field: str) -> Mib:
-    """Read a gpu-mem limit such as ``"512"`` or ``"8k"``: whole MiB above 0.
+    """Parse a gpu-mem limit such as ``"512"`` or ``"8k"``: whole MiB above 0.
 
-    MiB are the unit of the resource, so ``8k`` is 8000 MiB: the API server's own short form of
-    8000. Binary suffixes are refused, because ``8Gi`` of MiB is never what is meant.
+    MiB are the unit of the resource, so ``8k``, the API server's canonical form of 8000, is 8000
+    MiB. Binary suffixes are rejected, because ``8Gi`` of MiB is never what is meant.
 
     Raises:
         RequestError: *text* is not a whole, positive number of MiB.
@@ -61,13 +61,13 @@ def parse_mib(text: str, *, field: str) -> Mib:
 
 
 def parse_memory_mib(text: str, *, field: str) -> Mib:
-    """Read a Kubernetes quantity such as ``"8Gi"`` or ``"8000Mi"`` into MiB, rounded up.
+    """Parse a Kubernetes quantity such as ``"8Gi"`` or ``"8000Mi"`` into MiB, rounded up.
 
-    A bare number is bytes to Kubernetes and MiB to most users of such annotations, so it is refused
-    rather than guessed.
+    A number without a unit means bytes to Kubernetes and MiB to most users of such annotations, so
+    it is rejected rather than guessed.
 
     Raises:
-        RequestError: *text* is no positive quantity with a unit, or larger than any card.
+        RequestError: *text* is not a positive quantity with a unit, or larger than any card.
     """
     wanted = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
     match = _QUANTITY.fullmatch(text)
@@ -75,7 +75,7 @@ def parse_memory_mib(text: str, *, field: str) -> Mib:
         raise RequestError(field=field, found=text, wanted=wanted, hint=_memory_hint(text))
     mib = _to_mib(match[1], match[2])
     if mib < 1:
-        raise RequestError(field=field, found=text, wanted="more than nothing, e.g. '8Gi'")
+        raise RequestError(field=field, found=text, wanted="an amount above 0, e.g. '8Gi'")
     if mib > MAX_MIB:
         raise RequestError(
             field=field, found=text, wanted="at most 16Ti, which is more than any card has"
@@ -84,7 +84,7 @@ def parse_memory_mib(text: str, *, field: str) -> Mib:
 
 
 def parse_share(text: str, *, field: str) -> Fraction:
-    """Read a share of one card, ``"0.5"``, ``"50%"`` or ``"1"``, exactly.
+    """Parse a share of one card, ``"0.5"``, ``"50%"`` or ``"1"``, exactly.
 
     Raises:
         RequestError: *text* is not a plain number with 0 < share ≤ 1.
@@ -109,7 +109,7 @@ def parse_share(text: str, *, field: str) -> Fraction:
 
 
 def parse_count(text: str, *, field: str, low: int, high: int, wanted: str) -> int:
-    """Read a whole number with ``low ≤ n ≤ high``.
+    """Parse a whole number with ``low ≤ n ≤ high``.
 
     Raises:
         RequestError: *text* is not such a number; the message says *wanted*.
@@ -120,12 +120,12 @@ def parse_count(text: str, *, field: str, low: int, high: int, wanted: str) -> i
 
 
 def share_of(share: Fraction, *, capacity_mib: Mib) -> Mib:
-    """Give the MiB of *share* of a card, rounded up so that nobody gets less than was asked."""
+    """Return *share* of a card in MiB, rounded up so that no pod gets less than it asked for."""
     return Mib(-(-share.numerator * capacity_mib // share.denominator))
 
 
 def format_mib(mib: int) -> str:
-    """Write MiB for people: ``512 MiB``, ``8 GiB``, ``19.8 GiB``."""
+    """Return MiB in a readable form: ``512 MiB``, ``8 GiB``, ``19.8 GiB``."""
     if mib < 1024 or (mib % 1024 and mib < 10 * 1024):  # noqa: PLR2004 - MiB in a GiB
         return f"{mib} MiB"
     gib = mib / 1024

@@ -1,5 +1,5 @@
-"""Cards and their classes, and how a node's object tells of them in annotations and labels.
+"""Cards and card classes, and their form in the annotations and labels of a Node.
 
-Everything that the node agent writes on its node, and everybody else reads, has its form here.
+It defines everything that the node agent writes on its Node and that other components read.
 Start with `card.py`.
 """

@@ -1,7 +1,7 @@
-"""Our annotations as JSON and back: assignment, cards, cordons, heat, foreign memory, their time.
+"""The JSON of our Node annotations: cards, cordons, heat, foreign memory and their time.
 
-A field that we do not know is skipped: a later version may have written it. What is left is read
-strictly, and whoever calls counts what cannot be read as full.
+Unknown fields are skipped, because a later version may have written them. Known fields are parsed
+strictly, and callers treat a card whose annotation cannot be parsed as full.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from fracgpu.errors import WireError
 from fracgpu.k8s.pod import UNREADABLE
 from fracgpu.units import MAX_MIB, Mib
 
-# An annotation larger than this is not one of ours: 64 containers on 8 cards need under 40 kB.
+# A larger annotation is not one of ours: 64 containers on 8 cards need less than 40 kB.
 MAX_ANNOTATION_CHARS: Final = 64 * 1024
 
 
@@ -54,10 +54,10 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 def read_cards(text: str) -> tuple[Card, ...]:
-    """Read ``fracgpu.io/cards``; an empty text is an empty inventory.
+    """Parse ``fracgpu.io/cards``; an empty text is an empty inventory.
 
     Raises:
-        WireError: it is not what :func:`write_cards` writes, or names a card twice.
+        WireError: *text* has another form than :func:`write_cards` writes, or lists a card twice.
     """
     if not text:
         return ()
@@ -65,13 +65,13 @@ def read_cards(text: str) -> tuple[Card, ...]:
         wire = _cards_decoder.decode(text)
     except UNREADABLE as error:
         raise WireError(what=names.NODE_CARDS, message=str(error)) from error
-    if len({it.uuid for it in wire.cards}) != len(wire.cards):
-        raise WireError(what=names.NODE_CARDS, message="one card stands there twice")
-    return tuple(_card(it) for it in wire.cards)
+    if len({card.uuid for card in wire.cards}) != len(wire.cards):
+        raise WireError(what=names.NODE_CARDS, message="a card is listed twice")
+    return tuple(_card(card) for card in wire.cards)
 
 
 def write_cards(cards: Sequence[Card]) -> str:
-    """Write an inventory as compact JSON, cards by index."""
+    """Return an inventory as compact JSON, cards by index."""
     return _encoder.encode(
         _WireCards(
             cards=[
@@ -87,17 +87,17 @@ def write_cards(cards: Sequence[Card]) -> str:
                     links={str(uuid): distance for uuid, distance in card.links.items()},
                     slots=card.slots,
                 )
-                for card in sorted(cards, key=lambda it: (it.index, it.uuid))
+                for card in sorted(cards, key=lambda card: (card.index, card.uuid))
             ]
         )
     ).decode()
 
 
 def read_cordons(text: str) -> tuple[Cordon, ...]:
-    """Read ``fracgpu.io/cordons``; an empty text means none.
+    """Parse ``fracgpu.io/cordons``; an empty text means none.
 
     Raises:
-        WireError: it is not what :func:`write_cordons` writes.
+        WireError: *text* has another form than :func:`write_cordons` writes.
     """
     if not text:
         return ()
@@ -106,33 +106,36 @@ def read_cordons(text: str) -> tuple[Cordon, ...]:
     except UNREADABLE as error:
         raise WireError(what=names.NODE_CORDONS, message=str(error)) from error
     return tuple(
-        Cordon(card=CardUuid(uuid), until=_utc(uuid, it.until), reason=it.reason)
-        for uuid, it in sorted(wire.items())
+        Cordon(card=CardUuid(uuid), until=_utc(uuid, cordon.until), reason=cordon.reason)
+        for uuid, cordon in sorted(wire.items())
     )
 
 
 def write_cordons(cordons: Sequence[Cordon]) -> str:
-    """Write cordons as compact JSON with sorted keys and times in UTC."""
+    """Return cordons as compact JSON with sorted keys and times in UTC."""
     return _encoder.encode(
-        {it.card: _WireCordon(until=it.until.astimezone(UTC), reason=it.reason) for it in cordons}
+        {
+            cordon.card: _WireCordon(until=cordon.until.astimezone(UTC), reason=cordon.reason)
+            for cordon in cordons
+        }
     ).decode()
 
 
 def write_heat(heat: Mapping[CardUuid, float]) -> str:
-    """Write how busy each card was lately, 0..1, as compact JSON with sorted keys."""
+    """Return how busy each card was lately, 0..1, as compact JSON with sorted keys."""
     return _encoder.encode({str(uuid): ratio for uuid, ratio in heat.items()}).decode()
 
 
 def write_foreign(foreign: Mapping[CardUuid, Mib]) -> str:
-    """Write the MiB of each card that no pod we know uses, as compact JSON with sorted keys."""
+    """Return the MiB in use on each card by no known pod, as compact JSON with sorted keys."""
     return _encoder.encode({str(uuid): int(mib) for uuid, mib in foreign.items()}).decode()
 
 
 def read_heat(text: str) -> Mapping[CardUuid, float]:
-    """Read ``fracgpu.io/heat``: how busy each card was lately, 0..1.
+    """Parse ``fracgpu.io/heat``: how busy each card was lately, 0..1.
 
     Raises:
-        WireError: it is not an object of such figures.
+        WireError: *text* is not an object with such values.
     """
     if not text:
         return {}
@@ -147,10 +150,10 @@ def read_heat(text: str) -> Mapping[CardUuid, float]:
 
 
 def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
-    """Read ``fracgpu.io/foreign``: MiB of each card that no pod we know uses.
+    """Parse ``fracgpu.io/foreign``: the MiB in use on each card by no known pod.
 
     Raises:
-        WireError: it is not an object of such figures.
+        WireError: *text* is not an object with such values.
     """
     if not text:
         return {}
@@ -160,20 +163,21 @@ def read_foreign(text: str) -> Mapping[CardUuid, Mib]:
         raise WireError(what=names.NODE_FOREIGN, message=str(error)) from error
     for uuid, mib in found.items():
         if not 0 <= mib <= MAX_MIB:
-            raise WireError(what=names.NODE_FOREIGN, message=f"{uuid} is {mib}; want MiB")
+            message = f"{uuid} is {mib}; want 0 to {MAX_MIB} MiB"
+            raise WireError(what=names.NODE_FOREIGN, message=message)
     return {CardUuid(uuid): Mib(mib) for uuid, mib in found.items()}
 
 
 def write_time(at: datetime) -> str:
-    """Write a moment in UTC as RFC 3339 does, in whole seconds."""
+    """Return a time in UTC in the form of RFC 3339, in whole seconds."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_load_time(text: str) -> datetime:
-    """Read ``fracgpu.io/load-time``: when the agent last stood by heat and foreign memory.
+    """Parse ``fracgpu.io/load-time``: when the agent last confirmed heat and foreign memory.
 
     Raises:
-        WireError: it is no moment with a time zone.
+        WireError: *text* is not a time with a time zone.
     """
     try:
         found = msgspec.convert(text, datetime)
@@ -186,11 +190,12 @@ def read_load_time(text: str) -> datetime:
 
 def _utc(uuid: str, at: datetime) -> datetime:
     if at.tzinfo is None:
-        raise WireError(what=names.NODE_CORDONS, message=f"{uuid} has a time without a zone")
+        message = f"the time of {uuid} has no time zone; want UTC"
+        raise WireError(what=names.NODE_CORDONS, message=message)
     try:
         return at.astimezone(UTC)
     except OverflowError as error:
-        message = f"the time of {uuid} is beyond the calendar"
+        message = f"the time of {uuid} is out of range"
         raise WireError(what=names.NODE_CORDONS, message=message) from error
 
 

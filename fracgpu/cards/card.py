@@ -1,4 +1,4 @@
-"""The physical cards: what one is, what of it may be shared, and which kinds a cluster has."""
+"""The physical cards of a node: what each has, what may be shared, and what keeps slices off it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,18 +17,19 @@ CardUuid = NewType("CardUuid", str)
 # 80 = lcm(16, 20); see docs/decisions/0002-mib-integers.md.
 SHARE_GRANULE_MIB: Final = 80
 
-# How many containers may hold slices of one card at a time, unless the node's agent says otherwise.
+# How many containers may hold slices of one card at a time, unless the node agent reports another
+# number.
 DEFAULT_SLOTS: Final = 32
 
-# How long heat is believed after the agent last stood by it, which it does every five minutes; and
-# how far its clock may be ahead of the reader's.
+# How long heat is valid after the agent last confirmed it, which it does every five minutes; and
+# how far the agent's clock may be ahead of the reader's.
 HEAT_MAX_AGE: Final = timedelta(minutes=15)
 
 MAX_CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
 class Health(Enum):
-    """Whether new slices may go on a card. It may fall, and it may rise again."""
+    """Whether new slices may be placed on a card; it may recover."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -36,13 +37,13 @@ class Health(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One physical GPU, named by its UUID; the index is for display only.
+    """One physical GPU, identified by its UUID; the index is for display only.
 
     Attributes:
         total_mib: what NVML reports as the card's memory.
-        reserved_mib: what the driver keeps, and any headroom the administrator set aside.
+        reserved_mib: memory kept by the driver, and headroom configured by the administrator.
         links: distance to other cards of the node, smaller is faster; absent means unknown.
-        slots: most containers that may hold slices of it at a time.
+        slots: the most containers that may hold slices of the card at a time.
     """
 
     uuid: CardUuid
@@ -58,35 +59,36 @@ class Card:
 
     @property
     def capacity_mib(self) -> Mib:
-        """MiB that may be handed out: total less reserved, floored to the share granule."""
+        """Shareable MiB: total less reserved, rounded down to the share granule."""
         shareable = max(0, self.total_mib - self.reserved_mib)
         return Mib(shareable - shareable % SHARE_GRANULE_MIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cordon:
-    """No new slices on a card until a time; it lapses by itself, so a crash cannot leave one."""
+    """A card that takes no new slices until a time; a cordon expires, so a crash leaves none."""
 
     card: CardUuid
     until: datetime
     reason: str
 
 
-# Whose heat nobody knows counts as hot; that is all.
+# Annotations that do not close the node when they cannot be parsed: its cards only count as hot.
 _NOT_CLOSING: Final = frozenset({names.NODE_HEAT, names.NODE_LOAD_TIME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCards:
-    """The cards of one node, and what currently keeps slices off some of them.
+    """The cards of one node, and what currently keeps new slices off them.
 
     Attributes:
-        heat: how busy a card was lately, 0..1, where somebody says.
-        foreign: MiB of a card that somebody uses who is no pod we know; it stands however old it
-            is.
-        load_time: when the agent last stood by *heat*, by its own clock.
-        unreadable: annotation → why it cannot be read; each is read by itself.
-        host: what the node has besides cards.
+        shared: the node shares its cards.
+        schedulable: the node takes new pods.
+        unreadable: annotations that cannot be parsed, each with the error.
+        heat: how busy each card was lately, 0..1, where it is known.
+        foreign: MiB in use on each card by no known pod; valid however old it is.
+        load_time: when the agent last confirmed *heat*, by its own clock.
+        host: CPU, host memory and number of pods of the node.
     """
 
     node: str
@@ -103,24 +105,24 @@ class NodeCards:
 
     @property
     def problem(self) -> str:
-        """Why the node takes no new slices: what it has, or what keeps them off, is not known."""
+        """Why the node takes no new slices: an annotation that limits them cannot be parsed."""
         return "; ".join(why for key, why in self.unreadable.items() if key not in _NOT_CLOSING)
 
     def known_heat(self, *, now: datetime) -> Mapping[CardUuid, float]:
-        """Give the heat that still holds at *now*: none that is old, or of an unknown time."""
+        """Return the heat that is valid at *now*; none if it is too old or has no time."""
         if self.load_time is None:
             return {}
         return self.heat if -MAX_CLOCK_SKEW <= now - self.load_time < HEAT_MAX_AGE else {}
 
     @property
     def heat_changes_at(self) -> tuple[datetime, ...]:
-        """When :meth:`known_heat` begins and ends to hold, where there is heat at all."""
+        """The times at which the result of :meth:`known_heat` changes; none without heat."""
         if self.load_time is None or not self.heat:
             return ()
         return (self.load_time - MAX_CLOCK_SKEW, self.load_time + HEAT_MAX_AGE)
 
     def cordoned(self, *, now: datetime) -> frozenset[CardUuid]:
-        """Give the cards whose cordon has not lapsed at *now*."""
+        """Return the cards whose cordon has not expired at *now*."""
         return frozenset(cordon.card for cordon in self.cordons if cordon.until > now)
 
 

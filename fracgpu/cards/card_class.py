@@ -1,4 +1,4 @@
-"""Card classes: the cards of one shareable size, and which models a pod accepts."""
+"""Card classes: cards with the same shareable MiB; and which models a pod accepts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,15 +12,15 @@ from fracgpu.units import Mib
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardClass:
-    """Cards of one shareable size: what a fraction is a fraction of.
+    """The cards with one amount of shareable MiB, which a fraction is a fraction of.
 
     Attributes:
         capacity_mib: shareable MiB of each of these cards.
-        models: the models that come in this size.
+        models: the models of these cards.
         most_per_node: the largest number of such cards in one node.
-        as_large_per_node: the largest number of cards in one node that share this much or more.
+        as_large_per_node: the largest number of cards in one node with *capacity_mib* or more.
         free_share: free MiB of the class over its capacity, 0..1.
-        measured: a node agent reported such a card; else node labels suggest it.
+        measured: a node agent reported such a card; false when only node labels suggest it.
     """
 
     capacity_mib: Mib
@@ -37,22 +37,22 @@ class CardClass:
 
 
 def model_key(model: str) -> str:
-    """Write a model as a label value does: NVML's spaces become dashes."""
+    """Return a model as a label value has it: NVML's spaces become dashes."""
     return "-".join(model.split())
 
 
 def model_allowed(model: str, *, globs: Sequence[str]) -> bool:
-    """Tell whether *model* matches one of *globs* and none of those that begin with ``!``.
+    """Report whether *model* matches one of *globs* and none of those that begin with ``!``.
 
-    Without globs that allow, every model is allowed that is not excluded.
+    When all globs begin with ``!``, every model that matches none of them is allowed.
     """
     return not globs or _allowed(model, tuple(globs))
 
 
-# The same few models are held against a pod's globs once for each of thousands of cards.
+# The few models of a cluster are matched against a pod's globs once for each of thousands of cards.
 @lru_cache(maxsize=2048)
 def _allowed(model: str, globs: tuple[str, ...]) -> bool:
-    wanted, unwanted = _sorted_out(globs)
+    wanted, unwanted = _split_globs(globs)
     key = model_key(model).casefold()
     if unwanted and any_glob_matches(key, unwanted):
         return False
@@ -60,8 +60,8 @@ def _allowed(model: str, globs: tuple[str, ...]) -> bool:
 
 
 @lru_cache(maxsize=16)
-def _sorted_out(globs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Give the globs that allow and those that exclude, as they are held against a model's key."""
+def _split_globs(globs: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the globs that allow and those that exclude, in the form that a model key matches."""
     keys: tuple[list[str], list[str]] = ([], [])
     for glob in dict.fromkeys(globs):
         keys[glob.startswith("!")].append(model_key(glob.removeprefix("!")).casefold())
@@ -74,25 +74,26 @@ def card_classes(
     free_mib: Mapping[CardUuid, Mib],
     supposed: Iterable[NodeCards] = (),
 ) -> tuple[CardClass, ...]:
-    """Sort the cluster's shared, healthy cards into classes, the most free share first.
+    """Return the classes of the cluster's shared, healthy cards, the largest free share first.
 
     Cards missing from *free_mib* count as full: unknown is never free. Classes that only
-    *supposed* nodes have, of which labels speak and no agent yet, come last.
+    *supposed* nodes have, whose labels describe cards that no agent has reported yet, come last.
     """
     by_size: dict[Mib, list[Card]] = {}
     per_node: list[Counter[Mib]] = []
     for node in nodes:
-        _sort_in(node, by_size, per_node)
+        _add_node(node, by_size, per_node)
     measured = frozenset(by_size)
     for node in supposed:
-        _sort_in(node, by_size, per_node)
+        _add_node(node, by_size, per_node)
     classes = [
         CardClass(
             capacity_mib=size,
             models=frozenset(model_key(card.model) for card in cards),
-            most_per_node=max(here[size] for here in per_node),
+            most_per_node=max(counts[size] for counts in per_node),
             as_large_per_node=max(
-                sum(count for other, count in here.items() if other >= size) for here in per_node
+                sum(count for other, count in counts.items() if other >= size)
+                for counts in per_node
             ),
             cards=len(cards),
             free_share=_free_share(cards, size, free_mib),
@@ -100,21 +101,33 @@ def card_classes(
         )
         for size, cards in by_size.items()
     ]
-    return tuple(sorted(classes, key=lambda it: (not it.measured, -it.free_share, it.capacity_mib)))
+    return tuple(
+        sorted(
+            classes,
+            key=lambda card_class: (
+                not card_class.measured,
+                -card_class.free_share,
+                card_class.capacity_mib,
+            ),
+        )
+    )
 
 
-def _sort_in(node: NodeCards, by_size: dict[Mib, list[Card]], per_node: list[Counter[Mib]]) -> None:
+def _add_node(
+    node: NodeCards, by_size: dict[Mib, list[Card]], per_node: list[Counter[Mib]]
+) -> None:
     if not node.shared:
         return
-    here: Counter[Mib] = Counter()
+    counts: Counter[Mib] = Counter()
     for card in node.cards:
         if card.health is Health.HEALTHY and card.capacity_mib > 0:
             by_size.setdefault(card.capacity_mib, []).append(card)
-            here[card.capacity_mib] += 1
-    per_node.append(here)
+            counts[card.capacity_mib] += 1
+    per_node.append(counts)
 
 
 def _free_share(cards: Sequence[Card], size: Mib, free_mib: Mapping[CardUuid, Mib]) -> float:
-    # A card that shrank under its pods has less than nothing free; that takes nothing from others.
+    # A card whose capacity shrank below what its pods hold has a negative amount free; it counts as
+    # 0, so that it does not reduce the sum of the others.
     free = sum(max(0, free_mib.get(card.uuid, 0)) for card in cards)
     return free / (size * len(cards))

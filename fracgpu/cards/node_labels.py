@@ -1,4 +1,4 @@
-"""What node labels say of a node's cards while no agent of ours has reported any."""
+"""The cards that a node's labels describe, used while no node agent has reported any."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _UNNAMED: Final = "unknown"
 _NVIDIA: Final = "nvidia.com/gpu."
 _SHARED_SUFFIX: Final = "-SHARED"
 
-# AMD's node labeller: `<prefix>vram.<size>` counts the cards of one size; with one size for all,
-# `<prefix>vram` says it, and the label without "beta." then has no count.
+# AMD's node labeller: the value of `<prefix>vram.<size>` is the number of cards of that size. Where
+# all cards have one size, `<prefix>vram` has the size as its value, and without "beta." no count.
 _AMD: Final = ("beta.amd.com/gpu.", "amd.com/gpu.")
 _AMD_SIZE: Final = re.compile(r"(\d{1,5})(G|M|T)i?B?", re.ASCII)
 _AMD_UNIT_MIB: Final = {"M": 1, "G": _MIB_PER_GIB, "T": _MIB_PER_GIB * _MIB_PER_GIB}
@@ -27,10 +27,10 @@ _AMD_UNIT_MIB: Final = {"M": 1, "G": _MIB_PER_GIB, "T": _MIB_PER_GIB * _MIB_PER_
 def cards_from_labels(
     node: str, labels: Mapping[str, str], *, reserved_mib: Mib = Mib(0)
 ) -> tuple[Card, ...]:
-    """Suppose a node's cards from its labels: ours, else NVIDIA's, else AMD's; else none.
+    """Return the cards that a node's labels describe: ours, else NVIDIA's, else AMD's, else none.
 
-    Ours say the shareable MiB themselves. The others say what a card has in all, so *reserved_mib*
-    (driver and headroom, as the administrator estimates them) comes off each.
+    Our labels state the shareable MiB. The others state the total MiB of a card, so *reserved_mib*
+    (driver and headroom, as estimated by the administrator) is subtracted from each.
     """
     sizes = _ours(labels)
     reserved_mib = Mib(0) if sizes else reserved_mib
@@ -83,7 +83,7 @@ def _amd(labels: Mapping[str, str]) -> list[tuple[str, Mib, int]]:
 
 
 def _only_model(labels: Mapping[str, str], prefix: str) -> str:
-    """Name the model where all cards are of one; the labels do not say which size has which."""
+    """Return the model if all cards have the same; the labels do not map sizes to models."""
     if f"{prefix}product-name" in labels:
         return labels[f"{prefix}product-name"]
     named = [key for key in labels if key.startswith(f"{prefix}product-name.")]

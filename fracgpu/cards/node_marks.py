@@ -1,4 +1,4 @@
-"""What we write on a node object, and the patches that take it back when the node stops sharing."""
+"""What we write on a Node, and the patches that remove it when the node stops sharing."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from typing import Any, Final
 from fracgpu import names
 
 _LABEL_PREFIX: Final = "fracgpu.io/card-"
-# Written by people: what they say of a node stands until they take it back.
-_PEOPLES_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE})
+# Written by administrators; only they remove them.
+_ADMIN_ANNOTATIONS: Final = frozenset({names.NODE_OUT_OF_SERVICE})
 _OUR_RESOURCES: Final = (names.GPU_MEM, names.GPU_COUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMarks:
-    """What of ours stands on one node object; false where nothing does.
+    """Our labels, annotations, resources and condition on one Node; false when there are none.
 
     Attributes:
-        condition: whether the condition ``FracGPUSharing`` is there.
+        condition: whether the Node has the condition ``FracGPUSharing``.
     """
 
     labels: tuple[str, ...] = ()
@@ -30,37 +30,39 @@ class NodeMarks:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Name each mark, for people."""
+        """Each mark by kind and name, for output."""
         return (
-            *(f"capacity {it}" for it in self.resources),
-            *(f"label {it}" for it in self.labels),
-            *(f"annotation {it}" for it in self.annotations),
+            *(f"capacity {resource}" for resource in self.resources),
+            *(f"label {label}" for label in self.labels),
+            *(f"annotation {key}" for key in self.annotations),
             *((f"condition {names.SHARING_CONDITION}",) if self.condition else ()),
         )
 
     def metadata_patch(self) -> dict[str, Any]:
-        """Give the merge patch that removes labels and annotations; empty where there are none."""
+        """Return the merge patch that removes labels and annotations; empty if there are none."""
         parts = {"labels": self.labels, "annotations": self.annotations}
         removed = {part: dict.fromkeys(keys) for part, keys in parts.items() if keys}
         return {"metadata": removed} if removed else {}
 
     def status_patch(self) -> dict[str, Any]:
-        """Give the merge patch that removes our resources; empty where there are none.
+        """Return the merge patch that removes our resources; empty if there are none.
 
-        kubelet drops from allocatable what capacity has no longer, but a kubelet may be dead.
+        A kubelet removes from allocatable what capacity lacks, but the kubelet may not be running.
         """
-        gone = dict.fromkeys(self.resources)
-        return {"status": {"capacity": gone, "allocatable": dict(gone)}} if gone else {}
+        removed = dict.fromkeys(self.resources)
+        if not removed:
+            return {}
+        return {"status": {"capacity": removed, "allocatable": dict(removed)}}
 
     def condition_patch(self) -> dict[str, Any]:
-        """Give the strategic merge patch that removes the condition; empty where there is none."""
+        """Return the strategic merge patch that removes the condition; empty if there is none."""
         if not self.condition:
             return {}
         return {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}}
 
 
 def shares(labels: Mapping[str, str]) -> bool:
-    """Tell whether a node with *labels* is to share its cards."""
+    """Report whether a node with *labels* shares its cards."""
     return labels.get(names.SHARE_LABEL) == "true"
 
 
@@ -72,43 +74,44 @@ def find_marks(
     conditions: Collection[str],
     peoples_too: bool = False,
 ) -> NodeMarks:
-    """Find what of ours stands on a node.
+    """Return what we have written on a Node.
 
-    The count of slots is kubelet's own: it comes back until kubelet has let go of the plugin, five
-    minutes after the agent's end, and is zero from then on. Only that zero is ours to remove.
+    The number of slots is written by the kubelet: it restores the value until it drops the device
+    plugin, five minutes after the agent has stopped, and reports zero from then on. Only that zero
+    is removed.
     Source: kubelet's device manager, ``endpointStopGracePeriod`` and ``GetCapacity``.
 
     Args:
-        labels: the node's.
-        annotations: the node's.
-        capacity: of its status.
+        labels: the Node's labels.
+        annotations: the Node's annotations.
+        capacity: the capacity in its status.
         conditions: the types of its conditions.
-        peoples_too: also what administrators write for us: ``out-of-service`` and the label
-            ``share``.
+        peoples_too: include what administrators write: the annotation ``out-of-service`` and the
+            label ``share``.
     """
-    ours = tuple(sorted(it for it in labels if _is_our_label(it)))
+    ours = tuple(sorted(key for key in labels if _is_our_label(key)))
     if peoples_too and names.SHARE_LABEL in labels:
         ours = (*ours, names.SHARE_LABEL)
-    kept = frozenset() if peoples_too else _PEOPLES_ANNOTATIONS
+    kept = frozenset() if peoples_too else _ADMIN_ANNOTATIONS
     slots = (names.GPU_SLOT,) if capacity.get(names.GPU_SLOT) == "0" else ()
     return NodeMarks(
         labels=ours,
         annotations=tuple(
-            sorted(it for it in annotations if it.startswith(names.PREFIX) and it not in kept)
+            sorted(key for key in annotations if key.startswith(names.PREFIX) and key not in kept)
         ),
-        resources=(*(it for it in _OUR_RESOURCES if it in capacity), *slots),
+        resources=(*(resource for resource in _OUR_RESOURCES if resource in capacity), *slots),
         condition=names.SHARING_CONDITION in conditions,
     )
 
 
 def marks_of(node: Mapping[str, Any], *, peoples_too: bool = False) -> NodeMarks:
-    """Find what of ours stands on a node as the API server sends it; see :func:`find_marks`."""
+    """Return what we have written on a Node from the API server; see :func:`find_marks`."""
     metadata, status = node.get("metadata", {}), node.get("status", {})
     return find_marks(
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         capacity=status.get("capacity") or {},
-        conditions=[it.get("type", "") for it in status.get("conditions") or ()],
+        conditions=[condition.get("type", "") for condition in status.get("conditions") or ()],
         peoples_too=peoples_too,
     )
 

@@ -1,5 +1,5 @@
-"""Kubernetes' own shapes and rules, without one key of ours: pods, quantities, node affinity.
+"""Kubernetes' own types and rules: pods, quantities, selectors, node affinity, budgets.
 
-What is here would be true in any scheduler.
+Nothing here knows FracGPU's keys; it would hold for any scheduler.
 Start with `container.py` and `node_affinity.py`.
 """

@@ -1,4 +1,4 @@
-"""A pod's containers as the rules see them: a name, a kind and the limits it carries."""
+"""The containers of a pod: name, kind, limits and requests, and how their resources add up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,11 @@ from enum import Enum
 
 
 class ContainerKind(Enum):
-    """When a container runs, which decides how its share adds up with the others'."""
+    """When a container runs, which decides how its resources add up with the others'."""
 
     APP = "app"
     INIT = "init"
-    SIDECAR = "sidecar"  # an init container with restartPolicy Always: it stays
+    SIDECAR = "sidecar"  # an init container with restartPolicy Always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +24,11 @@ class ContainerSpec:
 
 
 def pod_resource_sum(containers: Sequence[tuple[ContainerKind, int]]) -> int:
-    """Fold amounts of one resource over a pod's containers by Kubernetes' own rule.
+    """Return what a pod needs of one resource, by Kubernetes' rule for its containers' amounts.
 
-    Sidecars start in order among the init containers and stay, so an init container runs beside the
-    sidecars before it, and the app containers beside all of them. The pod needs the larger of both.
+    Sidecars start in order among the init containers and keep running, so an init container runs
+    beside the sidecars before it, and the app containers run beside all sidecars. The pod needs the
+    larger of the two sums.
 
     Source: kubernetes.io "Sidecar containers", resource sharing within containers.
     """

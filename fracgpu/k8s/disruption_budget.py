@@ -1,4 +1,4 @@
-"""Disruption budgets (PodDisruptionBudget) as far as choosing victims looks at them."""
+"""PodDisruptionBudgets, as far as preemption needs them to choose victims."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,8 +50,8 @@ class PodDisruptionBudget:
     """One PodDisruptionBudget.
 
     Attributes:
-        allowed: how many of its pods may still be taken.
-        disrupted: names of its pods that were taken already and are counted in *allowed*.
+        allowed: how many of its pods may still be disrupted (``status.disruptionsAllowed``).
+        disrupted: names of its pods whose eviction is already counted in *allowed*.
     """
 
     namespace: str
@@ -62,21 +62,23 @@ class PodDisruptionBudget:
     expressions: tuple[_Expression, ...] = ()
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether a pod of these labels is one of its own.
+        """Report whether the budget selects a pod with these labels.
 
-        An empty selector covers nothing here, as in kube-scheduler's preemption.
+        An empty selector selects nothing here, as in kube-scheduler's preemption.
         """
         return (
             namespace == self.namespace
             and bool(self.labels or self.expressions)
             and all(labels.get(key) == value for key, value in self.labels.items())
-            and all(_holds(it, labels.get(it.key)) for it in self.expressions)
+            and all(
+                _holds(expression, labels.get(expression.key)) for expression in self.expressions
+            )
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetedPod:
-    """A pod that may be taken, as budgets see it."""
+    """A potential victim of preemption, as budgets see it."""
 
     namespace: str
     name: str
@@ -84,10 +86,10 @@ class BudgetedPod:
 
 
 def read_budget(body: bytes) -> PodDisruptionBudget:
-    """Read a budget.
+    """Parse a PodDisruptionBudget from its JSON.
 
     Raises:
-        WireError: *body* is none.
+        WireError: *body* is not a PodDisruptionBudget.
     """
     try:
         wire = _decoder.decode(body)
@@ -105,20 +107,23 @@ def read_budget(body: bytes) -> PodDisruptionBudget:
 
 
 def violations(victims: Sequence[BudgetedPod], budgets: Sequence[PodDisruptionBudget]) -> int:
-    """Count the victims whose taking breaks a budget, were all taken one after the other.
+    """Return how many victims violate a budget when all are preempted one after the other.
 
     Source: pkg/scheduler/framework/plugins/defaultpreemption filterPodsWithPDBViolation.
     """
-    taken: Counter[tuple[str, str]] = Counter()
-    broken = 0
+    disruptions: Counter[tuple[str, str]] = Counter()
+    violating = 0
     for victim in victims:
-        breaks = False
-        for it in budgets:
-            if it.covers(victim.namespace, victim.labels) and victim.name not in it.disrupted:
-                taken[it.namespace, it.name] += 1
-                breaks |= taken[it.namespace, it.name] > it.allowed
-        broken += breaks
-    return broken
+        violates = False
+        for budget in budgets:
+            if (
+                budget.covers(victim.namespace, victim.labels)
+                and victim.name not in budget.disrupted
+            ):
+                disruptions[budget.namespace, budget.name] += 1
+                violates |= disruptions[budget.namespace, budget.name] > budget.allowed
+        violating += violates
+    return violating
 
 
 def _holds(wanted: _Expression, value: str | None) -> bool:
@@ -133,4 +138,4 @@ def _holds(wanted: _Expression, value: str | None) -> bool:
         case "DoesNotExist":
             return value is None
         case _:
-            return True  # an operator of a later release: protected, as far as we can tell
+            return True  # an operator of a later release: assume that the pod is protected

@@ -1,7 +1,7 @@
-"""Which nodes a pod may go to, as kube-scheduler would judge it, and what we cannot judge.
+"""Which nodes a pod may be scheduled to, by the rules of kube-scheduler.
 
-Read from the pod's spec: nodeSelector, required node affinity, tolerations. What this module does
-not understand it names, so that its caller can leave such a pod alone rather than guess.
+It evaluates nodeSelector, required node affinity and tolerations. Constraints that it cannot
+evaluate are named, so that callers can leave such a pod alone rather than guess.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import msgspec
 
 from fracgpu.errors import WireError
 
-_KEEPS_PODS_AWAY: Final = ("NoSchedule", "NoExecute")
+_EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
 
 
 class _Expression(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class _Toleration(msgspec.Struct, frozen=True):
 
 
 class _Something(msgspec.Struct, frozen=True):
-    """An object that only matters by being there."""
+    """An object of which only the presence matters."""
 
 
 class _EmptyDir(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """What keeps pods off a node unless they tolerate it."""
+    """A taint of a node; pods that do not tolerate it are not scheduled there."""
 
     key: str
     value: str = ""
@@ -112,11 +112,12 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingConstraints:
-    """Where one pod may go.
+    """Which nodes one pod may be scheduled to.
 
     Attributes:
-        unjudged: what of its spec decides on nodes as well but is not understood here.
-        keeps_local_data: it has an ``emptyDir`` on disk, which an eviction deletes.
+        allows: reports whether a node with these labels and taints will do.
+        unjudged: constraints of the pod's spec that are not evaluated here.
+        keeps_local_data: the pod has an ``emptyDir`` on disk, which an eviction deletes.
     """
 
     allows: Callable[[Mapping[str, str], Sequence[Taint]], bool]
@@ -125,7 +126,7 @@ class SchedulingConstraints:
 
 
 def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
-    """Read a pod's rules from its JSON.
+    """Parse the scheduling constraints of a pod from its JSON.
 
     Raises:
         WireError: *body* is not a pod.
@@ -150,13 +151,14 @@ def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
         allows=allows,
         unjudged=_unjudged(spec, terms or ()),
         keeps_local_data=any(
-            it.empty_dir is not None and it.empty_dir.medium != "Memory" for it in volumes
+            volume.empty_dir is not None and volume.empty_dir.medium != "Memory"
+            for volume in volumes
         ),
     )
 
 
 def taints_of(body: bytes) -> tuple[Taint, ...]:
-    """Read the taints of a node that keep pods away from it.
+    """Return the NoSchedule and NoExecute taints of a node, from its JSON.
 
     Raises:
         WireError: *body* is not a node.
@@ -166,9 +168,9 @@ def taints_of(body: bytes) -> tuple[Taint, ...]:
     except msgspec.MsgspecError as error:
         raise WireError(what="node", message=str(error)) from error
     return tuple(
-        Taint(key=it.key, value=it.value, effect=it.effect)
-        for it in taints
-        if it.effect in _KEEPS_PODS_AWAY
+        Taint(key=taint.key, value=taint.value, effect=taint.effect)
+        for taint in taints
+        if taint.effect in _EXCLUDING_EFFECTS
     )
 
 
@@ -185,22 +187,26 @@ def _terms(spec: _PodSpec) -> Sequence[_Term] | None:
 
 def _unjudged(spec: _PodSpec, terms: Sequence[_Term]) -> tuple[str, ...]:
     volumes = spec.volumes or ()
-    ports = [port for it in spec.containers or () for port in it.ports or ()]
+    ports = [port for container in spec.containers or () for port in container.ports or ()]
     found = {
-        "persistentVolumeClaim": any(it.persistent_volume_claim is not None for it in volumes),
-        "ephemeral volume": any(it.ephemeral is not None for it in volumes),
-        "hostPath": any(it.host_path is not None for it in volumes),
+        "persistentVolumeClaim": any(
+            volume.persistent_volume_claim is not None for volume in volumes
+        ),
+        "ephemeral volume": any(volume.ephemeral is not None for volume in volumes),
+        "hostPath": any(volume.host_path is not None for volume in volumes),
         "hostPort": any(port.host_port for port in ports),
         "resourceClaims": bool(spec.resource_claims),
         "node affinity by field": any(term.match_fields for term in terms),
     }
-    return tuple(name for name, there in found.items() if there)
+    return tuple(name for name, present in found.items() if present)
 
 
 def _term_holds(term: _Term, labels: Mapping[str, str]) -> bool:
     # A term without expressions matches nothing: kubernetes.io, "Assigning Pods to Nodes".
     expressions = term.match_expressions or ()
-    return bool(expressions) and all(_holds(it, labels.get(it.key)) for it in expressions)
+    return bool(expressions) and all(
+        _holds(expression, labels.get(expression.key)) for expression in expressions
+    )
 
 
 def _holds(wanted: _Expression, value: str | None) -> bool:
@@ -217,7 +223,7 @@ def _holds(wanted: _Expression, value: str | None) -> bool:
         case "Gt" | "Lt":
             return _compares(wanted.operator, value, values)
         case _:
-            return False  # an operator of a later release: not this node, as far as we can tell
+            return False  # an operator of a later release: assume that the node does not match
 
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
@@ -230,8 +236,10 @@ def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
 
 def _tolerated(taint: Taint, tolerations: Sequence[_Toleration]) -> bool:
     return any(
-        it.effect in ("", taint.effect)
-        and (it.key == taint.key or (not it.key and it.operator == "Exists"))
-        and (it.operator == "Exists" or it.value == taint.value)
-        for it in tolerations
+        toleration.effect in ("", taint.effect)
+        and (
+            toleration.key == taint.key or (not toleration.key and toleration.operator == "Exists")
+        )
+        and (toleration.operator == "Exists" or toleration.value == taint.value)
+        for toleration in tolerations
     )

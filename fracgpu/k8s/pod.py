@@ -1,12 +1,12 @@
-"""What every reader of a pod's JSON needs: its containers in order, and what decoding may raise."""
+"""What all decoders of a pod's JSON share: container specs, and the errors that decoding raises."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fracgpu.k8s.container import ContainerKind, ContainerSpec
 
-# What decoding JSON may raise: besides msgspec's own errors (ValueErrors), bytes that are not UTF-8
-# and nesting without end.
+# The errors of decoding JSON: msgspec's own and invalid UTF-8 are ValueErrors, and deeply nested
+# input raises RecursionError.
 UNREADABLE: Final = (ValueError, RecursionError)
 
 
@@ -14,7 +14,7 @@ def container_specs(
     init_containers: Sequence[tuple[str, str | None, Mapping[str, str], Mapping[str, str]]],
     containers: Sequence[tuple[str, Mapping[str, str], Mapping[str, str]]],
 ) -> tuple[ContainerSpec, ...]:
-    """Build a pod's container specs, init containers first.
+    """Return the container specs of a pod, init containers first.
 
     Args:
         init_containers: name, restartPolicy, limits and requests of each.

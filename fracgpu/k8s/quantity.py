@@ -1,4 +1,4 @@
-"""Kubernetes quantities: thousandths of a core, MiB, and numbers."""
+"""Kubernetes quantities, parsed into millicores, MiB and exact numbers, and in canonical form."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _SUFFIXES: Final = {
     "u": Decimal("1e-6"),
     "m": Decimal("1e-3"),
     "k": Decimal(1000),
-    **{suffix: Decimal(1000) ** (place + 2) for place, suffix in enumerate("MGTPE")},
-    **{f"{suffix}i": Decimal(1024) ** (place + 1) for place, suffix in enumerate("KMGTPE")},
+    **{suffix: Decimal(1000) ** (index + 2) for index, suffix in enumerate("MGTPE")},
+    **{f"{suffix}i": Decimal(1024) ** (index + 1) for index, suffix in enumerate("KMGTPE")},
 }
 
 BYTES_PER_MIB: Final = 1024 * 1024
@@ -26,18 +26,18 @@ _MOST: Final = Decimal(2) ** 63
 
 
 def cpu_milli(text: str) -> int:
-    """Read a CPU quantity in thousandths of a core, rounded up as Kubernetes does."""
+    """Return a CPU quantity in millicores, rounded up as Kubernetes does."""
     return math.ceil(parse_or_zero(text) * 1000)
 
 
 def memory_mib(text: str) -> int:
-    """Read a memory quantity in MiB, rounded up: a request is never counted too small."""
+    """Return a memory quantity in MiB, rounded up: a request is never counted too small."""
     return math.ceil(parse_or_zero(text) / BYTES_PER_MIB)
 
 
 @lru_cache(maxsize=4096)
 def parse_or_zero(text: str) -> Decimal:
-    """Read a quantity; what the API server would not have taken counts as nothing."""
+    """Return a quantity as a number; 0 for text that the API server would have rejected."""
     digits = text.rstrip("numkKMGTPEi")
     try:
         amount = Decimal(digits) * _SUFFIXES[text[len(digits) :]]
@@ -52,9 +52,9 @@ _WHOLE: Final = re.compile(r"(\d{1,15})(|k|M|G|Ki|Mi|Gi)", re.ASCII)
 
 
 def whole_amount(text: str) -> int | None:
-    """Read an extended resource's quantity; the API server writes 4000 as ``4k``.
+    """Return the amount of an extended resource, or None when it is not a whole number.
 
-    Source: kubernetes.io "Quantity", canonical form. None for anything that is no whole number.
+    The API server writes 4000 as ``4k``. Source: kubernetes.io "Quantity", canonical form.
     """
     match = _WHOLE.fullmatch(text)
     return int(match[1]) * _FACTORS[match[2]] if match else None
@@ -86,7 +86,7 @@ class _Form(Enum):
 
 
 def parse(quantity: str | int | float) -> Fraction:
-    """Read a quantity as an exact number.
+    """Parse a quantity into an exact number.
 
     Raises:
         ValueError: it is not a quantity; the message is the API server's.
@@ -95,7 +95,7 @@ def parse(quantity: str | int | float) -> Fraction:
 
 
 def canonical(quantity: str | int | float) -> str:
-    """Write a quantity as the API server would return it.
+    """Return a quantity in the canonical form of the API server.
 
     Raises:
         ValueError: it is not a quantity.

@@ -1,4 +1,4 @@
-"""Kubernetes quantities of what a node has besides cards, and what pods request of it."""
+"""CPU, host memory and pods: what a node has besides its cards, and what pods request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from fracgpu.k8s.quantity import BYTES_PER_MIB, cpu_milli, memory_mib, parse_or_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """CPU in thousandths of a core, memory in MiB, and pods: of a node, or asked by a pod."""
+    """CPU in millicores, memory in MiB, and number of pods: of a node, or requested by a pod."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -18,7 +18,7 @@ class HostResources:
 
 
 def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
-    """Read ``cpu``, ``memory`` and ``pods`` of a node's allocatable; what is missing is 0."""
+    """Return ``cpu``, ``memory`` and ``pods`` of a node's allocatable; 0 for what is missing."""
     if not amounts:
         return NO_HOST_RESOURCES
     return HostResources(
@@ -29,13 +29,18 @@ def node_allocatable(amounts: Mapping[str, str | int | float]) -> HostResources:
 
 
 def pod_requests(containers: tuple[ContainerSpec, ...]) -> HostResources:
-    """Add up what a pod's containers request, by Kubernetes' own rule; limits stand in."""
+    """Return what a pod requests, by Kubernetes' rule; a limit stands for a missing request."""
     cpu: list[tuple[ContainerKind, int]] = []
     memory: list[tuple[ContainerKind, int]] = []
-    for it in containers:
-        cpu.append((it.kind, cpu_milli(it.requests.get("cpu") or it.limits.get("cpu", "0"))))
-        text = it.requests.get("memory") or it.limits.get("memory", "0")
-        memory.append((it.kind, memory_mib(text)))
+    for container in containers:
+        cpu.append(
+            (
+                container.kind,
+                cpu_milli(container.requests.get("cpu") or container.limits.get("cpu", "0")),
+            )
+        )
+        text = container.requests.get("memory") or container.limits.get("memory", "0")
+        memory.append((container.kind, memory_mib(text)))
     return HostResources(
         cpu_milli=pod_resource_sum(cpu), memory_mib=pod_resource_sum(memory), pods=1
     )

@@ -1,4 +1,4 @@
-"""Label selectors, as query strings and as the LabelSelector objects of specs."""
+"""Label selectors: query strings, and the LabelSelector objects of specs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _compares(value: str | None, operator: str, bound: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements must hold; without any it matches everything."""
+    """Requirements that must all hold; an empty selector matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -69,10 +69,10 @@ class LabelSelector:
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Read a ``labelSelector`` query.
+    """Parse a ``labelSelector`` query.
 
     Raises:
-        ValueError: it is not one; the message quotes it.
+        ValueError: *text* is not a selector; the message quotes it.
     """
     requirements = []
     rest = text
@@ -98,7 +98,7 @@ def _requirement(match: re.Match[str]) -> Requirement:
     groups = match.groupdict()
     match groups["op"]:
         case "in" | "notin":
-            values = tuple(v.strip() for v in groups["values"].split(","))
+            values = tuple(value.strip() for value in groups["values"].split(","))
             operator = "In" if groups["op"] == "in" else "NotIn"
             return Requirement(key=groups["key"], operator=operator, values=values)
         case "=" | "==":
@@ -115,7 +115,7 @@ def _requirement(match: re.Match[str]) -> Requirement:
 
 
 def label_selector(spec: Mapping[str, Any] | None) -> LabelSelector | None:
-    """Read a LabelSelector object; None (a nil selector) selects nothing, an empty one everything.
+    """Parse a LabelSelector object; None (a nil selector) selects nothing, an empty one everything.
 
     Raises:
         ValueError: an operator is unknown.

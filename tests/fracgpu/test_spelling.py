@@ -1,4 +1,4 @@
-"""Suggestions cost little, whoever wrote the word and the words it might have been."""
+"""Suggestions take bounded work, whatever the word and the known words are."""
 
 import random
 import time

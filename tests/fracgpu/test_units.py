@@ -34,7 +34,7 @@ def refusal(parse: Callable[..., object], text: str) -> str:
     return str(refused.value).removeprefix(f"F is {text!r}; want ")
 
 
-# -- gpu-mem -----------------------------------------------------------------------------------
+# -- gpu-mem ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_limit_that_is_no_whole_mib_is_refused_in_these_words(text: str, words
     assert refusal(parse_mib, text) == words
 
 
-# -- memory ------------------------------------------------------------------------------------
+# -- memory -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ QUANTITY = "a Kubernetes quantity with a unit, e.g. '8Gi' or '8000Mi'"
         ("8GB", f"{QUANTITY}; write '8Gi'"),
         ("8 GiB", f"{QUANTITY}; write '8Gi'"),
         ("8gi", f"{QUANTITY}; write '8Gi'"),
-        ("0Gi", "more than nothing, e.g. '8Gi'"),
-        ("0.000Mi", "more than nothing, e.g. '8Gi'"),
+        ("0Gi", "an amount above 0, e.g. '8Gi'"),
+        ("0.000Mi", "an amount above 0, e.g. '8Gi'"),
         ("17Ti", "at most 16Ti, which is more than any card has"),
     ],
 )
@@ -144,7 +144,7 @@ def test_memory_is_never_less_than_was_asked_and_less_than_one_mib_more(
     assert 0 <= mib * ONE_MIB_IN_BYTES - asked_bytes < ONE_MIB_IN_BYTES
 
 
-# -- shares ------------------------------------------------------------------------------------
+# -- shares -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_share_and_its_percent_are_the_same(millionths: int) -> None:
     assert parse_share(percent, field="F") == Fraction(percent[:-1]) / 100
 
 
-# -- counts, and everything at once ------------------------------------------------------------
+# -- counts, and all parsers together -----------------------------------------------------------
 
 
 def test_a_count_is_a_whole_number_within_its_bounds() -> None:

@@ -40,7 +40,7 @@ def all_free(nodes: Sequence[NodeCards]) -> dict[CardUuid, Mib]:
     return {card.uuid: card.capacity_mib for node in nodes for card in node.cards}
 
 
-# -- what of a card is shared ------------------------------------------------------------------
+# -- what of a card is shared -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_equal_shares_always_fit_side_by_side_on_one_card(
 
 @given(st.lists(st.sampled_from([1, 2, 4, 5, 8, 10, 16, 20]), min_size=1, max_size=20))
 def test_unequal_shares_that_add_up_to_one_card_fit_as_well(denominators: list[int]) -> None:
-    shares = [Fraction(1, it) for it in denominators]
+    shares = [Fraction(1, denominator) for denominator in denominators]
     if sum(shares) > 1:
         return
     capacity = a_card("a", 81_559).capacity_mib
 
-    assert sum(share_of(it, capacity_mib=capacity) for it in shares) <= capacity
+    assert sum(share_of(share, capacity_mib=capacity) for share in shares) <= capacity
 
 
 def test_a_cordon_counts_until_its_time_and_not_at_it() -> None:
@@ -86,7 +86,7 @@ def test_a_cordon_counts_until_its_time_and_not_at_it() -> None:
     assert node.cordoned(now=NOON) == frozenset()
 
 
-# -- models ------------------------------------------------------------------------------------
+# -- models -------------------------------------------------------------------------------------
 
 
 def test_a_model_is_written_as_a_label_value_can_be() -> None:
@@ -123,7 +123,7 @@ def test_no_text_is_too_odd_for_a_model_or_a_glob(model: str, globs: list[str]) 
     assert model_allowed(model, globs=globs) in (True, False)
 
 
-# -- classes -----------------------------------------------------------------------------------
+# -- classes ------------------------------------------------------------------------------------
 
 
 def test_cards_of_one_shareable_size_are_one_class_whatever_their_model() -> None:
@@ -158,7 +158,10 @@ def test_larger_cards_beside_it_count_as_large_enough() -> None:
         a_node("b", a_card("b0"), a_card("b1"), a_card("b2")),
     ]
 
-    by_size = {it.capacity_mib: it for it in card_classes(nodes, free_mib=all_free(nodes))}
+    by_size = {
+        card_class.capacity_mib: card_class
+        for card_class in card_classes(nodes, free_mib=all_free(nodes))
+    }
 
     assert (by_size[Mib(24_000)].most_per_node, by_size[Mib(24_000)].as_large_per_node) == (3, 4)
     assert (by_size[Mib(81_920)].most_per_node, by_size[Mib(81_920)].as_large_per_node) == (2, 2)
@@ -170,7 +173,7 @@ def test_the_class_with_the_most_free_share_comes_first() -> None:
 
     def order(**free: int) -> list[int]:
         free_mib = {CardUuid(uuid): Mib(mib) for uuid, mib in free.items()}
-        return [it.capacity_mib for it in card_classes(nodes, free_mib=free_mib)]
+        return [card_class.capacity_mib for card_class in card_classes(nodes, free_mib=free_mib)]
 
     assert {small, large} == set(all_free(nodes))
     assert order(small=23_000, large=40_000) == [24_000, 81_920]
@@ -222,10 +225,12 @@ def test_classes_count_every_usable_card_once_whatever_the_order_of_nodes(
 
     classes = card_classes(nodes, free_mib=all_free(nodes))
 
-    assert sum(it.cards for it in classes) == len(usable)
-    assert all(1 <= it.most_per_node <= it.as_large_per_node for it in classes)
-    assert all(it.most_per_node <= it.cards for it in classes)
-    assert all(0 <= it.free_share <= 1 for it in classes)
+    assert sum(card_class.cards for card_class in classes) == len(usable)
+    assert all(
+        1 <= card_class.most_per_node <= card_class.as_large_per_node for card_class in classes
+    )
+    assert all(card_class.most_per_node <= card_class.cards for card_class in classes)
+    assert all(0 <= card_class.free_share <= 1 for card_class in classes)
     assert classes == card_classes(nodes[::-1], free_mib=all_free(nodes))
 
 
@@ -236,7 +241,10 @@ def test_what_only_labels_suggest_comes_after_what_an_agent_reported() -> None:
 
     classes = card_classes([reported], free_mib={}, supposed=[same, other])
 
-    assert [(it.capacity_mib, it.cards, it.most_per_node, it.measured) for it in classes] == [
+    assert [
+        (card_class.capacity_mib, card_class.cards, card_class.most_per_node, card_class.measured)
+        for card_class in classes
+    ] == [
         (24_000, 3, 2, True),
         (80_000, 1, 1, False),
     ]

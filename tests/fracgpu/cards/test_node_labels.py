@@ -24,7 +24,7 @@ AMD = {
 
 def found(labels: dict[str, str], *, reserved_mib: int = 0) -> list[tuple[str, int]]:
     cards = cards_from_labels("n", labels, reserved_mib=Mib(reserved_mib))
-    return [(it.model, it.capacity_mib) for it in cards]
+    return [(card.model, card.capacity_mib) for card in cards]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_is_reserved_comes_off_totals_and_not_off_what_our_labels_share() -
 
 
 def test_supposed_cards_are_told_apart_by_node_and_number() -> None:
-    uuids = [it.uuid for it in cards_from_labels("n", NVIDIA)]
+    uuids = [card.uuid for card in cards_from_labels("n", NVIDIA)]
 
     assert uuids == ["label:n:0", "label:n:1"]
 

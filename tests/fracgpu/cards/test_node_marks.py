@@ -1,4 +1,4 @@
-"""What of ours stands on a node, and the patches that remove exactly that."""
+"""What we write on a Node, and the patches that remove exactly that."""
 
 from typing import Any
 

@@ -10,10 +10,10 @@ APP, INIT, SIDECAR = ContainerKind.APP, ContainerKind.INIT, ContainerKind.SIDECA
 
 
 def peak_over_time(containers: Sequence[tuple[ContainerKind, int]]) -> int:
-    """Start containers as kubelet does, one event after the other, and note the highest sum.
+    """Return the highest sum while containers start as the kubelet starts them.
 
     Init containers and sidecars start in spec order; an init container ends before the next one
-    starts, a sidecar stays; then all app containers run beside the sidecars.
+    starts, a sidecar keeps running; then all app containers run beside the sidecars.
     """
     running: list[int] = []
     peak = 0
@@ -57,7 +57,7 @@ def test_what_a_pod_needs_at_its_peak(
 def test_the_rule_equals_running_the_pod_through_time(
     containers: list[tuple[ContainerKind, int]],
 ) -> None:
-    in_spec_order = sorted(containers, key=lambda it: it[0] is APP)
+    in_spec_order = sorted(containers, key=lambda container: container[0] is APP)
 
     assert pod_resource_sum(in_spec_order) == peak_over_time(in_spec_order)
 
@@ -66,13 +66,15 @@ def test_the_rule_equals_running_the_pod_through_time(
 def test_the_place_of_app_containers_among_the_others_does_not_matter(
     containers: list[tuple[ContainerKind, int]], order: list[int]
 ) -> None:
-    others = [it for it in containers if it[0] is not APP]
+    others = [container for container in containers if container[0] is not APP]
     mixed = list(others)
-    for place, it in zip(order, (it for it in containers if it[0] is APP), strict=False):
-        mixed.insert(place, it)
+    for place, app in zip(
+        order, (container for container in containers if container[0] is APP), strict=False
+    ):
+        mixed.insert(place, app)
 
     assert pod_resource_sum(mixed) == pod_resource_sum(
-        [*others, *(it for it in containers if it[0] is APP)]
+        [*others, *(container for container in containers if container[0] is APP)]
     )
 
 

@@ -1,4 +1,4 @@
-"""Disruption budgets as far as choosing victims looks at them."""
+"""PodDisruptionBudgets, as far as preemption needs them to choose victims."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a pod may go: selectors, required affinity and taints as kube-scheduler reads them."""
+"""Which nodes a pod may be scheduled to: selectors, required affinity and taints."""
 
 import json
 from typing import Any

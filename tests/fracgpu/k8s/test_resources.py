@@ -1,4 +1,4 @@
-"""Kubernetes quantities of what a node has besides cards."""
+"""CPU, host memory and pods of a node, and what pods request."""
 
 import pytest
 from hypothesis import given
