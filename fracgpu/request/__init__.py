@@ -1,5 +1,6 @@
-"""What a pod asks for: our annotations and limits, and what other products' keys mean in them.
+"""What a pod asks for: our annotations and limits, and the keys of other products.
 
-`language` reads, `grant` turns shares of a card into MiB, `dialects` translates for others.
+`language` parses requests, `grant` turns shares of a card into MiB, and `dialects` translates the
+keys of other products.
 Start with `need.py`, the values, then `language.py`.
 """

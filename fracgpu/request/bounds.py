@@ -1,4 +1,4 @@
-"""How much of a pod is read: nobody needs more, and reading it would hold up everybody else."""
+"""Bounds on what is parsed of a pod, so that no request delays the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -7,25 +7,25 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 from fracgpu.k8s.container import ContainerSpec
 
-# Kubernetes refuses longer names as well, but only after admission. Sources: RFC 1123 labels for
-# containers; prefix/name of at most 253 and 63 characters for annotations and resources.
+# Kubernetes rejects longer names too, but only after mutating admission. Sources: RFC 1123 labels
+# for containers; prefix/name of at most 253 and 63 characters for annotations and resources.
 MAX_NAME_CHARS: Final = 63
 MAX_KEY_CHARS: Final = 253 + 1 + 63
 
-# No pod that anybody runs comes near these.
+# Far above what real pods have.
 MAX_CONTAINERS: Final = 128
 MAX_RESOURCES: Final = 100  # in one container's limits or requests
 MAX_ANNOTATIONS: Final = 1000
-MAX_VALUE_CHARS: Final = 16 * 1024  # one of ours, with an item for each container
+MAX_VALUE_CHARS: Final = 16 * 1024  # of one of our annotations, with an item for each container
 MAX_GLOBS: Final = 32
 MAX_GLOBS_CHARS: Final = 1024  # of all globs of a pod, without models named in full
 
 
 def refuse_beyond(annotations: Mapping[str, str], containers: Sequence[ContainerSpec]) -> None:
-    """Refuse what is too long or too much to be read; the work does not grow with a value's length.
+    """Reject a pod beyond the bounds; the work does not depend on the length of its values.
 
     Raises:
-        RequestError: a container's name, or an annotation that is ours.
+        RequestError: too many containers, or too long a container name or annotation of ours.
     """
     if len(containers) > MAX_CONTAINERS:
         raise RequestError(

@@ -1,7 +1,9 @@
-"""Whether a class of cards could hold a request, told for a few integers a class.
+"""Whether a node with cards of one class could hold a request, decided with integers alone.
 
-A fleet may have hundreds of classes and a pod more than a hundred containers, and every admission
-asks of each class; what is wrong is worded once, by :mod:`fracgpu.request.grant`.
+A cluster may have hundreds of card classes and a pod more than a hundred containers, and every
+admission may check every class. So the request is reduced once to a few integers, with which most
+classes are decided in constant time. Why a request does not fit is explained once, by
+:mod:`fracgpu.request.grant`.
 """
 
 from bisect import bisect_left
@@ -16,68 +18,93 @@ from fracgpu.units import Mib
 
 
 class Fitting:
-    """One request, held against classes.
+    """One request, prepared for comparison with card classes.
+
+    Shares are exact fractions; they are kept as numerator and denominator, because a
+    :class:`~fractions.Fraction` per container and class is too slow. A container with *n/d* of each
+    of *cards* cards gets ``ceil(n * size_mib / d)`` MiB on each in a class of *size_mib*.
 
     Args:
-        request: it is not empty.
+        request: a request with at least one slice.
         among: the classes whose cards may be given to containers that ask for MiB.
     """
 
     def __init__(self, request: PodRequest, among: Sequence[CardClass]) -> None:
+        # Containers with a share: kind, numerator, denominator, number of cards.
         self._shares = [
-            (it.kind, it.share.numerator, it.share.denominator, it.cards)
-            for it in request.slices
-            if it.share is not None
+            (part.kind, part.share.numerator, part.share.denominator, part.cards)
+            for part in request.slices
+            if part.share is not None
         ]
+        # App containers run all at once, so their sum is the peak and needs no fold by kind.
         self._all_at_once = all(kind is ContainerKind.APP for kind, *_ in self._shares)
         self._most_cards = max((cards for *_, cards in self._shares), default=0)
         self._all_cards = sum(cards for *_, cards in self._shares)
-        self._scale = lcm(*(d for _, _, d, _ in self._shares))
+        # The peak of all shares, in cards of one class, is exactly _exact / _scale: 3/2 for 1/2 on
+        # each of 3 cards. The scale is the least common denominator, so that no fraction is needed.
+        self._scale = lcm(*(denominator for _, _, denominator, _ in self._shares))
         self._exact = pod_resource_sum(
-            [(kind, n * (self._scale // d) * cards) for kind, n, d, cards in self._shares]
+            [
+                (kind, numerator * (self._scale // denominator) * cards)
+                for kind, numerator, denominator, cards in self._shares
+            ]
         )
-        largest_first = sorted(among, key=lambda it: -it.capacity_mib)
-        self._sizes_mib = [it.capacity_mib for it in reversed(largest_first)]
-        # How many cards of one node are at least so large, from the smallest size on.
-        self._as_large = list(accumulate((it.as_large_per_node for it in largest_first), max))[::-1]
+        # Sizes in MiB, ascending, and beside each the largest number of cards in one node that have
+        # at least this size: cards_of() needs one binary search.
+        largest_first = sorted(among, key=lambda card_class: -card_class.capacity_mib)
+        self._sizes_mib = [card_class.capacity_mib for card_class in reversed(largest_first)]
+        self._as_large = list(
+            accumulate((card_class.as_large_per_node for card_class in largest_first), max)
+        )[::-1]
         self._mib_fits = all(
-            it.share is not None or it.mib is None or it.cards <= self.cards_of(it.mib)
-            for it in request.slices
+            part.share is not None or part.mib is None or part.cards <= self.cards_of(part.mib)
+            for part in request.slices
         )
-        # Numerator, denominator, cards and the MiB that the limits say.
+        # Containers whose limits already state gpu-mem: numerator, denominator, cards and the total
+        # MiB stated. For a container that asks for MiB: MiB, 0, cards and the total.
         self._stated = [
-            (it.share.numerator, it.share.denominator, it.cards, it.stated_mib)
-            if it.share is not None
-            else (it.mib or 0, 0, it.cards, it.stated_mib)
-            for it in request.slices
-            if it.stated_mib is not None
+            (part.share.numerator, part.share.denominator, part.cards, part.stated_mib)
+            if part.share is not None
+            else (part.mib or 0, 0, part.cards, part.stated_mib)
+            for part in request.slices
+            if part.stated_mib is not None
         ]
-        self._slots_agree = all(it.stated_slots in (None, it.cards) for it in request.slices)
+        self._slots_agree = all(part.stated_slots in (None, part.cards) for part in request.slices)
 
     def cards_of(self, mib: Mib) -> int:
-        """Give the largest number of cards in one node that share so many MiB or more."""
+        """Return the largest number of cards in one node that have *mib* or more shareable."""
         at = bisect_left(self._sizes_mib, mib)
         return self._as_large[at] if at < len(self._as_large) else 0
 
     def holds(self, card_class: CardClass) -> bool:
-        """Tell whether a node of such cards, were it empty, could hold the whole pod."""
+        """Report whether an empty node with cards of this class could hold the whole pod."""
         most, size_mib = card_class.most_per_node, card_class.capacity_mib
         if not self._mib_fits or self._most_cards > most or self._exact > most * self._scale:
             return False
-        # Rounding up adds less than one MiB on each card, which nearly always leaves room.
+        # Rounding up adds less than 1 MiB on each card: if the pod still fits with 1 MiB more on
+        # each, which is nearly always so, the exact sum below is not needed.
         if self._exact * size_mib <= (most * size_mib - self._all_cards) * self._scale:
             return True
         if self._all_at_once:
-            peak_mib = sum([-(-n * size_mib // d) * cards for _, n, d, cards in self._shares])
+            peak_mib = sum(
+                [
+                    -(-numerator * size_mib // denominator) * cards
+                    for _, numerator, denominator, cards in self._shares
+                ]
+            )
         else:
             peak_mib = pod_resource_sum(
-                [(kind, -(-n * size_mib // d) * cards) for kind, n, d, cards in self._shares]
+                [
+                    (kind, -(-numerator * size_mib // denominator) * cards)
+                    for kind, numerator, denominator, cards in self._shares
+                ]
             )
         return peak_mib <= most * size_mib
 
     def agrees(self, card_class: CardClass) -> bool:
-        """Tell whether the limits that are there already say what this class makes of the rest."""
+        """Report whether limits that the pod already has match what this class would give it."""
         size_mib = card_class.capacity_mib
         return self._slots_agree and all(
-            (-(-n * size_mib // d) if d else n) * cards == mib for n, d, cards, mib in self._stated
+            (-(-numerator * size_mib // denominator) if denominator else numerator) * cards == mib
+            for numerator, denominator, cards, mib in self._stated
         )

@@ -1,4 +1,4 @@
-"""From a request to MiB: which card class a share is a share of, and what is granted."""
+"""From a request to a grant in MiB: which card class a share is a share of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ from fracgpu.units import Mib, format_mib, share_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRule:
-    """What the administrator decided about card classes.
+    """The administrator's configuration of card classes.
 
     Attributes:
-        default_models: models whose class a share is a share of when the pod names none; the most
-            free class where this is empty.
+        default_models: globs of the models whose class a share is a share of when the pod names no
+            model; empty for the class with the largest free share.
         default_mib: shareable MiB of the class that a share is a share of when the pod names no
-            model. It is also what a share is a share of while the cluster has no card at all.
-        wait: grant what no node could hold now, so that the pod waits for a node that can.
+            model, also while the cluster has no card at all.
+        wait: grant what no node of the cluster could hold, so that the pod waits for such a node.
     """
 
     default_models: tuple[str, ...] = ()
@@ -44,9 +44,9 @@ NO_RULE: Final = ClassRule()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A request that was understood, and the card class that its shares are shares of, if any.
+    """A request in MiB, and the card class that its shares are shares of, if any.
 
-    *waits_for* says what the cluster lacks, where the administrator lets such pods wait.
+    *waits_for* says what the cluster lacks, if the administrator lets such pods wait.
     """
 
     need: PodNeed
@@ -55,35 +55,44 @@ class Grant:
 
 
 def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule = NO_RULE) -> Grant:
-    """Turn a request into MiB.
+    """Return what a request is granted, in MiB.
 
-    Shares are shares of the first of *classes* (so: the most free one) that could ever hold the
-    whole pod; where the pod names no model, *rule* may narrow them. Where the limits already say
-    the MiB, because the pod was admitted before, the first class that agrees with them goes first.
-    MiB need no class, but some card must be large enough.
+    Shares are shares of the first of *classes*, the one with the largest free share, whose nodes
+    could hold the whole pod when empty; *rule* may narrow the classes if the pod names no model. If
+    the limits already state MiB, because the pod was admitted before, a class that agrees with them
+    is preferred. Requests in MiB need no class, but some card must be large enough.
 
     Raises:
-        RequestError: no class could ever hold it, or the limits already say something else.
+        RequestError: no class could ever hold the pod, or its limits contradict its annotations.
     """
     shared = any(part.share is not None for part in request.slices)
     allowed = [
-        it for it in classes if any(model_allowed(m, globs=request.models) for m in it.models)
+        card_class
+        for card_class in classes
+        if any(model_allowed(model, globs=request.models) for model in card_class.models)
     ]
     if not allowed:
         return _without_class(request, _no_class(request, classes), rule, shared=shared)
     candidates = allowed
     if shared and not request.models and rule.has_default:
-        candidates = [it for it in allowed if _is_default(it, rule)]
+        candidates = [card_class for card_class in allowed if _is_default(card_class, rule)]
         if not candidates:
             return _without_class(request, _no_default(rule, classes), rule, shared=shared)
     among = candidates if shared else allowed
     fitting = Fitting(request, among)
-    holding = (it for it in candidates if fitting.holds(it))
+    holding = (card_class for card_class in candidates if fitting.holds(card_class))
     held = next(holding, None)
-    card_class = next((it for it in chain([held], holding) if it and fitting.agrees(it)), None)
+    card_class = next(
+        (
+            candidate
+            for candidate in chain([held], holding)
+            if candidate and fitting.agrees(candidate)
+        ),
+        None,
+    )
     if card_class is None and held is not None:
         contradiction = _contradiction(request, _need_in(request, held))
-        assert contradiction is not None, "what does not agree contradicts"
+        assert contradiction is not None, "limits that do not agree contradict the annotations"
         raise contradiction
     first = card_class or candidates[0]
     granted = Grant(need=_need_in(request, first), card_class=first if shared else None)
@@ -92,7 +101,7 @@ def grant(request: PodRequest, classes: Sequence[CardClass], *, rule: ClassRule 
 
 
 def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
-    """Give the MiB on each card of a container whose share is one of this class, if it has one."""
+    """Return the MiB on each card of a container; a share is a share of *card_class*."""
     if part.share is None:
         assert part.mib is not None, "a slice has a share or MiB"
         return part.mib
@@ -103,13 +112,13 @@ def _mib_in(part: SliceRequest, card_class: CardClass | None) -> Mib:
 def _is_default(card_class: CardClass, rule: ClassRule) -> bool:
     if rule.default_mib is not None and card_class.capacity_mib != rule.default_mib:
         return False
-    return any(model_allowed(it, globs=rule.default_models) for it in card_class.models)
+    return any(model_allowed(model, globs=rule.default_models) for model in card_class.models)
 
 
 def _without_class(
     request: PodRequest, error: RequestError, rule: ClassRule, *, shared: bool
 ) -> Grant:
-    """Grant without a card to look at, where pods may wait and a size is known."""
+    """Return a grant without any suitable card, if pods may wait and a size is known."""
     if shared and (rule.default_mib is None or request.models):
         raise error
     supposed = None
@@ -127,7 +136,7 @@ def _without_class(
 
 
 def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: ClassRule) -> Grant:
-    """Let a pod wait for what the cluster lacks, or say that it lacks it."""
+    """Return a grant that waits for what the cluster lacks; raise *misfit* if pods may not wait."""
     if not rule.wait:
         raise misfit
     contradiction = _contradiction(request, granted.need)
@@ -137,10 +146,10 @@ def _waiting(request: PodRequest, granted: Grant, misfit: RequestError, rule: Cl
 
 
 def need_from_limits(request: PodRequest) -> PodNeed:
-    """Give the need of a pod that went through admission: its limits say the MiB.
+    """Return the need of a pod that was admitted: its limits state the MiB.
 
     Raises:
-        RequestError: a container's limits lack our resources, so the webhook never saw the pod.
+        RequestError: a container's limits lack our resources, so the webhook did not admit the pod.
     """
     needs = []
     for part in request.slices:
@@ -170,8 +179,10 @@ def need_from_limits(request: PodRequest) -> PodNeed:
 
 
 def describe(granted: Grant) -> str:
-    """Say in plain words and numbers what was understood, one container after the other."""
-    return "; ".join(_describe_one(it, granted.card_class) for it in granted.need.containers)
+    """Return a grant in words, one container after the other."""
+    return "; ".join(
+        _describe_one(container, granted.card_class) for container in granted.need.containers
+    )
 
 
 def _describe_one(need: ContainerNeed, card_class: CardClass | None) -> str:
@@ -211,7 +222,7 @@ def _misfit(
     allowed: Sequence[CardClass],
     fitting: Fitting,
 ) -> RequestError | None:
-    """Say why no node with cards of *card_class* could hold the pod, were it empty."""
+    """Return why no empty node with cards of *card_class* could hold the pod, or None."""
     for part, container in zip(request.slices, need.containers, strict=True):
         misfit = (
             _mib_misfit(part, container, allowed, fitting, narrowed=bool(request.models))
@@ -220,15 +231,17 @@ def _misfit(
         )
         if misfit is not None:
             return misfit
-    shares = [it for it in need.containers if it.share is not None]
-    peak_mib = pod_resource_sum([(it.kind, it.total_mib) for it in shares])
+    shares = [container for container in need.containers if container.share is not None]
+    peak_mib = pod_resource_sum([(container.kind, container.total_mib) for container in shares])
     if peak_mib <= card_class.capacity_mib * card_class.most_per_node:
         return None
-    most = max(it.most_per_node for it in allowed)
+    most = max(card_class.most_per_node for card_class in allowed)
     return RequestError(
         field=names.FRACTION,
-        found=", ".join(f"{it.name}={float(it.share or 0):.4g}" for it in shares),
-        wanted=f"no more in one pod than one node has, {_cards(most)}",
+        found=", ".join(
+            f"{container.name}={float(container.share or 0):.4g}" for container in shares
+        ),
+        wanted=f"at most what one node has, {_cards(most)}, in one pod",
     )
 
 
@@ -237,7 +250,7 @@ def _share_misfit(
 ) -> RequestError | None:
     if need.cards <= card_class.most_per_node:
         return None
-    return _too_many_cards(need, max(it.most_per_node for it in allowed))
+    return _too_many_cards(need, max(card_class.most_per_node for card_class in allowed))
 
 
 def _mib_misfit(
@@ -251,7 +264,7 @@ def _mib_misfit(
     most = fitting.cards_of(need.mib)
     if most:
         return _too_many_cards(need, most) if need.cards > most else None
-    largest = max(allowed, key=lambda it: it.capacity_mib)
+    largest = max(allowed, key=lambda card_class: card_class.capacity_mib)
     mib = largest.capacity_mib
     by_limit = part.stated_mib is not None
     field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
@@ -280,7 +293,7 @@ def _too_many_cards(need: ContainerNeed, most: int) -> RequestError:
     return RequestError(
         field=f"{names.CARDS} of container '{need.name}'",
         found=str(need.cards),
-        wanted=f"at most {most}: no node has more cards that would do",
+        wanted=f"at most {most}: no node has more cards that are large enough",
     )
 
 
@@ -296,7 +309,7 @@ def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError
             wanted="a cluster with at least one shared, healthy card",
             hint=f"no node labelled {names.SHARE_LABEL}=true has reported one yet",
         )
-    models = sorted({model for it in classes for model in it.models})
+    models = sorted({model for card_class in classes for model in card_class.models})
     return RequestError(
         field=names.MODEL,
         found=", ".join(request.models),
@@ -308,16 +321,19 @@ def _no_class(request: PodRequest, classes: Sequence[CardClass]) -> RequestError
 
 def _no_default(rule: ClassRule, classes: Sequence[CardClass]) -> RequestError:
     sizes = "" if rule.default_mib is None else f" that shares {rule.default_mib} MiB"
-    there = sorted({model for it in classes for model in it.models})
+    models = sorted({model for card_class in classes for model in card_class.models})
     return RequestError(
         field="the cluster's default card",
         found=(", ".join(rule.default_models) or "a card") + sizes,
         wanted="one that the cluster has: "
         + listed(
-            (f"{'/'.join(sorted(it.models))} ({it.capacity_mib} MiB)" for it in classes),
+            (
+                f"{'/'.join(sorted(card_class.models))} ({card_class.capacity_mib} MiB)"
+                for card_class in classes
+            ),
             limit=_MOST_MODELS,
         ),
-        hint=f'name a model, e.g. {names.MODEL}: "{there[0]}"',
+        hint=f'name a model, e.g. {names.MODEL}: "{models[0]}"',
     )
 
 
@@ -334,20 +350,20 @@ def _model_hint(glob: str, models: Sequence[str]) -> str:
 
 
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
-    """Say where a container's limits and its annotations are at odds."""
+    """Return the first contradiction between a container's limits and its annotations, or None."""
     for part, container in zip(request.slices, need.containers, strict=True):
         if part.stated_mib is not None and part.stated_mib != container.total_mib:
             return RequestError(
                 field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
                 found=str(part.stated_mib),
                 wanted=f"{container.total_mib}, as its annotations say",
-                hint="leave the limit out, the webhook writes it",
+                hint="leave the limit out; the webhook writes it",
             )
         if part.stated_slots is not None and part.stated_slots != container.cards:
             return RequestError(
                 field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
                 found=str(part.stated_slots),
                 wanted=f"{container.cards}, one for each card",
-                hint="leave the limit out, the webhook writes it",
+                hint="leave the limit out; the webhook writes it",
             )
     return None

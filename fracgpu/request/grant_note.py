@@ -1,8 +1,8 @@
-"""What stands in ``fracgpu.io/granted``: words for people and, on the next line, sealed data.
+"""The annotation ``fracgpu.io/granted``: words for people and, on the next line, sealed data.
 
-The words may be rephrased at any time. The data say the same to programs: to the webhook when it
-looks at a pod again, within the same request or when its author applies it once more. The seal
-tells the webhook's own writing from an imitation; it holds as long as one request can last.
+The wording may change at any time. The data are for the webhook, which sees a pod again within one
+request (reinvocation) and when its author applies it once more. The seal proves that the webhook
+wrote the data; it is valid for as long as one request can last.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class AddedRequirement(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The data beside the words.
+    """The data of the annotation.
 
     Attributes:
         containers: what each container was granted.
         class_mib: shareable MiB of the class that shares are shares of, None without any share.
-        dialect: the language that the pod asked in, empty for ours.
-        requires: what was required of nodes.
-        schedulers: the scheduler that the pod named before and the one it names now, if another.
-        removed: container name to the other system's resources that were taken off it.
+        dialect: the dialect of the pod's request, empty for our own keys.
+        requires: node selector requirements that were added.
+        schedulers: the scheduler that the pod named and the one it names now, if it was changed.
+        removed: container name to the other system's resources that were removed from it.
         at: when it was written, in UTC.
-        seal: over all the rest.
+        seal: the seal of all other fields and the words.
     """
 
     containers: dict[str, GrantedAmounts]
@@ -66,26 +66,26 @@ class GrantData(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantNote:
-    """The annotation, read or about to be written."""
+    """The annotation, parsed or about to be written."""
 
     words: str
     data: GrantData
 
     def repeats(self, other: GrantNote) -> bool:
-        """Tell whether both grant the same, in whatever words."""
+        """Report whether both grant the same, whatever the wording."""
         mine, theirs = self.data, other.data
         return (mine.class_mib, mine.containers) == (theirs.class_mib, theirs.containers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """Seals what is written now, and knows it again.
+    """Seals what the webhook writes, and verifies seals.
 
     Attributes:
-        key: a secret that only the webhook's replicas share.
-        also: keys that replicas may still seal with, or seal with already.
-        scope: what the seal is good for: the pod's namespace.
-        now: the time of the review.
+        key: a secret that only the replicas of the webhook share.
+        also: further valid keys: replicas may seal with the previous or the next one.
+        scope: what the seal is valid for: the pod's namespace.
+        now: the time of the admission review.
     """
 
     key: bytes = b""
@@ -94,14 +94,14 @@ class Seal:
     now: datetime = field(default=datetime(1970, 1, 1, tzinfo=UTC))
 
     def write(self, granted: GrantNote) -> str:
-        """Give the annotation's text, sealed."""
+        """Return the text of the annotation, sealed."""
         at = self.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         data = msgspec.structs.replace(granted.data, at=at, seal="")
         sealed = msgspec.structs.replace(data, seal=self._over(granted.words, data, self.key))
         return f"{granted.words}\n{msgspec.json.encode(sealed).decode()}"
 
     def holds(self, granted: GrantNote) -> bool:
-        """Tell whether the webhook wrote it, for this namespace and a moment ago."""
+        """Report whether the webhook wrote it, for this namespace and within its lifetime."""
         data = granted.data
         try:
             written = datetime.fromisoformat(data.at)
@@ -111,8 +111,8 @@ class Seal:
         if not -CLOCK_SKEW <= age <= SEAL_LIFETIME:
             return False
         unsealed, seal = msgspec.structs.replace(data, seal=""), data.seal.encode()
-        seals = [self._over(granted.words, unsealed, it) for it in (self.key, *self.also)]
-        return any(hmac.compare_digest(it.encode(), seal) for it in seals)
+        seals = [self._over(granted.words, unsealed, key) for key in (self.key, *self.also)]
+        return any(hmac.compare_digest(valid.encode(), seal) for valid in seals)
 
     def _over(self, words: str, unsealed: GrantData, key: bytes) -> str:
         parts = (self.scope.encode(), words.encode(), msgspec.json.encode(unsealed))
@@ -124,7 +124,7 @@ NO_SEAL: Final = Seal()
 
 
 def describe_grant(granted: Grant, *, origin: str = "") -> GrantNote:
-    """Put a grant in words and data; *origin* is where its request came from, if not from us."""
+    """Return the note for a grant; *origin* is the foreign request behind it, if any."""
     words = describe(granted)
     dialect = origin.partition(" from ")[2].partition(":")[0]
     return GrantNote(
@@ -140,7 +140,7 @@ def with_changes(
     schedulers: tuple[str, ...],
     removed: Mapping[str, tuple[str, ...]],
 ) -> GrantNote:
-    """Add what was changed on the pod, so that it can be told from what its author wrote."""
+    """Return the note with what was changed on the pod, apart from what its author wrote."""
     data = msgspec.structs.replace(
         granted.data, requires=requires, schedulers=schedulers, removed=dict(removed)
     )
@@ -148,7 +148,7 @@ def with_changes(
 
 
 def read_grant_note(text: str) -> GrantNote | None:
-    """Read the annotation; None when there are no data in it that we could have written."""
+    """Parse the annotation; None when it has no data of the form that the webhook writes."""
     words, _, data = text.partition("\n")
     try:
         return GrantNote(words=words, data=msgspec.json.decode(data, type=GrantData))
@@ -157,7 +157,7 @@ def read_grant_note(text: str) -> GrantNote | None:
 
 
 def words_of(text: str) -> str:
-    """Give the words of the annotation alone, for people."""
+    """Return the words of the annotation, without the data."""
     return text.partition("\n")[0]
 
 
@@ -167,6 +167,8 @@ def _class_of(granted: Grant) -> int | None:
 
 def _of(granted: Grant) -> dict[str, GrantedAmounts]:
     return {
-        it.name: GrantedAmounts(cards=it.cards, mib=int(it.mib), cores=it.cores)
-        for it in granted.need.containers
+        container.name: GrantedAmounts(
+            cards=container.cards, mib=int(container.mib), cores=container.cores
+        )
+        for container in granted.need.containers
     }

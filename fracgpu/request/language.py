@@ -1,4 +1,4 @@
-"""What a pod asks for: the request language read strictly, or why it makes no sense."""
+"""The request language: a strict parser of our annotations and limits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -44,13 +44,13 @@ CHOICES: Final = {
 def parse_request(
     annotations: Mapping[str, str], containers: Sequence[ContainerSpec]
 ) -> PodRequest | None:
-    """Read what a pod asks for; None when it asks for nothing.
+    """Parse what a pod asks for; None when it asks for nothing.
 
-    Every key under our prefix is understood or refused. Reserved keys are not judged here: whether
-    they may stand there depends on who wrote them.
+    Every key with our prefix is parsed or rejected. Reserved keys are not checked here: whether a
+    pod may have them depends on who wrote them.
 
     Raises:
-        RequestError: something cannot be read or contradicts something else.
+        RequestError: a value cannot be parsed, or two contradict each other.
     """
     if not _ours(annotations, containers):
         return None  # nearly every pod
@@ -120,7 +120,7 @@ def _refuse_unknown_keys(annotations: Mapping[str, str]) -> None:
     unknown = [key for key in annotations if key.startswith(names.PREFIX) and key not in known]
     if unknown:
         key = min(unknown)
-        words = [it.removeprefix(names.PREFIX) for it in names.REQUEST_KEYS]
+        words = [known_key.removeprefix(names.PREFIX) for known_key in names.REQUEST_KEYS]
         close = nearest(key.removeprefix(names.PREFIX).lower(), words)
         raise RequestError(
             field=f"annotation {shorten(key)}",
@@ -169,7 +169,7 @@ def _items(
     containers: Sequence[ContainerSpec],
     parse: Callable[[str, str], _T],
 ) -> dict[str, _T]:
-    """Read one annotation: one item for the first app container, or ``name=item`` pairs."""
+    """Parse one annotation: one item for the first app container, or ``name=item`` pairs."""
     if key not in annotations:
         return {}
     text = annotations[key]
@@ -224,10 +224,10 @@ def _cards(text: str, key: str) -> int:
 
 
 def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Read the card models that a pod accepts; empty means any.
+    """Parse the card models that a pod accepts; empty means any.
 
     Raises:
-        RequestError: one of them is empty, or there is more of them than is read.
+        RequestError: a model is empty, or there are too many or too long ones.
     """
     text = annotations.get(names.MODEL)
     if text is None:
@@ -245,12 +245,12 @@ def parse_models(annotations: Mapping[str, str]) -> tuple[str, ...]:
             found=text,
             wanted=f"at most {MAX_GLOBS} models or globs of at most {MAX_GLOB_CHARS} characters",
         )
-    together = sum(len(it) for it in globs if is_glob(it))
-    if together > MAX_GLOBS_CHARS:
+    total_chars = sum(len(glob) for glob in globs if is_glob(glob))
+    if total_chars > MAX_GLOBS_CHARS:
         raise RequestError(
             field=names.MODEL,
             found=text,
-            wanted=f"globs of at most {MAX_GLOBS_CHARS} characters together, not {together}",
+            wanted=f"globs of at most {MAX_GLOBS_CHARS} characters together, not {total_chars}",
             hint="models named in full do not count",
         )
     return tuple(model_key(glob) for glob in globs)
@@ -268,7 +268,7 @@ def _choice(annotations: Mapping[str, str], key: str, offered: type[_E]) -> _E |
             return choice
     known = [str(choice.value) for choice in offered]
     if text in CHOICES[key].language:
-        hint = "this release does not honour it yet"
+        hint = "this release does not support it yet"
     else:
         hint = did_you_mean(text, known)
     wanted = f"one of {', '.join(known)}" if len(known) > 1 else f"'{known[0]}'"

@@ -1,4 +1,4 @@
-"""What a pod asks for, in our language and in MiB: values without decisions."""
+"""Values for what a pod asks for: its request in our language, and its need in MiB."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +10,7 @@ from fracgpu.units import Mib
 
 
 class Strategy(Enum):
-    """Which of several fitting cards is the best one."""
+    """Which of several fitting cards is preferred."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -27,7 +27,7 @@ class Rebalance(Enum):
 
 
 class Topology(Enum):
-    """Which cards of one node go together, for a container on several."""
+    """How the cards of a container with several are chosen within a node."""
 
     ANY = "any"
     NVLINK = "nvlink"  # the fastest-linked ones
@@ -41,9 +41,9 @@ class Isolation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A key whose values are words: all that the language has, and those that we honour now.
+    """The values of a key: *language* has all that are defined, *offered* those supported now.
 
-    To honour one more is to add it to *offered*.
+    To support another value, add it to *offered*.
     """
 
     language: tuple[str, ...]
@@ -52,14 +52,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRequest:
-    """What one container asks, before any card: a share of a card, or MiB, on each of *cards*.
+    """What one container asks for: a share of a card, or MiB, on each of *cards*.
 
     Attributes:
-        share: exact share of a card of some class, or None where *mib* says it.
-        mib: MiB per card, or None where *share* says it.
-        cores: percent of one card's compute, 0 where it is shared freely.
-        stated_mib: total MiB that the container's limits already carry, or None.
-        stated_slots: slots that the container's limits already carry, or None.
+        share: exact share of a card of some class, or None if the container asks for *mib*.
+        mib: MiB per card, or None if the container asks for a *share*.
+        cores: percent of one card's compute, 0 for none reserved.
+        stated_mib: total MiB that the container's limits already state, or None.
+        stated_slots: slots that the container's limits already state, or None.
     """
 
     container: str
@@ -85,9 +85,9 @@ class PodRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerNeed:
-    """What one container must be given: *mib* and *cores* on each of *cards* distinct cards.
+    """What one container needs: *mib* and *cores* on each of *cards* distinct cards.
 
-    With *share* set, only cards where that share is exactly *mib* will do.
+    If *share* is set, only cards of which that share is exactly *mib* will do.
     """
 
     name: str
@@ -99,13 +99,13 @@ class ContainerNeed:
 
     @property
     def total_mib(self) -> Mib:
-        """What the container's gpu-mem limit says."""
+        """The container's gpu-mem limit."""
         return Mib(self.cards * self.mib)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNeed:
-    """A request in MiB: what placement works with."""
+    """A request in MiB, the input of placement."""
 
     containers: tuple[ContainerNeed, ...]
     models: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a container's limits and requests say of our resources, read strictly."""
+"""A strict parser of our resources in a container's limits and requests."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ MAX_CARDS: Final = 64
 
 
 def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
-    """Read our resources from a container's limits; requests may only repeat them."""
+    """Return MiB and slots from a container's limits; requests may only repeat them."""
     if not any(key.startswith(names.PREFIX) for key in (*spec.limits, *spec.requests)):
         return None, None  # nearly every container
     _refuse_other_resources(spec)
@@ -25,7 +25,7 @@ def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
             field=limit_of(names.GPU_SLOT, spec),
             low=1,
             high=MAX_CARDS,
-            wanted=f"what the webhook writes; state {names.GPU_MEM} instead",
+            wanted=f"what the webhook writes; set {names.GPU_MEM} instead",
         )
     for key in (names.GPU_MEM, names.GPU_SLOT):
         if key in spec.requests and spec.requests[key] != spec.limits.get(key):
@@ -34,7 +34,7 @@ def parse_resource_limits(spec: ContainerSpec) -> tuple[Mib | None, int | None]:
 
 
 def limit_of(key: str, spec: ContainerSpec) -> str:
-    """Name a limit as a refusal does."""
+    """Return the name of a limit as errors write it."""
     return f"limits['{key}'] of container '{spec.name}'"
 
 
@@ -51,29 +51,29 @@ def _refuse_other_resources(spec: ContainerSpec) -> None:
 
 
 def _refuse_other_request(key: str, spec: ContainerSpec, *, limit: int | None) -> None:
-    """Refuse a request that is not its limit; ``8000`` and ``8k`` are one amount."""
+    """Raise for a request that differs from its limit; ``8000`` and ``8k`` are one amount."""
     field = f"requests['{key}'] of container '{spec.name}'"
     if limit is None:
         raise RequestError(
             field=field,
             found=spec.requests[key],
             wanted="the same amount in limits",
-            hint=f"state {names.GPU_MEM} in limits alone",
+            hint=f"set {names.GPU_MEM} in limits alone",
         )
     if parse_mib(spec.requests[key], field=field) != limit:
         raise RequestError(
             field=field,
             found=spec.requests[key],
             wanted=f"what its limits say, {limit}",
-            hint="leave the request out, Kubernetes copies the limit",
+            hint="leave the request out; Kubernetes copies the limit",
         )
 
 
 def split_over_cards(total_mib: Mib, cards: int, container: str) -> Mib:
-    """Split a container's total MiB evenly over its cards.
+    """Return a container's MiB per card: its total, split evenly over its cards.
 
     Raises:
-        RequestError: it does not divide.
+        RequestError: the total is not a multiple of *cards*.
     """
     if total_mib % cards:
         below = total_mib - total_mib % cards

@@ -1,4 +1,4 @@
-"""Keys, names and lists have an end before they are read."""
+"""Keys, names and lists are bounded before they are parsed."""
 
 import json
 import time
@@ -73,13 +73,13 @@ def test_a_pod_that_asks_for_nothing_may_have_as_much_as_it_likes() -> None:
 def test_as_much_as_is_read_is_no_fault() -> None:
     containers = [ContainerSpec(name=f"{n:0>63}") for n in range(MAX_CONTAINERS)]
 
-    refuse_beyond({names.MODEL: "x" * MAX_VALUE_CHARS}, containers)  # raises nothing
+    refuse_beyond({names.MODEL: "x" * MAX_VALUE_CHARS}, containers)
 
 
 @pytest.mark.parametrize("text", ["[" * 250_000, "*a," * 80_000, "9" * 250_000, "c=0.5," * 40_000])
 @pytest.mark.parametrize("key", [names.MODEL, names.FRACTION])
 def test_a_hostile_pod_that_went_past_the_webhook_holds_up_no_reader(key: str, text: str) -> None:
-    """The scheduler reads every pod of the cluster, also of namespaces the webhook leaves alone."""
+    """The scheduler parses every pod of the cluster, also in namespaces the webhook ignores."""
     metadata = {"name": "p", "annotations": {names.MEMORY: "1Gi", key: text}}
     body = json.dumps({"metadata": metadata, "spec": {"containers": [{"name": "c"}]}}).encode()
     began_s = time.thread_time()

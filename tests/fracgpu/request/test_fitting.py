@@ -1,4 +1,4 @@
-"""What is told of a class in integers is what the arithmetic of needs says."""
+"""The integers of a fitting give the same results as the arithmetic of needs."""
 
 import time
 from fractions import Fraction
@@ -12,7 +12,7 @@ from fracgpu.request.fitting import Fitting
 from fracgpu.request.need import PodRequest, SliceRequest
 from fracgpu.units import Mib, share_of
 
-SIZES = st.integers(1, 400).map(lambda it: it * 80)
+SIZES = st.integers(1, 400).map(lambda granules: granules * 80)
 MAYBE = st.none() | st.integers(1, 40_000)
 CLASSES = st.builds(
     CardClass,
@@ -25,14 +25,14 @@ CLASSES = st.builds(
 )
 SHARES = st.fractions(min_value=Fraction(1, 10**6), max_value=1)
 SLICES = st.builds(
-    lambda kind, share, mib, cards, stated, slots: SliceRequest(
+    lambda kind, share, mib, cards, limit_mib, limit_slots: SliceRequest(
         container="train",
         kind=kind,
         share=share,
         mib=None if share is not None else Mib(mib),
         cards=cards,
-        stated_mib=stated,
-        stated_slots=slots,
+        stated_mib=limit_mib,
+        stated_slots=limit_slots,
     ),
     st.sampled_from(ContainerKind),
     st.none() | SHARES | st.sampled_from([Fraction(1, 3), Fraction(1, 7), Fraction(1)]),
@@ -52,25 +52,32 @@ def mib_in(part: SliceRequest, card_class: CardClass) -> int:
 
 @given(
     slices=st.lists(SLICES, min_size=1, max_size=6),
-    classes=st.lists(CLASSES, min_size=1, max_size=6, unique_by=lambda it: it.capacity_mib),
+    classes=st.lists(
+        CLASSES, min_size=1, max_size=6, unique_by=lambda card_class: card_class.capacity_mib
+    ),
 )
 def test_a_class_holds_a_request_when_each_container_and_all_together_fit_on_one_node(
     slices: list[SliceRequest], classes: list[CardClass]
 ) -> None:
     fitting = Fitting(PodRequest(slices=tuple(slices)), classes)
     mibs_fit = all(
-        any(it.capacity_mib >= part.mib and it.as_large_per_node >= part.cards for it in classes)
+        any(
+            card_class.capacity_mib >= part.mib and card_class.as_large_per_node >= part.cards
+            for card_class in classes
+        )
         for part in slices
         if part.share is None and part.mib is not None
     )
-    for it in classes:
+    for card_class in classes:
         shares = [part for part in slices if part.share is not None]
-        peak_mib = pod_resource_sum([(part.kind, mib_in(part, it) * part.cards) for part in shares])
+        peak_mib = pod_resource_sum(
+            [(part.kind, mib_in(part, card_class) * part.cards) for part in shares]
+        )
 
-        assert fitting.holds(it) is (
+        assert fitting.holds(card_class) is (
             mibs_fit
-            and all(part.cards <= it.most_per_node for part in shares)
-            and peak_mib <= it.capacity_mib * it.most_per_node
+            and all(part.cards <= card_class.most_per_node for part in shares)
+            and peak_mib <= card_class.capacity_mib * card_class.most_per_node
         )
 
 
@@ -78,23 +85,25 @@ def test_a_class_holds_a_request_when_each_container_and_all_together_fit_on_one
 def test_a_class_agrees_when_the_limits_say_the_same_mib_and_slots(
     slices: list[SliceRequest], card_class: CardClass, data: st.DataObject
 ) -> None:
-    stated = [
+    with_limits = [
         SliceRequest(
-            container=it.container,
-            share=it.share,
-            mib=it.mib,
-            cards=it.cards,
-            stated_mib=data.draw(st.sampled_from([None, Mib(mib_in(it, card_class) * it.cards)])),
-            stated_slots=data.draw(st.sampled_from([None, it.cards])),
+            container=part.container,
+            share=part.share,
+            mib=part.mib,
+            cards=part.cards,
+            stated_mib=data.draw(
+                st.sampled_from([None, Mib(mib_in(part, card_class) * part.cards)])
+            ),
+            stated_slots=data.draw(st.sampled_from([None, part.cards])),
         )
-        for it in slices
+        for part in slices
     ]
 
-    assert Fitting(PodRequest(slices=tuple(stated)), [card_class]).agrees(card_class)
+    assert Fitting(PodRequest(slices=tuple(with_limits)), [card_class]).agrees(card_class)
     assert Fitting(PodRequest(slices=tuple(slices)), [card_class]).agrees(card_class) is all(
-        it.stated_mib in (None, mib_in(it, card_class) * it.cards)
-        and it.stated_slots in (None, it.cards)
-        for it in slices
+        part.stated_mib in (None, mib_in(part, card_class) * part.cards)
+        and part.stated_slots in (None, part.cards)
+        for part in slices
     )
 
 
@@ -102,7 +111,9 @@ def test_a_class_agrees_when_the_limits_say_the_same_mib_and_slots(
 def test_the_most_cards_of_so_many_mib_are_those_of_the_best_class(
     classes: list[CardClass], mib: int
 ) -> None:
-    large = [it.as_large_per_node for it in classes if it.capacity_mib >= mib]
+    large = [
+        card_class.as_large_per_node for card_class in classes if card_class.capacity_mib >= mib
+    ]
 
     assert Fitting(PodRequest(slices=()), classes).cards_of(Mib(mib)) == max(large, default=0)
 
@@ -125,7 +136,7 @@ def test_hundreds_of_classes_and_containers_cost_little() -> None:
     began_s = time.thread_time()
 
     fitting = Fitting(PodRequest(slices=slices), classes)
-    held = [fitting.holds(it) and fitting.agrees(it) for it in classes]
+    held = [fitting.holds(card_class) and fitting.agrees(card_class) for card_class in classes]
 
     assert not any(held)
     assert time.thread_time() - began_s < 0.1

@@ -50,7 +50,7 @@ def asks(*slices: SliceRequest, models: tuple[str, ...] = ()) -> PodRequest:
     return PodRequest(slices=slices, models=models)
 
 
-# -- what is granted ---------------------------------------------------------------------------
+# -- what is granted ----------------------------------------------------------------------------
 
 
 def test_a_share_is_one_of_the_first_class_and_names_it() -> None:
@@ -106,7 +106,7 @@ def test_what_concerns_the_whole_pod_is_handed_on() -> None:
     assert (need.models, need.strategy) == (("*",), Strategy.SPREAD)
 
 
-# -- what the administrator decides --------------------------------------------------------------
+# -- what the administrator configures ----------------------------------------------------------
 
 DEFAULT_H100 = ClassRule(default_models=("*H100*",))
 
@@ -193,7 +193,7 @@ def test_a_share_of_an_unknown_size_cannot_wait(request_: PodRequest, rule: Clas
         grant(request_, (), rule=rule)
 
 
-# -- what is refused, in these words -----------------------------------------------------------
+# -- what is rejected, and the errors -----------------------------------------------------------
 
 REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
     "no card anywhere": (
@@ -257,13 +257,13 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         asks(SliceRequest(container="train", share=Fraction(1, 2), cards=5)),
         CLASSES,
         "fracgpu.io/cards of container 'train' is '5'; "
-        "want at most 4: no node has more cards that would do",
+        "want at most 4: no node has more cards that are large enough",
     ),
     "more cards for memory than any node has": (
         asks(memory(50_000, cards=3)),
         CLASSES,
         "fracgpu.io/cards of container 'train' is '3'; "
-        "want at most 2: no node has more cards that would do",
+        "want at most 2: no node has more cards that are large enough",
     ),
     "containers that together are more than a node": (
         asks(
@@ -272,19 +272,19 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         ),
         CLASSES,
         "fracgpu.io/fraction is 'a=1, b=1, c=1, d=1, e=0.3333'; "
-        "want no more in one pod than one node has, 4 cards",
+        "want at most what one node has, 4 cards, in one pod",
     ),
     "a limit that is not what the annotation says": (
         asks(SliceRequest(container="train", share=Fraction(1, 2), stated_mib=Mib(4096))),
         CLASSES,
         "limits['fracgpu.io/gpu-mem'] of container 'train' is '4096'; want 12000, as its "
-        "annotations say; leave the limit out, the webhook writes it",
+        "annotations say; leave the limit out; the webhook writes it",
     ),
     "slots that are not the cards": (
         asks(SliceRequest(container="train", mib=Mib(4096), stated_slots=2)),
         CLASSES,
         "limits['fracgpu.io/gpu-slot'] of container 'train' is '2'; want 1, one for each card; "
-        "leave the limit out, the webhook writes it",
+        "leave the limit out; the webhook writes it",
     ),
 }
 
@@ -307,7 +307,7 @@ def test_containers_that_run_one_after_the_other_need_not_fit_together() -> None
     assert grant(asks(*whole), (a_class(24_000, per_node=1),)).card_class is not None
 
 
-# -- what admission wrote is read back ---------------------------------------------------------
+# -- limits of admitted pods --------------------------------------------------------------------
 
 
 def test_an_admitted_pod_needs_what_its_limits_say() -> None:
@@ -366,7 +366,7 @@ def test_containers_are_described_one_after_the_other() -> None:
     assert describe(granted) == "a: 1 MiB on 1 card; b: 2 MiB on 1 card"
 
 
-# -- promises ----------------------------------------------------------------------------------
+# -- invariants ---------------------------------------------------------------------------------
 
 PARTS = st.one_of(
     st.builds(
@@ -384,7 +384,7 @@ PARTS = st.one_of(
         cards=st.integers(1, 5),
     ),
 )
-REQUESTS = st.lists(PARTS, min_size=1, max_size=3, unique_by=lambda it: it.container).map(
+REQUESTS = st.lists(PARTS, min_size=1, max_size=3, unique_by=lambda part: part.container).map(
     lambda parts: asks(*parts)
 )
 SOME_CLASSES = st.lists(
@@ -394,7 +394,7 @@ SOME_CLASSES = st.lists(
         per_node=st.integers(1, 8),
     ),
     max_size=3,
-    unique_by=lambda it: it.capacity_mib,
+    unique_by=lambda card_class: card_class.capacity_mib,
 )
 
 
@@ -418,7 +418,7 @@ def test_a_grant_fits_its_class_and_never_gives_less_than_was_asked(
         )
         if part.share is None:
             assert need.mib == part.mib
-            assert any(need.mib <= it.capacity_mib for it in classes)
+            assert any(need.mib <= card_class.capacity_mib for card_class in classes)
             continue
         assert granted.card_class in classes
         assert need.mib == share_of(part.share, capacity_mib=granted.card_class.capacity_mib)

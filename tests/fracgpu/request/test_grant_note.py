@@ -113,7 +113,7 @@ def test_grants_are_compared_by_what_they_grant() -> None:
     assert describe_grant(a_grant()).repeats(GRANTED), "in other words, but the same"
 
 
-@given(st.text() | st.text().map(lambda it: f"words\n{it}"))
+@given(st.text() | st.text().map(lambda text: f"words\n{text}"))
 def test_no_text_brings_the_reader_down(text: str) -> None:
     found = read_grant_note(text)
 

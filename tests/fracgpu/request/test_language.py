@@ -30,12 +30,12 @@ def a_spec(
     requests: dict[str, str] | None = None,
     **limits: str,
 ) -> ContainerSpec:
-    ours = {f"fracgpu.io/{key.replace('_', '-')}": it for key, it in limits.items()}
+    ours = {f"fracgpu.io/{key.replace('_', '-')}": amount for key, amount in limits.items()}
     return ContainerSpec(name=name, kind=kind, limits=ours, requests=requests or {})
 
 
 def read(*specs: ContainerSpec, **asks: str) -> PodRequest | None:
-    annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
+    annotations = {f"fracgpu.io/{key}": text for key, text in asks.items()}
     return parse_request(annotations, specs or (a_spec(),))
 
 
@@ -50,7 +50,7 @@ def slices(request: PodRequest | None) -> tuple[SliceRequest, ...]:
     return request.slices
 
 
-# -- what is understood ------------------------------------------------------------------------
+# -- what is accepted ---------------------------------------------------------------------------
 
 
 def test_a_pod_that_says_nothing_asks_for_nothing() -> None:
@@ -138,7 +138,7 @@ def test_a_need_knows_its_total() -> None:
     assert ContainerNeed(name="a", mib=Mib(100), cards=3).total_mib == 300
 
 
-# -- what is refused, in these words -----------------------------------------------------------
+# -- what is rejected, and the errors -----------------------------------------------------------
 
 ALL_KEYS = ", ".join(names.REQUEST_KEYS)
 A, B = a_spec("a"), a_spec("b")
@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         [A],
         {"fraction": "1", "rebalance": "surge"},
         "fracgpu.io/rebalance is 'surge'; want one of evict, never; "
-        "this release does not honour it yet",
+        "this release does not support it yet",
     ),
     "the word of another key": (
         [A],
@@ -239,7 +239,7 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
     "an isolation of a later release": (
         [A],
         {"fraction": "1", "isolation": "mps"},
-        "fracgpu.io/isolation is 'mps'; want 'none'; this release does not honour it yet",
+        "fracgpu.io/isolation is 'mps'; want 'none'; this release does not support it yet",
     ),
     "another resource of ours": (
         [a_spec("a", gpu_count="1")],
@@ -258,19 +258,19 @@ REFUSED: dict[str, tuple[Sequence[ContainerSpec], dict[str, str], str]] = {
         [a_spec("a", gpu_mem="512", gpu_slot="0")],
         {},
         "limits['fracgpu.io/gpu-slot'] of container 'a' is '0'; want what the webhook writes; "
-        "state fracgpu.io/gpu-mem instead",
+        "set fracgpu.io/gpu-mem instead",
     ),
     "a request without a limit": (
         [a_spec("a", requests={MEM: "512"})],
         {},
         "requests['fracgpu.io/gpu-mem'] of container 'a' is '512'; want the same amount in limits; "
-        "state fracgpu.io/gpu-mem in limits alone",
+        "set fracgpu.io/gpu-mem in limits alone",
     ),
     "a request that is not its limit": (
         [a_spec("a", gpu_mem="512", requests={MEM: "500"})],
         {},
         "requests['fracgpu.io/gpu-mem'] of container 'a' is '500'; want what its limits say, 512; "
-        "leave the request out, Kubernetes copies the limit",
+        "leave the request out; Kubernetes copies the limit",
     ),
     "a limit in GiB": (
         [a_spec("a", gpu_mem="8Gi")],
@@ -294,7 +294,7 @@ WORDS = [(key, word) for key, choice in CHOICES.items() for word in choice.langu
 def test_each_word_of_the_language_is_honoured_or_refused_but_never_ignored(
     key: str, word: str
 ) -> None:
-    offered = [it.value for it in CHOICES[key].offered]
+    offered = [choice.value for choice in CHOICES[key].offered]
     asks = {"fraction": "1", key.removeprefix("fracgpu.io/"): word}
 
     if word in offered:
@@ -302,20 +302,20 @@ def test_each_word_of_the_language_is_honoured_or_refused_but_never_ignored(
     else:
         wanted = f"one of {', '.join(offered)}" if len(offered) > 1 else f"'{offered[0]}'"
         assert refusal(**asks) == (
-            f"{key} is '{word}'; want {wanted}; this release does not honour it yet"
+            f"{key} is '{word}'; want {wanted}; this release does not support it yet"
         )
 
 
 def test_nothing_is_offered_that_the_language_does_not_have() -> None:
     for choice in CHOICES.values():
-        assert {it.value for it in choice.offered} <= set(choice.language)
+        assert {word.value for word in choice.offered} <= set(choice.language)
 
 
 @pytest.mark.parametrize(("specs", "asks", "words"), REFUSED.values(), ids=REFUSED.keys())
 def test_nonsense_is_refused_in_these_words(
     specs: Sequence[ContainerSpec], asks: dict[str, str], words: str
 ) -> None:
-    annotations = {f"fracgpu.io/{key}": it for key, it in asks.items()}
+    annotations = {f"fracgpu.io/{key}": text for key, text in asks.items()}
 
     with pytest.raises(RequestError) as refused:
         parse_request(annotations, specs)
@@ -327,7 +327,7 @@ def test_reserved_keys_are_not_judged_here() -> None:
     assert read(granted="x", assignment="y", wired="z") is None
 
 
-# -- promises ----------------------------------------------------------------------------------
+# -- invariants ---------------------------------------------------------------------------------
 
 KEYS = st.sampled_from([*names.REQUEST_KEYS, *names.RESERVED_KEYS, "fracgpu.io/x", "fracgpu.io/"])
 VALUES = st.one_of(
@@ -350,7 +350,7 @@ SPECS = st.lists(
         requests=AMOUNTS,
     ),
     max_size=3,
-    unique_by=lambda it: it.name,
+    unique_by=lambda container: container.name,
 )
 
 

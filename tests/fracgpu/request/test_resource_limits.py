@@ -14,7 +14,7 @@ def a_spec(limits: dict[str, str], requests: dict[str, str] | None = None) -> Co
 
 
 @pytest.mark.parametrize(
-    ("limits", "requests", "stated"),
+    ("limits", "requests", "wanted"),
     [
         ({}, {}, (None, None)),
         ({"cpu": "1"}, {"cpu": "1"}, (None, None)),
@@ -24,9 +24,9 @@ def a_spec(limits: dict[str, str], requests: dict[str, str] | None = None) -> Co
     ],
 )
 def test_what_limits_say_of_ours_is_read_and_requests_may_repeat_it(
-    limits: dict[str, str], requests: dict[str, str], stated: tuple[int | None, int | None]
+    limits: dict[str, str], requests: dict[str, str], wanted: tuple[int | None, int | None]
 ) -> None:
-    assert parse_resource_limits(a_spec(limits, requests)) == stated
+    assert parse_resource_limits(a_spec(limits, requests)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,19 @@ def test_what_limits_say_of_ours_is_read_and_requests_may_repeat_it(
             {},
             {MEM: "1"},
             "requests['fracgpu.io/gpu-mem'] of container 'train' is '1'; want the same amount in "
-            "limits; state fracgpu.io/gpu-mem in limits alone",
+            "limits; set fracgpu.io/gpu-mem in limits alone",
         ),
         (
             {MEM: "2"},
             {MEM: "1"},
             "requests['fracgpu.io/gpu-mem'] of container 'train' is '1'; want what its limits say, "
-            "2; leave the request out, Kubernetes copies the limit",
+            "2; leave the request out; Kubernetes copies the limit",
         ),
         (
             {MEM: "2", SLOT: "0"},
             {},
             "limits['fracgpu.io/gpu-slot'] of container 'train' is '0'; want what the webhook "
-            "writes; state fracgpu.io/gpu-mem instead",
+            "writes; set fracgpu.io/gpu-mem instead",
         ),
     ],
 )

@@ -456,7 +456,7 @@ REFUSED = {
     "more cards than a node has": (
         a_pod(fraction="1", cards="5"),
         "fracgpu.io/cards of container 'train' is '5'; "
-        "want at most 4: no node has more cards that would do",
+        "want at most 4: no node has more cards that are large enough",
     ),
     "a model that the cluster lacks": (
         a_pod(fraction="1", model="H100"),
@@ -466,7 +466,7 @@ REFUSED = {
     "a limit that contradicts the annotation": (
         a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-mem": "4k"}}), fraction="0.5"),
         "limits['fracgpu.io/gpu-mem'] of container 'train' is '4000'; want 40960, as its "
-        "annotations say; leave the limit out, the webhook writes it",
+        "annotations say; leave the limit out; the webhook writes it",
     ),
     "a slot without memory": (
         a_pod(a_container(resources={"limits": {"fracgpu.io/gpu-slot": "1"}})),
