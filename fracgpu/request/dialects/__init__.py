@@ -1,6 +1,6 @@
-"""Requests in other systems' words: read strictly, turned into ours, or answered with a hint.
+"""Requests in the keys of other systems: parsed strictly and translated into our own keys.
 
-What is offered here is all that others import; `systems` has one file for each product.
+Other packages import only the names below; `systems` has one file for each product.
 Start with `dialect.py`, then `translate.py`.
 """
 

@@ -1,4 +1,4 @@
-"""The numbers of other systems, read as strictly as our own; every refusal names its place."""
+"""Strict parsers for the amounts of other systems; every error names the key and its place."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from fracgpu.k8s.container import ContainerSpec
 from fracgpu.request.language import MAX_CARDS
 from fracgpu.units import MAX_MIB, Mib, parse_memory_mib, parse_share
 
-# The API server shows an amount in its shortest form: 8000 arrives as "8k".
+# The API server returns an amount in its canonical form: 8000 comes back as "8k".
 _AMOUNT: Final = re.compile(r"(\d{1,15})(k|M|G|T)?", re.ASCII)
 _TIMES: Final = {None: 1, "k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BYTES_PER_MIB: Final = 1024 * 1024
@@ -19,17 +19,17 @@ _SHARE_GRAIN: Final = 10**9
 
 
 def limit_field(key: str, spec: ContainerSpec) -> str:
-    """Name a limit as refusals do."""
+    """Return the name of a limit as errors write it."""
     return f"limits['{shorten(key)}'] of container '{spec.name}'"
 
 
 def annotation_field(key: str) -> str:
-    """Name a pod annotation as refusals do."""
+    """Return the name of a pod annotation as errors write it."""
     return f"annotation {shorten(key)}"
 
 
 def whole(text: str, *, field: str, wanted: str, low: int, high: int) -> int:
-    """Read a whole number with ``low ≤ n ≤ high``, in the API server's short form too.
+    """Parse a whole number with ``low ≤ n ≤ high``, also in the API server's canonical form.
 
     Raises:
         RequestError: *text* is not such a number; the message says *wanted*.
@@ -43,20 +43,20 @@ def whole(text: str, *, field: str, wanted: str, low: int, high: int) -> int:
 
 
 def card_count(text: str, *, field: str) -> int:
-    """Read a number of cards.
+    """Parse a number of cards.
 
     Raises:
-        RequestError: it is none, or more than any node has.
+        RequestError: *text* is not a number from 1 to the most cards of any node.
     """
     wanted = f"a whole number of cards from 1 to {MAX_CARDS}, e.g. '1'"
     return whole(text, field=field, wanted=wanted, low=1, high=MAX_CARDS)
 
 
 def percent(text: str, *, field: str, low: int = 1, step: int = 1) -> int:
-    """Read percent of one card, a whole number from *low* to 100, a multiple of *step*.
+    """Parse percent of one card: a whole number from *low* to 100, a multiple of *step*.
 
     Raises:
-        RequestError: it is not such a number.
+        RequestError: *text* is not such a number.
     """
     multiple = f", a multiple of {step}" if step > 1 else ""
     least = step if step > 1 else low
@@ -68,10 +68,10 @@ def percent(text: str, *, field: str, low: int = 1, step: int = 1) -> int:
 
 
 def memory_units(text: str, *, field: str, unit_mib: int) -> Mib:
-    """Read an amount of memory counted in units of *unit_mib* MiB.
+    """Parse an amount of memory in units of *unit_mib* MiB, and return MiB.
 
     Raises:
-        RequestError: it is not a positive whole number, or more than any card has.
+        RequestError: *text* is not a positive whole number, or more than any card has.
     """
     unit = {1: "MiB", 1024: "GiB"}.get(unit_mib, f"units of {unit_mib} MiB")
     most = MAX_MIB // unit_mib
@@ -91,15 +91,15 @@ def _units_hint(text: str, *, unit_mib: int, unit: str) -> str:
     except RequestError:
         return ""
     if not text.endswith("i"):
-        return ""  # 8G is eight thousand million units, which is what the message says already
+        return ""  # without a binary suffix, such as 8G, it is too many units, as the message says
     return f"this key counts {unit}, so write '{-(-mib // unit_mib)}'"
 
 
 def memory_bytes(text: str, *, field: str) -> Mib:
-    """Read a Kubernetes quantity of bytes, ``8Gi`` or ``8589934592``, into MiB, rounded up.
+    """Parse a Kubernetes quantity of bytes, ``8Gi`` or ``8589934592``, into MiB, rounded up.
 
     Raises:
-        RequestError: it is no quantity, or too small or too large to be memory of a card.
+        RequestError: *text* is not a quantity, or too small or too large for the memory of a card.
     """
     match = _AMOUNT.fullmatch(text)
     if not match:
@@ -115,10 +115,10 @@ def memory_bytes(text: str, *, field: str) -> Mib:
 
 
 def part_of_card(text: str, *, field: str) -> Fraction:
-    """Read a decimal with ``0 < share < 1``, exactly; percent and whole cards are refused.
+    """Parse a decimal with ``0 < share < 1`` exactly; percent and whole cards are rejected.
 
     Raises:
-        RequestError: it is anything else.
+        RequestError: *text* is not such a decimal.
     """
     wanted = "a share of one card above 0 and below 1, e.g. '0.5'"
     try:
@@ -137,18 +137,18 @@ def part_of_card(text: str, *, field: str) -> Fraction:
 
 
 def decimal_share(share: Fraction) -> Fraction:
-    """Cut a share such as a third to what our language can write: nine decimals, never more.
+    """Return a share such as 1/3 rounded down to the nine decimals that our language allows.
 
-    What is cut off is far below one MiB of any card, so as many of them fit as there are parts.
+    The difference is far below one MiB of any card, so that three thirds still fit on one card.
     """
     return Fraction(math.floor(share * _SHARE_GRAIN), _SHARE_GRAIN)
 
 
 def evenly(total: int, *, cards: int, field: str, found: str, unit: str) -> int:
-    """Split *total* over *cards*.
+    """Return *total* split evenly over *cards*.
 
     Raises:
-        RequestError: it does not divide.
+        RequestError: *total* is not a multiple of *cards*.
     """
     if total % cards:
         raise RequestError(
@@ -160,8 +160,10 @@ def evenly(total: int, *, cards: int, field: str, found: str, unit: str) -> int:
     return total // cards
 
 
-def refuse_both(first: str, second: str, *, found: str, why: str = "they say the same") -> NoReturn:
-    """Refuse two keys that cannot stand together.
+def refuse_both(
+    first: str, second: str, *, found: str, why: str = "they mean the same"
+) -> NoReturn:
+    """Raise for two keys that exclude each other.
 
     Raises:
         RequestError: always.
@@ -170,7 +172,7 @@ def refuse_both(first: str, second: str, *, found: str, why: str = "they say the
 
 
 def refuse_orphan(field: str, *, found: str, needs: str, hint: str = "") -> NoReturn:
-    """Refuse a key that means nothing without another.
+    """Raise for a key that has no meaning without another.
 
     Raises:
         RequestError: always.

@@ -1,4 +1,4 @@
-"""What a pod's author wrote, so that an error about what we made of it names their keys."""
+"""The keys that a pod's author wrote, so that errors about our translation name those keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from fracgpu import names
 from fracgpu.errors import RequestError
 
 Written = tuple[tuple[str, str], ...]
-"""Keys with their texts."""
+"""Keys with their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authors:
-    """What stands behind our own keys in a pod that is taken over.
+    """The author's keys from which our own keys in a translated pod come.
 
     Attributes:
-        containers: container name to what its request was read from.
-        models: what the allowed card models were read from.
+        containers: container name to the keys that its request comes from.
+        models: the keys that the allowed card models come from.
     """
 
     containers: Mapping[str, Written] = field(default_factory=dict)
@@ -26,17 +26,17 @@ class Authors:
 def in_authors_words(
     error: RequestError, authors: Authors, *, own: Mapping[str, str]
 ) -> RequestError:
-    """Give the error with the author's keys in place of ours, which its author never wrote.
+    """Return the error with the author's keys in place of ours, which the author did not write.
 
     Args:
-        error: about a request in our language.
-        authors: what it was read from; without it the error stays as it is.
+        error: an error about a request in our language.
+        authors: the keys that the request comes from; if empty, the error is returned unchanged.
         own: the pod's annotations as its author wrote them.
     """
     key = error.field.partition(" ")[0]
     if not authors.containers or key in own:
         return error
-    written, place = _behind(error, key, authors)
+    written, place = _source_of(error, key, authors)
     return RequestError(
         field=", ".join(key for key, _ in written) + place,
         found=", ".join(text for _, text in written),
@@ -46,7 +46,7 @@ def in_authors_words(
     )
 
 
-def _behind(error: RequestError, key: str, authors: Authors) -> tuple[Written, str]:
+def _source_of(error: RequestError, key: str, authors: Authors) -> tuple[Written, str]:
     if key == names.MODEL and authors.models:
         return authors.models, ""
     for container, written in authors.containers.items():

@@ -1,4 +1,4 @@
-"""What a dialect is: the keys it owns, and one pure function that reads them."""
+"""What a dialect consists of: the keys that it owns, and a pure function that parses them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ WHOLE: Final = Fraction(1)
 
 
 class MemoryUnit(Enum):
-    """What one ``aliyun.com/gpu-mem`` is; the pod does not say, the cluster's plugin decides."""
+    """The unit of ``aliyun.com/gpu-mem``, which the device plugin of a cluster determines."""
 
     MIB = "MiB"
     GIB = "GiB"
@@ -23,17 +23,17 @@ class MemoryUnit(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a pod of another system leaves to its cluster, so an administrator has to say it.
+    """Settings of other systems that a pod does not state, so the administrator configures them.
 
     Attributes:
-        gpushare_unit: what one ``aliyun.com/gpu-mem`` is.
+        gpushare_unit: the unit of ``aliyun.com/gpu-mem``.
         hami_memory_factor: MiB in one ``nvidia.com/gpumem``.
-        hami_default_count: cards of a HAMi container that states memory or cores but no count.
+        hami_default_count: cards of a HAMi container with memory or cores but no count.
         volcano_memory_factor: MiB in one ``volcano.sh/vgpu-memory``.
-        nvidia_replicas: into how many one card was cut for ``nvidia.com/gpu.shared``; None refuses.
-        aws_vgpus_per_card: into how many one card was cut for ``k8s.amazonaws.com/vgpu``.
-        tensor_fusion_runs: whether that operator serves pods labelled for it, so we do not.
-        kai_runs: whether that scheduler serves the pods that name it, so we do not.
+        nvidia_replicas: ``nvidia.com/gpu.shared`` of one card; None rejects that resource.
+        aws_vgpus_per_card: ``k8s.amazonaws.com/vgpu`` of one card.
+        tensor_fusion_runs: its operator serves the pods labelled for it, so they are left alone.
+        kai_runs: its scheduler serves the pods that name it, so they are left alone.
     """
 
     gpushare_unit: MemoryUnit = MemoryUnit.GIB
@@ -59,17 +59,17 @@ class PodForDialects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRequest:
-    """What one container asks, in our own terms: a share or MiB on each of *cards* cards.
+    """The request of one container in our own terms: a share or MiB on each of *cards* cards.
 
     Attributes:
-        share: exact share of a card, 1 for a whole one; None where *mib* says it.
-        mib: MiB per card; None where *share* says it.
-        cores: percent of one card's compute, 0 where it is shared freely.
-        sources: pod annotations it was read from, beside the container's limits.
-        written: the keys that its author wrote, with their texts; filled in, like what follows, by
-            the reader of the whole pod.
+        share: exact share of a card, 1 for a whole one; None if the container asks for *mib*.
+        mib: MiB per card; None if the container asks for a *share*.
+        cores: percent of one card's compute, 0 for none reserved.
+        sources: pod annotations that it comes from, beside the container's limits.
+        written: the keys that its author wrote, with their values. This and the following fields
+            are set by :mod:`fracgpu.request.dialects.resolve`.
         origin: dialect and raw text, for the user.
-        foreign: resources to take out of the container's limits and requests.
+        foreign: resources to remove from the container's limits and requests.
     """
 
     container: str
@@ -85,12 +85,13 @@ class ForeignRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectReading:
-    """What one dialect asks of one pod; without *requests* it asks for nothing.
+    """What one dialect finds in one pod; without *requests* the pod asks for nothing in it.
 
     Attributes:
-        models: globs of the card models allowed, with a leading ``!`` of those excluded.
+        requests: one for each container that asks for cards.
+        models: globs of the allowed card models, and with a leading ``!`` of the excluded ones.
         strategy: which of several fitting cards is preferred.
-        warnings: what was understood and cannot be had here.
+        warnings: settings that FracGPU does not support.
     """
 
     requests: tuple[ForeignRequest, ...] = ()
@@ -111,33 +112,33 @@ class Keys:
 
 
 def keys(*exact: str, patterns: tuple[str, ...] = ()) -> Keys:
-    """Build a set of keys from names and from regular expressions that match a key in full."""
-    return Keys(frozenset(exact), tuple(re.compile(it, re.ASCII) for it in patterns))
+    """Return a set of keys from names and from regular expressions that match a whole key."""
+    return Keys(frozenset(exact), tuple(re.compile(pattern, re.ASCII) for pattern in patterns))
 
 
-def _leaves_nothing(_pod: PodForDialects, _options: Options) -> bool:
+def _leaves_none(_pod: PodForDialects, _options: Options) -> bool:
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One row of the table.
+    """One dialect; :mod:`fracgpu.request.dialects.registry` lists them all.
 
     Attributes:
-        name: how an administrator turns it on; letters, digits and dashes.
-        title: whose language it is.
-        limits: the resources it reads in a container's limits.
-        annotations: the pod annotations it reads.
-        read: gives what is asked; sees only the dialect's own limits and annotations, every label.
-        leaves: tells that a pod is none of our business, however it asks.
-        rivals: resources that no container of the pod may ask beside it.
-        quiet: keys that mean something else, or nothing, to a cluster without this dialect, so they
-            are not worth a warning alone.
-        family: how keys begin that are this system's, known to us or not; a pod that is taken over
-            keeps none of them without a word.
-        labels: the pod labels it reads.
+        name: the name by which it is enabled; letters, digits and dashes.
+        title: the name of its system in messages.
+        limits: the resources that it parses in a container's limits.
+        annotations: the pod annotations that it parses.
+        read: parses a pod that has only this dialect's limits and annotations, but all labels.
+        leaves: reports whether a pod is to be left alone although it has this dialect's keys.
+        rivals: resources that no container of a pod with this dialect may ask for.
+        quiet: keys that have another meaning, or none, in a cluster without this dialect, so that
+            they cause no warning by themselves.
+        family: prefixes of this system's keys, also of those that are not parsed; a translated pod
+            that keeps such a key gets a warning.
+        labels: the pod labels that it evaluates.
         model_keys: those of *annotations* that choose card models.
-        schedulers: the schedulers of this system; a pod that is taken over does not go to them.
+        schedulers: the schedulers of this system; a translated pod does not go to them.
     """
 
     name: str
@@ -145,7 +146,7 @@ class Dialect:
     limits: Keys = Keys()
     annotations: Keys = Keys()
     read: Callable[[PodForDialects, Options], DialectReading]
-    leaves: Callable[[PodForDialects, Options], bool] = _leaves_nothing
+    leaves: Callable[[PodForDialects, Options], bool] = _leaves_none
     rivals: frozenset[str] = frozenset()
     quiet: frozenset[str] = frozenset()
     family: tuple[str, ...] = ()

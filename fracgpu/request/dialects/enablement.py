@@ -1,4 +1,4 @@
-"""The administrator's say in dialects: two keys of the ConfigMap's ``admission``, read strictly."""
+"""Which dialects are enabled: two keys of the ConfigMap's ``admission``, and a namespace label."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,20 +23,20 @@ _MOST_FACTOR: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialectSettings:
-    """The dialects that are on wherever a namespace does not say otherwise, and their options."""
+    """The dialects enabled in namespaces without a label of their own, and their options."""
 
     dialects: frozenset[str] = frozenset()
     options: Options = field(default_factory=Options)
 
 
 def read_dialect_settings(admission: Mapping[str, object]) -> DialectSettings:
-    """Read ``dialects`` and ``dialectOptions``; other keys are somebody else's.
+    """Parse ``dialects`` and ``dialectOptions``; other keys are ignored.
 
     Raises:
-        WireError: a dialect or an option that does not exist, or a value that cannot be.
+        WireError: a dialect or an option does not exist, or a value is invalid.
     """
     dialects = admission.get(DIALECTS, [])
-    if not isinstance(dialects, list) or not all(isinstance(it, str) for it in dialects):
+    if not isinstance(dialects, list) or not all(isinstance(name, str) for name in dialects):
         raise WireError(what=DIALECTS, message=f"want a list of {', '.join(NAMES)}")
     for name in dialects:
         _known(name, NAMES, what=DIALECTS)
@@ -98,13 +98,13 @@ ALL: Final = "all"
 
 NONE: Final = "none"
 
-# A label's value may hold no comma.
+# A label value may not contain commas.
 SEPARATOR: Final = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledDialects:
-    """The dialects that are on, and what was wrong with how they were turned on."""
+    """The dialects that are enabled, and warnings about how they were enabled."""
 
     dialects: frozenset[str]
     warnings: tuple[str, ...] = ()
@@ -113,11 +113,11 @@ class EnabledDialects:
 def enabled_dialects(
     namespace_labels: Mapping[str, str], *, cluster: frozenset[str] = frozenset()
 ) -> EnabledDialects:
-    """Say which dialects are on in a namespace.
+    """Return the dialects that are enabled in a namespace.
 
-    The label ``fracgpu.io/dialects`` holds names joined by dots, ``all`` or ``none``, and replaces
-    the cluster's setting. A name that does not exist turns nothing on and is warned of: a slip in a
-    label must not stop a namespace's pods.
+    The label ``fracgpu.io/dialects`` has names joined by dots, ``all`` or ``none``, and replaces
+    the setting of the cluster. A name that does not exist causes only a warning: a typing mistake
+    in a label must not keep a namespace's pods from starting.
     """
     text = namespace_labels.get(names.DIALECTS_LABEL)
     if text is None:

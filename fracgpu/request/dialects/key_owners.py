@@ -1,4 +1,4 @@
-"""Which dialects a pod mentions, and where: keys in their place, and keys out of it."""
+"""Which dialects own the keys of a pod, and which keys are in the wrong place."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
@@ -10,14 +10,14 @@ from fracgpu.request.dialects.registry import DIALECTS, annotation_owners, is_fo
 
 @dataclass(slots=True, kw_only=True)
 class OwnedKeys:
-    """What one dialect finds of its own in a pod.
+    """The keys of one dialect in a pod.
 
     Attributes:
         limits: container name to its limits of this dialect.
         requests: container name to its requests of this dialect.
         annotations: pod annotations of this dialect.
-        stray_annotations: resources of this dialect that stand among the annotations.
-        stray_limits: container name to annotations of this dialect that stand in its limits.
+        stray_annotations: resources of this dialect that were written as annotations.
+        stray_limits: container name to annotations of this dialect that were written as limits.
     """
 
     dialect: Dialect
@@ -29,7 +29,7 @@ class OwnedKeys:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing of this dialect is there at all."""
+        """Whether the pod has no key of this dialect."""
         return not (
             self.limits
             or self.requests
@@ -39,7 +39,7 @@ class OwnedKeys:
         )
 
     def pieces(self, pod: PodForDialects) -> PodForDialects:
-        """Give the pod as its dialect sees it: with its own keys in their place, and no others."""
+        """Return the pod with only this dialect's keys that are in the right place."""
         return replace(
             pod,
             annotations=self.annotations,
@@ -47,42 +47,44 @@ class OwnedKeys:
         )
 
     def mended(self, pod: PodForDialects) -> PodForDialects:
-        """Give the pod as its dialect would see it, were its stray keys in their place.
+        """Return the pod with only this dialect's keys, the stray ones moved to the right place.
 
-        A limit that is another dialect's while this one is off, such as ``nvidia.com/gpu``, is seen
-        as well: its author wrote both and meant one thing.
+        It includes a limit that belongs to another dialect while this one is off, such as
+        ``nvidia.com/gpu``: the author wrote both for one request.
         """
         annotations = dict(self.annotations)
         for amounts in self.stray_limits.values():
             annotations = {**amounts, **annotations}
         limits = {}
         for spec in pod.containers:
-            limits[spec.name] = {k: v for k, v in spec.limits.items() if k in self.dialect.limits}
-        if self.stray_annotations and (home := _home(pod, limits)):
-            limits[home] = {**self.stray_annotations, **limits[home]}
+            limits[spec.name] = {
+                key: text for key, text in spec.limits.items() if key in self.dialect.limits
+            }
+        if self.stray_annotations and (target := _target(pod, limits)):
+            limits[target] = {**self.stray_annotations, **limits[target]}
         containers = _with(pod.containers, limits=limits)
         return replace(pod, annotations=annotations, containers=containers)
 
 
-def _home(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:
-    """Name the container that a stray resource belongs to: one that asks already, else the app."""
+def _target(pod: PodForDialects, limits: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the container that a stray resource is for: the first with a request, else an app."""
     asking = [name for name, amounts in limits.items() if amounts]
-    apps = [it.name for it in pod.containers if it.kind is ContainerKind.APP]
+    apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
     return next(iter([*asking, *apps]), "")
 
 
-def keys_of(pieces: PodForDialects) -> tuple[str, ...]:
-    """Give the keys of a pod as one dialect sees it: limits, then annotations, each once."""
-    keys = [key for spec in pieces.containers for key in sorted(spec.limits)]
-    return tuple(dict.fromkeys([*keys, *sorted(pieces.annotations)]))
+def keys_of(pod: PodForDialects) -> tuple[str, ...]:
+    """Return the keys in the result of :meth:`OwnedKeys.pieces`: limits, then annotations."""
+    keys = [key for spec in pod.containers for key in sorted(spec.limits)]
+    return tuple(dict.fromkeys([*keys, *sorted(pod.annotations)]))
 
 
 def _with(
     containers: tuple[ContainerSpec, ...], *, limits: Mapping[str, Mapping[str, str]]
 ) -> tuple[ContainerSpec, ...]:
     return tuple(
-        ContainerSpec(name=it.name, kind=it.kind, limits=limits.get(it.name, {}))
-        for it in containers
+        ContainerSpec(name=spec.name, kind=spec.kind, limits=limits.get(spec.name, {}))
+        for spec in containers
     )
 
 
@@ -93,9 +95,9 @@ def _any_foreign(pod: PodForDialects) -> bool:
 
 
 def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKeys, ...]:
-    """Sort a pod's foreign keys by the dialect they belong to, in the table's order."""
+    """Return a pod's foreign keys by the dialect that owns them, in the registry's order."""
     if not _any_foreign(pod):
-        return ()  # nearly every pod, so it is worth knowing at once
+        return ()  # nearly every pod
     found: dict[str, OwnedKeys] = {}
     for spec in pod.containers:
         for key, text in spec.limits.items():
@@ -106,25 +108,27 @@ def find_owned_keys(pod: PodForDialects, *, enabled: Set[str]) -> tuple[OwnedKey
     for key, text in pod.annotations.items():
         _sort_annotation(found, key, text, enabled)
     for owned in found.values():
-        _drop_none(owned)
+        _drop_zero_amounts(owned)
     return tuple(
-        found[it.name] for it in DIALECTS if it.name in found and not found[it.name].is_empty
+        found[dialect.name]
+        for dialect in DIALECTS
+        if dialect.name in found and not found[dialect.name].is_empty
     )
 
 
 def is_zero_amount(amount: str) -> bool:
-    """Tell whether an amount in limits asks for nothing, as templates with a switch write it."""
+    """Report whether an amount in limits asks for nothing, as templates with a switch write."""
     return amount == "0"
 
 
-def _drop_none(owned: OwnedKeys) -> None:
-    """Forget containers whose every resource of this dialect is 0: they ask for nothing.
+def _drop_zero_amounts(owned: OwnedKeys) -> None:
+    """Remove containers all of whose resources of this dialect are 0: they ask for nothing.
 
-    One that is 0 beside another that is not is left to its dialect, which refuses it.
+    A 0 beside another amount is kept, and the dialect rejects it.
     """
     for amounts in (owned.limits, owned.requests):
         for name in [
-            it for it, found in amounts.items() if all(map(is_zero_amount, found.values()))
+            name for name, found in amounts.items() if all(map(is_zero_amount, found.values()))
         ]:
             del amounts[name]
 
@@ -150,9 +154,10 @@ def _of(found: dict[str, OwnedKeys], dialect: Dialect) -> OwnedKeys:
 
 
 def _owner(owners: tuple[Dialect, ...], spec: ContainerSpec, enabled: Set[str]) -> Dialect | None:
-    """Choose whose a key is: the first dialect that is on, else the one spoken here, else the last.
+    """Return the dialect that owns a key in a container's limits or requests.
 
-    The last row is the one that takes the key as the cluster without any of them would.
+    It is the first of *owners* that is enabled, else the first whose other keys the container has,
+    else the last, which gives the key the meaning that it has without any dialect.
     """
     if len(owners) <= 1:
         return owners[0] if owners else None

@@ -1,4 +1,4 @@
-"""Which cards, and which of several: the constraints that some dialects put beside a request."""
+"""Settings that several dialects have beside a request: card models and placement strategy."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ _MODEL_PART: Final = re.compile(r"[A-Za-z0-9 ._+()/-]{1,63}", re.ASCII)
 
 
 def model_globs(annotations: Mapping[str, str], *, use: str, avoid: str) -> tuple[str, ...]:
-    """Turn comma lists of parts of model names into our globs.
+    """Return our globs for comma-separated lists of parts of model names.
 
     Raises:
-        RequestError: an item is empty, or nothing that stands in a model's name.
+        RequestError: an item is empty, or has characters that no model name has.
     """
     wanted = tuple(f"*{part}*" for part in _parts(annotations, use))
     return wanted + tuple(f"!*{part}*" for part in _parts(annotations, avoid))
@@ -46,10 +46,10 @@ def _parts(annotations: Mapping[str, str], key: str) -> list[str]:
 
 
 def refuse_single_cards(annotations: Mapping[str, str], keys: Iterable[str]) -> None:
-    """Refuse the choice of single cards, which the request language has no words for.
+    """Raise for a choice of single cards, which our request language does not have.
 
     Raises:
-        RequestError: one of *keys* is there.
+        RequestError: the pod has one of *keys*.
     """
     for key in keys:
         if key in annotations:
@@ -64,16 +64,18 @@ def refuse_single_cards(annotations: Mapping[str, str], keys: Iterable[str]) -> 
 def strategy(
     annotations: Mapping[str, str], *, card: str, node: str, others: Iterable[str]
 ) -> tuple[Strategy | None, tuple[str, ...]]:
-    """Read a policy for cards and one for nodes; ours is one for both, and the card's goes first.
+    """Return our strategy for a policy for cards and one for nodes, and warnings.
+
+    FracGPU has one strategy for both, so the policy for cards takes precedence.
 
     Args:
-        annotations: the dialect's.
+        annotations: the annotations of the dialect.
         card: the key of the policy for cards.
         node: the key of the policy for nodes.
-        others: policies that exist in the dialect and have no match here.
+        others: policies of the dialect that FracGPU does not have.
 
     Raises:
-        RequestError: a policy that the dialect does not have either.
+        RequestError: the dialect does not have such a policy.
     """
     found: dict[str, Strategy] = {}
     warnings = []
@@ -100,9 +102,9 @@ def strategy(
 
 
 def not_offered(annotations: Mapping[str, str], meanings: Mapping[str, str]) -> tuple[str, ...]:
-    """Warn of wishes that are understood and left aside; *meanings* says why, key by key."""
+    """Return warnings for settings that are ignored; *meanings* has the reason for each key."""
     return tuple(
-        f"{annotation_field(key)} is '{annotations[key][:60]}', which was left aside: {why}"
+        f"{annotation_field(key)} is '{annotations[key][:60]}', which is ignored: {why}"
         for key, why in meanings.items()
         if key in annotations
     )

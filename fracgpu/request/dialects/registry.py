@@ -1,4 +1,4 @@
-"""Every dialect, one row each; a new one is a file beside this and a row here."""
+"""All dialects; a new one is a file in `systems` and a line here."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,8 +19,8 @@ from fracgpu.request.dialects.systems.tensor_fusion import TENSOR_FUSION
 from fracgpu.request.dialects.systems.vgpu_manager import VGPU_MANAGER
 from fracgpu.request.dialects.systems.volcano import CCE, VOLCANO
 
-# A key of two rows belongs to the first of them that is on: ``nvidia.com/gpu`` is HAMi's, then
-# NVIDIA's.
+# A key of two dialects belongs to the first of them that is enabled: ``nvidia.com/gpu`` is HAMi's,
+# then NVIDIA's.
 DIALECTS: Final[tuple[Dialect, ...]] = (
     GPUSHARE,
     HAMI,
@@ -37,58 +37,62 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     AWS,
     NVIDIA,
 )
-NAMES: Final = tuple(it.name for it in DIALECTS)
-SCHEDULERS: Final = frozenset(name for it in DIALECTS for name in it.schedulers)
+NAMES: Final = tuple(dialect.name for dialect in DIALECTS)
+SCHEDULERS: Final = frozenset(name for dialect in DIALECTS for name in dialect.schedulers)
 
 
 class _Index:
-    """Which rows own a key: a look-up for names, a short walk for patterns."""
+    """The dialects that own each key: a dictionary for names, a short list for patterns."""
 
     def __init__(self, *, limits: bool) -> None:
-        sets = [(it, it.limits if limits else it.annotations) for it in DIALECTS]
+        sets = [
+            (dialect, dialect.limits if limits else dialect.annotations) for dialect in DIALECTS
+        ]
         self._exact: dict[str, tuple[Dialect, ...]] = {}
         for dialect, owned in sets:
             for key in owned.exact:
                 self._exact[key] = (*self._exact.get(key, ()), dialect)
-        self._patterns = [(it, pattern) for it, owned in sets for pattern in owned.patterns]
+        self._patterns = [
+            (dialect, pattern) for dialect, owned in sets for pattern in owned.patterns
+        ]
 
     def owners(self, key: str) -> tuple[Dialect, ...]:
         found = self._exact.get(key)
         if found is not None:
             return found
-        return tuple(it for it, pattern in self._patterns if pattern.fullmatch(key))
+        return tuple(dialect for dialect, pattern in self._patterns if pattern.fullmatch(key))
 
 
 _LIMITS: Final = _Index(limits=True)
 _ANNOTATIONS: Final = _Index(limits=False)
 
 
-# Keys that no object can have are not worth remembering: a few would fill the memory.
+# Keys longer than any valid key are not cached: a few of them would fill the memory.
 _limit_owners: Final = lru_cache(maxsize=1024)(_LIMITS.owners)
 _annotation_owners: Final = lru_cache(maxsize=1024)(_ANNOTATIONS.owners)
 
 
 def limit_owners(key: str) -> tuple[Dialect, ...]:
-    """Give the dialects that read *key* in a container's limits, in the table's order."""
+    """Return the dialects that parse *key* in a container's limits, in the registry's order."""
     return _limit_owners(key) if len(key) <= MAX_KEY_CHARS else ()
 
 
 def annotation_owners(key: str) -> tuple[Dialect, ...]:
-    """Give the dialects that read *key* among a pod's annotations, in the table's order."""
+    """Return the dialects that parse *key* in a pod's annotations, in the registry's order."""
     return _annotation_owners(key) if len(key) <= MAX_KEY_CHARS else ()
 
 
 def is_foreign(key: str) -> bool:
-    """Tell whether any dialect has a word for *key*, in whatever place."""
+    """Report whether any dialect parses *key*, in limits or annotations."""
     return bool(limit_owners(key) or annotation_owners(key))
 
 
 def is_of_family(key: str) -> bool:
-    """Tell whether *key* begins like those of any system here, known to us or not."""
-    return any(key.startswith(it.family) for it in DIALECTS)
+    """Report whether *key* has the prefix of any system here, even if no dialect parses it."""
+    return any(key.startswith(dialect.family) for dialect in DIALECTS)
 
 
 def by_name(names: Iterable[str]) -> tuple[Dialect, ...]:
-    """Give the rows of *names*, in the table's order."""
+    """Return the dialects with these names, in the registry's order."""
     wanted = frozenset(names)
-    return tuple(it for it in DIALECTS if it.name in wanted)
+    return tuple(dialect for dialect in DIALECTS if dialect.name in wanted)

@@ -1,4 +1,4 @@
-"""All dialects over one pod: what is asked, what contradicts, and what says nothing."""
+"""Reads a pod in all enabled dialects: requests, contradictions, and warnings for other keys."""
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -17,17 +17,17 @@ from fracgpu.request.dialects.systems import kai
 from fracgpu.request.need import Strategy
 
 _ORIGIN_CHARS: Final = 60
-_MOST_UNREAD: Final = 10  # keys that one warning lists
-_MOST_WORDS: Final = 160  # characters of our own language in a warning
+_MOST_UNREAD: Final = 10  # keys listed in one warning
+_MOST_WORDS: Final = 160  # characters of a suggestion in our own language in a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What the enabled dialects ask of a pod, and what its author should be told.
+    """What a pod asks for in the enabled dialects, and warnings for its author.
 
     Attributes:
-        requests: one for each container that asks, in the order of the containers.
-        model_texts: the annotations that *models* were read from.
+        requests: one for each container that asks for cards, in the order of the containers.
+        model_texts: the annotations that *models* come from.
     """
 
     requests: tuple[ForeignRequest, ...] = ()
@@ -41,21 +41,21 @@ NOTHING: Final = Resolution()
 
 
 def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Resolution:
-    """Read a pod in every enabled dialect; without any foreign key the answer is `NOTHING`.
+    """Return what a pod asks for in the enabled dialects; `NOTHING` without any foreign key.
 
     Raises:
-        RequestError: something cannot be read or contradicts something else.
+        RequestError: a value cannot be parsed, or two contradict each other.
     """
     present = find_owned_keys(pod, enabled=enabled)
     if not present:
         return NOTHING
     if pod.scheduler_name == kai.SCHEDULER and (options.kai_runs or kai.KAI.name not in enabled):
         return replace(NOTHING, warnings=_left_to_kai(present, pod))
-    found = [it for it in present if not it.dialect.leaves(pod, options)]
-    left = _left_warnings([it for it in present if it not in found], pod)
+    found = [owned for owned in present if not owned.dialect.leaves(pod, options)]
+    left = _left_warnings([owned for owned in present if owned not in found], pod)
     if not found:
         return replace(NOTHING, warnings=left)
-    if any(it.dialect.name in enabled for it in found):
+    if any(owned.dialect.name in enabled for owned in found):
         refuse_beyond(pod.annotations, pod.containers)
     _refuse_two_dialects(found, pod.containers, enabled)
     readings: list[DialectReading] = []
@@ -72,8 +72,8 @@ def resolve(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Reso
     resolution = _joined(readings, pod)
     model_keys = [
         key
-        for mention, reading in zip(found, readings, strict=True)
-        for key in mention.dialect.model_keys
+        for owned, reading in zip(found, readings, strict=True)
+        for key in owned.dialect.model_keys
         if reading.requests and key in pod.annotations
     ]
     texts = {key: pod.annotations[key] for key in model_keys}
@@ -101,7 +101,7 @@ def _left_warnings(left: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str,
 
 
 def _loud_keys(found: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ...]:
-    """Give the keys of some dialects that are worth a word by themselves."""
+    """Return the keys of some dialects that are not quiet, each once."""
     keys = [
         key
         for owned in found
@@ -112,11 +112,11 @@ def _loud_keys(found: Sequence[OwnedKeys], pod: PodForDialects) -> tuple[str, ..
 
 
 def _unread_warnings(owned: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
-    """Warn of keys of a system whose pod is taken over that nothing here has a word for."""
+    """Return warnings for keys of a translated pod's system that no dialect parses."""
     dialect = owned.dialect
     places = (
-        ("annotation", [it for it in pod.annotations if not is_foreign(it)]),
-        ("label", [it for it in pod.labels if it not in dialect.labels]),
+        ("annotation", [key for key in pod.annotations if not is_foreign(key)]),
+        ("label", [key for key in pod.labels if key not in dialect.labels]),
     )
     unread = [
         f"{place} {key}"
@@ -128,7 +128,7 @@ def _unread_warnings(owned: OwnedKeys, pod: PodForDialects) -> tuple[str, ...]:
         return ()
     more = f" and {len(unread) - _MOST_UNREAD} more" if len(unread) > _MOST_UNREAD else ""
     listed = ", ".join(unread[:_MOST_UNREAD])
-    return (f"{listed}{more} of {dialect.title} says nothing to FracGPU",)
+    return (f"{listed}{more} of {dialect.title} has no meaning for FracGPU",)
 
 
 def _read_one(owned: OwnedKeys, pod: PodForDialects, options: Options) -> DialectReading:
@@ -145,11 +145,11 @@ def _filled(request: ForeignRequest, owned: OwnedKeys) -> ForeignRequest:
     limits = owned.limits.get(request.container, {})
     raw = [(key, limits[key]) for key in sorted(limits)]
     raw += [(key, owned.annotations[key]) for key in request.sources]
-    said = ", ".join(f"{key}={_short(text)}" for key, text in raw)
+    text = ", ".join(f"{key}={_short(value)}" for key, value in raw)
     return replace(
         request,
         written=tuple(raw),
-        origin=f"{owned.dialect.name}: {said}",
+        origin=f"{owned.dialect.name}: {text}",
         foreign=tuple(sorted({*limits, *owned.requests.get(request.container, {})})),
     )
 
@@ -169,7 +169,7 @@ def _refuse_long_values(owned: OwnedKeys) -> None:
 
 
 def _refuse_other_requests(owned: OwnedKeys, pod: PodForDialects) -> None:
-    """Refuse a request that is not its limit: extended resources know no other kind."""
+    """Raise for a request that differs from its limit, which extended resources do not allow."""
     for spec in pod.containers:
         limits = owned.limits.get(spec.name, {})
         for key, text in owned.requests.get(spec.name, {}).items():
@@ -179,7 +179,7 @@ def _refuse_other_requests(owned: OwnedKeys, pod: PodForDialects) -> None:
                     found=text,
                     wanted="what its limits say"
                     + (f", {shorten(limits[key])}" if key in limits else "; they lack it"),
-                    hint="leave the request out, Kubernetes copies the limit",
+                    hint="leave the request out; Kubernetes copies the limit",
                 )
 
 
@@ -199,11 +199,11 @@ def _refuse_rivals(owned: OwnedKeys, reading: DialectReading, pod: PodForDialect
 def _refuse_two_dialects(
     found: Sequence[OwnedKeys], containers: Sequence[ContainerSpec], enabled: Set[str]
 ) -> None:
-    """Refuse a container with resources of two dialects, once at least one of them is on."""
+    """Raise for a container with resources of two dialects if one of them is enabled."""
     for spec in containers:
-        here = [it for it in found if spec.name in it.limits]
-        if len(here) > 1 and any(it.dialect.name in enabled for it in here):
-            first, second = (sorted(it.limits[spec.name])[0] for it in here[:2])
+        here = [owned for owned in found if spec.name in owned.limits]
+        if len(here) > 1 and any(owned.dialect.name in enabled for owned in here):
+            first, second = (sorted(owned.limits[spec.name])[0] for owned in here[:2])
             raise RequestError(
                 field=limit_field(first, spec),
                 found=spec.limits[first],
@@ -230,14 +230,16 @@ def _joined(readings: Sequence[DialectReading], pod: PodForDialects) -> Resoluti
             models += reading.models
             strategy = strategy or reading.strategy
     return Resolution(
-        requests=tuple(by_container[it.name] for it in pod.containers if it.name in by_container),
+        requests=tuple(
+            by_container[spec.name] for spec in pod.containers if spec.name in by_container
+        ),
         models=models,
         strategy=strategy,
     )
 
 
 def _stray_warnings(owned: OwnedKeys, pod: PodForDialects, options: Options) -> list[str]:
-    """Warn of keys out of their place; what is written there is read by nobody."""
+    """Return warnings for keys in the wrong place, where nothing reads them."""
     if not owned.stray_annotations and not owned.stray_limits:
         return []
     title = owned.dialect.title
@@ -262,7 +264,7 @@ def _stray_warnings(owned: OwnedKeys, pod: PodForDialects, options: Options) -> 
 def _idle_warnings(
     owned: OwnedKeys, pod: PodForDialects, options: Options, *, on: bool
 ) -> list[str]:
-    """Warn of keys in their place that gave nothing: the dialect is off, or nothing is asked."""
+    """Return a warning for keys without effect: the dialect is off, or there is no request."""
     pieces = owned.pieces(pod)
     keys = keys_of(pieces)
     if all(key in owned.dialect.quiet for key in keys):
@@ -280,7 +282,7 @@ def _idle_warnings(
 
 
 def _instead(owned: OwnedKeys, pod: PodForDialects, options: Options) -> str:
-    """Say what to write in our language, in place of all that the dialect reads."""
+    """Return advice what to write in our language in place of the dialect's keys."""
     words = ""
     try:
         if max(map(len, pod.annotations.values()), default=0) <= MAX_VALUE_CHARS:

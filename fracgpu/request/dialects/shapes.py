@@ -1,4 +1,4 @@
-"""The two shapes that most dialects of limits share, so that a dialect is mostly its keys."""
+"""The two forms of request in limits that most dialects share, with different keys."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,10 +24,10 @@ WHOLE_HINT = f'write {names.FRACTION}: "1" for a whole card'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAndMemory:
-    """Core below 100 is percent of one card, beside memory; 100, 200, ... are whole cards.
+    """Core below 100 is percent of one card and needs memory; 100, 200, ... are whole cards.
 
     Attributes:
-        step: what a core below 100 must be a multiple of.
+        step: cores below 100 must be a multiple of it.
         unit_mib: MiB in one unit of memory.
     """
 
@@ -37,7 +37,7 @@ class CoreAndMemory:
     step: int = 1
 
     def read(self, spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
-        """Give what a container asks, if anything, and warnings."""
+        """Return the request of a container, if it has one, and warnings."""
         core, memory = spec.limits.get(self.core), spec.limits.get(self.memory)
         if core is None and memory is None:
             return None, ()
@@ -72,16 +72,16 @@ class CoreAndMemory:
 
     def _useless_memory(self, spec: ContainerSpec) -> str:
         return (
-            f"{limit_field(self.memory, spec)} says nothing beside whole cards, which come with "
+            f"{limit_field(self.memory, spec)} has no effect beside whole cards, which come with "
             f"all their memory; leave it out"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountMemoryCores:
-    """A number of cards, and of each of them memory (absent: all of it) and cores in percent.
+    """A number of cards, and on each of them memory (default: all) and cores in percent.
 
-    Where *memory_percent* names a resource, memory may be stated in percent of a card instead.
+    If *memory_percent* is a resource, memory may be given in percent of a card instead.
     """
 
     number: str
@@ -90,7 +90,7 @@ class CountMemoryCores:
     memory_percent: str = ""
 
     def read(self, spec: ContainerSpec, *, unit_mib: int = 1) -> ForeignRequest | None:
-        """Give what a container asks, if anything."""
+        """Return the request of a container, if it has one."""
         number = spec.limits.get(self.number)
         memory, cores = spec.limits.get(self.memory), spec.limits.get(self.cores)
         part = spec.limits.get(self.memory_percent)

@@ -1,4 +1,4 @@
-"""One pod, whatever its words: its request as the core knows it, and what to write on the pod."""
+"""Translates the request of a pod in any enabled dialect into our own request language."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -18,27 +18,28 @@ from fracgpu.request.dialects.resolve import Resolution, resolve
 from fracgpu.request.language import parse_request
 from fracgpu.request.need import PodRequest, SliceRequest
 
-# Whole cards of device plugins; a node is shared or whole-card, so no pod can have both.
+# Whole cards of device plugins. A node offers shared or whole cards, so no pod can have both.
 _WHOLE_CARDS: Final = re.compile(r"nvidia\.com/(gpu|gpu\.shared|mig-.+)|amd\.com/gpu", re.ASCII)
 
-# Orders to NVIDIA's runtime plugin, and the answers it writes: cards past everybody's book.
-_ORDERS: Final = re.compile(
+# Annotations that make NVIDIA's container runtime inject cards, and those it writes in response.
+# Such cards are not accounted for.
+_CDI_INJECTION: Final = re.compile(
     r"nvidia\.cdi\.k8s\.io/(container\.[a-z0-9-]+|[a-z0-9-]+\.gpus\.devices)", re.ASCII
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What a pod asks for, and the edits that make it say so in our own language.
+    """What a pod asks for, and the changes that express it in our own language.
 
     Attributes:
-        request: None when the pod asks for nothing.
-        annotations: to be written on the pod, so that everybody after us reads our language alone.
-        removals: container name to resources that must leave its limits and requests.
+        request: the request, or None when the pod asks for nothing.
+        annotations: to be written on the pod, so that all other components parse our keys alone.
+        removals: container name to resources to remove from its limits and requests.
         origin: dialect and raw text of each container's request, or an empty string.
-        authors: what the pod's author wrote, for errors about what we made of it.
-        foreign_scheduler: the scheduler of another system that a pod which is taken over names; it
-            must not go there, and is warned of it. Empty elsewhere.
+        authors: the keys that the pod's author wrote, for errors about the translation.
+        foreign_scheduler: the scheduler of another system that a translated pod names, and which
+            must not get the pod; empty if there is none.
         warnings: for the pod's author.
     """
 
@@ -52,13 +53,13 @@ class Translation:
 
 
 def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Options) -> Translation:
-    """Read a pod in our language and in the enabled dialects.
+    """Return what a pod asks for in our language and in the enabled dialects.
 
-    A pod that already says in our language what its dialect says, word by word, is agreed with: so
-    the result of one admission passes the next one unchanged.
+    The pod may have the same request in our language as in a dialect, so that the result of one
+    admission passes the next one unchanged.
 
     Raises:
-        RequestError: something cannot be read or contradicts something else.
+        RequestError: a value cannot be parsed, or two contradict each other.
     """
     resolution = resolve(pod, enabled=enabled, options=options)
     if not resolution.requests:
@@ -69,7 +70,7 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
         translation = _taken_over(pod, resolution)
     if translation.request is not None:
         _refuse_foreign_beside(pod, translation)
-    warnings = _judge_orders(pod, asks=translation.request is not None)
+    warnings = _check_cdi_injection(pod, asks=translation.request is not None)
     if not warnings:
         return translation
     return replace(translation, warnings=(*translation.warnings, *warnings))
@@ -77,29 +78,38 @@ def translate_request(pod: PodForDialects, *, enabled: Set[str], options: Option
 
 def _taken_over(pod: PodForDialects, resolution: Resolution) -> Translation:
     own = _own_items(pod)
-    asked = {ask.container: items_of(ask) for ask in resolution.requests}
+    asked = {foreign.container: items_of(foreign) for foreign in resolution.requests}
     new = {}
-    for ask in resolution.requests:
-        if not _agreed(pod, ask, own=own.get(ask.container, {}), said=asked[ask.container]):
-            new[ask.container] = asked[ask.container]
+    for foreign in resolution.requests:
+        if not _agreed(
+            pod,
+            foreign,
+            own=own.get(foreign.container, {}),
+            wanted=asked[foreign.container],
+        ):
+            new[foreign.container] = asked[foreign.container]
     written = annotations_of({**own, **new}, pod.containers) if new else {}
     written |= _pod_annotations(pod, resolution)
     written = {key: text for key, text in written.items() if pod.annotations.get(key) != text}
-    removals = {ask.container: ask.foreign for ask in resolution.requests if ask.foreign}
+    removals = {
+        foreign.container: foreign.foreign for foreign in resolution.requests if foreign.foreign
+    }
     authors = Authors(
-        containers={ask.container: ask.written for ask in resolution.requests},
+        containers={foreign.container: foreign.written for foreign in resolution.requests},
         models=tuple(resolution.model_texts.items()),
     )
     try:
         request = parse_request({**pod.annotations, **written}, pod.containers)
     except RequestError as error:
         raise in_authors_words(error, authors, own=pod.annotations) from error
-    assert request is not None, "every ask is a slice"
+    assert request is not None, "every foreign request becomes a slice"
     return Translation(
         request=request,
         annotations=written,
         removals=removals,
-        origin="; ".join(f"{ask.container} from {ask.origin}" for ask in resolution.requests),
+        origin="; ".join(
+            f"{foreign.container} from {foreign.origin}" for foreign in resolution.requests
+        ),
         authors=authors,
         foreign_scheduler=pod.scheduler_name if pod.scheduler_name in SCHEDULERS else "",
         warnings=resolution.warnings,
@@ -107,23 +117,27 @@ def _taken_over(pod: PodForDialects, resolution: Resolution) -> Translation:
 
 
 def _agreed(
-    pod: PodForDialects, ask: ForeignRequest, *, own: Mapping[str, str], said: Mapping[str, str]
+    pod: PodForDialects,
+    foreign: ForeignRequest,
+    *,
+    own: Mapping[str, str],
+    wanted: Mapping[str, str],
 ) -> bool:
-    """Tell whether our own keys say just what the dialect says; False when they say nothing.
+    """Report whether our own keys already have the request of the dialect; False without any.
 
     Raises:
-        RequestError: they say something else.
+        RequestError: our own keys have another request.
     """
-    if own == said:
+    if own == wanted:
         return True
-    spec = next(it for it in pod.containers if it.name == ask.container)
-    beside = f"beside {shorten(ask.origin)}"
+    spec = next(spec for spec in pod.containers if spec.name == foreign.container)
+    beside = f"beside {shorten(foreign.origin)}"
     if own:
         key = next(iter(own))
         raise RequestError(
             field=key,
             found=pod.annotations[key],
-            wanted=f"no request for container '{ask.container}' {beside}",
+            wanted=f"no request for container '{foreign.container}' {beside}",
             hint="keep one of the two",
         )
     if names.GPU_MEM in spec.limits:
@@ -137,10 +151,10 @@ def _agreed(
 
 
 def _own_items(pod: PodForDialects) -> dict[str, dict[str, str]]:
-    """Split our own annotations by container, ahead of the strict reading of the whole.
+    """Return the items of our own annotations by container, before they are parsed strictly.
 
     Raises:
-        RequestError: an annotation is not of a form that can be split.
+        RequestError: an annotation has a form that cannot be split.
     """
     items: dict[str, dict[str, str]] = {}
     for key in ITEM_KEYS:
@@ -151,7 +165,7 @@ def _own_items(pod: PodForDialects) -> dict[str, dict[str, str]]:
 
 
 def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tuple[str, str]]:
-    apps = [it.name for it in containers if it.kind is ContainerKind.APP]
+    apps = [spec.name for spec in containers if spec.kind is ContainerKind.APP]
     if "=" not in text and "," not in text and apps:
         return [(apps[0], text.strip())]
     pairs: list[tuple[str, str]] = []
@@ -160,7 +174,7 @@ def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tup
         if (
             not equals
             or not item
-            or name not in {it.name for it in containers} - dict(pairs).keys()
+            or name not in {spec.name for spec in containers} - dict(pairs).keys()
         ):
             raise RequestError(
                 field=key,
@@ -173,13 +187,13 @@ def _split(text: str, key: str, containers: Sequence[ContainerSpec]) -> list[tup
 
 
 def _pod_annotations(pod: PodForDialects, resolution: Resolution) -> dict[str, str]:
-    """Write what the dialects say of the whole pod; our own key may only say the same.
+    """Return annotations for what the dialects set for the whole pod.
 
     Raises:
-        RequestError: our own key says something else.
+        RequestError: the pod has one of these annotations with another value.
     """
-    said = pod_keys(DialectReading(models=resolution.models, strategy=resolution.strategy))
-    for key, text in said.items():
+    wanted = pod_keys(DialectReading(models=resolution.models, strategy=resolution.strategy))
+    for key, text in wanted.items():
         own = pod.annotations.get(key)
         if own is not None and own != text:
             raise RequestError(
@@ -189,27 +203,29 @@ def _pod_annotations(pod: PodForDialects, resolution: Resolution) -> dict[str, s
                 f"{resolution.requests[0].origin.partition(':')[0]}'s annotations say",
                 hint="keep one of the two",
             )
-    return said
+    return wanted
 
 
 def _refuse_foreign_beside(pod: PodForDialects, translation: Translation) -> None:
-    """Refuse what no node with shared cards offers in a pod that asks for a share of one.
+    """Raise for resources that no node with shared cards offers.
 
     Raises:
-        RequestError: a whole card, or a resource of a dialect that is off, would stay there.
+        RequestError: a pod that asks for a share of a card would keep a whole card, or a resource
+            of a dialect that is off.
     """
-    assert translation.request is not None, "only pods that ask are judged"
-    parts = {it.container: it for it in translation.request.slices}
+    assert translation.request is not None, "only pods with a request are checked"
+    parts = {part.container: part for part in translation.request.slices}
     first = translation.request.slices[0]
     for spec in pod.containers:
         for key in sorted(spec.limits.keys() - set(translation.removals.get(spec.name, ()))):
             if not is_zero_amount(spec.limits[key]) and _is_elsewhere(key):
-                said = _said_in(parts.get(spec.name, first), pod, translation.authors)
+                part = parts.get(spec.name, first)
+                key_of_request = _key_of_request(part, pod, translation.authors)
                 raise RequestError(
                     field=limit_field(key, spec),
                     found=spec.limits[key],
-                    wanted=f"it left out: {said} asks for a share of a card, and no node with "
-                    "shared cards offers both",
+                    wanted=f"it left out: {key_of_request} asks for a share of a card, and no "
+                    "node with shared cards offers both",
                     hint=f'write {names.FRACTION}: "1" for a whole card',
                 )
 
@@ -220,8 +236,8 @@ def _is_elsewhere(key: str) -> bool:
     return bool(_WHOLE_CARDS.fullmatch(key) or limit_owners(key)) or is_of_family(key)
 
 
-def _said_in(part: SliceRequest, pod: PodForDialects, authors: Authors) -> str:
-    """Name the key that its author wrote a container's request in."""
+def _key_of_request(part: SliceRequest, pod: PodForDialects, authors: Authors) -> str:
+    """Return the key in which the author wrote a container's request."""
     written = authors.containers.get(part.container, ())
     if written:
         return written[0][0]
@@ -230,17 +246,18 @@ def _said_in(part: SliceRequest, pod: PodForDialects, authors: Authors) -> str:
     return names.MEMORY if names.MEMORY in pod.annotations else names.GPU_MEM
 
 
-def _judge_orders(pod: PodForDialects, *, asks: bool) -> tuple[str, ...]:
-    orders = sorted(key for key in pod.annotations if _ORDERS.fullmatch(key))
-    if orders and asks:
+def _check_cdi_injection(pod: PodForDialects, *, asks: bool) -> tuple[str, ...]:
+    keys = sorted(key for key in pod.annotations if _CDI_INJECTION.fullmatch(key))
+    if keys and asks:
         raise RequestError(
-            field=annotation_field(orders[0]),
-            found=pod.annotations[orders[0]],
-            wanted="no order to the container runtime beside a request: FracGPU chooses the card",
+            field=annotation_field(keys[0]),
+            found=pod.annotations[keys[0]],
+            wanted="no card injected by the container runtime beside a request: FracGPU chooses "
+            "the card",
             hint="leave it out",
         )
     return tuple(
-        f"{annotation_field(key)} hands out cards past FracGPU's book; write {names.FRACTION} or "
-        f"{names.MEMORY} instead"
-        for key in orders
+        f"{annotation_field(key)} injects cards that FracGPU does not account for; write "
+        f"{names.FRACTION} or {names.MEMORY} instead"
+        for key in keys
     )

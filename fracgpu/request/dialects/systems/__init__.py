@@ -1,5 +1,5 @@
-"""One file for each product whose keys we read: it owns the keys, and reads them purely.
+"""One file for each product whose keys are supported: its keys and a pure parser.
 
-A new one is a file here and a line in `fracgpu/request/dialects/registry.py`.
+To add one, add a file here and a line in `fracgpu/request/dialects/registry.py`.
 Start with `gpushare.py`.
 """

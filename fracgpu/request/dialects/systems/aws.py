@@ -1,4 +1,4 @@
-"""AWS's virtual GPU plugin: ``k8s.amazonaws.com/vgpu`` counts tenths of a card."""
+"""AWS's virtual GPU plugin: one ``k8s.amazonaws.com/vgpu`` is a tenth of a card by default."""
 
 from fractions import Fraction
 from typing import Final
@@ -18,11 +18,11 @@ VGPU: Final = "k8s.amazonaws.com/vgpu"
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = [_ask(spec, options.aws_vgpus_per_card) for spec in pod.containers]
-    return DialectReading(requests=tuple(request for request in asks if request))
+    requests = [_request(spec, options.aws_vgpus_per_card) for spec in pod.containers]
+    return DialectReading(requests=tuple(request for request in requests if request))
 
 
-def _ask(spec: ContainerSpec, per_card: int) -> ForeignRequest | None:
+def _request(spec: ContainerSpec, per_card: int) -> ForeignRequest | None:
     text = spec.limits.get(VGPU)
     if text is None:
         return None

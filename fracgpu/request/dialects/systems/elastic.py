@@ -1,4 +1,4 @@
-"""Elastic GPU: core and memory in limits under two spellings; its claims need an API we lack."""
+"""Elastic GPU: core and memory in limits under two prefixes; its claims are not supported."""
 
 import re
 from typing import Final
@@ -17,10 +17,12 @@ from fracgpu.request.dialects.dialect import (
 )
 from fracgpu.request.dialects.shapes import CoreAndMemory
 
-_SPELLINGS: Final = ("elasticgpu.io", "elasticgpu.com")
-# Source: elastic-gpu-agent: one kubelet device is one MiB, whatever the README's examples suggest.
+_PREFIXES: Final = ("elasticgpu.io", "elasticgpu.com")
+# Source: elastic-gpu-agent: one kubelet device is 1 MiB; the examples of its README suggest
+# otherwise.
 _SHAPES: Final = tuple(
-    CoreAndMemory(core=f"{it}/gpu-core", memory=f"{it}/gpu-memory", unit_mib=1) for it in _SPELLINGS
+    CoreAndMemory(core=f"{prefix}/gpu-core", memory=f"{prefix}/gpu-memory", unit_mib=1)
+    for prefix in _PREFIXES
 )
 _CLAIMS: Final = (r"elasticgpu\.io/egpuc-[a-z0-9-]+", r"egpuc\.elasticgpu\.io/[a-z0-9-]+")
 
@@ -34,15 +36,17 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
                 wanted="no ElasticGPUClaim: FracGPU has no such objects",
                 hint=f"write {names.FRACTION} or {names.MEMORY} instead",
             )
-    pairs = [_ask(spec) for spec in pod.containers]
+    pairs = [_request(spec) for spec in pod.containers]
     return DialectReading(
         requests=tuple(request for request, _ in pairs if request),
         warnings=tuple(text for _, texts in pairs for text in texts),
     )
 
 
-def _ask(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
-    one, other = ([key for key in sorted(spec.limits) if key.startswith(it)] for it in _SPELLINGS)
+def _request(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
+    one, other = (
+        [key for key in sorted(spec.limits) if key.startswith(prefix)] for prefix in _PREFIXES
+    )
     if one and other:
         first, second = limit_field(one[0], spec), limit_field(other[0], spec)
         refuse_both(first, second, found=spec.limits[one[0]], why="one spelling is enough")

@@ -27,19 +27,19 @@ from fracgpu.units import Mib
 
 MEMORY: Final = "aliyun.com/gpu-mem"
 COUNT: Final = "aliyun.com/gpu-count"
-# Offered by ACK nodes labelled ack.node.gpu.schedule=core_mem, beside gpu-mem.
+# Available on ACK nodes labelled ack.node.gpu.schedule=core_mem, beside gpu-mem.
 CORES: Final = "aliyun.com/gpu-core.percentage"
 
 _UNIT_MIB: Final = {MemoryUnit.MIB: 1, MemoryUnit.GIB: 1024}
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = [_ask(spec, pod.labels.get(COUNT), options) for spec in pod.containers]
-    return DialectReading(requests=tuple(request for request in asks if request))
+    requests = [_request(spec, pod.labels.get(COUNT), options) for spec in pod.containers]
+    return DialectReading(requests=tuple(request for request in requests if request))
 
 
-def _ask(spec: ContainerSpec, label: str | None, options: Options) -> ForeignRequest | None:
-    """Read one container; beside a count, gpu-mem is the total over that many cards.
+def _request(spec: ContainerSpec, label: str | None, options: Options) -> ForeignRequest | None:
+    """Parse one container; with a count, gpu-mem is the total over that many cards.
 
     Source: Alibaba Cloud ACK, "multi-GPU sharing": N units over M cards give N/M on each, and N/M
     must be whole. There the count is a label of the pod.
@@ -70,11 +70,11 @@ def _cores(spec: ContainerSpec, cards: int) -> int:
         return 0
     field = limit_field(CORES, spec)
     if cards > 1:
-        # Whether it is each card's there, or a total as gpu-mem is, nothing published says.
+        # The documentation does not say whether it is for each card, or a total as gpu-mem is.
         raise RequestError(
             field=field,
             found=text,
-            wanted=f"none beside {cards} cards: it is not said whether it is of each or a total",
+            wanted=f"none beside {cards} cards: not defined whether it is for each or a total",
             hint=f"write {names.MEMORY}, {names.CARDS} and {names.CORES} instead",
         )
     return percent(text, field=field)

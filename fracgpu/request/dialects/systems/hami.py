@@ -1,4 +1,4 @@
-"""HAMi: ``nvidia.com/gpu`` cards, of each ``gpumem`` or ``gpumem-percentage``, and ``gpucores``."""
+"""HAMi: ``nvidia.com/gpu`` cards, each with ``gpumem`` or ``gpumem-percentage``, ``gpucores``."""
 
 from fractions import Fraction
 from typing import Final
@@ -52,7 +52,9 @@ _MODES: Final = ("hami-core", "mps")
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = tuple(request for request in (_ask(it, options) for it in pod.containers) if request)
+    requests = tuple(
+        request for request in (_request(spec, options) for spec in pod.containers) if request
+    )
     models = model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE)
     preferred, warnings = strategy(
         pod.annotations,
@@ -60,16 +62,17 @@ def _read(pod: PodForDialects, options: Options) -> DialectReading:
         node=NODE_POLICY,
         others=("topology-aware", "mutex"),
     )
-    if asks:
+    if requests:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
         warnings = (*_priorities(pod), *_mode(pod), *_numa(pod), *warnings)
-    return DialectReading(requests=asks, models=models, strategy=preferred, warnings=warnings)
+    return DialectReading(requests=requests, models=models, strategy=preferred, warnings=warnings)
 
 
-def _ask(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
-    """Read one container; what HAMi leaves open is what HAMi would give.
+def _request(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
+    """Parse one container, with HAMi's own defaults.
 
-    No count: the configured default. No memory: all of it. A count alone: all cores as well.
+    Without a count it gets the configured number of cards, without memory all of a card's memory,
+    and with a count alone all cores as well.
     """
     texts = {key: spec.limits.get(key) for key in (GPU, MEMORY, MEMORY_PERCENT, CORES)}
     if not any(text is not None for text in texts.values()):
@@ -109,8 +112,8 @@ def _priorities(pod: PodForDialects) -> tuple[str, ...]:
             field, text = limit_field(PRIORITY, spec), spec.limits[PRIORITY]
             whole(text, field=field, wanted="0 for high or 1 for low", low=0, high=1)
             warnings.append(
-                f"{field} is '{text}', which was left aside: FracGPU ranks no tasks on a card; "
-                "a PriorityClass ranks pods"
+                f"{field} is '{text}', which is ignored: FracGPU has no priorities on a card; "
+                "a PriorityClass is for pods"
             )
     return tuple(warnings)
 
@@ -122,9 +125,9 @@ def _mode(pod: PodForDialects) -> tuple[str, ...]:
             field=annotation_field(MODE),
             found=mode,
             wanted="one of " + ", ".join(_MODES),
-            hint="MIG slices are no shares of a card" if mode == "mig" else "",
+            hint="MIG slices are not shares of a card" if mode == "mig" else "",
         )
-    why = f"what enforces a share is said by {names.ISOLATION} alone"
+    why = f"{names.ISOLATION} alone chooses what enforces a share"
     return not_offered(pod.annotations, {MODE: why})
 
 
@@ -136,7 +139,7 @@ def _numa(pod: PodForDialects) -> tuple[str, ...]:
         raise RequestError(
             field=annotation_field(NUMA_BIND), found=bind, wanted="'true' or 'false'"
         )
-    return not_offered(pod.annotations, {NUMA_BIND: "FracGPU binds no pod to a NUMA node"})
+    return not_offered(pod.annotations, {NUMA_BIND: "FracGPU does not bind pods to NUMA nodes"})
 
 
 def _leaves(pod: PodForDialects, _options: Options) -> bool:

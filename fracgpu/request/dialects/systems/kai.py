@@ -1,4 +1,4 @@
-"""KAI: a share or MiB for one container by pod annotation, and memory by container name."""
+"""KAI: a share or MiB for one container in pod annotations, or memory by container name."""
 
 import re
 from typing import Final
@@ -34,7 +34,7 @@ MPS: Final = "mps"
 SCHEDULER: Final = "kai-scheduler"
 WHOLE_GPU: Final = "nvidia.com/gpu"
 
-# Source: KAI-Scheduler issue 1505: memory by container name, with a limit above it for bursts.
+# Source: KAI-Scheduler issue 1505: memory by container name, and a higher limit for bursts.
 _BY_NAME: Final = r"nvidia\.cdi\.k8s\.io/([a-z0-9-]+)\.gpu-memory\.(request|limit)"
 _PORTION: Final = r"kai\.scheduler/container\.([a-z0-9-]+)\.gpu-memory\.portion\.limit"
 _BY_NAME_KEY: Final = re.compile(_BY_NAME, re.ASCII)
@@ -50,14 +50,14 @@ def _read(pod: PodForDialects, _options: Options) -> DialectReading:
         if one is not None and request.container == one.container:
             key, text = one.sources[0], pod.annotations[one.sources[0]]
             refuse_both(annotation_field(key), annotation_field(request.sources[0]), found=text)
-    asks = (*([one] if one else []), *named)
-    if not asks:
+    requests = (*([one] if one else []), *named)
+    if not requests:
         return DialectReading()
     portions = {key: _NO_BURST for key in sorted(pod.annotations) if _PORTION_KEY.fullmatch(key)}
-    why = f"what enforces a share is said by {names.ISOLATION} alone"
+    why = f"{names.ISOLATION} alone chooses what enforces a share"
     mps = {} if pod.annotations.get(MPS) == "false" else {MPS: why}
     more = not_offered(pod.annotations, {**mps, **portions})
-    return DialectReading(requests=asks, warnings=(*warnings, *more))
+    return DialectReading(requests=requests, warnings=(*warnings, *more))
 
 
 def _one_container(pod: PodForDialects) -> ForeignRequest | None:
@@ -112,33 +112,35 @@ def _by_name(pod: PodForDialects) -> tuple[tuple[ForeignRequest, ...], tuple[str
         if match:
             name = _known(pod, match[1], field=annotation_field(key), found=text)
             texts.setdefault(name, {})[match[2]] = text
-    asks = []
+    requests = []
     warnings: list[str] = []
     for spec in pod.containers:
         if spec.name in texts:
-            request, burst = _named_ask(spec.name, texts[spec.name])
-            asks.append(request)
+            request, burst = _named_request(spec.name, texts[spec.name])
+            requests.append(request)
             warnings += burst
-    return tuple(asks), tuple(warnings)
+    return tuple(requests), tuple(warnings)
 
 
-def _named_ask(container: str, texts: dict[str, str]) -> tuple[ForeignRequest, tuple[str, ...]]:
+def _named_request(container: str, texts: dict[str, str]) -> tuple[ForeignRequest, tuple[str, ...]]:
     stem = f"nvidia.cdi.k8s.io/{container}.gpu-memory"
-    request, limit = f"{stem}.request", f"{stem}.limit"
+    request_key, limit_key = f"{stem}.request", f"{stem}.limit"
     if "request" not in texts:
-        refuse_orphan(annotation_field(limit), found=texts["limit"], needs=request)
-    mib = parse_memory_mib(texts["request"], field=annotation_field(request))
+        refuse_orphan(annotation_field(limit_key), found=texts["limit"], needs=request_key)
+    mib = parse_memory_mib(texts["request"], field=annotation_field(request_key))
     if "limit" not in texts:
-        return ForeignRequest(container=container, mib=mib, sources=(request,)), ()
-    limit_mib = parse_memory_mib(texts["limit"], field=annotation_field(limit))
+        return ForeignRequest(container=container, mib=mib, sources=(request_key,)), ()
+    limit_mib = parse_memory_mib(texts["limit"], field=annotation_field(limit_key))
     if limit_mib < mib:
         raise RequestError(
-            field=annotation_field(limit),
+            field=annotation_field(limit_key),
             found=texts["limit"],
             wanted=f"at least the request, {texts['request']}",
         )
-    burst = not_offered({limit: texts["limit"]}, {limit: _NO_BURST}) if limit_mib > mib else ()
-    return ForeignRequest(container=container, mib=mib, sources=(request, limit)), burst
+    burst = (
+        not_offered({limit_key: texts["limit"]}, {limit_key: _NO_BURST}) if limit_mib > mib else ()
+    )
+    return ForeignRequest(container=container, mib=mib, sources=(request_key, limit_key)), burst
 
 
 def _known(pod: PodForDialects, name: str, *, field: str, found: str) -> str:

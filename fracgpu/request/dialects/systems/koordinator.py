@@ -1,4 +1,4 @@
-"""Koordinator: totals over ``gpu.shared`` cards: percent of core and memory, or bytes of memory."""
+"""Koordinator: totals over ``gpu.shared`` cards, in percent of core and memory or in bytes."""
 
 from fractions import Fraction
 from typing import Final
@@ -35,11 +35,13 @@ SHARED: Final = "koordinator.sh/gpu.shared"
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     return DialectReading(
-        requests=tuple(request for request in (_ask(it) for it in pod.containers) if request)
+        requests=tuple(
+            request for request in (_request(spec) for spec in pod.containers) if request
+        )
     )
 
 
-def _ask(spec: ContainerSpec) -> ForeignRequest | None:
+def _request(spec: ContainerSpec) -> ForeignRequest | None:
     present = [key for key in (GPU, CORE, RATIO, MEMORY, SHARED) if key in spec.limits]
     if not present:
         return None
@@ -56,7 +58,7 @@ def _ask(spec: ContainerSpec) -> ForeignRequest | None:
         mib = evenly(total_mib, cards=cards, field=field, found=text, unit=unit)
         return ForeignRequest(container=spec.name, cards=cards, mib=Mib(mib), cores=cores)
     percents = _per_card(ratio, totals, cards, spec)
-    assert percents is not None, "either memory or a ratio is there"
+    assert percents is not None, "there is either memory or a ratio"
     return ForeignRequest(
         container=spec.name, cards=cards, share=Fraction(percents, 100), cores=cores
     )
@@ -83,7 +85,7 @@ def _total(key: str, spec: ContainerSpec) -> int:
 
 
 def _cards(spec: ContainerSpec, totals: dict[str, int]) -> int:
-    """Say over how many cards the totals are spread; without a number, by what exceeds one card."""
+    """Return the number of cards of the totals; without ``gpu.shared`` one for each 100 percent."""
     if SHARED in spec.limits:
         return card_count(spec.limits[SHARED], field=limit_field(SHARED, spec))
     cards = 1

@@ -22,11 +22,13 @@ _SLICE_KEY: Final = re.compile(_SLICE, re.ASCII)
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
     return DialectReading(
-        requests=tuple(request for request in (_ask(it) for it in pod.containers) if request)
+        requests=tuple(
+            request for request in (_request(spec) for spec in pod.containers) if request
+        )
     )
 
 
-def _ask(spec: ContainerSpec) -> ForeignRequest | None:
+def _request(spec: ContainerSpec) -> ForeignRequest | None:
     present = sorted(key for key in spec.limits if _SLICE_KEY.fullmatch(key))
     if not present:
         return None
@@ -36,7 +38,7 @@ def _ask(spec: ContainerSpec) -> ForeignRequest | None:
         why = "a container gets one slice"
         refuse_both(field, limit_field(present[1], spec), found=text, why=why)
     if text != "1":
-        # Whether two slices lie on one card or on two is left open there, and we do not guess.
+        # nos does not define whether two slices are on one card or on two, and we do not guess.
         raise RequestError(
             field=field,
             found=text,
@@ -44,7 +46,7 @@ def _ask(spec: ContainerSpec) -> ForeignRequest | None:
             hint=f"use {names.MEMORY} with {names.CARDS} for several cards",
         )
     match = _SLICE_KEY.fullmatch(key)
-    assert match, "only slices are in the list"
+    assert match, "the list has only slices"
     mib = memory_units(match[1], field=f"the size in {field}", unit_mib=1024)
     return ForeignRequest(container=spec.name, mib=mib)
 

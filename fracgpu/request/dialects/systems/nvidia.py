@@ -1,4 +1,4 @@
-"""NVIDIA's own device plugin: whole cards, and copies of a card under time slicing or MPS."""
+"""NVIDIA's device plugin: whole cards, and replicas of a card under time slicing or MPS."""
 
 from fractions import Fraction
 from typing import Final
@@ -22,11 +22,11 @@ SHARED: Final = "nvidia.com/gpu.shared"
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = [_ask(spec, options.nvidia_replicas) for spec in pod.containers]
-    return DialectReading(requests=tuple(request for request in asks if request))
+    requests = [_request(spec, options.nvidia_replicas) for spec in pod.containers]
+    return DialectReading(requests=tuple(request for request in requests if request))
 
 
-def _ask(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None:
+def _request(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None:
     gpu, shared = spec.limits.get(GPU), spec.limits.get(SHARED)
     if gpu is not None and shared is not None:
         why = "a card is whole or shared"
@@ -45,11 +45,11 @@ def _ask(spec: ContainerSpec, replicas: int | None) -> ForeignRequest | None:
             hint=f"write {names.FRACTION}, or have the administrator set nvidiaReplicas",
         )
     if shared != "1":
-        # Copies of a card are handed out wherever they are free, so two may be one card twice.
+        # The plugin allocates any free replicas, so two of them may be of one card.
         raise RequestError(
             field=field,
             found=shared,
-            wanted="'1', one copy for a container",
+            wanted="'1', one replica for a container",
             hint=f"write {names.FRACTION} and {names.CARDS} for several cards",
         )
     return ForeignRequest(container=spec.name, share=decimal_share(Fraction(1, replicas)))

@@ -1,4 +1,4 @@
-"""Tencent's two: tkestack's vcuda, and qGPU; core below 100 beside memory, else whole cards."""
+"""Tencent's vcuda (tkestack) and qGPU: core below 100 with memory, else whole cards."""
 
 from dataclasses import replace
 from typing import Final
@@ -29,12 +29,14 @@ _QGPU: Final = CoreAndMemory(core=QGPU_CORE, memory=QGPU_MEMORY, unit_mib=1024, 
 
 def _read_vcuda(pod: PodForDialects, _options: Options) -> DialectReading:
     pairs = [_VCUDA.read(spec) for spec in pod.containers]
-    asks = tuple(ask for ask, _ in pairs if ask)
-    if not asks:
+    requests = tuple(request for request, _ in pairs if request)
+    if not requests:
         return DialectReading()
     why = {VCUDA_BURST: "FracGPU grants the request and no burst above it"}
     warnings = [text for _, texts in pairs for text in texts]
-    return DialectReading(requests=asks, warnings=(*warnings, *not_offered(pod.annotations, why)))
+    return DialectReading(
+        requests=requests, warnings=(*warnings, *not_offered(pod.annotations, why))
+    )
 
 
 def _read_qgpu(pod: PodForDialects, _options: Options) -> DialectReading:
@@ -46,7 +48,7 @@ def _read_qgpu(pod: PodForDialects, _options: Options) -> DialectReading:
 
 
 def _qgpu(spec: ContainerSpec) -> tuple[ForeignRequest | None, tuple[str, ...]]:
-    """Read one container; greedy core is best effort, which is what no core means here."""
+    """Parse one container; a greedy core is best effort, as no core is in our language."""
     greedy = spec.limits.get(QGPU_GREEDY)
     if greedy is None:
         return _QGPU.read(spec)

@@ -1,4 +1,4 @@
-"""TensorFusion: memory per GPU, percent of compute, a number of GPUs, all by pod annotation.
+"""TensorFusion: memory per GPU, percent of compute and a number of GPUs, in pod annotations.
 
 Source of the keys: tensor-fusion.ai, reference "Workload Configuration", and its annotations list.
 """
@@ -39,7 +39,7 @@ PROFILE: Final = f"{_PREFIX}workload-profile"
 DEDICATED: Final = f"{_PREFIX}dedicated-gpu"
 BY_CONTAINER: Final = f"{_PREFIX}container-gpu-count"
 PARTITION: Final = f"{_PREFIX}partition-id"
-# What its scheduler writes: the cards chosen.
+# Written by its scheduler: the chosen cards.
 CHOSEN: Final = (f"{_PREFIX}gpu-ids", f"{_PREFIX}container-gpus")
 
 _SIZES: Final = (MEMORY, MEMORY_LIMIT, TFLOPS, TFLOPS_LIMIT, COMPUTE, COMPUTE_LIMIT)
@@ -47,12 +47,12 @@ _SIZES: Final = (MEMORY, MEMORY_LIMIT, TFLOPS, TFLOPS_LIMIT, COMPUTE, COMPUTE_LI
 _NO_BURST: Final = "FracGPU grants the request and no burst above it"
 _NO_TFLOPS: Final = f"FracGPU counts compute in percent of a card; write {names.CORES} instead"
 _NO_PROFILE: Final = "FracGPU reads no WorkloadProfile"
-_ASIDE: Final = {
+_IGNORED: Final = {
     PROFILE: _NO_PROFILE,
     TFLOPS: _NO_TFLOPS,
     TFLOPS_LIMIT: _NO_TFLOPS,
-    f"{_PREFIX}isolation": f"what enforces a share is said by {names.ISOLATION} alone",
-    f"{_PREFIX}qos": "FracGPU ranks no tasks on a card; a PriorityClass ranks pods",
+    f"{_PREFIX}isolation": f"{names.ISOLATION} alone chooses what enforces a share",
+    f"{_PREFIX}qos": "FracGPU has no priorities on a card; a PriorityClass is for pods",
     f"{_PREFIX}gpupool": "FracGPU has no pools; a nodeSelector chooses nodes",
 }
 
@@ -81,13 +81,13 @@ def _refuse_orphans(pod: PodForDialects) -> None:
 
 
 def _refuse_others(pod: PodForDialects) -> None:
-    """Refuse what would be another card, another vendor's or another division of them."""
+    """Raise for a choice of single cards, of another vendor or of partitions."""
     texts = pod.annotations
     refuse_single_cards(texts, (INDICES, *CHOSEN))
     wanted = {
         VENDOR: "NVIDIA: FracGPU shares no other vendor's cards",
         BY_CONTAINER: f"no count by container; write {names.MEMORY} with 'container=item' pairs",
-        PARTITION: "no partition: MIG slices are no shares of a card",
+        PARTITION: "no partition: MIG slices are not shares of a card",
     }
     for key, want in wanted.items():
         if key in texts and not (key == VENDOR and texts[key].lower() == "nvidia"):
@@ -104,7 +104,7 @@ def _dedicated(pod: PodForDialects) -> bool:
 
 
 def _whole(pod: PodForDialects) -> DialectReading:
-    """Read whole cards; sizes beside them say nothing there either."""
+    """Parse a request for whole cards, with which TensorFusion ignores sizes too."""
     why = f"a card of {DEDICATED} is whole"
     useless = dict.fromkeys(_SIZES, why) | {PROFILE: _NO_PROFILE}
     request = ForeignRequest(
@@ -119,7 +119,7 @@ def _whole(pod: PodForDialects) -> DialectReading:
     return DialectReading(
         requests=(request,),
         models=model_globs(pod.annotations, use=MODEL, avoid=""),
-        warnings=not_offered(pod.annotations, {**_ASIDE, **useless}),
+        warnings=not_offered(pod.annotations, {**_IGNORED, **useless}),
     )
 
 
@@ -142,7 +142,7 @@ def _share(pod: PodForDialects) -> DialectReading:
     return DialectReading(
         requests=(request,),
         models=model_globs(texts, use=MODEL, avoid=""),
-        warnings=(*bursts, *not_offered(texts, _ASIDE)),
+        warnings=(*bursts, *not_offered(texts, _IGNORED)),
     )
 
 
@@ -177,7 +177,7 @@ def _compute(pod: PodForDialects, key: str) -> int | None:
 
 
 def _container(pod: PodForDialects) -> str:
-    """Choose the one container; several would have to share one slice, which nobody can count."""
+    """Return the one container of the request; several cannot share one slice."""
     apps = [spec.name for spec in pod.containers if spec.kind is ContainerKind.APP]
     named = pod.annotations.get(CONTAINER)
     if named is None and len(apps) == 1:
@@ -201,7 +201,7 @@ TENSOR_FUSION: Final = Dialect(
     title="TensorFusion",
     annotations=keys(
         *(*_SIZES, COUNT, INDICES, *CHOSEN, MODEL, VENDOR, CONTAINER),
-        *(DEDICATED, BY_CONTAINER, PARTITION, *_ASIDE),
+        *(DEDICATED, BY_CONTAINER, PARTITION, *_IGNORED),
     ),
     family=(_PREFIX,),
     labels=frozenset({ENABLED}),

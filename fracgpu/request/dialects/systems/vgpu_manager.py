@@ -1,4 +1,4 @@
-"""vgpu-manager: a number of cards, of each memory in MiB and cores in percent."""
+"""vgpu-manager: a number of cards, and on each memory in MiB and cores in percent."""
 
 from typing import Final
 
@@ -25,25 +25,25 @@ AVOID_TYPE: Final = "nvidia.com/exclude-gpu-type"
 COMPUTE_POLICY: Final = "nvidia.com/vgpu-compute-policy"
 TOPOLOGY: Final = "nvidia.com/device-topology-mode"
 
-_ASIDE: Final = {
+_IGNORED: Final = {
     MEMORY_POLICY: "FracGPU never oversells a card's memory",
-    COMPUTE_POLICY: f"what enforces a share is said by {names.ISOLATION} alone",
-    TOPOLOGY: f"how cards are linked is chosen by {names.TOPOLOGY} alone",
+    COMPUTE_POLICY: f"{names.ISOLATION} alone chooses what enforces a share",
+    TOPOLOGY: f"{names.TOPOLOGY} alone chooses cards by their links",
 }
 
 
 def _read(pod: PodForDialects, _options: Options) -> DialectReading:
-    asks = tuple(request for request in (VGPU.read(it) for it in pod.containers) if request)
-    if asks:
+    requests = tuple(request for request in (VGPU.read(spec) for spec in pod.containers) if request)
+    if requests:
         refuse_single_cards(pod.annotations, (USE_UUID, AVOID_UUID))
     preferred, warnings = strategy(
         pod.annotations, card=CARD_POLICY, node=NODE_POLICY, others=("none",)
     )
     return DialectReading(
-        requests=asks,
+        requests=requests,
         models=model_globs(pod.annotations, use=USE_TYPE, avoid=AVOID_TYPE),
         strategy=preferred,
-        warnings=(*warnings, *not_offered(pod.annotations, _ASIDE)),
+        warnings=(*warnings, *not_offered(pod.annotations, _IGNORED)),
     )
 
 
@@ -51,7 +51,9 @@ VGPU_MANAGER: Final = Dialect(
     name="vgpu-manager",
     title="vgpu-manager",
     limits=keys(VGPU.number, VGPU.memory, VGPU.cores),
-    annotations=keys(NODE_POLICY, CARD_POLICY, USE_UUID, AVOID_UUID, USE_TYPE, AVOID_TYPE, *_ASIDE),
+    annotations=keys(
+        NODE_POLICY, CARD_POLICY, USE_UUID, AVOID_UUID, USE_TYPE, AVOID_TYPE, *_IGNORED
+    ),
     family=("nvidia.com/vgpu-", "nvidia.com/include-gpu", "nvidia.com/exclude-gpu"),
     model_keys=(USE_TYPE, AVOID_TYPE),
     schedulers=frozenset({"vgpu-scheduler"}),

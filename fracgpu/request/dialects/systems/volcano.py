@@ -1,4 +1,4 @@
-"""Volcano: MiB on one card, whole cards, or virtual GPUs; and what Huawei's CCE made of it."""
+"""Volcano: MiB on one card, whole cards, or virtual GPUs; and the variant of Huawei's CCE."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ VGPU: Final = CountMemoryCores(
     cores="volcano.sh/vgpu-cores",
     memory_percent="volcano.sh/vgpu-memory-percentage",
 )
-# Source: volcano.sh, user guide "GPU virtualization": a task may insist on one of the two.
+# Source: volcano.sh, user guide "GPU virtualization": a task may require one of two modes.
 MODE: Final = "volcano.sh/vgpu-mode"
 _HAMI_CORE: Final = "hami-core"
 _FAMILY: Final = ("volcano.sh/", "scheduling.volcano.sh/", "scheduling.k8s.io/group-name")
@@ -44,8 +44,10 @@ CCE_CORES: Final = "volcano.sh/gpu-core.percentage"
 
 
 def _read(pod: PodForDialects, options: Options) -> DialectReading:
-    asks = tuple(request for request in (_ask(spec, options) for spec in pod.containers) if request)
-    return DialectReading(requests=asks, warnings=_mode(pod) if asks else ())
+    requests = tuple(
+        request for request in (_request(spec, options) for spec in pod.containers) if request
+    )
+    return DialectReading(requests=requests, warnings=_mode(pod) if requests else ())
 
 
 def _mode(pod: PodForDialects) -> tuple[str, ...]:
@@ -55,14 +57,14 @@ def _mode(pod: PodForDialects) -> tuple[str, ...]:
             field=annotation_field(MODE),
             found=mode,
             wanted=f"'{_HAMI_CORE}'",
-            hint="MIG slices are no shares of a card" if mode == "mig" else "",
+            hint="MIG slices are not shares of a card" if mode == "mig" else "",
         )
     return not_offered(
-        pod.annotations, {MODE: f"what enforces a share is said by {names.ISOLATION} alone"}
+        pod.annotations, {MODE: f"{names.ISOLATION} alone chooses what enforces a share"}
     )
 
 
-def _ask(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
+def _request(spec: ContainerSpec, options: Options) -> ForeignRequest | None:
     whole = [key for key in (MEMORY, NUMBER, VGPU.number) if key in spec.limits]
     if len(whole) > 1:
         first, second = limit_field(whole[0], spec), limit_field(whole[1], spec)
@@ -88,7 +90,7 @@ def _refuse_loose(spec: ContainerSpec) -> None:
 
 def _read_cce(pod: PodForDialects, _options: Options) -> DialectReading:
     return DialectReading(
-        requests=tuple(request for request in (_cce(it) for it in pod.containers) if request)
+        requests=tuple(request for request in (_cce(spec) for spec in pod.containers) if request)
     )
 
 

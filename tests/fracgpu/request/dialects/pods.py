@@ -1,4 +1,4 @@
-"""Builders: a pod of one container, its row of a table, and what becomes of it."""
+"""Builders for pods with one container, and checks of their translation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ NAME = "train"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Raw pieces of a pod in, and all that is to come out of them."""
+    """The keys of a pod, and the whole translation that is wanted."""
 
     limits: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Row:
 
 
 def a_spec(limits: Mapping[str, str] | None = None, *, name: str = NAME) -> ContainerSpec:
-    """Build a container as the API server shows it: requests are a copy of the limits."""
+    """Return a container as the API server stores it, with requests copied from the limits."""
     return ContainerSpec(name=name, limits=limits or {}, requests=limits or {})
 
 
@@ -56,7 +56,7 @@ def refusal(pod: PodForDialects, *enabled: str, options: Options | None = None) 
 
 
 def check(dialect: str, row: Row) -> None:
-    """Hold the whole outcome against the row."""
+    """Assert that the translation is that of the row."""
     pod = a_pod(row.limits, annotations=row.annotations, labels=row.labels)
 
     assert read(pod, dialect, options=row.options) == Translation(
@@ -76,13 +76,13 @@ def check_refused(
     *,
     options: Options | None = None,
 ) -> None:
-    """Hold a whole refusal; ``L(key)`` in *sentence* stands for the place of a limit."""
+    """Assert the error message; ``L(key)`` in *sentence* stands for the name of a limit."""
     pod = a_pod(limits, annotations=annotations)
     assert refusal(pod, dialect, options=options) == places(sentence)
 
 
 def places(sentence: str) -> str:
-    """Spell out ``L(key)`` as the place of a limit."""
+    """Return *sentence* with each ``L(key)`` replaced by the name of the limit."""
     pieces = sentence.split("L(")
     spelled = [pieces[0]]
     for piece in pieces[1:]:

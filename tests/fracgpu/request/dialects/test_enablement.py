@@ -1,8 +1,15 @@
 import pytest
 
+from fracgpu import names
 from fracgpu.errors import WireError
+from fracgpu.request.dialects import registry
 from fracgpu.request.dialects.dialect import MemoryUnit, Options
-from fracgpu.request.dialects.enablement import DialectSettings, read_dialect_settings
+from fracgpu.request.dialects.enablement import (
+    DialectSettings,
+    EnabledDialects,
+    enabled_dialects,
+    read_dialect_settings,
+)
 
 
 def test_no_settings_turn_nothing_on() -> None:
@@ -87,3 +94,40 @@ def test_a_bad_setting_is_refused_by_name(admission: dict[str, object], sentence
         read_dialect_settings(admission)
 
     assert str(refused.value) == sentence
+
+
+CLUSTER = frozenset({"hami"})
+
+
+@pytest.mark.parametrize(
+    ("label", "dialects"),
+    [
+        ("kai", {"kai"}),
+        ("hami.kai", {"hami", "kai"}),
+        ("none", set()),
+        ("all", set(registry.NAMES)),
+        ("", set()),
+    ],
+)
+def test_a_namespaces_label_goes_before_the_cluster(label: str, dialects: set[str]) -> None:
+    labels = {names.DIALECTS_LABEL: label}
+
+    assert enabled_dialects(labels, cluster=CLUSTER) == EnabledDialects(
+        dialects=frozenset(dialects)
+    )
+
+
+def test_a_namespace_without_the_label_has_the_clusters_dialects() -> None:
+    assert enabled_dialects({"team": "x"}, cluster=CLUSTER) == EnabledDialects(dialects=CLUSTER)
+    assert enabled_dialects({}) == EnabledDialects(dialects=frozenset())
+
+
+def test_an_unknown_name_in_the_label_enables_nothing_and_is_warned_of() -> None:
+    assert enabled_dialects({names.DIALECTS_LABEL: "hammi.kai"}) == EnabledDialects(
+        dialects=frozenset({"kai"}),
+        warnings=(
+            "the namespace's label fracgpu.io/dialects names 'hammi'; want names of gpushare, "
+            "hami, kai, vcuda, qgpu, elastic-gpu, nos, volcano, cce, vgpu-manager, tensor-fusion, "
+            "koordinator, aws, nvidia, joined by dots, or 'all' or 'none'; did you mean 'hami'?",
+        ),
+    )

@@ -6,10 +6,12 @@ HAMI_POD = a_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "10"})
 
 
 def names_of(*enabled: str, limits: dict[str, str]) -> list[str]:
-    return [it.dialect.name for it in find_owned_keys(a_pod(limits), enabled=frozenset(enabled))]
+    return [
+        owned.dialect.name for owned in find_owned_keys(a_pod(limits), enabled=frozenset(enabled))
+    ]
 
 
-def test_a_pod_without_foreign_keys_mentions_nobody() -> None:
+def test_a_pod_without_foreign_keys_has_no_owner() -> None:
     pod = a_pod({"cpu": "1", "fracgpu.io/gpu-mem": "10"}, annotations={"team": "x"})
 
     assert find_owned_keys(pod, enabled=frozenset({"hami"})) == ()
@@ -34,8 +36,8 @@ def test_a_dialect_sees_its_own_keys_and_no_others() -> None:
         annotations={"nvidia.com/use-gputype": "A100", "team": "x"},
     )
 
-    (mention,) = find_owned_keys(pod, enabled=frozenset())
-    pieces = mention.pieces(pod)
+    (owned,) = find_owned_keys(pod, enabled=frozenset())
+    pieces = owned.pieces(pod)
 
     assert pieces.containers == (
         ContainerSpec(name="train", limits={"nvidia.com/gpumem": "10"}),
@@ -52,12 +54,12 @@ def test_stray_keys_are_mended_into_their_place() -> None:
         annotations={"nvidia.com/gpumem": "10"},
     )
 
-    (mention,) = (
-        it for it in find_owned_keys(pod, enabled=frozenset()) if it.dialect.name == "hami"
+    (owned,) = (
+        owned for owned in find_owned_keys(pod, enabled=frozenset()) if owned.dialect.name == "hami"
     )
 
-    assert mention.stray_annotations == {"nvidia.com/gpumem": "10"}
-    assert mention.mended(pod).containers[1].limits == {
+    assert owned.stray_annotations == {"nvidia.com/gpumem": "10"}
+    assert owned.mended(pod).containers[1].limits == {
         "nvidia.com/gpu": "1",
         "nvidia.com/gpumem": "10",
     }

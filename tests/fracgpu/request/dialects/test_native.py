@@ -37,7 +37,7 @@ asks = st.builds(
     container=st.just("train"),
     cards=st.integers(1, 64),
     cores=st.integers(0, 100),
-    share=st.integers(1, GRAIN).map(lambda it: Fraction(it, GRAIN)),
+    share=st.integers(1, GRAIN).map(lambda grains: Fraction(grains, GRAIN)),
 ) | st.builds(
     ForeignRequest,
     container=st.just("train"),

@@ -76,7 +76,12 @@ def test_rows_by_name_come_in_the_tables_order() -> None:
 
 def test_the_documents_name_every_dialect_and_every_key() -> None:
     page = Path("docs/dialects.md").read_text(encoding="utf-8")
-    keys = {key for it in DIALECTS for owned in (it.limits, it.annotations) for key in owned.exact}
+    keys = {
+        key
+        for dialect in DIALECTS
+        for owned in (dialect.limits, dialect.annotations)
+        for key in owned.exact
+    }
 
     assert [name for name in NAMES if f"| `{name}` |" not in page] == []
     assert sorted(key for key in keys if f"`{key}`" not in page and f"`{key}:" not in page) == []

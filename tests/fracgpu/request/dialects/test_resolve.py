@@ -8,13 +8,13 @@ TURN_ON = "or have the dialect turned on (namespace label fracgpu.io/dialects={}
 
 
 def warnings(pod: PodForDialects, *enabled: str) -> list[str]:
-    """Give the warnings of a pod that nevertheless asks for nothing."""
+    """Return the warnings of a pod that asks for nothing."""
     result = read(pod, *enabled)
     assert result == Translation(warnings=result.warnings)
     return list(result.warnings)
 
 
-# -- a dialect that is off ---------------------------------------------------------------------
+# -- a dialect that is off ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_in_a_dialect_that_is_off_is_no_refusal() -> None:
     ]
 
 
-# -- a key in the wrong place ------------------------------------------------------------------
+# -- a key in the wrong place -------------------------------------------------------------------
 
 
 def test_a_resource_among_the_annotations_is_answered_with_what_to_write() -> None:
@@ -146,7 +146,7 @@ def test_a_stray_key_in_a_pod_without_containers_is_answered_all_the_same() -> N
     assert len(warnings(pod)) == 1
 
 
-# -- two at once -------------------------------------------------------------------------------
+# -- two at once --------------------------------------------------------------------------------
 
 
 def test_two_dialects_in_one_containers_limits_are_refused_by_name() -> None:
@@ -198,7 +198,7 @@ def test_two_dialects_on_two_containers_are_both_understood() -> None:
     }
 
 
-# -- requests beside limits --------------------------------------------------------------------
+# -- requests beside limits ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_two_dialects_on_two_containers_are_both_understood() -> None:
         (
             {"aliyun.com/gpu-mem": "2"},
             "requests['aliyun.com/gpu-mem'] of container 'train' is '2'; want what its limits say, "
-            "3; leave the request out, Kubernetes copies the limit",
+            "3; leave the request out; Kubernetes copies the limit",
         ),
         (
             {"aliyun.com/gpu-count": "1"},
             "requests['aliyun.com/gpu-count'] of container 'train' is '1'; want what its limits "
-            "say; they lack it; leave the request out, Kubernetes copies the limit",
+            "say; they lack it; leave the request out; Kubernetes copies the limit",
         ),
     ],
 )
@@ -241,7 +241,7 @@ def test_containers_of_every_kind_are_read() -> None:
     result = read(PodForDialects(containers=specs), "gpushare")
 
     assert result.request is not None
-    assert [(it.container, it.kind) for it in result.request.slices] == [
+    assert [(part.container, part.kind) for part in result.request.slices] == [
         (kind.value, kind)
         for kind in (ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP)
     ]

@@ -49,7 +49,7 @@ ROWS = {
 
 
 def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
-    """Give the pod after the edits, with the limits that the webhook writes for a grant."""
+    """Return the pod after the changes, with the limits that the webhook writes for a grant."""
     containers = []
     for spec in pod.containers:
         gone = result.removals.get(spec.name, ())
@@ -59,7 +59,7 @@ def edited(pod: PodForDialects, result: Translation) -> PodForDialects:
     return replace(pod, containers=tuple(containers), annotations=annotations)
 
 
-# -- our own language --------------------------------------------------------------------------
+# -- our own language ---------------------------------------------------------------------------
 
 
 def test_a_pod_without_foreign_keys_is_read_in_our_language_without_a_word() -> None:
@@ -78,7 +78,7 @@ def test_our_own_mistakes_are_refused_as_ever() -> None:
     )
 
 
-# -- taking over -------------------------------------------------------------------------------
+# -- translation --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dialect", "row"), ROWS.values(), ids=ROWS.keys())
@@ -136,7 +136,7 @@ def test_our_keys_for_another_container_are_kept_and_joined() -> None:
     )
 
 
-# -- contradictions ----------------------------------------------------------------------------
+# -- contradictions -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_other_resources_stand_beside_a_share() -> None:
     assert read(pod).request is not None
 
 
-# -- orders past the book ----------------------------------------------------------------------
+# -- cards injected by the runtime --------------------------------------------------------------
 
 ORDERS = ["nvidia.cdi.k8s.io/container.train", "nvidia.cdi.k8s.io/train.gpus.devices"]
 
@@ -241,8 +241,8 @@ def test_an_order_to_the_runtime_beside_a_request_is_refused(key: str) -> None:
         pod = a_pod(annotations={**annotations, key: "nvidia.com/gpu=0"})
 
         assert refusal(pod, "kai") == (
-            f"annotation {key} is 'nvidia.com/gpu=0'; want no order to the container runtime "
-            "beside a request: FracGPU chooses the card; leave it out"
+            f"annotation {key} is 'nvidia.com/gpu=0'; want no card injected by the "
+            "container runtime beside a request: FracGPU chooses the card; leave it out"
         )
 
 
@@ -250,18 +250,20 @@ def test_an_order_to_the_runtime_beside_a_request_is_refused(key: str) -> None:
 def test_an_order_to_the_runtime_alone_is_warned_of(key: str) -> None:
     assert read(a_pod(annotations={key: "nvidia.com/gpu=0"})) == Translation(
         warnings=(
-            f"annotation {key} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
-            "fracgpu.io/memory instead",
+            f"annotation {key} injects cards that FracGPU does not account for; write "
+            "fracgpu.io/fraction or fracgpu.io/memory instead",
         )
     )
 
 
-# -- nothing but a refusal ---------------------------------------------------------------------
+# -- a translation or an error ------------------------------------------------------------------
 
 OURS = (*names.REQUEST_KEYS, names.GPU_MEM, names.GPU_SLOT)
-LIMITS = {it.name: sorted(it.limits.exact) for it in DIALECTS} | {"nos": ["nvidia.com/gpu-10gb"]}
-ANNOTATIONS = {it.name: sorted(it.annotations.exact) for it in DIALECTS}
-ANNOTATIONS["kai"] += [f"nvidia.cdi.k8s.io/a.gpu-memory.{it}" for it in ("request", "limit")]
+LIMITS = {dialect.name: sorted(dialect.limits.exact) for dialect in DIALECTS} | {
+    "nos": ["nvidia.com/gpu-10gb"]
+}
+ANNOTATIONS = {dialect.name: sorted(dialect.annotations.exact) for dialect in DIALECTS}
+ANNOTATIONS["kai"] += [f"nvidia.cdi.k8s.io/a.gpu-memory.{end}" for end in ("request", "limit")]
 ANNOTATIONS["elastic-gpu"] += ["elasticgpu.io/egpuc-a"]
 TEXTS = st.sampled_from(
     [*["1", "2", "4", "50", "100", "8k"] * 3, "0.5", "4Gi", "8Gi", "a", "a=1", "b=0.5", "spread"]
@@ -275,10 +277,12 @@ def _few(keys: Sequence[str]) -> st.SearchStrategy[dict[str, str]]:
 
 @st.composite
 def pods(draw: st.DrawFn) -> PodForDialects:
-    """Draw pods that mostly speak one dialect, in its places, and sometimes sense."""
-    rows = draw(st.sampled_from([*([it] for it in DIALECTS), [*DIALECTS[1:3]], [*DIALECTS[:2]]]))
-    limits = [key for it in rows for key in LIMITS[it.name]]
-    annotations = [key for it in rows for key in ANNOTATIONS[it.name]] or limits
+    """Return pods that mostly have keys of one dialect in the right place, some of them valid."""
+    rows = draw(
+        st.sampled_from([*([dialect] for dialect in DIALECTS), [*DIALECTS[1:3]], [*DIALECTS[:2]]])
+    )
+    limits = [key for dialect in rows for key in LIMITS[dialect.name]]
+    annotations = [key for dialect in rows for key in ANNOTATIONS[dialect.name]] or limits
     stray = draw(st.sampled_from([[], [], limits, list(OURS)]))
     specs = []
     for name in draw(st.sampled_from(["", "a", "a", "a", "ab"])):
@@ -314,7 +318,7 @@ def test_no_text_raises_anything_but_a_refusal(key: str, text: str, limit: bool)
 
 
 def nobodys(key: str) -> bool:
-    """Tell whether a generated key is no word of anyone; some generators know our constants."""
+    """Report whether no dialect owns a generated key; some generators know our constants."""
     return not (limit_owners(key) or annotation_owners(key) or key.startswith(names.PREFIX))
 
 

@@ -81,8 +81,8 @@ ROWS = {
         raw=f"{RAW}, nvidia.com/priority=0",
         warnings=(
             places(
-                "L(nvidia.com/priority) is '0', which was left aside: FracGPU ranks no tasks on a "
-                "card; a PriorityClass ranks pods"
+                "L(nvidia.com/priority) is '0', which is ignored: FracGPU has no priorities "
+                "on a card; a PriorityClass is for pods"
             ),
         ),
     ),
@@ -130,10 +130,10 @@ ROWS = {
         written={"memory": "1024Mi"},
         raw=RAW,
         warnings=(
-            "annotation nvidia.com/vgpu-mode is 'mps', which was left aside: what enforces a share "
-            "is said by fracgpu.io/isolation alone",
-            "annotation nvidia.com/numa-bind is 'true', which was left aside: FracGPU binds no pod "
-            "to a NUMA node",
+            "annotation nvidia.com/vgpu-mode is 'mps', which is ignored: fracgpu.io/isolation "
+            "alone chooses what enforces a share",
+            "annotation nvidia.com/numa-bind is 'true', which is ignored: FracGPU does not "
+            "bind pods to NUMA nodes",
             "annotation hami.io/gpu-scheduler-policy is 'topology-aware', which FracGPU has no "
             "match for, so the cluster's default holds; write fracgpu.io/placement instead",
         ),
@@ -183,7 +183,7 @@ def test_every_form_of_hami_is_understood(row: Row) -> None:
             {MEMORY: "10", MEMORY_PERCENT: "10"},
             {},
             "L(nvidia.com/gpumem) is '10'; want either it or L(nvidia.com/gpumem-percentage), not "
-            "both: they say the same",
+            "both: they mean the same",
         ),
         (
             {GPU: "1", PRIORITY: "2"},
@@ -211,8 +211,8 @@ def test_every_form_of_hami_is_understood(row: Row) -> None:
         (
             ASKS,
             {MODE: "mig"},
-            "annotation nvidia.com/vgpu-mode is 'mig'; want one of hami-core, mps; MIG slices are "
-            "no shares of a card",
+            "annotation nvidia.com/vgpu-mode is 'mig'; want one of hami-core, mps; MIG slices "
+            "are not shares of a card",
         ),
         (
             ASKS,

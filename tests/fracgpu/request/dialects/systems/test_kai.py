@@ -44,8 +44,8 @@ ROWS = {
         written={"fraction": "0.5"},
         raw="gpu-fraction=0.5",
         warnings=(
-            "annotation mps is 'true', which was left aside: what enforces a share is said by "
-            "fracgpu.io/isolation alone",
+            "annotation mps is 'true', which is ignored: fracgpu.io/isolation alone "
+            "chooses what enforces a share",
         ),
     ),
     "no mps is no wish": Row(
@@ -72,9 +72,9 @@ ROWS = {
         written={"memory": "30720Mi"},
         raw=f"{REQUEST}=30Gi, {LIMIT}=40Gi",
         warnings=(
-            f"annotation {LIMIT} is '40Gi', which was left aside: FracGPU grants the request and "
+            f"annotation {LIMIT} is '40Gi', which is ignored: FracGPU grants the request and "
             "no burst above it",
-            f"annotation {PORTION} is '0.9', which was left aside: FracGPU grants the request and "
+            f"annotation {PORTION} is '0.9', which is ignored: FracGPU grants the request and "
             "no burst above it",
         ),
     ),
@@ -112,7 +112,7 @@ PART = "a share of one card above 0 and below 1, e.g. '0.5'"
         (
             {FRACTION: "0.5", MEMORY: "10"},
             "annotation gpu-fraction is '0.5'; want either it or annotation gpu-memory, not both: "
-            "they say the same",
+            "they mean the same",
         ),
         (
             {FRACTION: "0.5", DEVICES: "0"},
@@ -149,7 +149,7 @@ PART = "a share of one card above 0 and below 1, e.g. '0.5'"
         (
             {FRACTION: "0.5", REQUEST: "4Gi"},
             f"annotation gpu-fraction is '0.5'; want either it or annotation {REQUEST}, not both: "
-            "they say the same",
+            "they mean the same",
         ),
     ],
 )
@@ -182,8 +182,8 @@ def test_a_pod_of_the_kai_scheduler_is_left_to_kai_and_warned_of_whatever_it_say
             "spec.schedulerName is 'kai-scheduler', so the pod is left to KAI: FracGPU reads no "
             "nvidia.com/gpumem, gpu-fraction here and does not know of the card it gets; have the "
             "administrator turn kai on and set kaiRuns to false to take such pods over",
-            f"annotation {ORDER} hands out cards past FracGPU's book; write fracgpu.io/fraction or "
-            "fracgpu.io/memory instead",
+            f"annotation {ORDER} injects cards that FracGPU does not account for; write "
+            "fracgpu.io/fraction or fracgpu.io/memory instead",
         )
     )
 
@@ -204,7 +204,7 @@ def test_a_pod_of_the_kai_scheduler_is_taken_over_where_a_setting_says_so() -> N
 
     assert found.annotations == {"fracgpu.io/fraction": "0.5"}
     assert found.foreign_scheduler == "kai-scheduler"
-    assert found.warnings == ("label kai.scheduler/queue of KAI says nothing to FracGPU",)
+    assert found.warnings == ("label kai.scheduler/queue of KAI has no meaning for FracGPU",)
 
 
 def test_a_fraction_is_the_first_app_containers_and_an_init_container_can_be_named() -> None:

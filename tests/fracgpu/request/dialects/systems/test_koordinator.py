@@ -77,12 +77,12 @@ def test_every_form_of_koordinator_is_understood(row: Row) -> None:
         (
             {GPU: "50", CORE: "50"},
             "L(koordinator.sh/gpu) is '50'; want either it or L(koordinator.sh/gpu-core), not "
-            "both: they say the same",
+            "both: they mean the same",
         ),
         (
             {RATIO: "50", MEMORY: "8Gi"},
             "L(koordinator.sh/gpu-memory-ratio) is '50'; want either it or "
-            "L(koordinator.sh/gpu-memory), not both: they say the same",
+            "L(koordinator.sh/gpu-memory), not both: they mean the same",
         ),
         (
             {CORE: "50"},

@@ -56,7 +56,7 @@ def test_resources_of_device_plugins_are_left_alone_without_a_word(key: str) -> 
         (
             {SHARED: "2"},
             IN_THREE,
-            "L(nvidia.com/gpu.shared) is '2'; want '1', one copy for a container; write "
+            "L(nvidia.com/gpu.shared) is '2'; want '1', one replica for a container; write "
             "fracgpu.io/fraction and fracgpu.io/cards for several cards",
         ),
         (

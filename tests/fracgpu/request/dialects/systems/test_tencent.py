@@ -39,7 +39,7 @@ VCUDA_ROWS = {
         raw="tencent.com/vcuda-core=100, tencent.com/vcuda-memory=4",
         warnings=(
             places(
-                "L(tencent.com/vcuda-memory) says nothing beside whole cards, which come with all "
+                "L(tencent.com/vcuda-memory) has no effect beside whole cards, which come with all "
                 "their memory; leave it out"
             ),
         ),
@@ -51,7 +51,7 @@ VCUDA_ROWS = {
         written={"memory": "1024Mi"},
         raw="tencent.com/vcuda-memory=4",
         warnings=(
-            "annotation tencent.com/vcuda-core-limit is '50', which was left aside: FracGPU grants "
+            "annotation tencent.com/vcuda-core-limit is '50', which is ignored: FracGPU grants "
             "the request and no burst above it",
         ),
     ),

@@ -20,7 +20,7 @@ from fracgpu.units import Mib
 from tests.fracgpu.request.dialects.pods import Row, a_pod, check, check_refused, read, refusal
 
 ONE = SliceRequest(container="train", mib=Mib(4096))
-NO_BURST = "which was left aside: FracGPU grants the request and no burst above it"
+NO_BURST = "which is ignored: FracGPU grants the request and no burst above it"
 
 ROWS = {
     "memory": Row(
@@ -65,13 +65,13 @@ ROWS = {
         written={"memory": "4096Mi"},
         raw="tensor-fusion.ai/vram-request=4Gi",
         warnings=(
-            "annotation tensor-fusion.ai/tflops-request is '100', which was left aside: FracGPU "
+            "annotation tensor-fusion.ai/tflops-request is '100', which is ignored: FracGPU "
             "counts compute in percent of a card; write fracgpu.io/cores instead",
-            "annotation tensor-fusion.ai/isolation is 'hard', which was left aside: what enforces "
-            "a share is said by fracgpu.io/isolation alone",
-            "annotation tensor-fusion.ai/qos is 'high', which was left aside: FracGPU ranks no "
-            "tasks on a card; a PriorityClass ranks pods",
-            "annotation tensor-fusion.ai/gpupool is 'blue', which was left aside: FracGPU has no "
+            "annotation tensor-fusion.ai/isolation is 'hard', which is ignored: "
+            "fracgpu.io/isolation alone chooses what enforces a share",
+            "annotation tensor-fusion.ai/qos is 'high', which is ignored: FracGPU has no "
+            "priorities on a card; a PriorityClass is for pods",
+            "annotation tensor-fusion.ai/gpupool is 'blue', which is ignored: FracGPU has no "
             "pools; a nodeSelector chooses nodes",
         ),
     ),

@@ -54,12 +54,12 @@ ROWS = {
         written={"fraction": "1"},
         raw="nvidia.com/vgpu-number=1",
         warnings=(
-            "annotation nvidia.com/memory-scheduler-policy is 'virtual', which was left aside: "
+            "annotation nvidia.com/memory-scheduler-policy is 'virtual', which is ignored: "
             "FracGPU never oversells a card's memory",
-            "annotation nvidia.com/vgpu-compute-policy is 'fixed', which was left aside: what "
-            "enforces a share is said by fracgpu.io/isolation alone",
-            "annotation nvidia.com/device-topology-mode is 'link', which was left aside: how cards "
-            "are linked is chosen by fracgpu.io/topology alone",
+            "annotation nvidia.com/vgpu-compute-policy is 'fixed', which is ignored: "
+            "fracgpu.io/isolation alone chooses what enforces a share",
+            "annotation nvidia.com/device-topology-mode is 'link', which is ignored: "
+            "fracgpu.io/topology alone chooses cards by their links",
         ),
     ),
 }
