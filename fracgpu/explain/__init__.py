@@ -1,5 +1,5 @@
-"""Why a pod waits, or runs where it runs, and what would help.
+"""Why a pod waits, or where it runs, and what would make it fit.
 
-The same placement that decides is asked again, so that an explanation cannot differ from it.
+Explanations come from the scheduler's own placement code, so that they cannot differ from it.
 Start with `explanation.py`.
 """

@@ -1,4 +1,4 @@
-"""What an explanation is made from and consists of: values without decisions."""
+"""The values that an explanation consists of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from fracgpu.units import Mib
 
 
 class PodVerdict(Enum):
-    """The answer in one word."""
+    """The result of an explanation."""
 
     RUNS = "runs"
     FITS = "fits"
@@ -21,7 +21,7 @@ class PodVerdict(Enum):
 
     @property
     def good(self) -> bool:
-        """Tell whether the pod has its cards, or would get them now."""
+        """Whether the pod has its cards, or would get them now."""
         return self in (PodVerdict.RUNS, PodVerdict.FITS)
 
 
@@ -37,11 +37,12 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardAnswer:
-    """One card: who holds it, and why it will not do (empty where it would, by itself).
+    """One card, and the pods that hold parts of it.
 
     Attributes:
-        chosen: the pod would get it, or has it.
-        until: when the cordon lapses, for a card that is set aside.
+        reason: why the card does not fit; empty if it fits by itself.
+        chosen: the pod would get the card, or has it.
+        until: when its cordon expires, for a cordoned card.
     """
 
     uuid: CardUuid
@@ -58,7 +59,7 @@ class CardAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objection:
-    """Why a node is closed to the pod whatever its cards, and what would open it."""
+    """Why a node does not take the pod whatever its cards, and what would change that."""
 
     text: str
     remedy: str = ""
@@ -66,7 +67,7 @@ class Objection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAnswer:
-    """One node: *fits* says both node and cards would do, *cards_fit* only that the cards would."""
+    """One node: *fits* means that node and cards fit, *cards_fit* that the cards alone do."""
 
     node: str
     fits: bool
@@ -78,7 +79,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCard:
-    """What the pod itself holds of one card; the index is -1 where the node lacks that card."""
+    """What the pod holds of one card; the index is -1 if the node does not have that card."""
 
     uuid: CardUuid
     index: int
@@ -89,14 +90,14 @@ class HeldCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingCards:
-    """Where a pod would fit: cards of one node, by index."""
+    """The cards of one node, by index, on which a pod would fit."""
 
     node: str = ""
     cards: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
-        """Say it: ``gpu-node-1, cards 0, 2``."""
+        """The cards in words: ``gpu-node-1, cards 0, 2``."""
         which = ", ".join(str(index) for index in self.cards)
         return f"{self.node}, card{'s' if len(self.cards) > 1 else ''} {which}"
 
@@ -106,15 +107,16 @@ NO_FITTING_CARDS: Final = FittingCards()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The whole answer about one pod.
+    """The explanation of one pod.
 
     Attributes:
-        asks: its need in plain words.
-        blockers: why it cannot be placed wherever there is room.
-        notes: what this judgement could not look at.
-        choice: the node that the extender prefers, and the cards it takes there; none where it
-            would not fit.
-        since: since when it runs, for a pod that does.
+        asks: what it asks for, in words.
+        blockers: why it cannot be placed on any node.
+        notes: what was not evaluated.
+        on_node: the node that it is bound to.
+        held: the cards that it holds.
+        choice: the node that the extender prefers and the cards there; none if it does not fit.
+        since: when it started, for a running pod.
     """
 
     pod: str
@@ -130,7 +132,7 @@ class Explanation:
 
 
 class SuggestionKind(Enum):
-    """What would have to change."""
+    """The kind of change that a suggestion needs."""
 
     PODS_GO = "pods go"
     CORDON_ENDS = "a cordon lapses"
@@ -144,13 +146,13 @@ class SuggestionKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """One change after which the pod would fit; tried, not guessed.
+    """One change after which the pod would fit, tried with the real placement.
 
     Attributes:
-        annotations: what to write on a new pod, where the pod itself has to change.
-        home: where it would fit then.
-        pods: whose end it takes.
-        at: when it comes by itself, where that is known.
+        annotations: annotations for a new pod, if the pod has to change.
+        home: where the pod would then fit.
+        pods: the pods that have to end first.
+        at: when the change happens by itself, if known.
     """
 
     kind: SuggestionKind

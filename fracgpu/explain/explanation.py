@@ -1,6 +1,6 @@
-"""Why a pod waits or where it runs: node by node, card by card, in plain words.
+"""Why a pod waits, or where it runs: node by node and card by card.
 
-The answer comes from the same :func:`fracgpu.placement.placement.place` that decides on real pods.
+The answer comes from :func:`fracgpu.placement.placement.place`, which also places real pods.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,27 +36,27 @@ _ANY_NUMBER: Final = "999999999"
 _NO_SUCH_SIZE: Final = Objection(text="its labels say that it has no cards of the granted size")
 
 
-def explain(subject: ExplainedPod, state: ClusterState) -> Explanation:
-    """Explain one pod; the same world always gives the same answer."""
-    view = subject.info
-    record = view.record
-    asks = words_of(view.annotations.get(names.GRANTED, "")) or _asks(view.need)
+def explain(pod: ExplainedPod, state: ClusterState) -> Explanation:
+    """Return the explanation of one pod, which depends only on the arguments."""
+    pod_info = pod.info
+    record = pod_info.record
+    asks = words_of(pod_info.annotations.get(names.GRANTED, "")) or _asks(pod_info.need)
     found = Explanation(pod=record.key, verdict=PodVerdict.STUCK, asks=asks)
-    if view.need is None and not view.need_problem and record.assignment is None:
+    if pod_info.need is None and not pod_info.need_problem and record.assignment is None:
         return replace(found, verdict=PodVerdict.ASKS_NOTHING)
     if not record.live:
         return replace(found, verdict=PodVerdict.ENDED, on_node=record.node)
     if record.node:
-        return _placed(found, view, state)
-    blockers = _blockers(subject, state)
-    found = replace(found, blockers=blockers, notes=(*_notes(subject), *state.notes))
-    if view.need is None:
+        return _placed(found, pod_info, state)
+    blockers = _blockers(pod, state)
+    found = replace(found, blockers=blockers, notes=(*_notes(pod), *state.notes))
+    if pod_info.need is None:
         return found
-    need = by_strategy(view.need, state)
+    need = by_strategy(pod_info.need, state)
     nodes = tuple(
-        judge_node(node_info, need, subject, state) for node_info in state.snapshot.nodes.values()
+        judge_node(node_info, need, pod, state) for node_info in state.snapshot.nodes.values()
     )
-    fits = not blockers and any(it.fits for it in nodes)
+    fits = not blockers and any(node.fits for node in nodes)
     return replace(
         found,
         verdict=PodVerdict.FITS if fits else PodVerdict.STUCK,
@@ -66,26 +66,26 @@ def explain(subject: ExplainedPod, state: ClusterState) -> Explanation:
 
 
 def by_strategy(need: PodNeed, state: ClusterState) -> PodNeed:
-    """Give a need with the strategy that holds for it: its own, else the cluster's."""
+    """Return a need with the strategy that applies to it: its own, else the cluster's."""
     return replace(need, strategy=need.strategy or state.strategy)
 
 
 def _choice(nodes: Iterable[NodeAnswer], preferred: str) -> FittingCards:
-    """Name the preferred node's cards; where none is preferred, those of the first that fits."""
-    fitting = sorted((it for it in nodes if it.fits), key=lambda it: it.node != preferred)
-    cards = tuple(it.index for it in fitting[0].cards if it.chosen)
+    """Return the chosen cards of the preferred node; without one, of the first node that fits."""
+    fitting = sorted((node for node in nodes if node.fits), key=lambda node: node.node != preferred)
+    cards = tuple(card.index for card in fitting[0].cards if card.chosen)
     return FittingCards(node=fitting[0].node, cards=cards)
 
 
 def judge_node(
-    node_info: NodeInfo, need: PodNeed, subject: ExplainedPod, state: ClusterState
+    node_info: NodeInfo, need: PodNeed, pod: ExplainedPod, state: ClusterState
 ) -> NodeAnswer:
-    """Say whether one node would take the pod now, and every reason if not."""
+    """Return whether one node would take the pod now, and all reasons if not."""
     answer = try_cards(node_info, need, among=state.chosen.get(node_info.node.node))
-    objections = objections_of(node_info.node, subject, state)
+    objections = objections_of(node_info.node, pod, state)
     if isinstance(answer, NoPlacement):
-        # What the labels say of the cards, the cards say better.
-        objections = tuple(it for it in objections if it != _NO_SUCH_SIZE)
+        # The reasons of the cards are more exact than those of the labels that describe them.
+        objections = tuple(objection for objection in objections if objection != _NO_SUCH_SIZE)
     whole = isinstance(answer, NoPlacement) and answer.whole is not None
     return NodeAnswer(
         node=node_info.node.node,
@@ -103,25 +103,25 @@ def judge_node(
 def try_cards(
     node_info: NodeInfo, need: PodNeed, *, among: frozenset[CardUuid] | None = None
 ) -> Placement | NoPlacement:
-    """Ask the real placement about the cards alone, as if the node were open.
+    """Return the placement on the cards of a node, as if the node were schedulable.
 
     Args:
         node_info: the node.
-        need: what is asked, with the strategy that holds for it; see `by_strategy`.
-        among: the cards to take if they will do; any where it is None.
+        need: what is asked for, with the strategy that applies to it; see `by_strategy`.
+        among: the cards to take if they fit; None for any.
     """
     opened = replace(node_info, node=replace(node_info.node, schedulable=True))
     others = node_info.cards.keys() - among if among is not None else frozenset()
-    # A need without any strategy is somebody's thought experiment: as the product ships.
+    # Only a need that no pod has lacks a strategy: use the default of the product.
     answer = place(opened, need, strategy=Strategy.LEAST_WASTE, exclude=frozenset(others))
     if isinstance(answer, NoPlacement) and others:
         return place(opened, need, strategy=Strategy.LEAST_WASTE)
     return answer
 
 
-def find_fitting_cards(need: PodNeed, sites: Iterable[NodeInfo]) -> FittingCards | None:
-    """Give the first of *sites* whose cards would take the pod now."""
-    for node_info in sites:
+def find_fitting_cards(need: PodNeed, nodes: Iterable[NodeInfo]) -> FittingCards | None:
+    """Return the cards of the first of *nodes* that would take the pod now, or None."""
+    for node_info in nodes:
         answer = try_cards(node_info, need)
         if isinstance(answer, Placement):
             return fitting_cards_of(answer, node_info)
@@ -129,16 +129,14 @@ def find_fitting_cards(need: PodNeed, sites: Iterable[NodeInfo]) -> FittingCards
 
 
 def fitting_cards_of(answer: Placement, node_info: NodeInfo) -> FittingCards:
-    """Name a placement's cards as people do, by index."""
+    """Return the cards of a placement by index, as users name them."""
     uuids = {part.card for parts in answer.assignment.values() for part in parts}
     indexes = sorted(node_info.cards[uuid].card.index for uuid in uuids)
     return FittingCards(node=answer.node, cards=tuple(indexes))
 
 
-def objections_of(
-    node: NodeCards, subject: ExplainedPod, state: ClusterState
-) -> tuple[Objection, ...]:
-    """Give the reasons that keep the pod off a node whatever its cards."""
+def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tuple[Objection, ...]:
+    """Return the reasons why a node does not take the pod whatever its cards."""
     name = node.node
     constraints = state.node_constraints.get(name, NodeConstraints())
     found = []
@@ -149,13 +147,13 @@ def objections_of(
             Objection(text="the node is not ready", remedy=f"kubectl describe node {name}")
         )
     if node.problem:
-        found.append(Objection(text=f"an annotation of it cannot be read: {node.problem}"))
-    allows = subject.scheduling_constraints.allows
+        found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))
+    allows = pod.scheduling_constraints.allows
     opened = open_labels(node, state)
-    found += [_selector_objection(node, subject)] if not allows(opened, ()) else []
+    found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
     if allows(opened, ()) and not allows(node.labels, ()):
         found.append(_NO_SUCH_SIZE)
-    bare = {**opened, **subject.info.node_selector}
+    bare = {**opened, **pod.info.node_selector}
     found += [
         Objection(
             text=f"taint {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect} "
@@ -165,11 +163,11 @@ def objections_of(
         for taint in constraints.taints
         if allows(bare, ()) and not allows(bare, (taint,))
     ]
-    return (*found, *(Objection(text=it) for it in constraints.short))
+    return (*found, *(Objection(text=shortage) for shortage in constraints.short))
 
 
 def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) -> tuple[str, ...]:
-    """Say what the node lacks besides cards; a node that does not say what it has lacks nothing."""
+    """Return what the node lacks besides cards; nothing if its allocatable is unknown."""
     if node.host == NO_HOST_RESOURCES:
         return ()
     free_cpu = node.host.cpu_milli - taken.cpu_milli
@@ -186,10 +184,10 @@ def shortages(node: NodeCards, *, asked: HostResources, taken: HostResources) ->
 
 
 def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
-    """Give the node's labels as if it had cards of every size.
+    """Return the node's labels as if it had cards of every size.
 
-    The webhook writes the size it granted into the pod's affinity. Cards are judged one by one
-    here, and a pod that asks differently gets another affinity.
+    The webhook writes the size that it granted into the pod's affinity. Here, cards are evaluated
+    one by one, and a pod with another request gets another affinity.
     """
     sizes = {
         card_info.card.capacity_mib
@@ -204,12 +202,12 @@ def open_labels(node: NodeCards, state: ClusterState) -> Mapping[str, str]:
 
 
 def describe_need(need: PodNeed) -> str:
-    """Say what is asked in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
+    """Return a need in one line: ``train: 8 GiB on each of 2 cards, 30% of the compute``."""
     parts = []
-    for it in need.containers:
-        each = f"each of {it.cards} cards" if it.cards > 1 else "1 card"
-        cores = f", {it.cores}% of the compute" if it.cores else ""
-        parts.append(f"{it.name}: {format_mib(it.mib)} on {each}{cores}")
+    for container in need.containers:
+        each = f"each of {container.cards} cards" if container.cards > 1 else "1 card"
+        cores = f", {container.cores}% of the compute" if container.cores else ""
+        parts.append(f"{container.name}: {format_mib(container.mib)} on {each}{cores}")
     models = f"; models {', '.join(need.models)}" if need.models else ""
     return "; ".join(parts) + models
 
@@ -218,9 +216,9 @@ def _asks(need: PodNeed | None) -> str:
     return "" if need is None else describe_need(need)
 
 
-def _placed(found: Explanation, view: PodInfo, state: ClusterState) -> Explanation:
-    record = view.record
-    found = replace(found, on_node=record.node, since=view.started_at)
+def _placed(found: Explanation, pod_info: PodInfo, state: ClusterState) -> Explanation:
+    record = pod_info.record
+    found = replace(found, on_node=record.node, since=pod_info.started_at)
     if not record.assignment:
         why = record.problem or f"it has no {names.ASSIGNMENT}"
         return replace(
@@ -247,25 +245,26 @@ def _held(record: PodRecord, state: ClusterState) -> tuple[HeldCard, ...]:
                 cores=allocation.cores,
             )
         )
-    return tuple(sorted(found, key=lambda it: (it.index, it.uuid)))
+    return tuple(sorted(found, key=lambda card: (card.index, card.uuid)))
 
 
 def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
-    view = pod.info
+    pod_info = pod.info
     found = []
-    if view.record.terminating:
+    if pod_info.record.terminating:
         found.append("it is being deleted")
-    if view.need_problem:
-        found.append(f"what it asks cannot be granted: {view.need_problem}")
-    elif names.GRANTED not in view.annotations:
+    if pod_info.need_problem:
+        found.append(f"what it asks for cannot be granted: {pod_info.need_problem}")
+    elif names.GRANTED not in pod_info.annotations:
         found.append(
             f"the webhook has not admitted it (no {names.GRANTED}); create it again while the "
             "webhook is up"
         )
-    if view.scheduler_name not in state.schedulers:
+    if pod_info.scheduler_name not in state.schedulers:
         wanted = " or ".join(sorted(state.schedulers))
         found.append(
-            f"its schedulerName is {view.scheduler_name!r}; only {wanted} asks FracGPU for a card"
+            f"its schedulerName is {pod_info.scheduler_name!r}; only {wanted} asks FracGPU for a "
+            "card"
         )
     if pod.gates:
         found.append(f"it is held back by scheduling gates: {', '.join(pod.gates)}")
@@ -274,13 +273,13 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
 
 def _notes(pod: ExplainedPod) -> tuple[str, ...]:
     unjudged = (*pod.info.constraints, *pod.scheduling_constraints.unjudged)
-    return tuple(f"its {it} was not judged here" for it in unjudged)
+    return tuple(f"its {constraint} is not evaluated here" for constraint in unjudged)
 
 
-def _selector_objection(node: NodeCards, subject: ExplainedPod) -> Objection:
+def _selector_objection(node: NodeCards, pod: ExplainedPod) -> Objection:
     wrong = [
         f"{key}={value}"
-        for key, value in subject.info.node_selector.items()
+        for key, value in pod.info.node_selector.items()
         if node.labels.get(key) != value
     ]
     if wrong:
@@ -311,11 +310,11 @@ def _card(
         chosen = any(part.card == uuid for parts in answer.assignment.values() for part in parts)
     elif uuid in answer.refusals:
         why = answer.refusals[uuid]
-        cordon = next((it for it in cordons if it.card == uuid), None)
+        cordon = next((cordon for cordon in cordons if cordon.card == uuid), None)
         reason = _words(why, card_info, need, cordon)
         until = cordon.until if why is FitReason.CORDONED and cordon else None
     elif whole:
-        reason = "would do by itself"
+        reason = "would fit by itself"
     return CardAnswer(
         uuid=uuid,
         index=card_info.card.index,
@@ -333,23 +332,23 @@ def _card(
 def holders_of(
     card_info: CardInfo, snapshot: Snapshot, pods: Mapping[str, PodInfo]
 ) -> tuple[Holder, ...]:
-    """Name the pods on a card, the largest first."""
+    """Return the pods that hold parts of a card, the largest first."""
     found = []
     for uid in card_info.pods:
-        allocation, view = snapshot.pods[uid].by_card[card_info.card.uuid], pods.get(uid)
+        allocation, pod_info = snapshot.pods[uid].by_card[card_info.card.uuid], pods.get(uid)
         found.append(
             Holder(
-                pod=view.record.key if view else uid,
+                pod=pod_info.record.key if pod_info else uid,
                 mib=allocation.mib,
                 cores=allocation.cores,
-                terminating=bool(view and view.record.terminating),
+                terminating=bool(pod_info and pod_info.record.terminating),
             )
         )
-    return tuple(sorted(found, key=lambda it: (-it.mib, it.pod)))
+    return tuple(sorted(found, key=lambda holder: (-holder.mib, holder.pod)))
 
 
 def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | None) -> str:
-    most_mib = max(it.mib for it in need.containers)
+    most_mib = max(container.mib for container in need.containers)
     match why:
         case FitReason.TOO_LITTLE_FREE:
             foreign = (
@@ -359,11 +358,11 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
             )
             return f"{why.value} for {most_mib} MiB{foreign}{_unplaced(card_info)}"
         case FitReason.TOO_FEW_CORES:
-            cores = max(it.cores for it in need.containers)
+            cores = max(container.cores for container in need.containers)
             return f"{why.value}: {FULL_CORES - card_info.held_cores}% free, {cores}% asked"
         case FitReason.NO_FREE_SLOT:
-            slots = card_info.card.slots
-            return f"{why.value}: {card_info.held_slots} containers hold it, {slots} may"
+            most_slots = card_info.card.slots
+            return f"{why.value}: {card_info.held_slots} containers hold it, {most_slots} may"
         case FitReason.WRONG_MODEL:
             return f"{why.value} ({', '.join(need.models)})"
         case FitReason.WRONG_CLASS:
@@ -379,4 +378,4 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
 def _unplaced(card_info: CardInfo) -> str:
     if not card_info.unplaced_mib:
         return ""
-    return f" ({card_info.unplaced_mib} MiB may be held by pods whose assignment cannot be read)"
+    return f" ({card_info.unplaced_mib} MiB may be held by pods whose assignment cannot be parsed)"

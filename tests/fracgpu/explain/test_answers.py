@@ -1,4 +1,4 @@
-"""The values of an explanation say what they mean."""
+"""The values of an explanation."""
 
 import pytest
 
@@ -10,6 +10,6 @@ def test_only_a_pod_with_cards_or_a_place_for_it_is_well(verdict: PodVerdict) ->
     assert verdict.good == (verdict.value in ("runs", "fits"))
 
 
-def test_a_home_is_named_as_people_do() -> None:
+def test_fitting_cards_are_named_by_index() -> None:
     assert FittingCards(node="n1", cards=(2,)).text == "n1, card 2"
     assert FittingCards(node="n1", cards=(0, 3)).text == "n1, cards 0, 3"

@@ -1,4 +1,4 @@
-"""Why a pod waits, node by node and card by card, in words that are true."""
+"""Why a pod waits, node by node and card by card."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -44,9 +44,9 @@ def only_card(explanation: Explanation) -> CardAnswer:
 
 
 def test_a_pod_that_fits_is_told_which_card_it_would_get() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
 
-    found = explain(a_waiting_pod(ONE_GIB), world)
+    found = explain(a_waiting_pod(ONE_GIB), state)
 
     assert found.verdict is PodVerdict.FITS
     assert [card.chosen for card in only_node(found).cards] == [True, False]
@@ -60,7 +60,7 @@ def test_a_full_card_says_how_much_is_free_and_who_holds_it() -> None:
 
     assert card.reason == "too little free memory for 1024 MiB"
     assert card.free_mib == 500
-    assert [(it.pod, it.mib) for it in card.holders] == [
+    assert [(holder.pod, holder.mib) for holder in card.holders] == [
         ("default/large", 20_500),
         ("default/small", 3_000),
     ]
@@ -87,9 +87,9 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
 
 
 def test_a_cordoned_card_says_until_when_and_why() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).world()
+    state = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).world()
 
-    card = only_card(explain(a_waiting_pod(ONE_GIB), world))
+    card = only_card(explain(a_waiting_pod(ONE_GIB), state))
 
     assert card.reason == "cordoned by the rebalancer until 12:01:30 UTC (hot)"
     assert card.until == NOON + timedelta(seconds=90)
@@ -104,28 +104,28 @@ def test_an_unhealthy_card_says_what_it_has() -> None:
 
 
 def test_a_card_of_another_model_or_size_says_so() -> None:
-    world = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
     other = a_waiting_pod(a_pod_need(a_need(100), models=("*H100*",)))
     sized = a_waiting_pod(a_pod_need(a_need(40_000, share=Fraction(1, 2))))
 
-    assert only_card(explain(other, world)).reason == "not a requested model (*H100*)"
-    assert "24000 MiB shareable" in only_card(explain(sized, world)).reason
+    assert only_card(explain(other, state)).reason == "not a requested model (*H100*)"
+    assert "24000 MiB shareable" in only_card(explain(sized, state)).reason
 
 
 def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1, mib=80)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1, mib=80)).world()
 
-    node = only_node(explain(a_waiting_pod(a_pod_need(a_need(1000, cards=2))), world))
+    node = only_node(explain(a_waiting_pod(a_pod_need(a_need(1000, cards=2))), state))
 
     assert node.reason.startswith("too few cards")
     assert [card.reason.partition(" for ")[0] for card in node.cards] == [
-        "would do by itself",
+        "would fit by itself",
         "too little free memory",
     ]
 
 
 @pytest.mark.parametrize(
-    ("site", "text"),
+    ("constraints", "text"),
     [
         (NodeConstraints(cordoned=True), "the node is cordoned"),
         (
@@ -135,28 +135,34 @@ def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
         (NodeConstraints(short=("Insufficient cpu",)), "Insufficient cpu"),
     ],
 )
-def test_a_closed_node_says_why_though_its_cards_would_do(site: NodeConstraints, text: str) -> None:
-    world = Cluster().node("n", a_card("GPU-a"), site=site, schedulable=not site.cordoned).world()
+def test_a_closed_node_says_why_though_its_cards_would_do(
+    constraints: NodeConstraints, text: str
+) -> None:
+    state = (
+        Cluster()
+        .node("n", a_card("GPU-a"), site=constraints, schedulable=not constraints.cordoned)
+        .world()
+    )
 
-    found = explain(a_waiting_pod(ONE_GIB), world)
+    found = explain(a_waiting_pod(ONE_GIB), state)
 
     assert found.verdict is PodVerdict.STUCK
-    assert [it.text for it in only_node(found).objections] == [text]
+    assert [objection.text for objection in only_node(found).objections] == [text]
     assert only_node(found).cards_fit
 
 
 def test_a_tolerated_taint_is_no_objection() -> None:
-    site = NodeConstraints(taints=(Taint(key="team"),))
-    world = Cluster().node("n", a_card("GPU-a"), site=site).world()
+    constraints = NodeConstraints(taints=(Taint(key="team"),))
+    state = Cluster().node("n", a_card("GPU-a"), site=constraints).world()
 
-    assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), world).verdict is PodVerdict.FITS
+    assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), state).verdict is PodVerdict.FITS
 
 
 def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).world()
+    state = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).world()
 
     (objection,) = only_node(
-        explain(a_waiting_pod(ONE_GIB, selector={"zone": "a"}), world)
+        explain(a_waiting_pod(ONE_GIB, selector={"zone": "a"}), state)
     ).objections
 
     assert objection.text == "the pod's nodeSelector wants zone=a"
@@ -165,39 +171,39 @@ def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
 
 def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> None:
     label = f"{names.CARD_CLASS_LABEL_PREFIX}24000"
-    subject = a_waiting_pod(a_pod_need(a_need(30_000)), selector=None)
+    pod = a_waiting_pod(a_pod_need(a_need(30_000)), selector=None)
     strict = replace(
-        subject,
+        pod,
         scheduling_constraints=replace(
-            subject.scheduling_constraints, allows=lambda labels, _: label in labels
+            pod.scheduling_constraints, allows=lambda labels, _: label in labels
         ),
     )
-    world = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
 
-    too_large = only_node(explain(strict, world))
-    unlabelled = only_node(explain(replace(strict, info=a_waiting_pod(ONE_GIB).info), world))
+    too_large = only_node(explain(strict, state))
+    unlabelled = only_node(explain(replace(strict, info=a_waiting_pod(ONE_GIB).info), state))
 
     assert too_large.objections == ()
-    assert [it.text for it in unlabelled.objections] == [
+    assert [objection.text for objection in unlabelled.objections] == [
         "its labels say that it has no cards of the granted size"
     ]
 
 
 def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
-    subject = a_waiting_pod(None)
-    view = replace(subject.info, need_problem="limits of container 'c' is 'no gpu-mem'")
+    pod = a_waiting_pod(None)
+    pod_info = replace(pod.info, need_problem="limits of container 'c' is 'no gpu-mem'")
 
-    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert "no gpu-mem" in found.blockers[0]
 
 
 def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
-    subject = a_waiting_pod(ONE_GIB)
-    view = replace(subject.info, annotations={})
+    pod = a_waiting_pod(ONE_GIB)
+    pod_info = replace(pod.info, annotations={})
 
-    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert names.GRANTED in found.blockers[0]
@@ -205,10 +211,10 @@ def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
 
 
 def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> None:
-    subject = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
-    view = replace(subject.info, scheduler_name="default-scheduler")
+    pod = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
+    pod_info = replace(pod.info, scheduler_name="default-scheduler")
 
-    found = explain(replace(subject, info=view), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
 
     assert found.verdict is PodVerdict.STUCK
     assert "'default-scheduler'" in found.blockers[0]
@@ -216,46 +222,46 @@ def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> N
 
 
 def test_a_pod_that_is_going_is_not_said_to_fit() -> None:
-    subject = a_waiting_pod(ONE_GIB)
-    record = replace(subject.info.record, terminating=True)
-    subject = replace(subject, info=replace(subject.info, record=record))
+    pod = a_waiting_pod(ONE_GIB)
+    record = replace(pod.info.record, terminating=True)
+    pod = replace(pod, info=replace(pod.info, record=record))
 
-    found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(pod, Cluster().node("n", a_card("GPU-a")).world())
 
     assert (found.verdict, found.blockers) == (PodVerdict.STUCK, ("it is being deleted",))
 
 
 def test_a_running_pod_says_which_cards_and_since_when() -> None:
-    world = Cluster().node("n", a_card("GPU-a", index=3)).world()
+    state = Cluster().node("n", a_card("GPU-a", index=3)).world()
 
-    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), world)
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), state)
 
     assert (found.verdict, found.on_node, found.since) == (PodVerdict.RUNS, "n", NOON)
-    assert [(it.uuid, it.index, it.mib) for it in found.held] == [("GPU-a", 3, 1024)]
+    assert [(card.uuid, card.index, card.mib) for card in found.held] == [("GPU-a", 3, 1024)]
 
 
 def test_a_card_that_left_its_node_is_still_named() -> None:
-    world = Cluster().node("n").world()
+    state = Cluster().node("n").world()
 
-    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), world)
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), state)
 
-    assert [(it.uuid, it.index) for it in found.held] == [("GPU-a", -1)]
+    assert [(card.uuid, card.index) for card in found.held] == [("GPU-a", -1)]
 
 
 def test_a_pod_bound_without_cards_is_stuck_for_good() -> None:
-    world = Cluster().node("n", a_card("GPU-a")).world()
+    state = Cluster().node("n", a_card("GPU-a")).world()
 
-    found = explain(bound(a_waiting_pod(ONE_GIB), "n", None), world)
+    found = explain(bound(a_waiting_pod(ONE_GIB), "n", None), state)
 
     assert found.verdict is PodVerdict.STUCK
     assert names.ASSIGNMENT in found.blockers[0]
 
 
 def test_an_ended_pod_neither_fits_nor_runs() -> None:
-    subject = bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024))
-    ended = replace(subject.info, record=replace(subject.info.record, live=False))
+    pod = bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024))
+    ended = replace(pod.info, record=replace(pod.info.record, live=False))
 
-    found = explain(replace(subject, info=ended), Cluster().world())
+    found = explain(replace(pod, info=ended), Cluster().world())
 
     assert found.verdict is PodVerdict.ENDED
 
@@ -265,12 +271,12 @@ def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
 
 
 def test_what_was_not_judged_is_said() -> None:
-    subject = a_waiting_pod(ONE_GIB)
-    subject = replace(subject, info=replace(subject.info, constraints=("podAntiAffinity",)))
+    pod = a_waiting_pod(ONE_GIB)
+    pod = replace(pod, info=replace(pod.info, constraints=("podAntiAffinity",)))
 
-    found = explain(subject, Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(pod, Cluster().node("n", a_card("GPU-a")).world())
 
-    assert found.notes == ("its podAntiAffinity was not judged here",)
+    assert found.notes == ("its podAntiAffinity is not evaluated here",)
 
 
 def test_a_need_is_described_with_its_numbers() -> None:
@@ -282,23 +288,24 @@ def test_a_need_is_described_with_its_numbers() -> None:
 
 
 @given(small_nodes(), small_needs())
-def test_an_explanation_never_disagrees_with_the_placement(loads: NodeInfo, need: PodNeed) -> None:
+def test_an_explanation_never_disagrees_with_the_placement(
+    node_info: NodeInfo, need: PodNeed
+) -> None:
     pods = {}
-    for uuid, load in loads.cards.items():
-        for uid in load.pods:
-            pods[uid] = Cluster().holder(uid, "n", uuid, load.held_mib, cores=load.held_cores).holds
-    world = replace(
-        Cluster().world(),
-        snapshot=Snapshot(nodes={"n": loads}, pods={uid: it[0] for uid, it in pods.items()}),
-    )
+    for uuid, card_info in node_info.cards.items():
+        for uid in card_info.pods:
+            cluster = Cluster()
+            cluster.holder(uid, "n", uuid, card_info.held_mib, cores=card_info.held_cores)
+            (pods[uid],) = cluster.holds
+    state = replace(Cluster().world(), snapshot=Snapshot(nodes={"n": node_info}, pods=pods))
 
-    found = explain(a_waiting_pod(need), world)
+    found = explain(a_waiting_pod(need), state)
 
-    real = place(loads, need, strategy=Strategy.PACK)
+    real = place(node_info, need, strategy=Strategy.PACK)
     node = only_node(found)
     assert node.fits == isinstance(real, Placement)
     if isinstance(real, Placement):
-        taken = {CardUuid(part.card) for it in real.assignment.values() for part in it}
+        taken = {CardUuid(part.card) for parts in real.assignment.values() for part in parts}
         assert {card.uuid for card in node.cards if card.chosen} == taken
         assert allocations_by_card(real.assignment, ()).keys() == taken
     else:

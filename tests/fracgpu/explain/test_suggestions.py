@@ -1,4 +1,4 @@
-"""What to ask instead: each remedy, written on a new pod, really fits."""
+"""Suggestions that change the request: each, written on a new pod, fits."""
 
 from fractions import Fraction
 
@@ -19,16 +19,16 @@ from tests.support.core import a_card, a_need, a_pod_need, small_needs, small_no
 from tests.support.explaining import Cluster, a_waiting_pod
 
 
-def cure(subject: ExplainedPod, world: ClusterState) -> dict[SuggestionKind, Suggestion]:
-    return {it.kind: it for it in suggest(subject, world, explain(subject, world))}
+def suggestions_by_kind(pod: ExplainedPod, state: ClusterState) -> dict[SuggestionKind, Suggestion]:
+    return {suggestion.kind: suggestion for suggestion in suggest(pod, state, explain(pod, state))}
 
 
 def test_the_largest_share_that_fits_now_is_told() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    world = cluster.holder("p", "n", "GPU-a", 15_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_000).world()
     half = a_pod_need(a_need(12_000, share=Fraction(1, 2)))
 
-    smaller = cure(a_waiting_pod(half, annotations={names.FRACTION: "0.5"}), world)[
+    smaller = suggestions_by_kind(a_waiting_pod(half, annotations={names.FRACTION: "0.5"}), state)[
         SuggestionKind.SMALLER
     ]
 
@@ -39,25 +39,31 @@ def test_the_largest_share_that_fits_now_is_told() -> None:
 
 def test_memory_is_told_to_the_last_mib() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    world = cluster.holder("p", "n", "GPU-a", 15_001).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_001).world()
     asked = a_waiting_pod(a_pod_need(a_need(12_000)), annotations={names.MEMORY: "12000Mi"})
 
-    assert cure(asked, world)[SuggestionKind.SMALLER].annotations == {names.MEMORY: "8999Mi"}
+    assert suggestions_by_kind(asked, state)[SuggestionKind.SMALLER].annotations == {
+        names.MEMORY: "8999Mi"
+    }
 
 
 def test_a_plain_limit_is_answered_with_a_plain_limit() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    world = cluster.holder("p", "n", "GPU-a", 15_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_000).world()
 
-    smaller = cure(a_waiting_pod(a_pod_need(a_need(12_000))), world)[SuggestionKind.SMALLER]
+    smaller = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(12_000))), state)[
+        SuggestionKind.SMALLER
+    ]
 
     assert smaller.annotations == {f"limits {names.GPU_MEM}": "9000"}
 
 
 def test_fewer_cards_are_told_where_there_are_fewer() -> None:
-    world = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
 
-    fewer = cure(a_waiting_pod(a_pod_need(a_need(100, cards=4))), world)[SuggestionKind.FEWER_CARDS]
+    fewer = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cards=4))), state)[
+        SuggestionKind.FEWER_CARDS
+    ]
 
     assert fewer.annotations == {names.CARDS: "2"}
     assert fewer.home.cards == (0, 1)
@@ -66,7 +72,7 @@ def test_fewer_cards_are_told_where_there_are_fewer() -> None:
 def test_less_compute_is_told_where_compute_is_short() -> None:
     cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=60)
 
-    less = cure(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
+    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
 
     assert less[SuggestionKind.LESS_COMPUTE].annotations == {names.CORES: "40"}
     assert SuggestionKind.SMALLER not in less
@@ -75,7 +81,7 @@ def test_less_compute_is_told_where_compute_is_short() -> None:
 def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
     cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=100)
 
-    less = cure(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
+    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
 
     assert less[SuggestionKind.LESS_COMPUTE].annotations == {}
     assert less[SuggestionKind.LESS_COMPUTE].text.startswith(f"without {names.CORES}")
@@ -84,45 +90,47 @@ def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
 def test_another_model_is_told_with_what_the_share_is_there() -> None:
     cluster = Cluster().node("full", a_card("GPU-a", mib=40_000, model="NVIDIA A100"))
     cluster.node("free", a_card("GPU-b", mib=24_000, model="NVIDIA A30"))
-    world = cluster.holder("p", "full", "GPU-a", 40_000).world()
+    state = cluster.holder("p", "full", "GPU-a", 40_000).world()
     half = a_pod_need(a_need(20_000, share=Fraction(1, 2)), models=("*A100*",))
 
-    other = cure(a_waiting_pod(half), world)[SuggestionKind.OTHER_MODEL]
+    other = suggestions_by_kind(a_waiting_pod(half), state)[SuggestionKind.OTHER_MODEL]
 
     assert other.annotations == {names.MODEL: "NVIDIA-A30"}
     assert "(11.7 GiB): free, card 0" in other.text
 
 
 def test_what_no_node_could_ever_hold_is_said_plainly() -> None:
-    world = Cluster().node("n", a_card("GPU-a", model="NVIDIA T4")).world()
+    state = Cluster().node("n", a_card("GPU-a", model="NVIDIA T4")).world()
     need = a_pod_need(a_need(100), a_need(90_000, name="big"), models=("*H100*",))
 
-    found = cure(a_waiting_pod(need), world)
+    found = suggestions_by_kind(a_waiting_pod(need), state)
 
     assert set(found) == {SuggestionKind.LARGER_NODE}
     assert "even if nothing else ran there" in found[SuggestionKind.LARGER_NODE].text
 
 
-def test_a_pod_with_room_needs_no_remedy() -> None:
-    world = Cluster().node("n", a_card("GPU-a")).world()
-    subject = a_waiting_pod(a_pod_need(a_need(100)))
+def test_a_pod_with_room_needs_no_suggestion() -> None:
+    state = Cluster().node("n", a_card("GPU-a")).world()
+    pod = a_waiting_pod(a_pod_need(a_need(100)))
 
-    assert suggest(subject, world, explain(subject, world)) == ()
+    assert suggest(pod, state, explain(pod, state)) == ()
 
 
 @given(small_nodes(), small_needs())
 def test_every_smaller_request_that_is_told_can_be_read_and_fits(
-    loads: NodeInfo, need: PodNeed
+    node_info: NodeInfo, need: PodNeed
 ) -> None:
-    empty = Cluster().node("n", *(load.card for load in loads.cards.values())).world()
-    (site,) = empty.snapshot.nodes.values()
-    subject = a_waiting_pod(need, annotations={names.MEMORY: "1Mi"})
-    found = cure(subject, empty)
+    empty = Cluster().node("n", *(card_info.card for card_info in node_info.cards.values())).world()
+    (empty_node,) = empty.snapshot.nodes.values()
+    pod = a_waiting_pod(need, annotations={names.MEMORY: "1Mi"})
+    found = suggestions_by_kind(pod, empty)
 
     smaller = found.get(SuggestionKind.SMALLER)
     if smaller is not None:
-        specs = [ContainerSpec(name=it.name, kind=it.kind) for it in need.containers]
-        cards = ", ".join(f"{it.name}={it.cards}" for it in need.containers)
+        specs = [
+            ContainerSpec(name=container.name, kind=container.kind) for container in need.containers
+        ]
+        cards = ", ".join(f"{container.name}={container.cards}" for container in need.containers)
         request = parse_request({**smaller.annotations, names.CARDS: cards}, specs)
         assert request is not None
         asked = PodNeed(
@@ -132,10 +140,10 @@ def test_every_smaller_request_that_is_told_can_be_read_and_fits(
                     name=part.container,
                     kind=part.kind,
                     cards=part.cards,
-                    cores=it.cores,
+                    cores=container.cores,
                 )
-                for part, it in zip(request.slices, need.containers, strict=True)
+                for part, container in zip(request.slices, need.containers, strict=True)
             )
         )
-        assert find_fitting_cards(asked, [site]) == smaller.home
-        assert not isinstance(place(site, need, strategy=Strategy.PACK), Placement)
+        assert find_fitting_cards(asked, [empty_node]) == smaller.home
+        assert not isinstance(place(empty_node, need, strategy=Strategy.PACK), Placement)
