@@ -1,6 +1,6 @@
-"""The node agent: hands the promised card, and no other, to the container, and reports cards.
+"""The node agent: gives each container its assigned cards and no other, and reports the cards.
 
-Its rooms in the order in which they build on each other: `cards`, `node`, `container`, `kubelet`,
-`exporter`. `claims` decides whose slots are whose. Start with `kubelet/pre_start.py`, then
-`service.py`.
+Its packages in the order in which they build on each other: `cards`, `node`, `container`,
+`kubelet`, `exporter`. `claims` decides which container holds which slots. Start with
+`kubelet/pre_start.py`, then `service.py`.
 """

@@ -1,4 +1,4 @@
-"""Whose slot ids are these, and what was that container promised? Any doubt is a "no"."""
+"""Finds the container that holds a set of slot ids and its cards; anything unclear is rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from fracgpu.state.snapshot import allocation_of
 from fracgpu.units import Mib
 
 PodKey = tuple[str, str]
-"""Namespace and name: all that PodResources tells of a pod."""
+"""Namespace and name: all that PodResources reports of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,9 @@ class NodeClaims:
     Attributes:
         pods: the pods of this node, and those that PodResources names, wherever they are now.
         cards: this node's cards as they are now.
-        token: what we asked kubelet to say of the container that it wants to start, or empty.
-        owner_uid: the pod last verified to hold these ids, if they were not handed out since.
+        token: what kubelet writes into the status of the container that it wants to start, where
+            an earlier start of these ids was rejected with it; else empty.
+        owner_uid: the pod last verified to hold these ids, if they were not allocated since.
     """
 
     node: str
@@ -51,7 +52,7 @@ class NodeClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The answer yes: this container of this pod, on these cards."""
+    """The container that may start, its pod, and the cards assigned to it."""
 
     pod: PodInfo
     container: str
@@ -82,93 +83,101 @@ class RejectReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The answer no, and why; *text* names the things and reaches the pod's events."""
+    """Why a container may not start; *text* names pods and cards, and reaches the pod's events."""
 
     reason: RejectReason
     text: str
 
     @property
     def askable(self) -> bool:
-        """Whether kubelet could settle it by saying which container it wants to start."""
+        """Whether it would be clear if kubelet said which container it wants to start."""
         return self.reason in (RejectReason.AMBIGUOUS, RejectReason.UNLISTED)
 
 
 def resolve(
-    slot_ids: frozenset[str], holders: Sequence[SlotHolder], picture: NodeClaims
+    slot_ids: frozenset[str], holders: Sequence[SlotHolder], node_claims: NodeClaims
 ) -> Claim | Rejected:
-    """Find the one container that *slot_ids* were handed to, and what it was promised.
+    """Return the one container that *slot_ids* were allocated to, with its cards, or why not.
 
     =====================================  ==============================================
-    kubelet lists as holder                answer
+    kubelet lists as holder                result
     =====================================  ==============================================
     nobody, or only ended or unknown pods  the init container whose status carries our token;
-                                           without one, no: ask, if an init container of a
-                                           live pod here wants as many slots, else nobody
-    containers of several live pods        no: several pods
+                                           without one, UNLISTED if an init container of a
+                                           live pod here wants as many slots, else NOBODY
+    containers of several live pods        SEVERAL_PODS
     one container, with exactly these ids  that container, unless an init container of the
-                                           pod could be meant and was promised other cards:
-                                           then the one that carries our token, or no: ask
-    only other sets that share an id       the init container that hands them on, if there is
+                                           pod could be meant and is assigned other cards:
+                                           then the one that carries our token, else AMBIGUOUS
+    only other sets that share an id       the init container that passes them on, if there is
                                            exactly one with as many slots, or by the token
     =====================================  ==============================================
 
     Ended and unknown pods are passed over because a kubelet without kubernetes PR 132028 still
-    lists them. Plain init containers are never listed: kubelet hands their ids to app containers,
-    or keeps them to itself where no app container wants any. An unlisted one is never inferred,
-    not even where only one could be meant: kubelet may know a pod that the API has forgotten.
+    lists them. Plain init containers are never listed: kubelet passes their ids on to app
+    containers, or keeps them where no app container wants any. An unlisted one is never inferred,
+    not even where only one could be meant: kubelet may know a pod that the API server has deleted.
     """
-    live = [it for it in holders if it.slot_ids & slot_ids and _is_live(it.key, picture)]
-    keys = sorted({it.key for it in live})
+    live = [
+        holder
+        for holder in holders
+        if holder.slot_ids & slot_ids and _is_live(holder.key, node_claims)
+    ]
+    keys = sorted({holder.key for holder in live})
     if not keys:
-        unlisted = _unlisted(slot_ids, picture)
+        unlisted = _unlisted(slot_ids, node_claims)
         if unlisted:
-            return _answered(unlisted, slot_ids, picture)
-        others = sorted({f"{it.namespace}/{it.pod}" for it in holders if it.slot_ids & slot_ids})
+            return _claim_by_token(unlisted, slot_ids, node_claims)
+        others = sorted(
+            {f"{holder.namespace}/{holder.pod}" for holder in holders if holder.slot_ids & slot_ids}
+        )
         dead = f"; kubelet lists {', '.join(others)}, ended or unknown" if others else ""
-        return _no(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
+        return _rejected(RejectReason.NOBODY, f"no live pod holds {_ids(slot_ids)}{dead}")
     if len(keys) > 1:
         pods = " and ".join("/".join(key) for key in keys)
-        return _no(RejectReason.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
-    pod = picture.pods[keys[0]]
-    listed = [it for it in holders if it.key == keys[0]]
-    container = _container(slot_ids, listed, pod, token=picture.token)
+        return _rejected(RejectReason.SEVERAL_PODS, f"{_ids(slot_ids)} are held by {pods}")
+    pod = node_claims.pods[keys[0]]
+    listed = [holder for holder in holders if holder.key == keys[0]]
+    container = _container(slot_ids, listed, pod, token=node_claims.token)
     if isinstance(container, Rejected):
         return container
-    return _promise(container, slot_ids, pod, picture)
+    return _claim_of(container, slot_ids, pod, node_claims)
 
 
-def _unlisted(slot_ids: frozenset[str], picture: NodeClaims) -> list[tuple[PodInfo, str]]:
-    """Find the plain init containers of this node that want as many slots and might start now."""
+def _unlisted(slot_ids: frozenset[str], node_claims: NodeClaims) -> list[tuple[PodInfo, str]]:
+    """Return the plain init containers of this node that want as many slots and might start."""
     return [
-        (pod, it.name)
-        for _, pod in sorted(picture.pods.items())
-        if pod.record.live and not pod.record.terminating and pod.record.node == picture.node
-        for it in pod.record.containers
-        if it.kind is ContainerKind.INIT and _amount(it, names.GPU_SLOT) == len(slot_ids)
+        (pod, spec.name)
+        for _, pod in sorted(node_claims.pods.items())
+        if pod.record.live and not pod.record.terminating and pod.record.node == node_claims.node
+        for spec in pod.record.containers
+        if spec.kind is ContainerKind.INIT and _amount(spec, names.GPU_SLOT) == len(slot_ids)
     ]
 
 
-def _answered(
-    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], picture: NodeClaims
+def _claim_by_token(
+    unlisted: Sequence[tuple[PodInfo, str]], slot_ids: frozenset[str], node_claims: NodeClaims
 ) -> Claim | Rejected:
-    told = [(pod, name) for pod, name in unlisted if _tells(pod, name, picture.token)]
-    if len(told) == 1:
-        ((pod, container),) = told
-        return _promise(container, slot_ids, pod, picture)
-    return _no(
+    carriers = [
+        (pod, name) for pod, name in unlisted if _carries_token(pod, name, node_claims.token)
+    ]
+    if len(carriers) == 1:
+        ((pod, container),) = carriers
+        return _claim_of(container, slot_ids, pod, node_claims)
+    return _rejected(
         RejectReason.UNLISTED,
-        f"kubelet does not list who holds {_ids(slot_ids)}, as it does for init containers; "
-        "waiting until it says in the pod's status whose start this is",
+        f"kubelet lists no container that holds {_ids(slot_ids)}, and it never lists init "
+        "containers; waiting until kubelet names the starting container in the pod's status",
     )
 
 
-def _tells(pod: PodInfo, container: str, token: str) -> bool:
-    """Whether kubelet has written our token on this container: nobody else was told it."""
+def _carries_token(pod: PodInfo, container: str, token: str) -> bool:
+    """Report whether kubelet wrote our token on this container; nobody else knows the token."""
     return bool(token) and token in pod.waiting.get(container, "")
 
 
-def _is_live(key: PodKey, picture: NodeClaims) -> bool:
-    pod = picture.pods.get(key)
+def _is_live(key: PodKey, node_claims: NodeClaims) -> bool:
+    pod = node_claims.pods.get(key)
     return pod is not None and pod.record.live
 
 
@@ -176,32 +185,35 @@ def _container(
     slot_ids: frozenset[str], listed: Sequence[SlotHolder], pod: PodInfo, *, token: str
 ) -> str | Rejected:
     record = pod.record
-    names_of = [it.container for it in listed]
+    names_of = [holder.container for holder in listed]
     if len(set(names_of)) != len(names_of):
-        # An old and a new pod of one name: kubelet has not let go of the old one yet.
-        return _no(RejectReason.LISTED_TWICE, f"kubelet lists a container of {record.key} twice")
-    exact = [it.container for it in listed if it.slot_ids == slot_ids]
+        # An old and a new pod of one name: kubelet has not removed the old one yet.
+        return _rejected(
+            RejectReason.LISTED_TWICE, f"kubelet lists a container of {record.key} twice"
+        )
+    exact = [holder.container for holder in listed if holder.slot_ids == slot_ids]
     inits = [
-        it.name
-        for it in record.containers
-        if it.kind is ContainerKind.INIT and _amount(it, names.GPU_SLOT) == len(slot_ids)
+        spec.name
+        for spec in record.containers
+        if spec.kind is ContainerKind.INIT and _amount(spec, names.GPU_SLOT) == len(slot_ids)
     ]
     candidates = exact + inits
     if not candidates:
-        held = "; ".join(f"{it.container} holds {_ids(it.slot_ids)}" for it in listed)
-        return _no(
+        held = "; ".join(f"{holder.container} holds {_ids(holder.slot_ids)}" for holder in listed)
+        return _rejected(
             RejectReason.PARTLY_HELD, f"nothing in {record.key} holds {_ids(slot_ids)}: {held}"
         )
     assignment = record.assignment or {}
     if len({_cards_of(assignment.get(name, ())) for name in candidates}) > 1:
-        told = [name for name in candidates if _tells(pod, name, token)]
-        if len(told) == 1:
-            return told[0]
+        carriers = [name for name in candidates if _carries_token(pod, name, token)]
+        if len(carriers) == 1:
+            return carriers[0]
         unclear = ", ".join(candidates)
-        return _no(
+        return _rejected(
             RejectReason.AMBIGUOUS,
-            f"{_ids(slot_ids)} may be of {unclear} in {record.key}, promised different slices; "
-            "waiting until kubelet says in the pod's status which it starts",
+            f"{_ids(slot_ids)} may belong to {unclear} in {record.key}, which are assigned "
+            "different slices; waiting until kubelet names the starting container in the pod's "
+            "status",
         )
     return candidates[0]
 
@@ -210,98 +222,94 @@ def _cards_of(slices: Sequence[Slice]) -> frozenset[Slice]:
     return frozenset(slices)
 
 
-def _promise(
-    container: str, slot_ids: frozenset[str], pod: PodInfo, picture: NodeClaims
+def _claim_of(
+    container: str, slot_ids: frozenset[str], pod: PodInfo, node_claims: NodeClaims
 ) -> Claim | Rejected:
     record = pod.record
     whose = f"container {container} of {record.key}"
-    if record.node != picture.node:
-        text = f"{record.key} is bound to {record.node or 'no node'}, not to {picture.node}"
-        return _no(RejectReason.WRONG_NODE, text)
-    if picture.owner_uid and picture.owner_uid != record.uid:
+    if record.node != node_claims.node:
+        text = f"{record.key} is bound to {record.node or 'no node'}, not to {node_claims.node}"
+        return _rejected(RejectReason.WRONG_NODE, text)
+    if node_claims.owner_uid and node_claims.owner_uid != record.uid:
         text = (
-            f"{_ids(slot_ids)} were the pod's with UID {picture.owner_uid}, and kubelet has not "
-            f"handed them out since; {record.key} has UID {record.uid}"
+            f"{_ids(slot_ids)} belong to the pod with UID {node_claims.owner_uid}, and kubelet has "
+            f"not allocated them since; {record.key} has UID {record.uid}"
         )
-        return _no(RejectReason.OTHER_POD, text)
+        return _rejected(RejectReason.OTHER_POD, text)
     if record.problem:
-        return _no(RejectReason.UNREADABLE, f"{record.key}: {record.problem}")
+        return _rejected(RejectReason.UNREADABLE, f"{record.key}: {record.problem}")
     slices = (record.assignment or {}).get(container, ())
     if not slices:
         text = f"{whose} has no cards in {names.ASSIGNMENT}; it was not bound by FracGPU"
-        return _no(RejectReason.NOT_ASSIGNED, text)
+        return _rejected(RejectReason.NOT_ASSIGNED, text)
     if len(slices) != len(slot_ids):
-        text = f"{whose} holds {len(slot_ids)} slots and was promised {len(slices)} cards"
-        return _no(RejectReason.WRONG_COUNT, text)
-    misfit = _size_doubt(container, slices, pod) or _card_doubt(slices, whose, picture)
-    if misfit is not None:
-        return misfit
-    cards = tuple(picture.cards[it.card] for it in slices)
+        text = f"{whose} holds {len(slot_ids)} slots and is assigned {len(slices)} cards"
+        return _rejected(RejectReason.WRONG_COUNT, text)
+    rejected = _check_size(container, slices, pod) or _check_cards(slices, whose, node_claims)
+    if rejected is not None:
+        return rejected
+    cards = tuple(node_claims.cards[part.card] for part in slices)
     return Claim(pod=pod, container=container, slices=slices, cards=cards)
 
 
-def _size_doubt(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
-    spec = next((it for it in pod.record.containers if it.name == container), None)
+def _check_size(container: str, slices: Sequence[Slice], pod: PodInfo) -> Rejected | None:
+    spec = next((spec for spec in pod.record.containers if spec.name == container), None)
     limit = _amount(spec, names.GPU_MEM) if spec is not None else None
-    promised = sum(it.mib for it in slices)
-    if limit == promised:
+    assigned_mib = sum(part.mib for part in slices)
+    if limit == assigned_mib:
         return None
     text = (
-        f"container {container} of {pod.record.key} was promised {promised} MiB, "
-        f"its limit {names.GPU_MEM} is {limit if limit is not None else 'absent'}"
+        f"container {container} of {pod.record.key} is assigned {assigned_mib} MiB, "
+        f"but its limit {names.GPU_MEM} is {limit if limit is not None else 'absent'}"
     )
-    return _no(RejectReason.WRONG_SIZE, text)
+    return _rejected(RejectReason.WRONG_SIZE, text)
 
 
-def _card_doubt(slices: Sequence[Slice], whose: str, picture: NodeClaims) -> Rejected | None:
+def _check_cards(slices: Sequence[Slice], whose: str, node_claims: NodeClaims) -> Rejected | None:
     for part in slices:
-        card = picture.cards.get(part.card)
+        card = node_claims.cards.get(part.card)
         if card is None:
-            text = f"{whose} was promised {part.card}, which {picture.node} does not have"
-            return _no(RejectReason.NO_SUCH_CARD, text)
+            text = f"{whose} is assigned {part.card}, which {node_claims.node} does not have"
+            return _rejected(RejectReason.NO_SUCH_CARD, text)
         if card.health is not Health.HEALTHY:
-            text = f"{whose} was promised {part.card}, unhealthy: {card.health_reason}"
-            return _no(RejectReason.UNHEALTHY, text)
-    held = held_on(picture.pods.values(), node=picture.node)
-    unplaced = _unplaced(picture)
+            text = f"{whose} is assigned {part.card}, which is unhealthy: {card.health_reason}"
+            return _rejected(RejectReason.UNHEALTHY, text)
+    held = held_on(node_claims.pods.values(), node=node_claims.node)
+    unplaced = _unplaced(node_claims)
     for part in slices:
-        card, allocation = picture.cards[part.card], held[part.card]
-        what = f"{whose} was promised {part.mib} MiB of {part.card}, on which the pods of"
-        if allocation.mib + sum(it.mib for it in unplaced.values()) > card.capacity_mib:
-            text = (
-                f"{what} {picture.node} together hold {allocation.mib} of {card.capacity_mib} MiB"
-            )
+        card, total = node_claims.cards[part.card], held[part.card]
+        what = f"{whose} is assigned {part.mib} MiB of {part.card}, on which the pods of"
+        if total.mib + sum(allocation.mib for allocation in unplaced.values()) > card.capacity_mib:
+            text = f"{what} {node_claims.node} together hold {total.mib} of {card.capacity_mib} MiB"
             for pod, most in sorted(unplaced.items()):
                 text += f", and {pod} up to {most.mib} more: its {names.ASSIGNMENT} cannot be read"
-            return _no(RejectReason.OVER_CAPACITY, text)
-        if allocation.slots + sum(it.slots for it in unplaced.values()) > card.slots:
-            text = (
-                f"{what} {picture.node} together have {allocation.slots} containers of {card.slots}"
-            )
-            return _no(RejectReason.OVER_SLOTS, text)
+            return _rejected(RejectReason.OVER_CAPACITY, text)
+        if total.slots + sum(allocation.slots for allocation in unplaced.values()) > card.slots:
+            what = f"{what} {node_claims.node} together have"
+            text = f"{what} {total.slots} containers of {card.slots}"
+            return _rejected(RejectReason.OVER_SLOTS, text)
     return None
 
 
-def _unplaced(picture: NodeClaims) -> Mapping[str, CardAllocation]:
-    """Give the pods that may be on any card, and the most that each may hold of one."""
-    largest_mib = max(card.capacity_mib for card in picture.cards.values())
+def _unplaced(node_claims: NodeClaims) -> Mapping[str, CardAllocation]:
+    """Return the pods that may be on any card, with the most that each may hold of one."""
+    largest_mib = max(card.capacity_mib for card in node_claims.cards.values())
     found = {}
-    for pod in picture.pods.values():
+    for pod in node_claims.pods.values():
         record = pod.record
-        if record.node == picture.node and (most := allocation_of(record).unplaced):
+        if record.node == node_claims.node and (most := allocation_of(record).unplaced):
             found[record.key] = replace(most, mib=Mib(min(most.mib, largest_mib)))
     return found
 
 
 def held_on(pods: Iterable[PodInfo], *, node: str) -> dict[CardUuid, CardAllocation]:
-    """Fold what the live pods of *node* were promised of each card."""
+    """Return what the live pods of *node* are assigned of each card."""
     held: dict[CardUuid, CardAllocation] = {}
     for pod in pods:
         record = pod.record
         if record.live and record.node == node and record.assignment is not None:
-            for card, allocation in allocations_by_card(
-                record.assignment, record.containers
-            ).items():
+            by_card = allocations_by_card(record.assignment, record.containers)
+            for card, allocation in by_card.items():
                 before = held.get(card, CardAllocation(mib=Mib(0), slots=0))
                 held[card] = CardAllocation(
                     mib=Mib(before.mib + allocation.mib),
@@ -315,7 +323,7 @@ def _amount(spec: ContainerSpec, resource: str) -> int | None:
     return whole_amount(spec.limits.get(resource, ""))
 
 
-def _no(reason: RejectReason, text: str) -> Rejected:
+def _rejected(reason: RejectReason, text: str) -> Rejected:
     return Rejected(reason=reason, text=text)
 
 

@@ -1,4 +1,4 @@
-"""The agent's last act on a node that no longer shares its cards: nothing of ours stays behind."""
+"""Removes everything the agent wrote on a node that no longer shares its cards."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from kube.kinds import NODES, Kind
 
 log = structlog.get_logger()
 
-# Within what Kubernetes grants a pod for its end, 30 s, after the streams were drained.
+# Within a pod's termination grace period, 30 s, after the streams were drained.
 _LIMIT_S: Final = 10.0
 _CARD_FOLDER: Final = re.compile(r"GPU-[A-Za-z0-9-]{1,96}")
 # An event's text ends at 1,024 bytes.
@@ -43,21 +43,21 @@ class Recorder(Protocol):
 
 
 class NodeCleanup:
-    """Called when the agent has been told to stop and everything else of it has ended.
+    """Removes the agent's marks and files if its node stopped sharing; called last at shutdown.
 
-    A DaemonSet's pod is deleted as soon as its node lacks the label. So the node itself says
-    whether this is the end of sharing, or only a restart.
+    A DaemonSet's pod is deleted as soon as its node lacks the label, so the node's label says
+    whether sharing ends here, or the agent only restarts.
 
     Args:
         node: its name.
         client: reads and writes the node.
-        recorder: writes the event that tells whose pods run on.
+        recorder: writes the event that names the pods that still run.
         pods: this node's pods as last seen.
         pod_resources: kubelet's list of holders.
         specs: the runtime's CDI folder.
         links: the folders of device files.
-        handed_out: the notes of who was handed such a folder.
-        folders: further folders of ours, whose cards' own folders go: those of MPS.
+        handed_out: which sets of slot ids were allocated with such a folder.
+        folders: further folders of ours in which each card's folder is removed: those of MPS.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, all by keyword; made once, in service.py
@@ -84,43 +84,45 @@ class NodeCleanup:
         self._folders = folders
 
     async def run(self) -> None:
-        """Take everything back, unless the node goes on sharing; a failure is only logged.
+        """Remove everything of ours, unless the node still shares; a failure is only logged.
 
-        What is left then is for ``fracgpu uninstall``.
+        ``fracgpu uninstall`` removes what is left then.
         """
         try:
             async with asyncio.timeout(_LIMIT_S):
-                await self._say()
+                await self._run()
         except (KubeError, TimeoutError) as error:
             reason = str(error) or f"not done in {_LIMIT_S:g} s"
             log.warning("node_not_given_back", node=self._node, reason=reason)
 
-    async def _say(self) -> None:
+    async def _run(self) -> None:
         node = await self._client.get_object(NODES, self._node)
         labels: Mapping[str, str] = node.get("metadata", {}).get("labels") or {}
         if shares(labels):
             return
         await take_back(self._client, self._node, marks_of(node))
         kept = await self._remove_files()
-        running = sorted(it.record.key for it in self._pods() if _holds(it))
+        running = sorted(pod.record.key for pod in self._pods() if _holds(pod))
         log.info("node_given_back", node=self._node, pods_left=running, links_left=sorted(kept))
         if running:
-            await self._tell(running)
+            await self._emit(running)
 
     async def _remove_files(self) -> frozenset[str]:
-        """Remove what we wrote for container starts; give the folders that are still in use."""
+        """Remove what we wrote for container starts; return the folders that are still in use."""
         try:
-            held = frozenset(device_name(it.slot_ids) for it in await self._pod_resources.holders())
+            held = frozenset(
+                device_name(holder.slot_ids) for holder in await self._pod_resources.holders()
+            )
         except PodResourcesError as error:
             log.warning("links_kept", reason=str(error))
             held = self._names(self._links)
-        # A running container has the file with its variables mounted from there.
+        # A running container has the file with its variables mounted from its folder.
         self._remove(self._links, self._names(self._links) - held)
         try:
             await asyncio.to_thread(self._handed_out.end, held=held)
         except OSError as error:
             log.warning("files_kept", reason=str(error))
-        # A CDI spec is read at a container's creation only, and there will be none.
+        # The runtime reads a CDI spec only when it creates a container, and creates none any more.
         self._remove(self._specs, self._names(self._specs))
         for folder in self._folders:
             await asyncio.to_thread(_remove_card_folders, folder)
@@ -140,13 +142,13 @@ class NodeCleanup:
             except CdiError as error:
                 log.warning("files_kept", reason=str(error))
 
-    async def _tell(self, running: Sequence[str]) -> None:
+    async def _emit(self, running: Sequence[str]) -> None:
         more = f" and {len(running) - _MOST_NAMED} more" if len(running) > _MOST_NAMED else ""
         note = (
-            f"{self._node} no longer shares its cards; pods that run on with theirs, and whose "
-            f"containers cannot be started again: {', '.join(running[:_MOST_NAMED])}{more}"
+            f"{self._node} no longer shares its cards; these pods keep running with theirs, but "
+            f"their containers cannot be restarted: {', '.join(running[:_MOST_NAMED])}{more}"
         )
-        # As kubelet's own events do: `kubectl describe node` looks for the name as the UID.
+        # The node's name as UID, as in kubelet's events: `kubectl describe node` selects by it.
         regarding = Regarding(kind=NODES, name=self._node, uid=self._node)
         await self._recorder.emit(
             regarding, reason="SharingEnded", note=note, level=EventLevel.WARNING
@@ -158,10 +160,10 @@ def _holds(pod: PodInfo) -> bool:
 
 
 def _remove_card_folders(folder: Path) -> None:
-    """Remove the folders that are named after cards; an administrator's stay."""
+    """Remove the folders that are named after cards, and no other."""
     try:
-        found = [it for it in folder.iterdir() if _CARD_FOLDER.fullmatch(it.name)]
+        found = [path for path in folder.iterdir() if _CARD_FOLDER.fullmatch(path.name)]
     except OSError:
         return
-    for it in found:
-        shutil.rmtree(it, ignore_errors=True)
+    for path in found:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What the agent tells Prometheus of its own work."""
+"""The node agent's metrics of its own work, for Prometheus."""
 
 from collections.abc import Mapping
 
@@ -43,13 +43,13 @@ class DevicePluginMetrics:
         )
         self._disagreeing = Gauge(
             "fracgpu_audit_disagreements_now",
-            "Disagreements that stand at the last audit, by kind.",
+            "Disagreements that the last audit confirmed, by kind.",
             ["kind"],
             registry=registry,
         )
         self._last_audit = Gauge(
             "fracgpu_last_audit_success",
-            "1 if the last audit could ask everybody, else 0.",
+            "1 if the last audit could read kubelet and the CDI folder, else 0.",
             registry=registry,
         )
         self._injection = Gauge(
@@ -66,7 +66,7 @@ class DevicePluginMetrics:
         )
         self._last_survey = Gauge(
             "fracgpu_last_survey_success",
-            "1 if the driver said at the last look which cards there are, else 0.",
+            "1 if the driver could list the cards the last time, else 0.",
             registry=registry,
         )
         self._last_collect = Gauge(
@@ -76,7 +76,7 @@ class DevicePluginMetrics:
         )
 
     def started(self, outcome: str) -> None:
-        """Count one container start: ``wired``, or the kind of doubt."""
+        """Count one container start: ``wired``, or why it was rejected."""
         self._starts.labels(outcome).inc()
 
     def start_took(self, duration_s: float) -> None:
@@ -89,7 +89,7 @@ class DevicePluginMetrics:
         self._node_writes.labels(outcome).inc()
 
     def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
-        """Tell what the last audit found: what stands, and what of it is new, by kind."""
+        """Record the disagreements of the last audit: all of them, and the new ones, by kind."""
         self._last_audit.set(1)
         for kind, count in now.items():
             self._disagreeing.labels(kind).set(count)
@@ -97,19 +97,19 @@ class DevicePluginMetrics:
             self._disagreements.labels(kind).inc(count)
 
     def audited_without(self, containers: int) -> None:
-        """Tell how many running containers could not be looked into."""
+        """Record how many running containers could not be looked into."""
         self._not_seen.set(containers)
 
     def runtime_is(self, state: str) -> None:
-        """Tell how new containers get their cards: ``cdi``, ``links`` or ``unknown``."""
-        for it in ("cdi", "links", "unknown"):
-            self._injection.labels(it).set(it == state)
+        """Record how new containers get their cards: ``cdi``, ``links`` or ``unknown``."""
+        for label in ("cdi", "links", "unknown"):
+            self._injection.labels(label).set(label == state)
 
     def audit_failed(self) -> None:
         self._last_audit.set(0)
 
     def surveyed(self, success: bool) -> None:  # noqa: FBT001 - called back
-        """Tell whether the last look at which cards there are succeeded."""
+        """Record whether the cards could be listed the last time."""
         self._last_survey.set(1 if success else 0)
 
     def collected(self, *, success: bool) -> None:

@@ -1,4 +1,4 @@
-"""Puts the node agent together: the only module of this package that names concrete parts."""
+"""Builds the node agent: the only module of this package that names concrete parts."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -51,21 +51,21 @@ from process.memory import share_one_heap
 from process.telemetry import Prepared, ReadyGate, Registry, TelemetryServer, new_registry
 
 _NAME: Final = "deviceplugin"
-_SURVEY: Final = "looking at the cards"
+_LIST: Final = "listing the cards"
 _COLLECT: Final = "reading the cards"
 
 
 def build(settings: DevicePluginSettings, cards: Cards) -> Service:
-    """Put the agent together around *cards*."""
+    """Return the agent as a service over *cards*."""
     share_one_heap()
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     prepared = Prepared()
-    hearts = _hearts(settings, clock)
+    heartbeats = _heartbeats(settings, clock)
 
     @asynccontextmanager
     async def parts() -> AsyncIterator[Running]:
         async with connect(settings.kubeconfig, user_agent="fracgpu-deviceplugin") as client:
-            running, farewell = _parts(
+            running, cleanup = _parts(
                 settings,
                 cards,
                 client,
@@ -73,12 +73,12 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
                 gate=gate,
                 registry=registry,
                 prepared=prepared,
-                hearts=hearts,
+                heartbeats=heartbeats,
             )
             try:
                 yield running
-                # Told to stop, not crashed: all that would write the node again has ended.
-                await farewell.run()
+                # A shutdown, not a crash: every task that would write the node again has ended.
+                await cleanup.run()
             finally:
                 await cards.close()
 
@@ -92,7 +92,9 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             settings.telemetry_port,
             gate.readiness,
             prepared=[prepared],
-            liveness=lambda: next(filter(None, (it.problem() for it in hearts.values())), None),
+            liveness=lambda: next(
+                filter(None, (heartbeat.problem() for heartbeat in heartbeats.values())), None
+            ),
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_limit_s=settings.drain_limit_s,
@@ -108,7 +110,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     gate: ReadyGate,
     registry: Registry,
     prepared: Prepared,
-    hearts: Mapping[str, Heartbeat],
+    heartbeats: Mapping[str, Heartbeat],
 ) -> tuple[Running, NodeCleanup]:
     node = settings.node_name
     metrics = DevicePluginMetrics(registry)
@@ -119,18 +121,18 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         period_s=settings.survey_period_s,
         slots_per_card=settings.slots_per_card,
         headroom_mib=Mib(settings.headroom_mib),
-        ailments=lambda: health.health_reasons(now_s=clock.monotonic()),
-        beat=hearts[_SURVEY].beat,
-        on_survey=metrics.surveyed,
+        health_reasons=lambda: health.health_reasons(now_s=clock.monotonic()),
+        beat=heartbeats[_LIST].beat,
+        on_listed=metrics.surveyed,
     )
     pods = Informer(
         client,
         PODS,
         decode=decode_pod_info,
         field_selector=f"spec.nodeName={node}",
-        on_change=lambda _: report.wake(),
+        on_change=lambda _: updater.wake(),
     )
-    notes = PodAnnotator(client)
+    annotator = PodAnnotator(client)
     pod_resources = PodResourcesClient(
         settings.pod_resources_socket, timeout_s=settings.pod_resources_timeout_s
     )
@@ -142,32 +144,34 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.runtime_period_s,
         metrics=metrics,
-        on_change=lambda: report.wake(),  # noqa: PLW0108 - it is made below
+        on_change=lambda: updater.wake(),  # noqa: PLW0108 - it is made below
     )
     injection = Injection(
         specs, links, AllocatedFolders(settings.links_dir / ".handed-out"), runtime
     )
     recorder = EventRecorder(client, "fracgpu-deviceplugin", clock, instance=node)
     mps = _mps(settings, clock)
-    wiring = PreStartHandler(
+    pre_start = PreStartHandler(
         node=node,
         tracker=tracker,
         pod_resources=pod_resources,
         reader=client,
         pods=lambda: _by_key(pods),
         builder=ContainerSpecBuilder(
-            NvidiaCdiSpecs([Path(it) for it in settings.vendor_cdi_dirs]),
+            NvidiaCdiSpecs([Path(folder) for folder in settings.vendor_cdi_dirs]),
             enforcer=Enforcer(settings.enforcer),
             mps=mps,
         ),
-        places=injection,
+        locations=injection,
         clock=clock,
         pod_lookup_timeout_s=settings.pod_lookup_timeout_s,
         metrics=metrics,
-        on_wired=notes.note,
+        on_prepared=annotator.note,
     )
-    plugin = DevicePlugin(tracker, wiring, injection, links_visible=settings.links_visible_devices)
-    nodes, report = _node_report(
+    plugin = DevicePlugin(
+        tracker, pre_start, injection, links_visible=settings.links_visible_devices
+    )
+    nodes, updater = _node_updater(
         client,
         node,
         pods=pods,
@@ -187,12 +191,12 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         poll_s=settings.kubelet_poll_s,
         metrics=metrics,
     )
-    audit = ConsistencyCheck(
+    consistency = ConsistencyCheck(
         pods=lambda: _by_key(pods),
         pod_resources=pod_resources,
         specs=specs,
         attribution=Attribution(settings.proc_root),
-        seen=VisibleDevices(settings.proc_root),
+        visible_devices=VisibleDevices(settings.proc_root),
         cards=lambda: tracker.inventory.card_list.cards,
         clock=clock,
         period_s=settings.audit_period_s,
@@ -200,11 +204,11 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         dev_root=settings.dev_root,
     )
 
-    def on_round(round_: CardSamples) -> None:
-        health.observe(round_, now_s=clock.monotonic())
-        audit.observe(round_.samples)
+    def on_samples(samples: CardSamples) -> None:
+        health.observe(samples, now_s=clock.monotonic())
+        consistency.observe(samples.samples)
 
-    exporter = Sampler(
+    sampler = Sampler(
         cards=cards,
         tracker=tracker,
         attribution=Attribution(settings.proc_root),
@@ -212,9 +216,9 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         clock=clock,
         period_s=settings.collect_period_s,
         metrics=metrics,
-        on_round=on_round,
-        on_picture=lambda: prepared.prepare(collector.holds()),
-        beat=hearts[_COLLECT].beat,
+        on_samples=on_samples,
+        on_snapshot=lambda: prepared.prepare(collector.holds()),
+        beat=heartbeats[_COLLECT].beat,
     )
     health_events = HealthEvents(
         node=node,
@@ -222,10 +226,10 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pods=lambda: _values(pods),
         recorder=recorder,
     )
-    refused = RejectedPodCleaner(
+    rejected = RejectedPodCleaner(
         node=node, pods=lambda: _values(pods), client=client, recorder=recorder, clock=clock
     )
-    load_report = LoadAnnotator(
+    load_annotator = LoadAnnotator(
         node=node,
         load=LoadAverage(
             average_s=settings.load_average_s,
@@ -233,7 +237,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             stale_s=3 * settings.collect_period_s,
             headroom_mib=settings.headroom_mib,
         ),
-        picture=exporter.latest,
+        latest=sampler.latest,
         current=lambda: nodes.get("", node),
         writer=client,
         clock=clock,
@@ -242,22 +246,22 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
     )
     collector = CardCollector(
         node=node,
-        picture=exporter.latest,
+        latest=sampler.latest,
         now_s=lambda: clock.now().timestamp(),
         period_s=settings.collect_period_s,
         dialect=DcgmNaming(settings.metrics_dialect),
     )
     prepared.registry.register(collector)
-    registry.register(AgeCollector(picture=exporter.latest, now_s=lambda: clock.now().timestamp()))
+    registry.register(AgeCollector(latest=sampler.latest, now_s=lambda: clock.now().timestamp()))
     for name, problem in {
         "cards": lambda: tracker.problem,
         "pods": lambda: None if pods.synced else "this node's pods are not listed yet",
-        "node": lambda: report.problem,
+        "node": lambda: updater.problem,
         "runtime": lambda: runtime.problem,
         "kubelet": lambda: registration.problem,
     }.items():
         gate.add(name, problem)
-    farewell = NodeCleanup(
+    cleanup = NodeCleanup(
         node=node,
         client=client,
         recorder=recorder,
@@ -269,8 +273,8 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         folders=(settings.mps_dir,),
     )
 
-    async def survey() -> None:
-        await wiring.clean()
+    async def track() -> None:
+        await pre_start.clean()
         await tracker.run()
 
     running = Running(
@@ -278,30 +282,30 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
             "runtime": runtime.run,
             "pods": pods.run,
             "node": nodes.run,
-            "survey": survey,
-            "report": report.run,
-            "load": load_report.run,
-            "collect": exporter.run,
-            "notes": notes.run,
+            "survey": track,
+            "report": updater.run,
+            "load": load_annotator.run,
+            "collect": sampler.run,
+            "notes": annotator.run,
             "health": health_events.run,
-            "refused": refused.run,
-            "audit": audit.run,
+            "refused": rejected.run,
+            "audit": consistency.run,
             **({"mps": mps.run} if mps is not None else {}),
             "register": registration.run,
         },
         servers=(server,),
     )
-    return running, farewell
+    return running, cleanup
 
 
-def _hearts(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
-    """Give the heartbeats of the loops that everything else here lives on.
+def _heartbeats(settings: DevicePluginSettings, clock: Clock) -> Mapping[str, Heartbeat]:
+    """Return the heartbeats of the two loops over the cards, on which all else here depends.
 
-    Each of their calls ends in time, a card's that hangs as well, so a loop that stands still is
-    our own fault, and starting anew heals it. What a restart does not heal is no matter of theirs:
+    Each of their calls has a time limit, also where a card hangs. So a loop that is stuck is a
+    fault of ours, which a restart repairs. What a restart does not repair is not reported here:
     a card that hangs, a driver or an API server that is away.
     """
-    periods_s = {_SURVEY: settings.survey_period_s, _COLLECT: settings.collect_period_s}
+    periods_s = {_LIST: settings.survey_period_s, _COLLECT: settings.collect_period_s}
     return {
         name: Heartbeat(clock, name=name, limit_s=settings.standstill_s(period_s=period_s))
         for name, period_s in periods_s.items()
@@ -314,7 +318,7 @@ def _mps(settings: DevicePluginSettings, clock: Clock) -> MpsDaemons | None:
     return MpsDaemons(settings.mps_dir, program=settings.mps_program, clock=clock)
 
 
-def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
+def _node_updater(  # noqa: PLR0913 - its parts, nearly all by keyword; called once
     client: KubeClient,
     node: str,
     *,
@@ -326,9 +330,9 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
     metrics: DevicePluginMetrics,
 ) -> tuple[Informer[NodeState], NodeStatusUpdater]:
     def changed(change: Change[NodeState]) -> None:
-        notes = change.object.annotations
-        health.take_out(out_of_service(notes.get(names.NODE_OUT_OF_SERVICE, "")))
-        report.wake()
+        annotations = change.object.annotations
+        health.take_out(out_of_service(annotations.get(names.NODE_OUT_OF_SERVICE, "")))
+        updater.wake()
 
     nodes = Informer(
         client,
@@ -337,27 +341,27 @@ def _node_report(  # noqa: PLR0913 - its parts, nearly all by keyword; called on
         field_selector=f"metadata.name={node}",
         on_change=changed,
     )
-    report = NodeStatusUpdater(
+    updater = NodeStatusUpdater(
         node=node,
         tracker=tracker,
         current=lambda: nodes.get("", node),
         writer=client,
         clock=clock,
         metrics=metrics,
-        hindrance=lambda: runtime.problem,
+        blocked=lambda: runtime.problem,
         held_mib=lambda: held_mib(_values(pods)) if pods.synced else None,
     )
-    return nodes, report
+    return nodes, updater
 
 
 def _blocked(tracker: InventoryTracker, node: NodeState | None) -> str | None:
-    """Say why there is nothing to register with kubelet yet."""
+    """Return why there is nothing to register with kubelet yet, or None."""
     if node is None:
-        return "the node is not known to the API server"
+        return "the API server does not have this node"
     if not node.shares:
         return f"the node does not carry {names.SHARE_LABEL}=true"
     if node.others:
-        return f"the node's cards are counted by another plugin: {node.counted_by}"
+        return f"another plugin offers the node's cards: {node.counted_by}"
     return None if tracker.slots() else tracker.problem or "this node has no cards"
 
 

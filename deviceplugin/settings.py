@@ -1,4 +1,4 @@
-"""What can be tuned in the node agent."""
+"""The settings of the node agent."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from deviceplugin.container.spec_builder import MPS, Enforcer
 from deviceplugin.exporter.families import DIALECTS, DcgmNaming
 from process.settings import REQUIRED, ProcessSettings, setting
 
-# No round waits longer for NVML than for as many calls that hang.
+# The most calls of NVML that one pass over the cards waits for, each up to its time limit.
 _CALLS_IN_A_ROUND: Final = 12
 
 
@@ -19,7 +19,7 @@ class DevicePluginSettings(ProcessSettings):
     node_name: str = setting(REQUIRED, "the node this agent runs on, as the API server names it")
     cards: str = setting("nvml", "nvml, or simulated:FILE")
     nvml_timeout_s: float = setting(
-        5.0, "longest wait for one answer of NVML; a card may take twice that", low=0.1, high=60
+        5.0, "longest wait for one call of NVML; a card may take twice that", low=0.1, high=60
     )
     telemetry_port: int = setting(
         9400, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
@@ -36,14 +36,15 @@ class DevicePluginSettings(ProcessSettings):
     )
     injection: str = setting(
         "auto",
-        "how a container gets its card: by CDI, by device files, or as the runtime is found to be",
+        "how a container gets its card: by CDI, by device files, or by what the runtime supports",
         choices=("auto", "cdi", "links"),
     )
     cri_socket: Path = setting(
-        Path("/run/containerd/containerd.sock"), "the runtime's socket, asked whether it knows CDI"
+        Path("/run/containerd/containerd.sock"),
+        "the runtime's CRI socket, to ask whether it reads CDI specs",
     )
     runtime_period_s: float = setting(
-        30.0, "time between two questions to the runtime whether it knows CDI", low=0.2, high=3600
+        30.0, "time between two checks whether the runtime reads CDI specs", low=0.2, high=3600
     )
     links_dir: Path = setting(
         Path("/var/lib/fracgpu/links"), "folder of device files for runtimes without CDI"
@@ -57,7 +58,7 @@ class DevicePluginSettings(ProcessSettings):
     enforcer: str = setting(
         Enforcer.NONE.value,
         "library in the containers that enforces their share, by the variables it reads",
-        choices=tuple(it.value for it in Enforcer),
+        choices=tuple(enforcer.value for enforcer in Enforcer),
     )
     isolation: str = setting(
         "none",
@@ -68,19 +69,19 @@ class DevicePluginSettings(ProcessSettings):
         Path("/run/fracgpu/mps"), "folder for MPS pipes and logs, the same on the host"
     )
     mps_program: str = setting("nvidia-cuda-mps-control", "the MPS control daemon's program")
-    proc_root: Path = setting(Path("/proc"), "the host's /proc, to tell whose a process is")
-    dev_root: Path = setting(Path("/dev"), "the host's /dev, to tell which device files there are")
+    proc_root: Path = setting(Path("/proc"), "the host's /proc, to find the pod of a process")
+    dev_root: Path = setting(Path("/dev"), "the host's /dev, to find the device files")
     slots_per_card: int = setting(
         32, "most containers that share one card at a time", low=1, high=1024
     )
     headroom_mib: int = setting(
-        0, "MiB of each card that are never handed out", low=0, high=1024 * 1024
+        0, "MiB of each card that are never shared", low=0, high=1024 * 1024
     )
     survey_period_s: float = setting(
-        10.0, "time between two looks at which cards there are", low=0.2, high=600
+        10.0, "time between two listings of the cards", low=0.2, high=600
     )
     collect_period_s: float = setting(
-        5.0, "time between two readings of the cards' figures", low=0.2, high=300
+        5.0, "time between two readings of the cards' metrics", low=0.2, high=300
     )
     load_average_s: float = setting(
         300.0, "time over which the heat on the node object is averaged", low=0.2, high=3600
@@ -94,11 +95,11 @@ class DevicePluginSettings(ProcessSettings):
     )
     metrics_dialect: str = setting(
         DcgmNaming.CLASSIC.value,
-        "how NVIDIA's metrics are spelled: as dcgm-exporter up to 4.8.2, 4.8.3, or 4.9 does",
+        "names of NVIDIA's metrics: as in dcgm-exporter up to 4.8.2, 4.8.3, or 4.9",
         choices=DIALECTS,
     )
     health_hold_s: float = setting(
-        600.0, "how long an XID or memory error speaks against its card", low=1, high=86_400
+        600.0, "how long an XID or memory error keeps its card unhealthy", low=1, high=86_400
     )
     audit_period_s: float = setting(
         60.0,
@@ -107,7 +108,7 @@ class DevicePluginSettings(ProcessSettings):
         high=3600,
     )
     kubelet_poll_s: float = setting(
-        1.0, "time between two looks at kubelet's socket", low=0.1, high=60
+        1.0, "time between two checks of kubelet's socket", low=0.1, high=60
     )
     pod_resources_timeout_s: float = setting(
         5.0, "longest wait for kubelet's PodResources answer", low=0.1, high=20
@@ -117,11 +118,11 @@ class DevicePluginSettings(ProcessSettings):
     )
 
     def standstill_s(self, *, period_s: float) -> float:
-        """Say after how many seconds a loop over the cards stands still, or the driver hangs.
+        """Return after how many seconds a loop over the cards, or the driver, counts as stuck.
 
-        It is longer than the three rounds after which the cards are reported unhealthy.
+        It is longer than the three passes after which the cards are reported unhealthy.
 
         Args:
-            period_s: between two rounds of the loop.
+            period_s: between two passes of the loop.
         """
         return _CALLS_IN_A_ROUND * self.nvml_timeout_s + 3 * period_s

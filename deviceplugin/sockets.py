@@ -1,10 +1,10 @@
-"""Unix sockets of others, told apart by what the file system says of them."""
+"""The identity of a unix socket in the file system, to notice that it was created anew."""
 
 from pathlib import Path
 
 
 def socket_identity(path: Path) -> tuple[int, int] | None:
-    """Tell which file is at *path*: another one after it was re-created; None for none."""
+    """Return which file is at *path*: it differs once the file was re-created; None if absent."""
     try:
         found = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""One thread for calls that may hang: the caller's patience ends, the thread may stay."""
+"""Runs calls that may hang in a thread of their own, with a timeout for the caller."""
 
 import asyncio
 import queue
@@ -10,14 +10,14 @@ _T = TypeVar("_T")
 
 
 class StuckError(Exception):
-    """A call did not return in time; no other is begun until it does."""
+    """A call did not return in time; no other is started until it does."""
 
 
 class CallThread:
     """Runs blocking calls one after the other in a thread that cannot keep the process alive.
 
-    ``asyncio.to_thread`` would not do: its threads are waited for at exit, and a call into a driver
-    that hangs would then hang the exit as well.
+    ``asyncio.to_thread`` does not work here: its threads are joined at exit, so a call that hangs
+    in a driver would keep the process from ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,11 +45,11 @@ class CallThread:
         def work() -> None:
             try:
                 value = function(*args, **kwargs)
-            # Whatever it is, it belongs to the caller, who waits in another thread.
+            # Any exception goes to the caller, who waits in another thread.
             except BaseException as error:  # noqa: BLE001
-                self._tell(loop, self._failed, done, error)
+                self._report(loop, self._failed, done, error)
             else:
-                self._tell(loop, self._succeeded, done, value)
+                self._report(loop, self._succeeded, done, value)
 
         self._calls.put(work)
         try:
@@ -66,9 +66,11 @@ class CallThread:
             self._calls.get()()
 
     @staticmethod
-    def _tell(loop: asyncio.AbstractEventLoop, tell: Callable[..., None], *args: object) -> None:
+    def _report(
+        loop: asyncio.AbstractEventLoop, report: Callable[..., None], *args: object
+    ) -> None:
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, *args)
+            loop.call_soon_threadsafe(report, *args)
 
     @staticmethod
     def _succeeded(done: asyncio.Future[_T], value: _T) -> None:
@@ -83,4 +85,4 @@ class CallThread:
     def _freed(self, done: asyncio.Future[Any]) -> None:
         self._stuck_in = None
         if not done.cancelled():
-            done.exception()  # read, so that nobody is told of an error that came too late
+            done.exception()  # read it, or asyncio logs that it was never retrieved

@@ -1,4 +1,4 @@
-"""What the node agent needs of the node's cards; NVML and the simulator both offer it."""
+"""The interface to the node's cards; NVML and the simulator implement it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from fracgpu.units import Mib
 
 
 class CardsUnavailableError(Exception):
-    """The cards cannot be asked now: no driver, driver lost, or no answer in time."""
+    """The cards cannot be read now: no driver, driver lost, or no answer in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHardware:
-    """One card as it is built in: what the cluster is told, and what a container needs of it.
+    """One card as it is installed: what the cluster shows of it, and what a container needs.
 
     Attributes:
         family: its architecture, such as ``hopper``, or empty.
-        brand: what it is sold as, such as ``tesla`` or ``geforce``, or empty.
+        brand: the product line, such as ``tesla`` or ``geforce``, or empty.
     """
 
     card: Card
@@ -38,7 +38,7 @@ class CardHardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedCard:
-    """A card that is there and cannot be shared, and why."""
+    """A card of the node that cannot be shared, and why."""
 
     uuid: str
     reason: str
@@ -65,31 +65,31 @@ class CardList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardMetrics:
-    """What one card measured; None where the card does not have the figure.
+    """What one card measured; None where the card does not have the metric.
 
-    Percentages are 0..100: these values go out as NVIDIA's own exporter writes them.
+    Percentages are 0..100, as NVIDIA's own exporter writes them.
 
     Attributes:
         gpu_percent: share of the last period with at least one kernel running.
         memory_copy_percent: share of the last period in which memory was read or written.
-        energy_mj: millijoule since the driver was loaded.
+        energy_mj: millijoules since the driver was loaded.
         xid: code of the last XID error, 0 where there was none.
         power_violation_ns: time that the card was slowed down to keep to its power limit.
         thermal_violation_ns: time that the card was slowed down to stay cool.
-        vgpu_license: 1 where a virtual card has its license; 0 where the card is no virtual one.
+        vgpu_license: 1 where a virtual card has its license; 0 where the card is not virtual.
         ecc_corrected: memory errors corrected since the driver was loaded.
-        ecc_uncorrected: memory errors that could not be, since the driver was loaded.
+        ecc_uncorrected: memory errors that could not be corrected since the driver was loaded.
         gr_engine_ratio: share of time, 0..1, with the graphics or compute engine busy. This and
-            what follows are measured by the card itself, since Hopper.
+            the following are measured by the card itself, since Hopper.
         sm_active_ratio: share of SM cycles with a warp assigned.
-        sm_occupancy_ratio: warps resident, of those that would have room.
+        sm_occupancy_ratio: resident warps, as a share of the most that fit.
         tensor_ratio: share of cycles with a tensor pipe busy.
         dram_ratio: share of the memory's bandwidth in use.
         fp64_ratio: share of cycles with an FP64 pipe busy.
         fp32_ratio: share of cycles with an FP32 pipe busy.
         fp16_ratio: share of cycles with an FP16 pipe busy.
-        pcie_tx_bytes_per_s: sent over PCIe; older cards tell this as well.
-        pcie_rx_bytes_per_s: received over PCIe; older cards tell this as well.
+        pcie_tx_bytes_per_s: sent over PCIe; older cards have this as well.
+        pcie_rx_bytes_per_s: received over PCIe; older cards have this as well.
     """
 
     gpu_percent: float | None = None
@@ -134,8 +134,8 @@ class CardProcess:
     """One process on a card, by its pid on the host.
 
     Attributes:
-        used_mib: memory it holds on this card, or None where the driver does not say.
-        sm_percent: its share of the card's time, 0..100; 0 for one that did nothing.
+        used_mib: memory it holds on this card, or None where the driver does not report it.
+        sm_percent: its share of the card's time, 0..100; 0 for an idle one.
     """
 
     pid: int
@@ -145,12 +145,12 @@ class CardProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSample:
-    """One card's figures and processes at one moment.
+    """One card's metrics and processes at one moment.
 
     Attributes:
         processes_known: False where the driver would not list processes, so that an empty list
             does not mean an idle card.
-        xids: how often each XID error was seen since the agent started.
+        xids: the number of times each XID error occurred since the agent started, by code.
     """
 
     figures: CardMetrics = CardMetrics()
@@ -164,31 +164,31 @@ SamplesByCard = Mapping[CardUuid, CardSample]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardSamples:
-    """One round over all cards: the readings, and why the other cards gave none."""
+    """One sample of each card that answered, and the error of each that did not."""
 
     samples: SamplesByCard = field(default_factory=dict)
     errors: Mapping[CardUuid, str] = field(default_factory=dict)
 
 
 class Cards(Protocol):
-    """The node's cards. Every call ends within a time limit of the implementation's own."""
+    """The node's cards. Every call returns within a time limit that the implementation sets."""
 
     async def list_cards(self) -> CardList:
-        """Look which cards there are and how they are.
+        """Return the cards of the node and their health.
 
         Raises:
-            CardsUnavailableError: nobody can say.
+            CardsUnavailableError: the cards cannot be listed.
         """
         ...
 
     async def read(self) -> CardSamples:
-        """Measure every card that :meth:`survey` gives.
+        """Measure every card that :meth:`list_cards` returned last.
 
         Raises:
-            CardsUnavailableError: nobody can say.
+            CardsUnavailableError: no card can be read.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         ...

@@ -1,9 +1,9 @@
-"""XID errors: what the driver means by each code, and whether it speaks against the card.
+"""XID errors: what each code means, and whether it makes the card unhealthy.
 
 Sources: NVIDIA, "Xid Errors", the catalog for Ampere and newer cards and its columns of actions
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), and, for what a program can
-cause, the codes that NVIDIA's own device plugin passes over: 13, 31, 43, 45, 68 and 109
-(NVIDIA/k8s-device-plugin, internal/rm/health.go). The words for people are ours.
+cause, the codes that NVIDIA's own device plugin ignores: 13, 31, 43, 45, 68 and 109
+(NVIDIA/k8s-device-plugin, internal/rm/health.go). The descriptions are ours.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from typing import Final
 
 
 class Severity(Enum):
-    """What an XID error says of the card.
+    """What an XID error means for the card.
 
-    PROGRAM: a program can cause it, so a tenant can; the catalog has the program started anew.
-    NOTICE: of the card or the driver, and the catalog has it ignored.
-    CARD: the card cannot be relied on: it wants a reset, a repair or an inquiry.
+    PROGRAM: a program can cause it, so a tenant can; the catalog says to restart the program.
+    NOTICE: from the card or the driver, and the catalog says to ignore it.
+    CARD: the card is not reliable: it needs a reset, a repair or an investigation.
     """
 
     PROGRAM = "program"
@@ -27,7 +27,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    """One code."""
+    """What one code means."""
 
     name: str
     severity: Severity
@@ -35,7 +35,7 @@ class Xid:
 
 # The catalog's immediate action is RESTART_APP, or for 43 to ignore it and for 45 to follow the
 # error that it came with. For 109 it is a reset; but a program that runs too long on the card
-# causes it, and a tenant must not be able to close a card.
+# causes it, and a tenant must not be able to make a card unhealthy.
 _OF_PROGRAMS: Final = {
     8: "GPU stopped processing",
     11: "invalid push buffer",
@@ -118,19 +118,19 @@ XIDS: Final[Mapping[int, Xid]] = {
 
 
 def severity(code: int) -> Severity:
-    """Judge one code; one that the table does not have speaks against the card."""
+    """Return the severity of a code; an unknown one is the card's."""
     known = XIDS.get(code)
     return known.severity if known is not None else Severity.CARD
 
 
 def xid_text(code: int) -> str:
-    """Name a code for people."""
+    """Return a code with its description, for messages."""
     known = XIDS.get(code)
     return f"XID {code} ({known.name})" if known is not None else f"XID {code}"
 
 
 def xid_meaning(code: int) -> str:
-    """Say what the last error means, 0 being none; a code that we do not know is said to be so."""
+    """Return what the last error means: "no error" for 0, "unknown error" for an unknown code."""
     if code == 0:
         return "no error"
     known = XIDS.get(code)

@@ -1,4 +1,4 @@
-"""The CDI spec of one slot: what the container runtime adds to a container that names it."""
+"""CDI specs: what the container runtime adds to a container that has the CDI device."""
 
 import contextlib
 import hashlib
@@ -37,14 +37,14 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSpec:
-    """What a container gets that names the CDI device *name*.
+    """What a container with the CDI device *name* gets.
 
     Attributes:
-        version: of the specification.
+        version: of the CDI specification.
         foreign_env: variables of the driver's own spec, ``NAME=value``; ours win over them.
-        foreign_nodes: device files of the driver's own spec, as it has them.
-        foreign_mounts: its libraries and programs.
-        hooks: what it wants to be run.
+        foreign_nodes: device files of the driver's own spec, as they are there.
+        foreign_mounts: libraries and programs of the driver's own spec.
+        hooks: hooks of the driver's own spec.
     """
 
     name: str
@@ -58,13 +58,15 @@ class CdiSpec:
     hooks: tuple[Mapping[str, Any], ...] = ()
 
     def document(self) -> dict[str, Any]:
-        """Write it as the CDI specification wants it."""
-        foreign = dict(it.partition("=")[::2] for it in self.foreign_env)
+        """Return the JSON document of the CDI specification."""
+        foreign = dict(variable.partition("=")[::2] for variable in self.foreign_env)
         env = {**foreign, **self.env}
-        own = {it.path for it in self.device_nodes}
-        nodes = [_node(it) for it in self.device_nodes]
-        nodes += [dict(it) for it in self.foreign_nodes if it.get("path") not in own]
-        mounts = [_mount(it) for it in self.mounts] + [dict(it) for it in self.foreign_mounts]
+        own = {node.path for node in self.device_nodes}
+        nodes = [_node(node) for node in self.device_nodes]
+        nodes += [dict(node) for node in self.foreign_nodes if node.get("path") not in own]
+        mounts = [_mount(mount) for mount in self.mounts] + [
+            dict(mount) for mount in self.foreign_mounts
+        ]
         edits: dict[str, Any] = {"env": [f"{key}={env[key]}" for key in sorted(env)]}
         for key, parts in (("deviceNodes", nodes), ("mounts", mounts), ("hooks", self.hooks)):
             if parts:
@@ -77,23 +79,23 @@ class CdiSpec:
 
 
 def newest(*versions: str) -> str:
-    """Give the highest of the versions, such as ``0.5.0``; what is none counts as the lowest."""
+    """Return the highest version, such as ``0.5.0``; an invalid one counts as the lowest."""
     return max(versions, key=_version_key)
 
 
 def _version_key(version: str) -> tuple[int, ...]:
     parts = version.split(".")
-    return tuple(map(int, parts)) if all(it.isdecimal() for it in parts) else ()
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
 
 
 def device_name(slot_ids: Iterable[str]) -> str:
-    """Name the CDI device of a set of slot ids; the same ids always give the same name."""
+    """Return the name of the CDI device of a set of slot ids: always the same for the same ids."""
     text = ",".join(sorted(slot_ids))
     return hashlib.sha256(text.encode()).hexdigest()[:_NAME_CHARS]
 
 
 def qualified_name(name: str) -> str:
-    """Write *name* as Allocate answers it: ``fracgpu.io/slot=0123456789abcdef``."""
+    """Return the qualified device name, such as ``fracgpu.io/slot=0123456789abcdef``."""
     return f"{names.CDI_KIND}={name}"
 
 
@@ -103,7 +105,7 @@ def spec_for(
     cards: Sequence[Card],
     device_nodes: Sequence[DeviceNode],
 ) -> CdiSpec:
-    """Say what a container gets that holds *slices* on *cards*, in the order of its assignment."""
+    """Return the spec of a container with *slices* on *cards*, in the order of its assignment."""
     return CdiSpec(
         name=name,
         env={
@@ -122,13 +124,13 @@ class CdiFolder:
         self._folder = folder
 
     def write(self, spec: CdiSpec) -> None:
-        """Put *spec* in its place in one step, over whatever was there.
+        """Write *spec* atomically, replacing an older one.
 
         Raises:
             CdiError: the folder cannot be written.
         """
         target = self._file(spec.name)
-        # The runtime reads every *.json and *.yaml here, so a half-written file has neither name.
+        # The runtime reads every *.json and *.yaml here, so an unfinished file has neither suffix.
         temporary = target.with_suffix(".new")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -143,13 +145,13 @@ class CdiFolder:
             raise CdiError(f"cannot write {target}: {error.strerror or error}") from error
 
     def names(self) -> frozenset[str]:
-        """Name the devices that have a spec of ours.
+        """Return the names of the devices that have a spec of ours.
 
         Raises:
             CdiError: the folder cannot be read.
         """
         try:
-            found = [it.name for it in self._folder.iterdir()] if self._folder.is_dir() else []
+            found = [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
         except OSError as error:
             raise CdiError(f"cannot read {self._folder}: {error.strerror or error}") from error
         return frozenset(
@@ -159,7 +161,7 @@ class CdiFolder:
         )
 
     def environments(self) -> Mapping[str, Mapping[str, str]]:
-        """Read back the environment that each spec of ours gives; what is no spec gives none.
+        """Return the environment in each spec of ours, by device name; empty for an invalid spec.
 
         Raises:
             CdiError: the folder cannot be read.
@@ -201,6 +203,6 @@ def _environment(file: Path) -> dict[str, str]:
     try:
         document = json.loads(file.read_text())
         (device,) = document["devices"]
-        return dict(it.partition("=")[::2] for it in device["containerEdits"]["env"])
+        return dict(variable.partition("=")[::2] for variable in device["containerEdits"]["env"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

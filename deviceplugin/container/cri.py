@@ -1,4 +1,4 @@
-"""What the container runtime can do: whether it reads CDI specs, asked again from time to time."""
+"""Asks the container runtime periodically whether it reads CDI specs."""
 
 import asyncio
 import json
@@ -18,25 +18,25 @@ log = structlog.get_logger()
 
 
 class RuntimeUnknownError(Exception):
-    """The runtime did not say what it can do."""
+    """The runtime did not report whether it reads CDI specs."""
 
 
 _TIMEOUT_S: Final = 3.0
 _RETRY_S: Final = 2.0
-# One question without an answer may meet a restart; what was known counts until three in a row.
+# One failed call may be a restart; what was known counts until three in a row have failed.
 _FAILURES_UNTIL_UNKNOWN: Final = 3
-# containerd reads CDI specs since 1.7, which tells its switch; a 1.x that tells none is older.
+# containerd reads CDI specs since 1.7, which reports `enableCDI`; a 1.x without it is older.
 _CONTAINERD_WITHOUT_CDI: Final = "1."
 
 
 async def knows_cdi(socket: Path) -> bool:
-    """Ask the runtime on its CRI socket whether CDI is on.
+    """Report whether the runtime on its CRI socket reads CDI specs.
 
-    containerd tells its configuration, in which CDI is off by default before version 2; CRI-O has
-    had it always on since 1.23 and tells nothing.
+    containerd reports its configuration, in which CDI is off by default before version 2; CRI-O has
+    it always on since 1.23 and reports nothing.
 
     Raises:
-        RuntimeUnknownError: there is no runtime, no answer, or one that does not say it.
+        RuntimeUnknownError: there is no runtime, no answer, or one that does not tell.
     """
     options = [("grpc.use_local_subchannel_pool", 1)]
     try:
@@ -48,58 +48,60 @@ async def knows_cdi(socket: Path) -> bool:
             status: messages.StatusResponse | None = await stub.Status(
                 messages.StatusRequest(verbose=True)
             )
-            who: messages.VersionResponse | None = await stub.Version(messages.VersionRequest())
+            version_info: messages.VersionResponse | None = await stub.Version(
+                messages.VersionRequest()
+            )
     except grpc.aio.AioRpcError as error:
         raise RuntimeUnknownError(f"{socket} answered {error.code().name}") from error
     except TimeoutError as error:
         raise RuntimeUnknownError(f"{socket} gave no answer in {_TIMEOUT_S:g} s") from error
-    if status is None or who is None:
-        raise RuntimeUnknownError(f"{socket} answered what cannot be read")
-    switch = _switch(status.info.get("config", ""))
-    return _by_kind(socket, who) if switch is None else switch
+    if status is None or version_info is None:
+        raise RuntimeUnknownError(f"the answer of {socket} is not a CRI message")
+    enabled = _cdi_enabled(status.info.get("config", ""))
+    return _by_version(socket, version_info) if enabled is None else enabled
 
 
-def _switch(config: str) -> bool | None:
+def _cdi_enabled(config: str) -> bool | None:
     try:
         found: Any = json.loads(config)
     except ValueError:
         return None
-    switch = found.get("enableCDI") if isinstance(found, dict) else None
-    return switch if isinstance(switch, bool) else None
+    enabled = found.get("enableCDI") if isinstance(found, dict) else None
+    return enabled if isinstance(enabled, bool) else None
 
 
-def _by_kind(socket: Path, who: messages.VersionResponse) -> bool:
-    """Judge a runtime that has no switch by what it is."""
-    name, version = who.runtime_name, who.runtime_version.removeprefix("v")
+def _by_version(socket: Path, version_info: messages.VersionResponse) -> bool:
+    """Report whether a runtime that does not report `enableCDI` reads CDI specs, by its version."""
+    name, version = version_info.runtime_name, version_info.runtime_version.removeprefix("v")
     if name == "cri-o":
         return True
     if name == "containerd" and version.startswith(_CONTAINERD_WITHOUT_CDI):
         return False
-    known = f"{name} {version}".strip() or "a runtime without a name"
+    known = f"{name} {version}".strip() or "an unnamed runtime"
     raise RuntimeUnknownError(
-        f"{socket} is {known} and does not say whether it reads CDI specs; set --injection"
+        f"{socket} is {known}, which does not report whether it reads CDI specs; set --injection"
     )
 
 
 class RuntimeMetrics(Protocol):
-    """Where the state of affairs is told."""
+    """Where the state is recorded."""
 
     def runtime_is(self, state: str) -> None: ...
 
 
 class RuntimeWatch:
-    """Keeps what the runtime says of CDI; nothing is assumed of one that has not answered.
+    """Knows whether the runtime reads CDI specs; assumes nothing of one that has not answered.
 
-    A runtime can be upgraded, or restarted with CDI off. So it is asked at a steady pace, and
-    before a container's start if its socket is another one than when it answered.
+    A runtime can be upgraded, or restarted with CDI off. So it is asked periodically, and before a
+    container start if its socket was created anew since it answered.
 
     Args:
         socket: its CRI socket.
         injection: ``auto``, or what an administrator has decided: ``cdi`` or ``links``.
-        clock: paces the questions.
-        period_s: between two questions.
-        metrics: told the state: ``cdi``, ``links`` or ``unknown``.
-        on_change: told that :attr:`problem` is another one.
+        clock: paces the calls.
+        period_s: between two calls.
+        metrics: records the state: ``cdi``, ``links`` or ``unknown``.
+        on_change: called when :attr:`problem` has changed.
     """
 
     def __init__(
@@ -123,16 +125,16 @@ class RuntimeWatch:
         self._failures = 0
         self._problem = None if self._decided else f"the runtime on {socket} has not been asked yet"
         self._asking = asyncio.Lock()
-        self._tell()
+        self._record()
 
     @property
     def problem(self) -> str | None:
-        """Why it is not known what the runtime can do, or None."""
+        """Why it is unknown whether the runtime reads CDI specs, or None."""
         return self._problem
 
     @property
     def reads_cdi(self) -> bool:
-        """Whether the runtime reads CDI specs, as it said last; False before it has answered."""
+        """Whether the runtime reads CDI specs, by its last answer; False before the first."""
         return bool(self._reads_cdi)
 
     async def run(self) -> None:
@@ -144,10 +146,10 @@ class RuntimeWatch:
             await self._clock.sleep(pause_s)
 
     async def sure(self) -> bool:
-        """Tell whether the runtime that would start a container now reads CDI specs.
+        """Report whether the runtime that would start a container now reads CDI specs.
 
         Raises:
-            RuntimeUnknownError: it is another one than the one that answered, and does not answer.
+            RuntimeUnknownError: the runtime has restarted since it answered, and does not answer.
         """
         if self._decided:
             return self.reads_cdi
@@ -173,7 +175,7 @@ class RuntimeWatch:
             log.info("runtime_asked", socket=str(self._socket), cdi=reads_cdi)
         had_problem, self._problem = self._problem is not None, None
         self._reads_cdi, self._asked_of, self._failures = reads_cdi, asked_of, 0
-        self._tell()
+        self._record()
         if had_problem:
             self._on_change()
 
@@ -184,9 +186,9 @@ class RuntimeWatch:
             return
         log.warning("runtime_not_asked", reason=reason)
         self._problem = reason
-        self._tell()
+        self._record()
         self._on_change()
 
-    def _tell(self) -> None:
+    def _record(self) -> None:
         known = "cdi" if self._reads_cdi else "links"
         self._metrics.runtime_is("unknown" if self._problem is not None else known)

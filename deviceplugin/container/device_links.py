@@ -1,8 +1,8 @@
 """For runtimes without CDI: one folder of device files for each slot, rewritten at every start.
 
-Allocate names the folder before anybody knows the card. The runtime looks into it when it creates
-the container, and PreStart has filled it just before that: a folder given as a device means every
-device file in it, under the file's own name.
+Allocate returns the folder before the card is known. The runtime reads it when it creates the
+container, and PreStart has filled it just before: a folder as a device means every device file in
+it, under the file's own name.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ _MODE: Final = 0o666
 class LinkFolder:
     """The folders of device files, by the name of their CDI device.
 
-    Device files are made, not linked: runtimes look at the file itself, and a link is no device.
+    Device files are created, not linked: runtimes read the file itself, and a link is no device.
 
     Args:
-        root: where they lie, under the same path on the host.
+        root: where the folders are, under the same path on the host.
         dev_root: where the host's ``/dev`` is.
     """
 
@@ -37,15 +37,15 @@ class LinkFolder:
         self._dev_root = dev_root
 
     def devices(self, name: str) -> Path:
-        """Name the folder that stands for a container's devices."""
+        """Return the folder with a container's device files."""
         return self._root / name / _DEV
 
     def environment(self, name: str) -> Path:
-        """Name the folder with the file ``env``, which says what variables say elsewhere."""
+        """Return the folder with the file ``env``, which holds the variables."""
         return self._root / name / _ENV
 
     def write(self, spec: CdiSpec) -> None:
-        """Fill a container's folder anew, over whatever was there.
+        """Replace a container's folder.
 
         Raises:
             CdiError: it cannot be written, or the node lacks a device file.
@@ -60,7 +60,7 @@ class LinkFolder:
                 self._make(node, fresh / _DEV)
             lines = [f"{key}={spec.env[key]}\n" for key in sorted(spec.env)]
             (fresh / _ENV / "env").write_text("".join(lines))
-            # Between the two a container has no folder, and a runtime refuses to create it.
+            # Between these two the folder is missing, and a runtime cannot create the container.
             if target.exists():
                 shutil.rmtree(target)
             fresh.rename(target)
@@ -73,33 +73,33 @@ class LinkFolder:
         source = host_file(node, dev_root=self._dev_root)
         found = source.stat()
         if not stat.S_ISCHR(found.st_mode):
-            raise CdiError(f"{source} is no character device")
+            raise CdiError(f"{source} is not a character device")
         name = Path(node.path).name
         file = folder / name
         os.mknod(file, _MODE | stat.S_IFCHR, found.st_rdev)
-        file.chmod(_MODE)  # whatever our umask is
+        file.chmod(_MODE)  # mknod applies our umask
 
     def names(self) -> frozenset[str]:
-        """Name the devices that have a folder.
+        """Return the names of the devices that have a folder.
 
         Raises:
             CdiError: the folders cannot be read.
         """
         try:
-            found = [it.name for it in self._root.iterdir()] if self._root.is_dir() else []
+            found = [path.name for path in self._root.iterdir()] if self._root.is_dir() else []
         except OSError as error:
             raise CdiError(f"cannot read {self._root}: {error.strerror or error}") from error
         return frozenset(name for name in found if not name.startswith("."))
 
     def remove(self, name: str) -> None:
-        """Remove one device's folder; files of a running container stay its own."""
-        # Gone already, or busy: PreStart rewrites it before its next use in any case.
+        """Remove one device's folder; a running container keeps its files."""
+        # Gone already, or busy: PreStart replaces it before its next use in any case.
         with contextlib.suppress(OSError):
             shutil.rmtree(self._root / name)
 
 
 def host_file(node: DeviceNode, *, dev_root: Path = _DEV_ROOT) -> Path:
-    """Say where we find the host's device file; *dev_root* is where we see its ``/dev``."""
+    """Return our path of the host's device file; *dev_root* is our path of the host's ``/dev``."""
     source = Path(node.host_path or node.path)
     if source.is_relative_to(_DEV_ROOT):
         return dev_root / source.relative_to(_DEV_ROOT)

@@ -1,7 +1,8 @@
 """How a container gets its card: by a CDI name or by a folder of device files, set at Allocate.
 
-What Allocate answered is kept by kubelet for the container's life. So a container that was handed a
-CDI name cannot be started by a runtime that reads no CDI any more: it would run without its card.
+Kubelet keeps the answer of Allocate for the container's life. So a container that was allocated
+with a CDI name cannot be started by a runtime that no longer reads CDI specs: it would run without
+its card.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _MAX_IDS_CHARS: Final = 64 * 1024
 
 
 class SpecStore(Protocol):
-    """Where the runtime finds what a container gets; every method may raise ``CdiError``."""
+    """Where the runtime finds a container's spec; every method may raise ``CdiError``."""
 
     def write(self, spec: CdiSpec) -> None: ...
     def names(self) -> frozenset[str]: ...
@@ -30,16 +31,16 @@ class SpecStore(Protocol):
 
 
 class Runtime(Protocol):
-    """The part of a runtime watch that decides."""
+    """What we need to know of the container runtime."""
 
     @property
     def reads_cdi(self) -> bool: ...
 
     async def sure(self) -> bool:
-        """Tell whether the runtime reads CDI specs now.
+        """Report whether the runtime reads CDI specs now.
 
         Raises:
-            RuntimeUnknownError: nobody knows.
+            RuntimeUnknownError: it does not answer.
         """
         ...
 
@@ -53,13 +54,13 @@ class InjectionError(Exception):
 
 
 class AllocatedFolders:
-    """Which sets of slot ids were handed out with a folder of device files; survives a restart.
+    """Which sets of slot ids were allocated with a folder of device files; survives a restart.
 
-    One small file for each set, with the ids in it; a set ends when one of its ids is handed out
+    One small file for each set, with the ids in it; a set ends when one of its ids is allocated
     again.
 
     Args:
-        folder: where the files lie.
+        folder: where the files are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,10 +71,10 @@ class AllocatedFolders:
         return name in self._read()
 
     def note(self, slot_ids: frozenset[str], *, by_links: bool) -> None:
-        """Take down how *slot_ids* are handed out now.
+        """Record how *slot_ids* are allocated now.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the record cannot be written.
         """
         known = self._read()
         for name in [name for name, ids in known.items() if ids & slot_ids]:
@@ -86,16 +87,16 @@ class AllocatedFolders:
             known[name] = slot_ids
 
     def end(self, *, held: Collection[str]) -> None:
-        """Remove the notes of all sets but those in *held*, and the folder when none is left.
+        """Remove the records of all sets but those in *held*, and the folder when none is left.
 
-        A note that is held outlives the agent: another agent on this node, in a time to come, has
-        to know how the container that still runs was given its card.
+        A record in *held* stays: a later agent on this node has to know how the container that
+        still runs got its card.
 
         Args:
             held: the sets in use, by the names of their devices.
 
         Raises:
-            OSError: the notes cannot be read or removed.
+            OSError: the records cannot be read or removed.
         """
         known = self._read()
         for name in [name for name in known if name not in held]:
@@ -107,8 +108,8 @@ class AllocatedFolders:
 
     def _read(self) -> dict[str, frozenset[str]]:
         if self._known is None:
-            found = [it for it in self._folder.glob("*") if it.is_file()]
-            self._known = {it.name: _ids(it) for it in found}
+            found = [path for path in self._folder.glob("*") if path.is_file()]
+            self._known = {path.name: _ids(path) for path in found}
         return self._known
 
 
@@ -118,13 +119,13 @@ def _ids(file: Path) -> frozenset[str]:
 
 
 class Injection:
-    """Decides for each Allocate, and finds the places to write to before each start.
+    """Decides at each Allocate how the card is passed on, and where each start writes its spec.
 
     Args:
         specs: the runtime's CDI folder.
         links: the folders of device files.
-        handed_out: what Allocate answered before.
-        runtime: what the runtime can do.
+        handed_out: how earlier allocations were answered.
+        runtime: whether the runtime reads CDI specs.
     """
 
     def __init__(
@@ -137,11 +138,11 @@ class Injection:
 
     @property
     def folders(self) -> Sequence[SpecStore]:
-        """Every place where something of ours may lie."""
+        """Every folder that may have specs of ours."""
         return (self._specs, self._links)
 
     async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
-        """Decide how the container that kubelet hands *slot_ids* gets its card.
+        """Decide how the container with *slot_ids* gets its card, and record it.
 
         Returns:
             The folders of device files, or None for a CDI name.
@@ -150,36 +151,36 @@ class Injection:
         try:
             await asyncio.to_thread(self.handed_out.note, slot_ids, by_links=by_links)
         except OSError as error:
-            # PreStart then finds no note, and refuses where that leaves a doubt.
+            # PreStart then finds no record, and rejects the start where that is not clear.
             log.warning("injection_not_noted", slots=sorted(slot_ids), reason=str(error))
         if not by_links:
             await asyncio.to_thread(self._links.remove, device_name(slot_ids))
         return self._links if by_links else None
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
-        """Find where to write what the container with the device *name* gets.
+        """Return where to write the spec of the container with the device *name*.
 
         Raises:
-            InjectionError: the runtime that would start it would not give it its card.
+            InjectionError: the runtime would not give the container its card.
         """
         try:
             reads_cdi = await self._runtime.sure()
         except RuntimeUnknownError as error:
-            text = f"it is not known whether the runtime would give the container its card: {error}"
+            text = f"it is unknown whether the runtime would give the container its card: {error}"
             raise InjectionError("runtime_silent", text) from error
         if await asyncio.to_thread(self._by_links, name):
             return (self._specs, self._links)
         if not reads_cdi:
             raise InjectionError(
                 "runtime_lacks_cdi",
-                "the container was handed its card by a CDI name, and the runtime reads no CDI "
-                "specs any more; delete the pod: a new one gets its card in another way",
+                "the container was given its card by a CDI name, and the runtime no longer reads "
+                "CDI specs; delete the pod: a new one gets its card in another way",
             )
         return (self._specs,)
 
     def _by_links(self, name: str) -> bool:
         try:
-            # A folder without a note is of an agent that made no notes.
+            # A folder without a record is of an older agent, which wrote no records.
             return name in self.handed_out or name in self._links.names()
         except (OSError, CdiError) as error:
             raise InjectionError("links_folder", str(error)) from error

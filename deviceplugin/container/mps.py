@@ -1,4 +1,4 @@
-"""One MPS control daemon for each card that needs one, kept alive, ended with us."""
+"""Runs an MPS control daemon for each card that needs one, restarts it, and ends it at shutdown."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
-# What may be the name of a folder; every UUID is, and nothing that climbs out of ours.
+# A valid name of a folder: every UUID is one, and nothing that leaves our folder.
 _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,99}")
-# The daemon makes this in its pipe folder once it takes clients.
+# The daemon creates this file in its pipe folder once it accepts clients.
 _CONTROL: Final = "control"
 _READY_LIMIT_S: Final = 10.0
 _POLL_S: Final = 0.05
@@ -48,16 +48,16 @@ class _Daemon:
 
 
 class MpsDaemons(Mps):
-    """Runs the daemons; a card without containers that use MPS has none.
+    """Runs the daemons, only for cards with containers that use MPS.
 
     The daemon limits memory and threads for each *process*, not for a container, and its clients
-    share one fault domain: a faulty client can end the others on its card.
+    share one fault domain: a faulty client can terminate the others on its card.
 
     Args:
         root: the folder for pipes and logs, under the same path on the host.
         program: the control daemon's program.
         clock: paces restarts.
-        ready_limit_s: longest wait of a container's start; kubelet gives up after 30 s.
+        ready_limit_s: the longest that a container start waits; kubelet gives up after 30 s.
     """
 
     def __init__(
@@ -68,27 +68,27 @@ class MpsDaemons(Mps):
         self._clock = clock
         self._ready_limit_s = ready_limit_s
         self._daemons: dict[CardUuid, _Daemon] = {}
-        self._wanted: asyncio.Queue[CardUuid] = asyncio.Queue()
+        self._requested: asyncio.Queue[CardUuid] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Keep the wanted daemons alive until cancelled; then they end."""
+        """Keep the daemons running until cancelled; then stop them."""
         async with asyncio.TaskGroup() as group:
             while True:
-                card = await self._wanted.get()
+                card = await self._requested.get()
                 group.create_task(self._keep(card), name=f"mps_{card}")
 
     async def ensure(self, card: CardUuid) -> Folders:
         if not _FOLDER_NAME.fullmatch(card):
-            raise MpsError(f"{card!r} cannot be the name of a folder")
+            raise MpsError(f"{card!r} is not valid as the name of a folder")
         daemon = self._daemons.get(card)
         if daemon is None:
             daemon = self._daemons[card] = _Daemon(folder=self._root / card)
-            self._wanted.put_nowait(card)
+            self._requested.put_nowait(card)
         try:
             async with asyncio.timeout(self._ready_limit_s):
                 await daemon.ready.wait()
         except TimeoutError:
-            text = f"the MPS daemon of {card} is not up after {self._ready_limit_s:g} s"
+            text = f"the MPS daemon of {card} is not ready after {self._ready_limit_s:g} s"
             raise MpsError(f"{text}: {daemon.problem}") from None
         shm = self._root / "shm"
         return Folders(
@@ -102,7 +102,7 @@ class MpsDaemons(Mps):
         while True:
             began_s = self._clock.monotonic()
             try:
-                daemon.problem = await self._live(card, daemon)
+                daemon.problem = await self._run_once(card, daemon)
             except OSError as error:
                 daemon.problem = f"{self._program}: {error.strerror or error}"
             finally:
@@ -113,17 +113,17 @@ class MpsDaemons(Mps):
             await self._clock.sleep(pause_s)
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
-    async def _live(self, card: CardUuid, daemon: _Daemon) -> str:
-        """Start the daemon, see it through its life, and say how it ended."""
+    async def _run_once(self, card: CardUuid, daemon: _Daemon) -> str:
+        """Run the daemon once, until it ends, and return how it ended."""
         pipe, logs = daemon.folder / "pipe", daemon.folder / "log"
         for folder in (pipe, logs):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(_OPEN_MODE)
-        # A control file of an earlier daemon would look like this one's being ready.
+        # With the control file of an earlier daemon, this one would look ready too early.
         (pipe / _CONTROL).unlink(missing_ok=True)
         process = await asyncio.create_subprocess_exec(
             self._program,
-            "-f",  # stay in the foreground: its end is then known
+            "-f",  # stay in the foreground, so that we notice its end
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -144,7 +144,7 @@ class MpsDaemons(Mps):
         self, process: asyncio.subprocess.Process, control: Path, daemon: _Daemon
     ) -> str:
         while process.returncode is None and not await asyncio.to_thread(control.exists):
-            daemon.problem = f"{control} is not there yet"
+            daemon.problem = f"{control} does not exist yet"
             await self._clock.sleep(_POLL_S)
         if process.returncode is None:
             daemon.ready.set()

@@ -1,4 +1,4 @@
-"""The CDI spec that nvidia-ctk generates: driver libraries and files, taken over card by card."""
+"""Reads the CDI spec that nvidia-ctk generates: driver libraries and files, by card."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from deviceplugin.cards.interface import CardHardware
 _KIND: Final = "nvidia.com/gpu"
 _FILES: Final = ("nvidia.yaml", "nvidia.yml", "nvidia.json", "nvidia.com-gpu.yaml")
 _CARD_NODE: Final = re.compile(r"/dev/nvidia\d+")
-# A spec of one node has some tens of kB; more is none.
+# The spec of a node has some tens of kB; a larger file is not one.
 _MAX_BYTES: Final = 4 * 1024 * 1024
 
-# What taking a document apart raises that has another shape than a spec.
-_MISSHAPEN: Final = (TypeError, ValueError, KeyError, AttributeError, RecursionError)
+# What reading a document raises that does not have the structure of a spec.
+_MALFORMED: Final = (TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
 Edits = Mapping[str, Any]
 
 
 class NvidiaCdiError(Exception):
-    """There is a spec of the vendor, and it cannot be used for this card; the text says why."""
+    """NVIDIA's spec exists, but cannot be used for this card; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,58 +36,62 @@ class NvidiaCdiSpec:
     devices: Mapping[str, Edits] = field(default_factory=dict)
 
     def has(self, hardware: CardHardware) -> bool:
-        """Whether it tells of this card at all."""
+        """Report whether the spec has this card."""
         return self._device(hardware) is not None
 
     def edits(self, hardware: CardHardware) -> Edits:
-        """Give the edits of one card.
+        """Return the edits of one card.
 
         Raises:
-            VendorError: the spec does not know the card, or knows it by another device file.
+            NvidiaCdiError: the spec lacks the card, or has another device file for it.
         """
         found = self._device(hardware)
         if found is None:
-            raise NvidiaCdiError(f"{self.file} does not know {hardware.card.uuid}; {_REMEDY}")
+            raise NvidiaCdiError(f"{self.file} does not have {hardware.card.uuid}; {_REGENERATE}")
         have, want = _card_nodes(found, hardware), _paths(hardware)
         if have != want:
             raise NvidiaCdiError(
-                f"{self.file} gives {', '.join(sorted(have)) or 'no device file'} for "
-                f"{hardware.card.uuid}, which is {', '.join(sorted(want))}; {_REMEDY}"
+                f"{self.file} has {', '.join(sorted(have)) or 'no device file'} for "
+                f"{hardware.card.uuid}, which is {', '.join(sorted(want))}; {_REGENERATE}"
             )
         return found
 
     def _device(self, hardware: CardHardware) -> Edits | None:
-        """Find a card by its UUID; a spec that names indexes only, by the card's device file."""
+        """Return a card's edits by its UUID or, in a spec with indexes only, by its device file."""
         by_uuid = self.devices.get(hardware.card.uuid)
         if by_uuid is not None:
             return by_uuid
-        alone = [
-            it for it in self.devices.values() if _card_nodes(it, hardware) == _paths(hardware)
+        matching = [
+            edits
+            for edits in self.devices.values()
+            if _card_nodes(edits, hardware) == _paths(hardware)
         ]
-        return alone[0] if alone and not self._names_uuids() else None
+        return matching[0] if matching and not self._names_uuids() else None
 
     def _names_uuids(self) -> bool:
         return any(name.startswith("GPU-") for name in self.devices)
 
 
-_REMEDY: Final = "generate it anew: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+_REGENERATE: Final = "regenerate it: nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 
 
 def _paths(hardware: CardHardware) -> frozenset[str]:
-    return frozenset(it.path for it in hardware.device_nodes)
+    return frozenset(node.path for node in hardware.device_nodes)
 
 
 def _card_nodes(edits: Edits, hardware: CardHardware) -> frozenset[str]:
-    """Name the files that are cards, and not of the driver as a whole."""
+    """Return the device files that are cards, and not of the driver as a whole."""
     paths = {str(node.get("path", "")) for node in edits.get("deviceNodes") or ()}
-    return frozenset(it for it in paths if _CARD_NODE.fullmatch(it)) | (paths & _paths(hardware))
+    return frozenset(path for path in paths if _CARD_NODE.fullmatch(path)) | (
+        paths & _paths(hardware)
+    )
 
 
 class NvidiaCdiSpecs:
-    """Finds the vendor's spec in the folders where it may be, and reads it again when it changes.
+    """Finds NVIDIA's spec, and reads it again when it changes.
 
     Args:
-        folders: in which to look, the first that has one wins.
+        folders: where the spec may be; the first folder that has one wins.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -95,17 +99,17 @@ class NvidiaCdiSpecs:
         self._read: tuple[tuple[Path, int, int], NvidiaCdiSpec] | None = None
 
     def find(self, cards: Sequence[CardHardware]) -> NvidiaCdiSpec | None:
-        """Give the spec that tells of any of this node's *cards*, or None.
+        """Return the spec that has any of this node's *cards*, or None.
 
         Reads files; call it in a thread.
 
         Raises:
-            VendorError: a spec is there and cannot be read.
+            NvidiaCdiError: a spec exists and cannot be read.
         """
         for folder in self._folders:
             for name in _FILES:
                 spec = self._load(folder / name)
-                # A spec of other cards only, as beside simulated ones, is none of our business.
+                # A spec of other cards only, as beside simulated ones, is ignored.
                 if spec is not None and any(spec.has(hardware) for hardware in cards):
                     return spec
         return None
@@ -134,8 +138,8 @@ def _parse(file: Path, text: str) -> NvidiaCdiSpec | None:
         if document.get("kind") != _KIND:
             return None
         devices = {
-            str(it["name"]): _checked(it.get("containerEdits"))
-            for it in document.get("devices") or ()
+            str(device["name"]): _checked(device.get("containerEdits"))
+            for device in document.get("devices") or ()
         }
         return NvidiaCdiSpec(
             file=file,
@@ -143,16 +147,20 @@ def _parse(file: Path, text: str) -> NvidiaCdiSpec | None:
             common=_checked(document.get("containerEdits")),
             devices=devices,
         )
-    except (yaml.YAMLError, *_MISSHAPEN) as error:
-        raise NvidiaCdiError(f"{file} is no CDI spec: {error}") from error
+    except (yaml.YAMLError, *_MALFORMED) as error:
+        raise NvidiaCdiError(f"{file} is not a CDI spec: {error}") from error
 
 
 def _checked(edits: Any) -> Edits:
-    """Let through what has the shape of container edits, so that later nobody trips over it."""
+    """Return *edits* if they have the structure of container edits.
+
+    Raises:
+        TypeError: they do not.
+    """
     found: dict[str, Any] = {} if edits is None else dict(edits)
     for key in ("deviceNodes", "mounts", "hooks"):
-        if not all(isinstance(it, dict) for it in found.get(key) or ()):
-            raise TypeError(f"{key} holds what is no mapping")
-    if not all(isinstance(it, str) for it in found.get("env") or ()):
-        raise TypeError("env holds what is no text")
+        if not all(isinstance(item, dict) for item in found.get(key) or ()):
+            raise TypeError(f"an item of {key} is not a mapping")
+    if not all(isinstance(variable, str) for variable in found.get("env") or ()):
+        raise TypeError("an item of env is not a string")
     return found

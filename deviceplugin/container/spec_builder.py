@@ -1,4 +1,4 @@
-"""What a container with a claim gets: device files, driver libraries, environment, isolation."""
+"""Builds the CDI spec of a container: device files, driver libraries, environment, isolation."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,11 +19,11 @@ _LOG_DIR: Final = "/run/fracgpu-mps/log"
 
 
 class SpecBuildError(Exception):
-    """A container cannot be given what it needs; the text says why."""
+    """A container's spec cannot be built; the text says why."""
 
 
 class Enforcer(Enum):
-    """Whether a library in the containers enforces their share, by variables that it reads.
+    """The library in the containers that enforces their share, by the variables it reads.
 
     HAMI_CORE: ``CUDA_DEVICE_MEMORY_LIMIT_<i>`` and ``CUDA_DEVICE_SM_LIMIT``.
     """
@@ -33,11 +33,11 @@ class Enforcer(Enum):
 
 
 class MpsError(Exception):
-    """The card has no MPS daemon that answers."""
+    """The card has no MPS daemon that is ready."""
 
 
 class MpsFolders(Protocol):
-    """Where a card's MPS daemon keeps its files, as the host names them."""
+    """Where a card's MPS daemon keeps its files, as paths on the host."""
 
     @property
     def pipe(self) -> str: ...
@@ -48,38 +48,42 @@ class MpsFolders(Protocol):
 
 
 class Mps(Protocol):
-    """Who runs MPS daemons."""
+    """Runs MPS daemons."""
 
     async def ensure(self, card: CardUuid) -> MpsFolders:
-        """Have the daemon of *card* run.
+        """Start the daemon of *card* if needed, and return its folders once it is ready.
 
         Raises:
-            MpsError: it does not.
+            MpsError: it does not become ready.
         """
         ...
 
 
 class ContainerSpecBuilder:
-    """Puts a container's CDI spec together.
+    """Builds the CDI specs of containers.
 
     Args:
-        vendor: the driver's own specs.
-        enforcer: which library the containers' images or the node bring along.
+        nvidia_specs: the driver's own specs.
+        enforcer: the library in the containers' images or on the node.
         mps: runs MPS daemons; None on a node without MPS.
     """
 
     def __init__(
-        self, vendor: NvidiaCdiSpecs, *, enforcer: Enforcer = Enforcer.NONE, mps: Mps | None = None
+        self,
+        nvidia_specs: NvidiaCdiSpecs,
+        *,
+        enforcer: Enforcer = Enforcer.NONE,
+        mps: Mps | None = None,
     ) -> None:
-        self._vendor = vendor
+        self._nvidia_specs = nvidia_specs
         self._enforcer = enforcer
         self._mps = mps
 
     async def build(self, name: str, claim: Claim, inventory: Inventory) -> CdiSpec:
-        """Say what the container gets that names the CDI device *name*.
+        """Return the spec of the CDI device *name*, for the container of *claim*.
 
         Raises:
-            OutfitError: something it needs is not to be had.
+            SpecBuildError: something that the container needs is missing.
         """
         nodes = inventory.device_nodes(claim.cards)
         spec = spec_for(name, claim.slices, claim.cards, nodes)
@@ -91,7 +95,7 @@ class ContainerSpecBuilder:
         return await self._isolated(spec, claim)
 
     def _older_names(self, claim: Claim) -> dict[str, str]:
-        """Write what programs for older systems read; they know one card, or limits by index."""
+        """Return the variables of older systems: for one card, or limits by index."""
         first, card = claim.slices[0], claim.cards[0]
         env = {
             names.ENV_ALIYUN_CONTAINER: str(first.mib),
@@ -105,18 +109,18 @@ class ContainerSpecBuilder:
         return env
 
     def _with_driver(self, spec: CdiSpec, claim: Claim, inventory: Inventory) -> CdiSpec:
-        """Add what the vendor's own spec says of these cards, where there is one."""
-        vendor = self._vendor.find(inventory.card_list.cards)
-        if vendor is None:
+        """Return *spec* with the edits of NVIDIA's spec for the claim's cards, if there is one."""
+        nvidia = self._nvidia_specs.find(inventory.card_list.cards)
+        if nvidia is None:
             return spec
-        facts = {it.card.uuid: it for it in inventory.card_list.cards}
-        edits = (vendor.common, *(vendor.edits(facts[card.uuid]) for card in claim.cards))
+        by_uuid = {hardware.card.uuid: hardware for hardware in inventory.card_list.cards}
+        edits = (nvidia.common, *(nvidia.edits(by_uuid[card.uuid]) for card in claim.cards))
         return replace(
             spec,
-            version=newest(spec.version, vendor.version),
-            # The vendor says "void" there, so that an older runtime adds nothing; ours counts.
+            version=newest(spec.version, nvidia.version),
+            # NVIDIA's spec sets "void", so that an older runtime adds nothing; our value wins.
             foreign_env=tuple(
-                it for edit in (vendor.common, *edits) for it in edit.get("env") or ()
+                variable for edit in (nvidia.common, *edits) for variable in edit.get("env") or ()
             ),
             foreign_nodes=_distinct(edits, "deviceNodes", by="path"),
             foreign_mounts=_distinct(edits, "mounts", by="containerPath"),
@@ -124,15 +128,15 @@ class ContainerSpecBuilder:
         )
 
     async def _isolated(self, spec: CdiSpec, claim: Claim) -> CdiSpec:
-        asked = claim.pod.annotations.get(names.ISOLATION) == MPS
+        requested = claim.pod.annotations.get(names.ISOLATION) == MPS
         if self._mps is None:
-            if asked:
+            if requested:
                 raise SpecBuildError(
-                    f"{claim.pod.record.key} asks for MPS, which is off on this node"
+                    f"{claim.pod.record.key} requests MPS, which is off on this node"
                 )
             return spec
         if len(claim.cards) > 1:
-            if asked:
+            if requested:
                 text = f"container {claim.container} of {claim.pod.record.key} has several cards"
                 raise SpecBuildError(f"{text}, and MPS limits a container on one card only")
             return spec
@@ -144,7 +148,7 @@ class ContainerSpecBuilder:
         env = {
             "CUDA_MPS_PIPE_DIRECTORY": _PIPE_DIR,
             "CUDA_MPS_LOG_DIRECTORY": _LOG_DIR,
-            # The daemon shows its one card as number 0. The limit holds for each process.
+            # The daemon shows its one card as number 0. The limit applies to each process.
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={part.mib}M",
         }
         if part.cores:
@@ -161,11 +165,13 @@ class ContainerSpecBuilder:
 def _distinct(
     edits: Iterable[Mapping[str, Any]], key: str, *, by: str = ""
 ) -> tuple[Mapping[str, Any], ...]:
-    """Join one list of several edits; of what is equal, or equal in *by*, the first stays."""
+    """Return the items of all edits under *key*; of those equal, or equal in *by*, the first."""
     found: list[Mapping[str, Any]] = []
     for edit in edits:
-        for it in edit.get(key) or ():
-            twins = (other for other in found if other == it or (by and other[by] == it.get(by)))
-            if next(twins, None) is None:
-                found.append(it)
+        for item in edit.get(key) or ():
+            equal = (
+                other for other in found if other == item or (by and other[by] == item.get(by))
+            )
+            if next(equal, None) is None:
+                found.append(item)
     return tuple(found)

@@ -1,5 +1,5 @@
 """What cards and pods use, measured: for Prometheus, and for the Node object.
 
-`sampler` reads the cards at a steady pace, `usage` gives each pod its part, `collector` writes the
-metrics, and `consistency` compares with what was promised. Start with `sampler.py`.
+`sampler` reads the cards periodically, `usage` attributes the use to pods, `collector` writes the
+metrics, and `consistency` compares them with the assignments. Start with `sampler.py`.
 """

@@ -1,4 +1,4 @@
-"""Whose process is this? From a pid on a card to the pod, by the process's control group."""
+"""Finds the pod of a process on a card by the process's control group."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ _POD: Final = re.compile(
 # becomes where the runtime uses cgroupfs.
 _CONTAINER: Final = re.compile(r"(?:^|[-:])([0-9a-f]{64})(?:\.scope)?$")
 
-# What the kernel writes behind the path of a group that was removed while a process was in it.
+# What the kernel appends to the path of a group that was removed while a process was in it.
 _REMOVED: Final = " (deleted)"
 
 _STARTTIME_FIELD: Final = 22  # of /proc/<pid>/stat, counted from 1; see proc(5)
@@ -24,18 +24,18 @@ _FIELDS_TO_NAME: Final = 2  # pid and "(comm)", which may itself hold spaces and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The pod a process runs in; *container_id* is empty where the path does not tell it."""
+    """The pod a process runs in; *container_id* is empty where the path does not have it."""
 
     pod_uid: str
     container_id: str = ""
 
 
 def owner_in_cgroup(text: str) -> Owner | None:
-    """Read ``/proc/<pid>/cgroup``: the innermost pod that any of its lines names, or None.
+    """Return the innermost pod in the lines of ``/proc/<pid>/cgroup``, or None.
 
     A node that itself runs in a container (kind, Docker in Docker) has two pods on the path; the
-    inner one is the pod of our API server. A reader in a cgroup namespace of its own sees the
-    others' paths from its own group up, ``/../../...``, which end alike.
+    inner one is the pod of our API server. A reader in a cgroup namespace of its own sees other
+    paths relative to its own group, ``/../../...``; they end the same way.
     """
     for line in text.splitlines():
         # "0::<path>" in version 2, "<number>:<controllers>:<path>" in version 1; see cgroups(7).
@@ -60,10 +60,10 @@ def _owner_in_path(path: str) -> Owner | None:
 
 
 class Attribution:
-    """Finds the owners of processes, remembering them by pid *and* start time.
+    """Finds the owners of processes, and caches them by pid *and* start time.
 
-    A pid alone is no name: the kernel gives it to the next process. That a process has no owner is
-    not remembered: it may have been looked at before it was put where it belongs.
+    A pid alone is not unique: the kernel reuses it. That a process has no owner is not cached: it
+    may have been read before it was moved to its control group.
     """
 
     def __init__(self, proc_root: Path) -> None:
@@ -71,7 +71,7 @@ class Attribution:
         self._known: dict[tuple[int, str], Owner] = {}
 
     def owners(self, pids: Iterable[int]) -> Mapping[int, Owner | None]:
-        """Find the owner of each process: None for a foreign one or one that is gone.
+        """Return the owner of each process; None for a foreign one or one that has ended.
 
         Reads two small files for each; call it in a thread.
         """
@@ -102,5 +102,5 @@ class Attribution:
     def _text(self, pid: int, file: str) -> str:
         try:
             return (self._proc_root / str(pid) / file).read_text(errors="replace")
-        except OSError:  # the process has ended, or we may not look: not attributed, not guessed
+        except OSError:  # the process has ended, or we may not read it: it has no owner
             return ""

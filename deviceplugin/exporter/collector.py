@@ -20,19 +20,19 @@ from deviceplugin.exporter.families import (
 from deviceplugin.exporter.usage import CardUse, PodCardUsage, UsageSnapshot
 from fracgpu.cards.card import CardUuid, Health
 
-# After as many collecting periods a picture is not served as if it were fresh.
+# A snapshot that is older than this many periods is not served any more.
 _PERIODS_UNTIL_STALE: Final = 3
 
-# Written out: a scraper that honours labels would otherwise put in the agent's own pod.
+# Present though empty: a scraper that honours labels would otherwise add the agent's own pod.
 _NO_POD: Final[Mapping[str, str]] = {"container": "", "namespace": "", "pod": ""}
 
 Labels = dict[str, str]
 
 
 class _PlainCounter(str):
-    """The type "counter" for a name without ``_total``: the library would write that behind it.
+    """The type "counter" for a name without ``_total``, which the library would append.
 
-    NVIDIA's counters have no such ending, and every dashboard asks for them without it.
+    NVIDIA's counters have no such suffix, and every dashboard queries them without it.
     """
 
     __slots__ = ()
@@ -47,22 +47,22 @@ class _PlainCounter(str):
 
 
 class AgeCollector(Collector):
-    """Serves when the cards were last read. That stays, however old: alerts go by it.
+    """Serves when the cards were last read, however long ago: alerts depend on it.
 
     Args:
-        picture: the last picture, or None before the first.
+        latest: the latest snapshot, or None before the first.
         now_s: seconds since the epoch.
     """
 
     def __init__(
-        self, *, picture: Callable[[], UsageSnapshot | None], now_s: Callable[[], float]
+        self, *, latest: Callable[[], UsageSnapshot | None], now_s: Callable[[], float]
     ) -> None:
-        self._picture = picture
+        self._latest = latest
         self._now_s = now_s
 
     def collect(self) -> Iterator[Metric]:
-        """Write the time and the age of the last picture."""
-        snapshot = self._picture()
+        """Yield the time and the age of the latest snapshot."""
+        snapshot = self._latest()
         if snapshot is None:
             return
         yield GaugeMetricFamily(
@@ -78,42 +78,42 @@ class AgeCollector(Collector):
 
 
 class CardCollector(Collector):
-    """Serves the last picture of cards and pods, and nothing once it is too old to be true.
+    """Serves the latest snapshot of cards and pods, and nothing once it is stale.
 
     Args:
         node: this node's name.
-        picture: the last picture, or None before the first.
+        latest: the latest snapshot, or None before the first.
         now_s: seconds since the epoch.
-        period_s: time between two pictures.
-        dialect: how NVIDIA's families are spelled.
+        period_s: time between two snapshots.
+        dialect: how NVIDIA's families are named.
     """
 
     def __init__(
         self,
         *,
         node: str,
-        picture: Callable[[], UsageSnapshot | None],
+        latest: Callable[[], UsageSnapshot | None],
         now_s: Callable[[], float],
         period_s: float,
         dialect: DcgmNaming = DcgmNaming.CLASSIC,
     ) -> None:
         self._node = node
-        self._picture = picture
+        self._latest = latest
         self._now_s = now_s
         self._period_s = period_s
         self._dialect = dialect
 
     def describe(self) -> Iterable[Metric]:
-        """Name nothing in advance: which families there are depends on the cards."""
+        """Return nothing: which families there are depends on the cards."""
         return ()
 
     def holds(self) -> Callable[[], bool]:
-        """Give a question: would :meth:`collect` write later on what it writes now?"""
+        """Return a function that reports whether :meth:`collect` still yields the same."""
         snapshot = self._fresh()
         return lambda: self._fresh() is snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Write every family that has a value."""
+        """Yield every family that has a value."""
         snapshot = self._fresh()
         if snapshot is not None:
             yield from self._nvidia_families(snapshot)
@@ -121,7 +121,7 @@ class CardCollector(Collector):
             yield from self._pod_families(snapshot)
 
     def _fresh(self) -> UsageSnapshot | None:
-        snapshot = self._picture()
+        snapshot = self._latest()
         if snapshot is None:
             return None
         age_s = self._now_s() - snapshot.taken_at_s
@@ -132,9 +132,12 @@ class CardCollector(Collector):
             use.hardware.card.uuid: self._card_labels(use, snapshot) for use in snapshot.cards
         }
         pods = {
-            (use.hardware.card.uuid, place): {**labels[use.hardware.card.uuid], **_pod_labels(pod)}
+            (use.hardware.card.uuid, position): {
+                **labels[use.hardware.card.uuid],
+                **_pod_labels(pod),
+            }
             for use in snapshot.cards
-            for place, pod in enumerate(use.pods)
+            for position, pod in enumerate(use.pods)
         }
         for family in FAMILIES:
             yield from self._nvidia_family(family, snapshot, labels, pods)
@@ -147,20 +150,20 @@ class CardCollector(Collector):
         labels: Mapping[CardUuid, Labels],
         pods: Mapping[tuple[CardUuid, int], Labels],
     ) -> Iterator[Metric]:
-        spelled = family.spelled(self._dialect)
-        metric = _metric(spelled.name, family.kind, family.help(self._dialect))
+        naming = family.spelled(self._dialect)
+        metric = _metric(naming.name, family.kind, family.help(self._dialect))
         for use in snapshot.cards:
             uuid = use.hardware.card.uuid
             figure = family.value(use.sample.figures) if use.sample is not None else None
-            if figure is None:  # a figure the card does not have is left out, never 0
+            if figure is None:  # a metric that the card does not have is left out, never 0
                 continue
-            metric.add_sample(metric.name, labels[uuid], figure * spelled.factor)
+            metric.add_sample(metric.name, labels[uuid], figure * naming.factor)
             if family.pod is None:
                 continue
-            for place, pod in enumerate(use.pods):
+            for position, pod in enumerate(use.pods):
                 part = family.pod(pod)
                 if part is not None:
-                    metric.add_sample(metric.name, pods[uuid, place], part * spelled.factor)
+                    metric.add_sample(metric.name, pods[uuid, position], part * naming.factor)
         if metric.samples:
             yield metric
 
@@ -168,37 +171,41 @@ class CardCollector(Collector):
         self, snapshot: UsageSnapshot, labels: Mapping[CardUuid, Labels]
     ) -> Iterator[Metric]:
         last = _metric(xid_name(self._dialect), "gauge", XID_TEXT)
-        # Its name ends as the library wants it, in capitals, which it does not recognise.
+        # Its name has the suffix for counters in capitals, which the library does not recognise.
         total = _metric(XIDS_NAME, "counter", XIDS_TEXT)
         for use in snapshot.cards:
             if use.sample is None or use.sample.figures.xid is None:
                 continue
-            own = labels[use.hardware.card.uuid]
+            card_labels = labels[use.hardware.card.uuid]
             code = int(use.sample.figures.xid)
-            meant = {"err_code": str(code), "err_msg": xid_meaning(code)}
-            last.add_sample(last.name, {**own, **meant}, code)
-            for seen, count in sorted(use.sample.xids.items()):
-                total.add_sample(total.name, {**own, "xid": str(seen)}, count)
-        yield from (it for it in (last, total) if it.samples)
+            error_labels = {"err_code": str(code), "err_msg": xid_meaning(code)}
+            last.add_sample(last.name, {**card_labels, **error_labels}, code)
+            for xid, count in sorted(use.sample.xids.items()):
+                total.add_sample(total.name, {**card_labels, "xid": str(xid)}, count)
+        yield from (family for family in (last, total) if family.samples)
 
     def _card_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         allocated = _metric(
-            "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card promised to live pods."
+            "fracgpu_card_memory_allocated_mib", "gauge", "MiB of the card assigned to live pods."
         )
         shareable = _metric(
-            "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that may be promised."
+            "fracgpu_card_memory_shareable_mib", "gauge", "MiB of the card that can be assigned."
         )
         healthy = _metric("fracgpu_card_healthy", "gauge", "1 if the card takes new pods, else 0.")
         processes = _metric(
-            "fracgpu_unattributed_processes", "gauge", "Processes on the card of no pod here."
+            "fracgpu_unattributed_processes",
+            "gauge",
+            "Processes on the card that belong to no pod with a slice of it.",
         )
         memory = _metric(
-            "fracgpu_unattributed_memory_mib", "gauge", "MiB held by processes of no pod here."
+            "fracgpu_unattributed_memory_mib",
+            "gauge",
+            "MiB held by processes that belong to no pod with a slice of the card.",
         )
         degraded = _metric(
             "fracgpu_attribution_degraded",
             "gauge",
-            "1 if nobody can say whose work keeps the card busy, else 0.",
+            "1 if it is unknown which processes keep the card busy, else 0.",
         )
         for use in snapshot.cards:
             card = use.hardware.card
@@ -216,12 +223,16 @@ class CardCollector(Collector):
     def _pod_families(self, snapshot: UsageSnapshot) -> Iterator[Metric]:
         util = _metric("fracgpu_pod_sm_util", "gauge", "The pod's part of the card's time (%).")
         used = _metric(
-            "fracgpu_pod_gpu_memory_used_mib", "gauge", "MiB of the card the pod's processes hold."
+            "fracgpu_pod_gpu_memory_used_mib",
+            "gauge",
+            "MiB of the card that the pod's processes hold.",
         )
         limit = _metric(
-            "fracgpu_pod_gpu_memory_limit_mib", "gauge", "MiB of the card promised to the pod."
+            "fracgpu_pod_gpu_memory_limit_mib", "gauge", "MiB of the card assigned to the pod."
         )
-        info = _metric("fracgpu_pod_card_info", "gauge", "1 for each pod and card it was given.")
+        info = _metric(
+            "fracgpu_pod_card_info", "gauge", "1 for each pod and each card assigned to it."
+        )
         for use in snapshot.cards:
             for pod in use.pods:
                 labels = {

@@ -1,4 +1,4 @@
-"""Do assignment, kubelet, CDI spec and processes say the same? Whoever differs is counted."""
+"""Compares assignments with kubelet, CDI specs, device files and processes."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ _STARTED: Final = "Running"
 
 
 class Disagreement(Enum):
-    """Who contradicts the assignment; the value is a metric label."""
+    """What contradicts the assignment; the value is a metric label."""
 
     KUBELET_LACKS = "kubelet_lacks_the_slots"
     KUBELET_HAS = "kubelet_has_slots_of_no_assignment"
@@ -41,7 +41,7 @@ class Disagreement(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One disagreement: of what kind, and about what."""
+    """One disagreement: its kind, and the container or pod concerned."""
 
     kind: Disagreement
     subject: str
@@ -49,16 +49,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What everybody says at one moment.
+    """The state of all sources at one moment.
 
     Attributes:
         pods: this node's pods as the API server has them.
         holders: kubelet's list.
-        specs: the environment that each CDI spec of ours gives, by device name.
-        readings: what runs on the cards.
+        specs: the environment in each CDI spec of ours, by device name.
+        readings: the processes on the cards.
         owners: the pod of each process, by pid.
         devices: the cards whose device files each container has, by the container's id.
-        findable: the cards whose device files would be recognised.
+        findable: the cards whose device files are known.
     """
 
     pods: Mapping[PodKey, PodInfo]
@@ -71,18 +71,18 @@ class Evidence:
 
 
 def compare(evidence: Evidence) -> frozenset[Finding]:
-    """Find every disagreement about containers that run.
+    """Return every disagreement about running containers.
 
-    Pods that are still starting or ending are left out: there the four cannot agree yet.
+    Pods that are starting or terminating are left out: there the sources cannot agree yet.
     """
     found = [*_kubelet_lacks(evidence), *_by_holder(evidence), *_processes(evidence)]
     return frozenset((*found, *_devices(evidence)))
 
 
 def running(pods: Iterable[PodInfo]) -> Iterable[tuple[PodInfo, str, str]]:
-    """Name the containers that run and were promised a card: pod, container and its id."""
+    """Yield the running containers with an assignment: pod, container name and container id."""
     for pod in pods:
-        inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
+        inits = {spec.name for spec in pod.record.containers if spec.kind is ContainerKind.INIT}
         if _settled(pod):
             for container in pod.record.assignment or {}:
                 container_id = pod.container_ids.get(container, "")
@@ -91,16 +91,16 @@ def running(pods: Iterable[PodInfo]) -> Iterable[tuple[PodInfo, str, str]]:
 
 
 def _devices(evidence: Evidence) -> Iterable[Finding]:
-    """Compare with what the containers really have, whatever was written for their start."""
+    """Yield where a container's device files differ from its assignment."""
     for pod, container, container_id in running(evidence.pods.values()):
         has = evidence.devices.get(container_id)
         if has is None:
             continue
-        promised = {it.card for it in (pod.record.assignment or {})[container]}
+        assigned = {part.card for part in (pod.record.assignment or {})[container]}
         subject = f"{pod.record.key}/{container}"
-        if promised & evidence.findable - has:
+        if assigned & evidence.findable - has:
             yield Finding(kind=Disagreement.CARD_MISSING, subject=subject)
-        if has - promised:
+        if has - assigned:
             yield Finding(kind=Disagreement.CARD_TOO_MANY, subject=subject)
 
 
@@ -109,13 +109,13 @@ def _settled(pod: PodInfo) -> bool:
 
 
 def _kubelet_lacks(evidence: Evidence) -> Iterable[Finding]:
-    listed = {(*it.key, it.container): len(it.slot_ids) for it in evidence.holders}
+    listed = {(*holder.key, holder.container): len(holder.slot_ids) for holder in evidence.holders}
     for key, pod in evidence.pods.items():
         if not _settled(pod):
             continue
-        inits = {it.name for it in pod.record.containers if it.kind is ContainerKind.INIT}
+        inits = {spec.name for spec in pod.record.containers if spec.kind is ContainerKind.INIT}
         for container, slices in (pod.record.assignment or {}).items():
-            # kubelet lists no plain init containers.
+            # Kubelet does not list plain init containers.
             if container not in inits and listed.get((*key, container)) != len(slices):
                 subject = f"{pod.record.key}/{container}"
                 yield Finding(kind=Disagreement.KUBELET_LACKS, subject=subject)
@@ -145,9 +145,9 @@ def _gives(env: Mapping[str, str], slices: Sequence[Slice]) -> bool:
 
 
 def _processes(evidence: Evidence) -> Iterable[Finding]:
-    """Find processes of this node's pods on cards that their pod was not given.
+    """Yield the processes of this node's pods on cards that are not assigned to the pod.
 
-    Processes of no pod are the exporter's to count: they contradict no assignment.
+    Processes of no pod contradict no assignment; the snapshot of usage counts them.
     """
     by_uid = {pod.record.uid: pod for pod in evidence.pods.values()}
     for card, sample in evidence.readings.items():
@@ -163,10 +163,10 @@ def _processes(evidence: Evidence) -> Iterable[Finding]:
 
 
 class SpecReader(Protocol):
-    """The part of the CDI folder that an audit reads."""
+    """The part of the CDI folder that the check reads."""
 
     def environments(self) -> Mapping[str, Mapping[str, str]]:
-        """Read the environment that each spec of ours gives.
+        """Return the environment in each spec of ours, by device name.
 
         Raises:
             CdiError: the folder cannot be read.
@@ -183,20 +183,20 @@ class ConsistencyMetrics(Protocol):
 
 
 class ConsistencyCheck:
-    """Compares at a steady pace; what two audits in a row find is counted and told.
+    """Compares periodically; what two checks in a row find is counted and logged.
 
-    One alone may have caught a container between two of its parties.
+    A single check may run while a container starts or ends.
 
     Args:
         pods: this node's pods as last seen, or None before.
         pod_resources: kubelet's list.
         specs: the CDI folder.
-        attribution: whose processes they are.
-        seen: looks into running containers.
+        attribution: finds the pods of processes.
+        visible_devices: finds the cards that running containers have.
         cards: the node's cards with their device files.
-        clock: paces the audits.
-        period_s: between two audits.
-        metrics: counts.
+        clock: paces the checks.
+        period_s: between two checks.
+        metrics: counts what is found.
         dev_root: where the host's ``/dev`` is.
     """
 
@@ -207,7 +207,7 @@ class ConsistencyCheck:
         pod_resources: PodResources,
         specs: SpecReader,
         attribution: Attribution,
-        seen: VisibleDevices,
+        visible_devices: VisibleDevices,
         cards: Callable[[], Iterable[CardHardware]],
         clock: Clock,
         period_s: float,
@@ -218,43 +218,43 @@ class ConsistencyCheck:
         self._pod_resources = pod_resources
         self._specs = specs
         self._attribution = attribution
-        self._seen = seen
+        self._visible_devices = visible_devices
         self._cards = cards
         self._dev_root = dev_root
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
-        self._readings: SamplesByCard = {}
+        self._samples: SamplesByCard = {}
         self._suspected: frozenset[Finding] = frozenset()
         self._confirmed: frozenset[Finding] = frozenset()
 
-    def observe(self, readings: SamplesByCard) -> None:
-        """Take notice of the newest readings of the cards."""
-        self._readings = readings
+    def observe(self, samples: SamplesByCard) -> None:
+        """Set the newest samples of the cards."""
+        self._samples = samples
 
     async def run(self) -> None:
-        """Audit until cancelled."""
+        """Compare until cancelled."""
         while True:
             await self._clock.sleep(self._period_s)
             await self.audit()
 
     async def audit(self) -> None:
-        """Compare once; without one of the parties there is nothing to compare."""
+        """Compare once; if one source cannot be read, nothing is compared."""
         pods = self._pods()
         if pods is None:
             return
-        readings = self._readings
-        pids = {it.pid for sample in readings.values() for it in sample.processes}
+        samples = self._samples
+        pids = {process.pid for sample in samples.values() for process in sample.processes}
         files = await asyncio.to_thread(card_files, tuple(self._cards()), dev_root=self._dev_root)
         ids = frozenset(container_id for *_, container_id in running(pods.values()))
-        devices = await asyncio.to_thread(self._seen.cards, ids, files)
+        devices = await asyncio.to_thread(self._visible_devices.cards, ids, files)
         self._metrics.audited_without(len(ids - devices.keys()))
         try:
             evidence = Evidence(
                 pods=pods,
                 holders=await self._pod_resources.holders(),
                 specs=await asyncio.to_thread(self._specs.environments),
-                readings=readings,
+                readings=samples,
                 owners=await asyncio.to_thread(self._attribution.owners, pids),
                 devices=devices,
                 findable=frozenset(files),
@@ -263,13 +263,13 @@ class ConsistencyCheck:
             self._metrics.audit_failed()
             log.warning("audit_not_done", reason=str(error))
             return
-        self._judge(compare(evidence))
+        self._record(compare(evidence))
 
-    def _judge(self, found: frozenset[Finding]) -> None:
+    def _record(self, found: frozenset[Finding]) -> None:
         confirmed = found & self._suspected
         new = confirmed - self._confirmed
         self._suspected, self._confirmed = found, confirmed
-        for finding in sorted(new, key=lambda it: (it.kind.value, it.subject)):
+        for finding in sorted(new, key=lambda finding: (finding.kind.value, finding.subject)):
             log.warning("disagreement_found", kind=finding.kind.value, subject=finding.subject)
         self._metrics.audited(now=_by_kind(confirmed), new=_by_kind(new))
 

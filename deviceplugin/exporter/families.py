@@ -1,7 +1,7 @@
-"""NVIDIA's metric families in the three dialects of its exporter: names, types, units, values.
+"""NVIDIA's metric families as three versions of its exporter name them: types, units, values.
 
 Names, types and units are interfaces, so that dashboards made for dcgm-exporter keep working; the
-words are ours. What a card cannot tell is left out, never 0.
+help texts are ours. What a card does not measure is left out, never 0.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from deviceplugin.exporter.usage import PodCardUsage
 
 
 class DcgmNaming(Enum):
-    """Which dcgm-exporter to sound like.
+    """The version of dcgm-exporter whose names are used.
 
-    ``CLASSIC`` is up to 4.8.2. 4.8.3 writes the label ``hostname`` small. 4.9 can also give DCGM's
-    newer names, in base units; taken from its notes, not yet compared with a running one.
+    ``CLASSIC`` is up to 4.8.2. 4.8.3 writes the label ``hostname`` in lower case. 4.9 can also
+    write DCGM's newer names, in base units; from its notes, not compared with a running one.
     """
 
     CLASSIC = "classic"
@@ -25,7 +25,7 @@ class DcgmNaming(Enum):
     DCGM_4_9 = "dcgm-4.9"
 
 
-DIALECTS: Final = tuple(it.value for it in DcgmNaming)
+DIALECTS: Final = tuple(naming.value for naming in DcgmNaming)
 _HOST_LABEL: Final = {
     DcgmNaming.CLASSIC: "Hostname",
     DcgmNaming.CLASSIC_4_8_3: "hostname",
@@ -34,13 +34,13 @@ _HOST_LABEL: Final = {
 
 
 def host_label(dialect: DcgmNaming) -> str:
-    """Name the label that holds the node's name."""
+    """Return the label that holds the node's name."""
     return _HOST_LABEL[dialect]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricName:
-    """A family as one dialect writes it; values are ours times *factor*."""
+    """A family's name and unit in one version; values are ours times *factor*."""
 
     name: str
     unit: str
@@ -52,9 +52,9 @@ class Family:
     """One family.
 
     Attributes:
-        value: takes it from the figures of a card.
-        pod: takes one pod's part from what it uses; None where pods have no part. Only two
-            families have one: copied to each pod, a card's temperature would be summed.
+        value: returns the value from a card's metrics.
+        pod: returns one pod's part from its usage; None where pods have no part. Only two
+            families have one: copied to each pod, a card's temperature would be summed up.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Family:
         return self.newer if dialect is DcgmNaming.DCGM_4_9 else self.classic
 
     def help(self, dialect: DcgmNaming) -> str:
-        """Say what it is, with its unit."""
+        """Return the help text, with the unit."""
         unit = self.spelled(dialect).unit
         return f"{self.text} ({unit})." if unit else f"{self.text}."
 
@@ -87,8 +87,8 @@ def _family(  # noqa: PLR0913 - one row of a table
     if newer is None:
         return Family(kind=kind, text=text, value=value, classic=classic, newer=classic, pod=pod)
     new_name, new_unit, factor = newer
-    spelling = MetricName(name=f"DCGM_FI_{new_name}", unit=new_unit, factor=factor)
-    return Family(kind=kind, text=text, value=value, classic=classic, newer=spelling, pod=pod)
+    newer_name = MetricName(name=f"DCGM_FI_{new_name}", unit=new_unit, factor=factor)
+    return Family(kind=kind, text=text, value=value, classic=classic, newer=newer_name, pod=pod)
 
 
 _COUNTER: Final = "counter"
@@ -99,78 +99,78 @@ _MJ: Final = 0.001
 
 # fmt: off
 FAMILIES: Final[tuple[Family, ...]] = (
-    _family("DEV_SM_CLOCK", "MHz", "Clock of the SMs", lambda it: it.sm_clock_mhz,
+    _family("DEV_SM_CLOCK", "MHz", "Clock of the SMs", lambda card: card.sm_clock_mhz,
             ("DEV_SM_CLOCK_HERTZ", "Hz", _MHZ)),
-    _family("DEV_MEM_CLOCK", "MHz", "Clock of the memory", lambda it: it.memory_clock_mhz,
+    _family("DEV_MEM_CLOCK", "MHz", "Clock of the memory", lambda card: card.memory_clock_mhz,
             ("DEV_MEMORY_CLOCK_HERTZ", "Hz", _MHZ)),
     _family("DEV_MEMORY_TEMP", "C", "Temperature of the memory",
-            lambda it: it.memory_temperature_c, ("DEV_MEMORY_TEMP_CELSIUS", "C", 1.0)),
-    _family("DEV_GPU_TEMP", "C", "Temperature of the card", lambda it: it.temperature_c,
+            lambda card: card.memory_temperature_c, ("DEV_MEMORY_TEMP_CELSIUS", "C", 1.0)),
+    _family("DEV_GPU_TEMP", "C", "Temperature of the card", lambda card: card.temperature_c,
             ("DEV_GPU_TEMP_CELSIUS", "C", 1.0)),
-    _family("DEV_POWER_USAGE", "W", "Power drawn", lambda it: it.power_w,
+    _family("DEV_POWER_USAGE", "W", "Power drawn", lambda card: card.power_w,
             ("DEV_BOARD_POWER_WATTS", "W", 1.0)),
     _family("DEV_TOTAL_ENERGY_CONSUMPTION", "mJ", "Energy drawn since the driver was loaded",
-            lambda it: it.energy_mj, ("DEV_GPU_ENERGY_JOULES_TOTAL", "J", _MJ), kind=_COUNTER),
+            lambda card: card.energy_mj, ("DEV_GPU_ENERGY_JOULES_TOTAL", "J", _MJ), kind=_COUNTER),
     _family("DEV_PCIE_REPLAY_COUNTER", "", "PCIe packets sent again",
-            lambda it: it.pcie_replays, ("DEV_PCIE_REPLAY_TOTAL", "", 1.0), kind=_COUNTER),
+            lambda card: card.pcie_replays, ("DEV_PCIE_REPLAY_TOTAL", "", 1.0), kind=_COUNTER),
     _family("DEV_GPU_UTIL", "%", "Share of the period with a kernel running",
-            lambda it: it.gpu_percent, ("DEV_GPU_UTIL_RATIO", "0 to 1", _PERCENT),
-            pod=lambda it: it.sm_percent),
+            lambda card: card.gpu_percent, ("DEV_GPU_UTIL_RATIO", "0 to 1", _PERCENT),
+            pod=lambda pod: pod.sm_percent),
     _family("DEV_MEM_COPY_UTIL", "%", "Share of the period with memory being read or written",
-            lambda it: it.memory_copy_percent, ("DEV_MEMORY_UTIL_RATIO", "0 to 1", _PERCENT)),
-    _family("DEV_ENC_UTIL", "%", "Use of the video encoder", lambda it: it.encoder_percent,
+            lambda card: card.memory_copy_percent, ("DEV_MEMORY_UTIL_RATIO", "0 to 1", _PERCENT)),
+    _family("DEV_ENC_UTIL", "%", "Use of the video encoder", lambda card: card.encoder_percent,
             ("DEV_ENC_UTIL_RATIO", "0 to 1", _PERCENT)),
-    _family("DEV_DEC_UTIL", "%", "Use of the video decoder", lambda it: it.decoder_percent,
+    _family("DEV_DEC_UTIL", "%", "Use of the video decoder", lambda card: card.decoder_percent,
             ("DEV_DEC_UTIL_RATIO", "0 to 1", _PERCENT)),
-    _family("DEV_FB_TOTAL", "MiB", "Memory of the card", lambda it: it.total_mib,
+    _family("DEV_FB_TOTAL", "MiB", "Memory of the card", lambda card: card.total_mib,
             ("DEV_FB_CAPACITY_BYTES", "bytes", _MIB)),
-    _family("DEV_FB_FREE", "MiB", "Memory that is free", lambda it: it.free_mib,
+    _family("DEV_FB_FREE", "MiB", "Memory that is free", lambda card: card.free_mib,
             ("DEV_FB_FREE_BYTES", "bytes", _MIB)),
-    _family("DEV_FB_USED", "MiB", "Memory in use", lambda it: it.used_mib,
-            ("DEV_FB_USED_BYTES", "bytes", _MIB), pod=lambda it: it.used_mib),
-    _family("DEV_FB_RESERVED", "MiB", "Memory that the driver keeps", lambda it: it.reserved_mib,
-            ("DEV_FB_RESERVED_BYTES", "bytes", _MIB)),
+    _family("DEV_FB_USED", "MiB", "Memory in use", lambda card: card.used_mib,
+            ("DEV_FB_USED_BYTES", "bytes", _MIB), pod=lambda pod: pod.used_mib),
+    _family("DEV_FB_RESERVED", "MiB", "Memory that the driver keeps",
+            lambda card: card.reserved_mib, ("DEV_FB_RESERVED_BYTES", "bytes", _MIB)),
     _family("DEV_UNCORRECTABLE_REMAPPED_ROWS", "",
             "Memory rows remapped for errors that could not be corrected",
-            lambda it: it.remapped_rows_uncorrectable,
+            lambda card: card.remapped_rows_uncorrectable,
             ("DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", "", 1.0), kind=_COUNTER),
     _family("DEV_CORRECTABLE_REMAPPED_ROWS", "",
             "Memory rows remapped for errors that could be corrected",
-            lambda it: it.remapped_rows_correctable,
+            lambda card: card.remapped_rows_correctable,
             ("DEV_ROW_REMAP_CORRECTABLE_TOTAL", "", 1.0), kind=_COUNTER),
     _family("DEV_ROW_REMAP_FAILURE", "", "1 if remapping a memory row failed",
-            lambda it: it.row_remap_failed, ("DEV_ROW_REMAP_FAILED", "", 1.0)),
+            lambda card: card.row_remap_failed, ("DEV_ROW_REMAP_FAILED", "", 1.0)),
     _family("DEV_POWER_VIOLATION", "ns", "Time slowed down to keep to the power limit",
-            lambda it: it.power_violation_ns, kind=_COUNTER),
+            lambda card: card.power_violation_ns, kind=_COUNTER),
     _family("DEV_THERMAL_VIOLATION", "ns", "Time slowed down to stay cool",
-            lambda it: it.thermal_violation_ns, kind=_COUNTER),
+            lambda card: card.thermal_violation_ns, kind=_COUNTER),
     _family("DEV_VGPU_LICENSE_STATUS", "", "1 if a virtual card has its license",
-            lambda it: it.vgpu_license),
+            lambda card: card.vgpu_license),
     _family("PROF_GR_ENGINE_ACTIVE", "0 to 1",
             "Share of time with the graphics or compute engine busy",
-            lambda it: it.gr_engine_ratio, ("PROF_GR_ENGINE_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.gr_engine_ratio, ("PROF_GR_ENGINE_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_SM_ACTIVE", "0 to 1", "Share of SM cycles with a warp assigned",
-            lambda it: it.sm_active_ratio, ("PROF_SM_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.sm_active_ratio, ("PROF_SM_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_SM_OCCUPANCY", "0 to 1", "Warps resident, of those that would have room",
-            lambda it: it.sm_occupancy_ratio, ("PROF_SM_OCCUPANCY_RATIO", "0 to 1", 1.0)),
+            lambda card: card.sm_occupancy_ratio, ("PROF_SM_OCCUPANCY_RATIO", "0 to 1", 1.0)),
     _family("PROF_PIPE_TENSOR_ACTIVE", "0 to 1", "Share of cycles with a tensor pipe busy",
-            lambda it: it.tensor_ratio, ("PROF_TENSOR_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.tensor_ratio, ("PROF_TENSOR_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_DRAM_ACTIVE", "0 to 1", "Share of the memory's bandwidth in use",
-            lambda it: it.dram_ratio, ("PROF_DRAM_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.dram_ratio, ("PROF_DRAM_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_PIPE_FP64_ACTIVE", "0 to 1", "Share of cycles with an FP64 pipe busy",
-            lambda it: it.fp64_ratio, ("PROF_FP64_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.fp64_ratio, ("PROF_FP64_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_PIPE_FP32_ACTIVE", "0 to 1", "Share of cycles with an FP32 pipe busy",
-            lambda it: it.fp32_ratio, ("PROF_FP32_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.fp32_ratio, ("PROF_FP32_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_PIPE_FP16_ACTIVE", "0 to 1", "Share of cycles with an FP16 pipe busy",
-            lambda it: it.fp16_ratio, ("PROF_FP16_UTIL_RATIO", "0 to 1", 1.0)),
+            lambda card: card.fp16_ratio, ("PROF_FP16_UTIL_RATIO", "0 to 1", 1.0)),
     _family("PROF_PCIE_TX_BYTES", "bytes per second", "Sent over PCIe, headers included",
-            lambda it: it.pcie_tx_bytes_per_s),
+            lambda card: card.pcie_tx_bytes_per_s),
     _family("PROF_PCIE_RX_BYTES", "bytes per second", "Received over PCIe, headers included",
-            lambda it: it.pcie_rx_bytes_per_s),
+            lambda card: card.pcie_rx_bytes_per_s),
 )
 # fmt: on
 
-# The family of XID errors has two labels more, so it is no row of the table.
+# The family of XID errors has two more labels, so it is not a row of the table.
 XID_TEXT: Final = "Code of the last XID error, 0 if there was none."
 XIDS_TEXT: Final = "XID errors seen since the agent started, by code."
 XIDS_NAME: Final = "DCGM_EXP_XID_ERRORS_TOTAL"
@@ -182,5 +182,5 @@ _XID_NAME: Final = {
 
 
 def xid_name(dialect: DcgmNaming) -> str:
-    """Name the family of the last XID error."""
+    """Return the name of the family of the last XID error."""
     return _XID_NAME[dialect]

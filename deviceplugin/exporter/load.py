@@ -1,7 +1,7 @@
-"""What the node says of its cards' load: heat as a slow average, and memory that is nobody's.
+"""The load of the node's cards for the Node object: heat as a slow average, and foreign memory.
 
-Both stand on the node object, which every watcher of nodes gets anew at each change; so they change
-seldom. What would let a pod go where it should not is told sooner than what would let one in.
+Every watcher of nodes receives the whole Node object at each change, so both change seldom. A
+change that keeps pods away from a card is written sooner than one that lets them in.
 """
 
 import math
@@ -15,23 +15,23 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
 
 _FULL_PERCENT: Final = 100.0
-# Heat is told anew when it has changed by as much, as a share of a card's time.
+# Heat is written again when it has changed by this much, as a share of a card's time.
 _HEAT_STEP: Final = 0.1
 _HEAT_DIGITS: Final = 2
-# Foreign memory is told in steps, rounded up. Less than one is what the driver itself needs for the
-# programs on a card, beyond what it counts as theirs.
+# Foreign memory is written in steps, rounded up. Less than one step is what the driver itself needs
+# for the programs on a card, beyond what it counts as theirs.
 _FOREIGN_STEP_MIB: Final = 64
-# A process counts as foreign for a moment when its pod has just gone, or is not known yet.
+# A process briefly counts as foreign when its pod is just gone, or not known yet.
 _READINGS_UNTIL_FOREIGN: Final = 3
-# What gets worse is told after this part of the gap.
+# A change for the worse is written after the gap divided by this.
 _URGENT_PART: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What the node should say: UUID → busy share of time, 0..1; UUID → MiB of nobody we know.
+    """The load to write: UUID → busy share of time, 0..1; UUID → MiB of foreign memory.
 
-    A card whose use nobody can tell has no heat; one without foreign memory is not in *foreign*.
+    A card whose use is unknown is absent in *heat*; one without foreign memory in *foreign*.
     """
 
     heat: Mapping[CardUuid, float] = field(default_factory=dict)
@@ -39,17 +39,17 @@ class NodeLoad:
 
 
 def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
-    """Say how many MiB of a card are used by nobody we know: None where the card was not read.
+    """Return the MiB of a card that no pod's process uses; None where the card was not read.
 
-    What the card has in use, less what the processes of its pods hold. Where the driver does not
-    tell what those hold, less what the pods were promised: what is in use beyond that is surely not
-    free. What the administrator has set aside on each card is there for this use.
+    That is the memory in use, less what the processes of its pods hold. Where the driver does not
+    report what those hold, less what the pods are assigned: what is in use beyond that is certainly
+    not free. The administrator's headroom is meant for this use, and is subtracted too.
     """
     if use.sample is None:
         return None
-    known = [it.used_mib for it in use.pods]
-    told = use.sample.processes_known and None not in known
-    ours_mib = sum(it or 0.0 for it in known) if told else float(use.allocated_mib)
+    used = [pod.used_mib for pod in use.pods]
+    known_use = use.sample.processes_known and None not in used
+    ours_mib = sum(mib or 0.0 for mib in used) if known_use else float(use.allocated_mib)
     used_mib = use.sample.figures.used_mib
     rest_mib = used_mib - ours_mib if used_mib is not None else 0.0
     mib = max(rest_mib, use.unattributed_mib) - headroom_mib
@@ -60,7 +60,7 @@ def foreign_mib(use: CardUse, *, headroom_mib: int) -> int | None:
 
 @dataclass(slots=True)
 class _Watched:
-    """One card: its average, between which moments it was measured, and its last readings."""
+    """One card: its average, from when to when it was measured, and its last readings."""
 
     heat: float = 0.0
     first_s: float = 0.0
@@ -69,14 +69,14 @@ class _Watched:
 
 
 class LoadAverage:
-    """Averages what was measured, and decides when the node should say something else.
+    """Averages what was measured, and decides when to write another load on the node.
 
     Args:
         average_s: time over which heat is averaged.
-        gap_s: shortest time between two reports; a sixth of it where heat becomes unknown or
+        gap_s: shortest time between two writes; a sixth of it where heat becomes unknown or
             foreign memory grows.
-        stale_s: after as much without a figure, nobody knows how hot a card is.
-        headroom_mib: MiB of each card that are never handed out.
+        stale_s: after this time without a figure, a card's heat is unknown.
+        headroom_mib: MiB of each card that are never shared.
     """
 
     def __init__(
@@ -89,15 +89,15 @@ class LoadAverage:
         self._cards: dict[CardUuid, _Watched] = {}
         self._known_foreign: dict[CardUuid, int] = {}
         self._began_s: float | None = None
-        self._told: NodeLoad | None = None
-        self._told_s = 0.0
+        self._written: NodeLoad | None = None
+        self._written_at_s = 0.0
 
     def remember(self, foreign: Mapping[CardUuid, Mib]) -> None:
-        """Take over what an earlier agent said: it stands for each card until that card is read."""
+        """Start from what an earlier agent wrote, for each card until that card is read."""
         self._known_foreign = {**foreign, **self._known_foreign}
 
     def observe(self, snapshot: UsageSnapshot, *, now_s: float) -> None:
-        """Take notice of one picture, taken at *now_s* by a clock that never goes back."""
+        """Add a snapshot, taken at *now_s* of the monotonic clock."""
         if self._began_s is None:
             self._began_s = now_s
         here = {use.hardware.card.uuid: use for use in snapshot.cards}
@@ -114,25 +114,25 @@ class LoadAverage:
                 self._average(card, percent / _FULL_PERCENT, now_s)
 
     def _drop_all_but(self, here: Collection[CardUuid], *, complete: bool) -> None:
-        """Forget the cards that are gone; what is foreign on one that may come back stays."""
-        for uuid in [it for it in self._cards if it not in here]:
+        """Forget the cards that are gone; foreign memory stays for one that may come back."""
+        for uuid in [uuid for uuid in self._cards if uuid not in here]:
             del self._cards[uuid]
         if here and complete:
-            for uuid in [it for it in self._known_foreign if it not in here]:
+            for uuid in [uuid for uuid in self._known_foreign if uuid not in here]:
                 del self._known_foreign[uuid]
 
     def say(self, *, now_s: float) -> NodeLoad | None:
-        """Give what the node should say at *now_s*; None until there is something to say."""
-        now = self._now(now_s)
-        if self._told is None:
-            ripe = self._began_s is not None and now_s - self._began_s >= self._gap_s
+        """Return the load to write at *now_s*; None until there is one."""
+        now = self._current(now_s)
+        if self._written is None:
+            due = self._began_s is not None and now_s - self._began_s >= self._gap_s
         else:
-            waited_s = now_s - self._told_s
-            urgent = waited_s >= self._gap_s / _URGENT_PART and _is_worse(self._told, now)
-            ripe = urgent or (waited_s >= self._gap_s and _differs(self._told, now))
-        if ripe:
-            self._told, self._told_s = now, now_s
-        return self._told
+            waited_s = now_s - self._written_at_s
+            urgent = waited_s >= self._gap_s / _URGENT_PART and _is_worse(self._written, now)
+            due = urgent or (waited_s >= self._gap_s and _differs(self._written, now))
+        if due:
+            self._written, self._written_at_s = now, now_s
+        return self._written
 
     def _average(self, card: _Watched, ratio: float, now_s: float) -> None:
         last_s = card.last_s
@@ -140,31 +140,31 @@ class LoadAverage:
         if last_s is None or now_s - last_s >= self._average_s:
             card.first_s, card.heat = now_s, ratio
             return
-        # At first over what there is, later over the whole time.
+        # At first over the time since the first figure, later over the whole period.
         over_s = min(self._average_s, now_s - card.first_s)
         share = 1.0 - math.exp((last_s - now_s) / over_s) if over_s > 0 else 1.0
         card.heat += share * (ratio - card.heat)
 
-    def _now(self, now_s: float) -> NodeLoad:
+    def _current(self, now_s: float) -> NodeLoad:
         heat = {
-            uuid: round(min(1.0, it.heat), _HEAT_DIGITS)
-            for uuid, it in self._cards.items()
-            if it.last_s is not None and now_s - it.last_s <= self._stale_s
+            uuid: round(min(1.0, card.heat), _HEAT_DIGITS)
+            for uuid, card in self._cards.items()
+            if card.last_s is not None and now_s - card.last_s <= self._stale_s
         }
-        # What was there in each of the last readings. A card that cannot be read keeps its figures:
-        # what was not free is not free now.
-        foreign = {uuid: Mib(it) for uuid, it in self._known_foreign.items() if it}
+        # The least of the last readings. A card that cannot be read keeps its value: what was not
+        # free still counts as not free.
+        foreign = {uuid: Mib(mib) for uuid, mib in self._known_foreign.items() if mib}
         return NodeLoad(heat=heat, foreign=foreign)
 
 
-def _is_worse(told: NodeLoad, now: NodeLoad) -> bool:
-    """Whether a card's heat is no longer known, or more of it is used by nobody."""
-    grown = any(mib > told.foreign.get(uuid, 0) for uuid, mib in now.foreign.items())
-    return grown or bool(told.heat.keys() - now.heat.keys())
+def _is_worse(written: NodeLoad, now: NodeLoad) -> bool:
+    """Report whether a card's heat became unknown, or its foreign memory has grown."""
+    grown = any(mib > written.foreign.get(uuid, 0) for uuid, mib in now.foreign.items())
+    return grown or bool(written.heat.keys() - now.heat.keys())
 
 
-def _differs(told: NodeLoad, now: NodeLoad) -> bool:
-    """Whether it is worth a change of the node object."""
-    if told.heat.keys() != now.heat.keys() or told.foreign != now.foreign:
+def _differs(written: NodeLoad, now: NodeLoad) -> bool:
+    """Report whether the difference is worth a write of the Node object."""
+    if written.heat.keys() != now.heat.keys() or written.foreign != now.foreign:
         return True
-    return any(abs(it - told.heat[uuid]) >= _HEAT_STEP for uuid, it in now.heat.items())
+    return any(abs(ratio - written.heat[uuid]) >= _HEAT_STEP for uuid, ratio in now.heat.items())

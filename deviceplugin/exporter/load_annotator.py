@@ -1,4 +1,4 @@
-"""Publishes the load of the node's cards on the node object."""
+"""Writes the load of the node's cards on the Node object."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
-# What has not changed is stood by as often as kubelet does with its node's status
-# (``nodeStatusReportFrequency``); readers believe heat for three times as long.
-_CONFIRM_S: Final = 300.0
+# An unchanged load gets a new timestamp as often as kubelet writes its node's status
+# (``nodeStatusReportFrequency``); readers accept heat for three times as long.
+_RENEW_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stamped:
-    """What the node says, and since when: by a clock that never goes back, and by the calendar."""
+class _Timestamped:
+    """The load on the node, and since when: by the monotonic clock, and by the wall clock."""
 
     load: NodeLoad
     at_s: float
@@ -36,18 +36,18 @@ class _Stamped:
 
 
 class LoadAnnotator:
-    """Looks at each picture of the cards, and patches the node when it should say something else.
+    """Follows the usage snapshots, and patches the node when its load annotations should differ.
 
-    It also puts back what somebody has taken away.
+    It also restores annotations that were removed.
 
     Args:
         node: its name.
-        load: averages and decides.
-        picture: the last picture of the cards, or None.
+        load: averages, and decides what to write.
+        latest: the latest usage snapshot, or None before the first.
         current: the node as last seen, or None.
         writer: writes it.
-        clock: paces the rounds.
-        period_s: between two rounds.
+        clock: paces the comparisons.
+        period_s: between two comparisons.
         metrics: counts the writes.
     """
 
@@ -56,7 +56,7 @@ class LoadAnnotator:
         *,
         node: str,
         load: LoadAverage,
-        picture: Callable[[], UsageSnapshot | None],
+        latest: Callable[[], UsageSnapshot | None],
         current: Callable[[], NodeState | None],
         writer: NodeWriter,
         clock: Clock,
@@ -65,37 +65,37 @@ class LoadAnnotator:
     ) -> None:
         self._node = node
         self._load = load
-        self._picture = picture
+        self._latest = latest
         self._current = current
         self._writer = writer
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
-        self._seen: UsageSnapshot | None = None
+        self._observed: UsageSnapshot | None = None
         self._remembered = False
-        self._stamped: _Stamped | None = None
+        self._timestamped: _Timestamped | None = None
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Keep the annotations right until cancelled."""
         while True:
             await self.round()
             await self._clock.sleep(self._period_s)
 
     async def round(self) -> None:
-        """Look once, and write what differs."""
-        snapshot, now_s = self._picture(), self._clock.monotonic()
-        if snapshot is not None and snapshot is not self._seen:
-            self._seen = snapshot
+        """Compare once, and write what differs."""
+        snapshot, now_s = self._latest(), self._clock.monotonic()
+        if snapshot is not None and snapshot is not self._observed:
+            self._observed = snapshot
             self._load.observe(snapshot, now_s=now_s)
         have = self._current()
         if have is None or not have.shares:
-            return  # what stands on a node that shares no more is taken back by others of us
+            return  # others remove the marks of a node that no longer shares
         self._remember(have)
         load = self._load.say(now_s=now_s)
         if load is None:
             return
-        wanted = _annotations(load, have, at=self._stamp(load, now_s))
-        changed = {key: text for key, text in wanted.items() if have.annotations.get(key) != text}
+        desired = _annotations(load, have, at=self._timestamp(load, now_s))
+        changed = {key: text for key, text in desired.items() if have.annotations.get(key) != text}
         if not changed:
             return
         try:
@@ -108,7 +108,7 @@ class LoadAnnotator:
         log.info("load_written", node=self._node, **changed)
 
     def _remember(self, have: NodeState) -> None:
-        """Take over, once, what the agent before us said: a card may not be readable now."""
+        """Read the earlier agent's annotation, once: a card may not be readable now."""
         if self._remembered:
             return
         self._remembered = True
@@ -117,16 +117,16 @@ class LoadAnnotator:
         except WireError as error:
             log.warning("foreign_not_remembered", node=self._node, reason=str(error))
 
-    def _stamp(self, load: NodeLoad, now_s: float) -> datetime:
-        """Say when *load* was last stood by: when it began to be said, and from time to time."""
-        last = self._stamped
-        if last is None or last.load is not load or now_s - last.at_s >= _CONFIRM_S:
-            last = self._stamped = _Stamped(load=load, at_s=now_s, at=self._clock.now())
+    def _timestamp(self, load: NodeLoad, now_s: float) -> datetime:
+        """Return the timestamp of *load*: when it was first written, renewed from time to time."""
+        last = self._timestamped
+        if last is None or last.load is not load or now_s - last.at_s >= _RENEW_S:
+            last = self._timestamped = _Timestamped(load=load, at_s=now_s, at=self._clock.now())
         return last.at
 
 
 def _annotations(load: NodeLoad, have: NodeState, *, at: datetime) -> Mapping[str, str]:
-    """Write *load* down; on a node that another plugin counts, nothing but the end of it."""
+    """Return the annotations for *load*; where another plugin offers the cards, empty ones."""
     if have.others:
         ours = (names.NODE_HEAT, names.NODE_FOREIGN)
         return {key: "{}" for key in ours if key in have.annotations}

@@ -1,4 +1,4 @@
-"""Reads the cards at a steady pace and keeps the last picture for whoever scrapes us."""
+"""Reads the cards periodically and keeps the latest usage snapshot for scrapes."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -17,18 +17,18 @@ log = structlog.get_logger()
 
 
 class Sampler:
-    """Collects in a loop of its own: a scrape never waits for a driver.
+    """Reads in a loop of its own, so that a scrape never waits for a driver.
 
     Args:
         cards: what to read.
-        tracker: which cards there are.
-        attribution: whose processes they are.
+        tracker: the node's inventory.
+        attribution: finds the pods of processes.
         pods: this node's pods as last seen.
-        clock: paces the readings and stamps the pictures.
+        clock: paces the readings and timestamps the snapshots.
         period_s: between two readings.
         metrics: counts the readings.
-        on_round: told of every round of readings.
-        on_picture: called in a thread after each picture.
+        on_samples: called with the samples of each reading.
+        on_snapshot: called in a thread after each snapshot.
         beat: called before each reading.
     """
 
@@ -42,8 +42,8 @@ class Sampler:
         clock: Clock,
         period_s: float,
         metrics: DevicePluginMetrics,
-        on_round: Callable[[CardSamples], None] = lambda _: None,
-        on_picture: Callable[[], None] = lambda: None,
+        on_samples: Callable[[CardSamples], None] = lambda _: None,
+        on_snapshot: Callable[[], None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._cards = cards
@@ -53,53 +53,53 @@ class Sampler:
         self._clock = clock
         self._period_s = period_s
         self._metrics = metrics
-        self._on_round = on_round
-        self._on_picture = on_picture
+        self._on_samples = on_samples
+        self._on_snapshot = on_snapshot
         self._beat = beat
-        self._snapshot: UsageSnapshot | None = None
+        self._latest: UsageSnapshot | None = None
         self._problem: str | None = None
 
     def latest(self) -> UsageSnapshot | None:
-        """Give the last picture, or None before the first; its age is the reader's to judge."""
-        return self._snapshot
+        """Return the latest snapshot, however old, or None before the first."""
+        return self._latest
 
     async def run(self) -> None:
-        """Collect until cancelled."""
+        """Read the cards until cancelled."""
         while True:
             self._beat()
             await self.collect()
             await self._clock.sleep(self._period_s)
 
     async def collect(self) -> None:
-        """Read once; what cannot be read leaves the last picture to grow old."""
+        """Read the cards once; if that fails, the latest snapshot stays."""
         try:
             samples = await self._cards.read()
         except CardsUnavailableError as error:
             self._metrics.collected(success=False)
-            self._note(str(error))
+            self._set_problem(str(error))
             return
-        self._on_round(samples)
+        self._on_samples(samples)
         taken_at_s = self._clock.now().timestamp()
-        pids = {p.pid for it in samples.samples.values() for p in it.processes}
+        pids = {process.pid for sample in samples.samples.values() for process in sample.processes}
         owners = await asyncio.to_thread(self._attribution.owners, pids)
-        self._snapshot = build_usage_snapshot(
+        self._latest = build_usage_snapshot(
             taken_at_s=taken_at_s,
             inventory=self._tracker.inventory,
             samples=samples,
             owners=owners,
             pods=self._pods(),
         )
-        await asyncio.to_thread(self._on_picture)
+        await asyncio.to_thread(self._on_snapshot)
         self._metrics.collected(success=not samples.errors)
-        self._note(_troubles(samples))
+        self._set_problem(_error_text(samples))
 
-    def _note(self, problem: str | None) -> None:
+    def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self._problem:
             log.warning("cards_not_read", reason=problem)
         self._problem = problem
 
 
-def _troubles(samples: CardSamples) -> str | None:
+def _error_text(samples: CardSamples) -> str | None:
     if not samples.errors:
         return None
     return "; ".join(f"{card}: {reason}" for card, reason in sorted(samples.errors.items()))

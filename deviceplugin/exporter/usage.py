@@ -1,4 +1,4 @@
-"""One picture of what cards and pods use, put together from readings, owners and assignments."""
+"""Computes what cards and pods use from samples, process owners and assignments."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,10 +19,10 @@ class PodCardUsage:
     """What one container holds of one card, and what it uses of it.
 
     Attributes:
-        limit_mib: what it was promised.
-        used_mib: what its processes hold, or None where nobody can say.
+        limit_mib: what it is assigned.
+        used_mib: what its processes hold, or None where that is unknown.
         sm_percent: its part of the card's time, 0..100; the parts of a card's pods never add up
-            to more than the card's own figure. None where nobody can say.
+            to more than the card's own figure. None where that is unknown.
     """
 
     namespace: str
@@ -36,10 +36,10 @@ class PodCardUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """One card: its figures, its pods, and what runs on it and belongs to none of them.
+    """One card: its metrics, its pods, and the processes on it that belong to none of them.
 
     Attributes:
-        degraded: the card is busy, and the driver does not say with whose work.
+        degraded: the card is busy, and the driver does not report by which processes.
     """
 
     hardware: CardHardware
@@ -56,7 +56,7 @@ class UsageSnapshot:
     """All cards of the node at *taken_at_s*, in seconds since the epoch.
 
     Attributes:
-        complete: no card is left out of *cards*, as one is that does not answer.
+        complete: no card of the node is missing in *cards*, as one is that never answered.
     """
 
     taken_at_s: float
@@ -74,7 +74,7 @@ def build_usage_snapshot(
     owners: Mapping[int, Owner | None],
     pods: Iterable[PodInfo],
 ) -> UsageSnapshot:
-    """Put the picture together; *pods* are the live pods of this node."""
+    """Return the snapshot; *pods* are the pods of this node."""
     live = [pod for pod in pods if pod.record.live and pod.record.assignment]
     return UsageSnapshot(
         taken_at_s=taken_at_s,
@@ -105,14 +105,14 @@ def _card_use(
             degraded=sample is not None and bool(sample.figures.gpu_percent),
         )
     processes: dict[_Holder, list[CardProcess]] = {_holder(use): [] for use in here}
-    # Of a process whose container is not known yet, or was promised nothing here, the pod is: the
-    # first of its containers on this card shows the use.
+    # The container of a process may not be known yet, or have no slice of this card. Its use then
+    # counts for the first of the pod's containers that has one.
     first = {use.pod_uid: _holder(use) for use in reversed(here)}
-    strangers = []
+    foreign = []
     for process in sample.processes:
         owner = owners.get(process.pid)
         if owner is None or owner.pod_uid not in first:
-            strangers.append(process)
+            foreign.append(process)
             continue
         holder = (owner.pod_uid, containers.get(owner.container_id, ""))
         processes[holder if holder in processes else first[owner.pod_uid]].append(process)
@@ -122,8 +122,8 @@ def _card_use(
         sample=sample,
         allocated_mib=allocated_mib,
         pods=tuple(_measured(use, processes[_holder(use)], shares) for use in here),
-        unattributed_processes=len(strangers),
-        unattributed_mib=sum(it.used_mib or 0 for it in strangers),
+        unattributed_processes=len(foreign),
+        unattributed_mib=sum(process.used_mib or 0 for process in foreign),
         degraded=shares is None,
     )
 
@@ -135,7 +135,7 @@ def _holder(use: PodCardUsage) -> _Holder:
 def _holders(
     card: CardUuid, pods: Iterable[PodInfo]
 ) -> tuple[Sequence[PodCardUsage], Mapping[str, str]]:
-    """Give the containers with a slice of *card*, and the names of containers by runtime id."""
+    """Return the containers with a slice of *card*, and the names of containers by runtime id."""
     found: list[PodCardUsage] = []
     containers: dict[str, str] = {}
     for pod in pods:
@@ -159,25 +159,25 @@ def _holders(
 
 
 def _sm_shares(sample: CardSample) -> Mapping[int, float] | None:
-    """Give each process its part of the card's time, in percent of the card.
+    """Return each process's part of the card's time, in percent of the card, by pid.
 
     The driver's figures for single processes do not add up to the card's own under time-slicing,
-    so they only say how to divide it. Where none is busy and the card is, nobody can say who: None.
+    so they only divide it. None where the card is busy, and none of its processes is.
     """
-    total = sum(it.sm_percent for it in sample.processes)
+    total = sum(process.sm_percent for process in sample.processes)
     card_percent = sample.figures.gpu_percent
     if total <= 0:
-        return None if card_percent else {it.pid: 0.0 for it in sample.processes}
+        return None if card_percent else {process.pid: 0.0 for process in sample.processes}
     scale = min(1.0, _FULL_PERCENT / total) if card_percent is None else card_percent / total
-    return {it.pid: it.sm_percent * scale for it in sample.processes}
+    return {process.pid: process.sm_percent * scale for process in sample.processes}
 
 
 def _measured(
     use: PodCardUsage, processes: Sequence[CardProcess], shares: Mapping[int, float] | None
 ) -> PodCardUsage:
-    known = [it.used_mib for it in processes if it.used_mib is not None]
+    known = [process.used_mib for process in processes if process.used_mib is not None]
     return replace(
         use,
         used_mib=float(sum(known)) if len(known) == len(processes) else None,
-        sm_percent=None if shares is None else sum(shares[it.pid] for it in processes),
+        sm_percent=None if shares is None else sum(shares[process.pid] for process in processes),
     )

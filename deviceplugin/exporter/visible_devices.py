@@ -1,7 +1,7 @@
-"""Which cards a running container really has: the device files in its own /dev.
+"""Finds which cards a running container really has: the device files in its own /dev.
 
-They are looked at through ``/proc/<pid>/root`` of one of its processes, see proc(5). So it does not
-matter who put them there, and no runtime has to be asked.
+They are read through ``/proc/<pid>/root`` of one of its processes, see proc(5). So it does not
+matter who created them, and no runtime has to be asked.
 """
 
 import os
@@ -19,7 +19,7 @@ CardFiles = Mapping[CardUuid, Sequence[tuple[str, int]]]
 
 
 def card_files(cards: Iterable[CardHardware], *, dev_root: Path = Path("/dev")) -> CardFiles:
-    """Find the device numbers of each card's own files; a card without any is left out.
+    """Return the device numbers of each card's own files; a card without any is left out.
 
     Args:
         cards: with the files that their containers get.
@@ -28,9 +28,9 @@ def card_files(cards: Iterable[CardHardware], *, dev_root: Path = Path("/dev")) 
     found = {}
     for hardware in cards:
         files = [
-            (it.path, number)
-            for it in hardware.device_nodes
-            if (number := _number(host_file(it, dev_root=dev_root))) is not None
+            (node.path, number)
+            for node in hardware.device_nodes
+            if (number := _number(host_file(node, dev_root=dev_root))) is not None
         ]
         if files:
             found[hardware.card.uuid] = files
@@ -38,7 +38,7 @@ def card_files(cards: Iterable[CardHardware], *, dev_root: Path = Path("/dev")) 
 
 
 class VisibleDevices:
-    """Looks into running containers.
+    """Finds the cards of running containers.
 
     Args:
         proc_root: the host's /proc.
@@ -50,26 +50,28 @@ class VisibleDevices:
     def cards(
         self, container_ids: frozenset[str], files: CardFiles
     ) -> Mapping[str, frozenset[CardUuid]]:
-        """Find the cards of which a container has every file, by the container's id.
+        """Return the cards of which a container has every device file, by the container's id.
 
-        Containers of which no process can be looked at are absent. Reads a small file for each
-        process of the node; call it in a thread.
+        Containers of which no process can be read are absent. Reads a small file for each process
+        of the node; call it in a thread.
         """
         if not container_ids or not files:
             return {}
-        seen = {}
+        found = {}
         for container, pid in self._processes(container_ids).items():
             root = self._proc_root / str(pid) / "root"
             if (root / "dev").is_dir():
-                seen[container] = frozenset(
+                found[container] = frozenset(
                     uuid for uuid, nodes in files.items() if _has(root, nodes)
                 )
-        return seen
+        return found
 
     def _processes(self, container_ids: frozenset[str]) -> Mapping[str, int]:
         found: dict[str, int] = {}
         try:
-            pids = sorted(int(it.name) for it in self._proc_root.iterdir() if it.name.isdecimal())
+            pids = sorted(
+                int(path.name) for path in self._proc_root.iterdir() if path.name.isdecimal()
+            )
         except OSError:
             return {}
         for pid in pids:
@@ -81,7 +83,7 @@ class VisibleDevices:
     def _cgroup(self, pid: int) -> str:
         try:
             return (self._proc_root / str(pid) / "cgroup").read_text(errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             return ""
 
 
@@ -91,7 +93,7 @@ def _has(root: Path, nodes: Sequence[tuple[str, int]]) -> bool:
 
 def _number(file: Path) -> int | None:
     try:
-        # Not followed: a link in a container's /dev would lead into our own.
+        # lstat: a symbolic link in a container's /dev would lead into our own.
         found = os.lstat(file)
     except OSError:
         return None

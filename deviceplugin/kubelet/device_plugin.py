@@ -1,4 +1,4 @@
-"""The device plugin's own gRPC service: convert, ask, convert; no decision is made here."""
+"""The device plugin gRPC service: converts messages; every decision is made elsewhere."""
 
 # ruff: noqa: ARG002, N802 - names and arguments of the methods are the protocol's
 
@@ -28,11 +28,11 @@ API_VERSION: Final = "v1beta1"
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
-# sockaddr_un.sun_path holds 108 bytes with the closing zero; see unix(7).
+# sockaddr_un.sun_path holds 108 bytes with the terminating zero; see unix(7).
 MAX_SOCKET_PATH_BYTES: Final = 107
 # 64 cards with 1,024 slots each are 2 MiB; kubelet itself takes 4 MiB.
 _MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-# An error text travels in HTTP/2 headers, of which gRPC takes 8 KiB; events keep 1,024 characters.
+# An error text is sent in HTTP/2 headers, of which gRPC takes 8 KiB; events keep 1,024 characters.
 _MAX_TEXT_CHARS: Final = 900
 
 
@@ -41,26 +41,26 @@ class SocketError(Exception):
 
 
 class Starter(Protocol):
-    """Who lets a container start."""
+    """Decides whether a container may start."""
 
     async def prepare(self, slot_ids: frozenset[str]) -> Claim:
-        """Prepare the start.
+        """Write what the container with *slot_ids* gets, and return its claim.
 
         Raises:
-            NotWiredError: it may not start.
+            PreStartError: the container may not start.
         """
         ...
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
-        """Take notice that kubelet hands *slot_ids* to a container."""
+        """Record that kubelet allocates *slot_ids* to a container."""
         ...
 
 
 class Allocator(Protocol):
-    """Who decides how a container gets its card."""
+    """Decides how a container gets its card."""
 
     async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
-        """Give the folders of device files, or None for a CDI name."""
+        """Return the folders of device files, or None for a CDI name."""
         ...
 
 
@@ -68,9 +68,9 @@ class DevicePlugin(services.DevicePluginServicer):
     """Answers kubelet.
 
     Args:
-        tracker: the cards, for the slots that kubelet counts.
-        starter: decides about container starts.
-        injection: decides how a container gets its card; without it always by a CDI name.
+        tracker: the inventory, for the slots that kubelet counts.
+        starter: decides whether containers may start.
+        injection: decides how a container gets its card; None for always by a CDI name.
         links_visible: ``NVIDIA_VISIBLE_DEVICES`` of containers that get device files.
     """
 
@@ -95,7 +95,7 @@ class DevicePlugin(services.DevicePluginServicer):
         return self._watchers
 
     def end_streams(self) -> None:
-        """End the streams for good, which would else last as long as kubelet does."""
+        """End the streams, which would otherwise last as long as kubelet does."""
         self._ending = True
         self._tracker.wake_readers()
 
@@ -111,8 +111,8 @@ class DevicePlugin(services.DevicePluginServicer):
         request: messages.Empty,
         context: grpc.aio.ServicerContext[messages.Empty, messages.ListAndWatchResponse],
     ) -> AsyncGenerator[messages.ListAndWatchResponse, None]:
-        """Send the slots at once, and again only when they have changed."""
-        told: tuple[Slot, ...] | None = None
+        """Send the slots at once, and again whenever they have changed."""
+        sent: tuple[Slot, ...] | None = None
         self._watchers += 1
         try:
             async with aclosing(self._tracker.changes()) as changes:
@@ -120,8 +120,8 @@ class DevicePlugin(services.DevicePluginServicer):
                     if self._ending:
                         return
                     slots = self._tracker.slots()
-                    if slots != told:
-                        told = slots
+                    if slots != sent:
+                        sent = slots
                         yield _listing(slots)
         finally:
             self._watchers -= 1
@@ -133,7 +133,7 @@ class DevicePlugin(services.DevicePluginServicer):
             messages.PreferredAllocationRequest, messages.PreferredAllocationResponse
         ],
     ) -> messages.PreferredAllocationResponse:
-        """Refuse: one slot is as good as another, and our options say that we do not answer."""
+        """Reject the call: slots are alike, and our options do not offer this method."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are all alike")
 
     async def Allocate(
@@ -141,14 +141,14 @@ class DevicePlugin(services.DevicePluginServicer):
         request: messages.AllocateRequest,
         context: grpc.aio.ServicerContext[messages.AllocateRequest, messages.AllocateResponse],
     ) -> messages.AllocateResponse:
-        """Name a CDI device for each set of ids; whose they are is PreStartContainer's question."""
-        for asked in request.container_requests:
-            self._starter.allocated(frozenset(asked.devices_ids))
-            log.debug("slots_allocated", slots=sorted(asked.devices_ids))
+        """Return a CDI device for each set of ids; PreStartContainer finds out whose they are."""
+        for container in request.container_requests:
+            self._starter.allocated(frozenset(container.devices_ids))
+            log.debug("slots_allocated", slots=sorted(container.devices_ids))
         return messages.AllocateResponse(
             container_responses=[
-                await self._allocated(frozenset(asked.devices_ids))
-                for asked in request.container_requests
+                await self._allocated(frozenset(container.devices_ids))
+                for container in request.container_requests
             ]
         )
 
@@ -175,8 +175,8 @@ class DevicePlugin(services.DevicePluginServicer):
                     read_only=True,
                 )
             ],
-            # An image may say "all". With "void" NVIDIA's runtime does as any other; with "none" it
-            # adds the driver's libraries and control devices, and in its CDI mode it wants a device
+            # An image may set "all". With "void" NVIDIA's runtime adds nothing; with "none" it adds
+            # the driver's libraries and control devices, and in its CDI mode it requires a device
             # of that name, which not every node's specification has (NVIDIA Container Toolkit,
             # "Environment Variables").
             envs={names.ENV_VISIBLE_DEVICES: self._links_visible},
@@ -189,7 +189,7 @@ class DevicePlugin(services.DevicePluginServicer):
             messages.PreStartContainerRequest, messages.PreStartContainerResponse
         ],
     ) -> messages.PreStartContainerResponse:
-        """Let the container start, or refuse with a text that names the cause."""
+        """Return once the container may start, or abort with a text that names the cause."""
         try:
             await self._starter.prepare(frozenset(request.devices_ids))
         except PreStartError as error:
@@ -199,7 +199,7 @@ class DevicePlugin(services.DevicePluginServicer):
 
 
 def plugin_options() -> messages.DevicePluginOptions:
-    """Ask kubelet for PreStartContainer and for nothing else."""
+    """Return the options: kubelet must call PreStartContainer, and no other optional method."""
     return messages.DevicePluginOptions(pre_start_required=True)
 
 
@@ -215,8 +215,8 @@ def _listing(slots: tuple[Slot, ...]) -> messages.ListAndWatchResponse:
 class PluginServer:
     """Serves a :class:`DevicePlugin` on a unix socket; a ``process.lifecycle.Server``.
 
-    Kubelet empties the folder of sockets when it starts, so the same server must be able to put its
-    socket there again.
+    Kubelet deletes all sockets in the folder when it starts, so the same server must be able to
+    create its socket again.
     """
 
     def __init__(self, plugin: DevicePlugin, socket: Path) -> None:
@@ -233,28 +233,28 @@ class PluginServer:
 
     @property
     def intact(self) -> bool:
-        """Whether we serve, and our socket is still where we put it."""
+        """Whether we serve, and our socket file is still the one that we created."""
         return self._server is not None and socket_identity(self._socket) == self._identity
 
     async def start(self) -> None:
-        """Serve, unless we do already.
+        """Serve, unless the server is running and intact.
 
         Raises:
-            SocketError: the path is too long, or the socket cannot be put there.
+            SocketError: the path is too long, or the socket cannot be created.
         """
         async with self._lock:
             if not self._closed and not self.intact:
                 await self._serve()
 
     async def stop(self, limit_s: float) -> None:
-        """Accept no more; starts in flight may end for *limit_s* seconds."""
+        """Accept no more calls, and wait up to *limit_s* seconds for those in flight."""
         async with self._lock:
             self._closed = True
             self._plugin.end_streams()
             await self._end(limit_s)
 
     async def _serve(self) -> None:
-        # The old server removes the path when it ends, so it must be gone before the new one comes.
+        # The old server removes the path when it stops, so it must stop before the new one starts.
         await self._end(0)
         check_socket_path(self._socket)
         options = [
@@ -282,7 +282,7 @@ class PluginServer:
 
 
 def check_socket_path(path: Path) -> None:
-    """Refuse a path that the kernel cannot hold.
+    """Raise if *path* is too long for a unix socket.
 
     Raises:
         SocketError: it is longer than 107 bytes.
@@ -291,5 +291,5 @@ def check_socket_path(path: Path) -> None:
     if length > MAX_SOCKET_PATH_BYTES:
         raise SocketError(
             f"socket path {path} has {length} bytes; "
-            f"want at most {MAX_SOCKET_PATH_BYTES}, so use a shorter folder"
+            f"want at most {MAX_SOCKET_PATH_BYTES}: use a folder with a shorter path"
         )

@@ -1,4 +1,4 @@
-"""Kubelet's own list of who holds which slots, read over its PodResources socket."""
+"""Kubelet's list of the containers that hold slots, read over its PodResources socket."""
 
 import asyncio
 from pathlib import Path
@@ -11,28 +11,28 @@ from deviceplugin.proto import podresources_pb2 as messages
 from deviceplugin.proto import podresources_pb2_grpc as services
 from fracgpu import names
 
-# 110 pods are well under 1 MiB; an answer beyond this is none of kubelet's.
+# 110 pods are well under 1 MiB; no kubelet answers with more than this.
 _MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 
 
 class PodResourcesError(Exception):
-    """Kubelet did not say who holds which slots."""
+    """Kubelet did not return who holds which slots."""
 
 
 class PodResources(Protocol):
-    """What a starting container's claim needs of kubelet."""
+    """The part of kubelet's PodResources API that we need."""
 
     async def holders(self) -> tuple[SlotHolder, ...]:
-        """List every container that holds slots.
+        """Return every container that holds slots.
 
         Raises:
-            PodResourcesError: kubelet did not say.
+            PodResourcesError: kubelet did not answer, or with an error.
         """
         ...
 
 
 class PodResourcesClient(PodResources):
-    """Asks kubelet, each time over a fresh connection, so that a restarted kubelet is no news."""
+    """Calls kubelet over a new connection each time, so that a kubelet restart does not matter."""
 
     def __init__(self, socket: Path, *, timeout_s: float) -> None:
         self._socket = socket
@@ -41,7 +41,7 @@ class PodResourcesClient(PodResources):
     async def holders(self) -> tuple[SlotHolder, ...]:
         options = [
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
-            # Else gRPC would remember, over connections, how long to shun a socket that was gone.
+            # Without it, gRPC keeps backing off from a socket that was absent, on new channels too.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         try:
@@ -50,7 +50,7 @@ class PodResourcesClient(PodResources):
                 grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel,
             ):
                 stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
-                # grpc gives None for bytes that are no such message, and only logs it.
+                # grpc returns None for bytes that are no such message, and only logs that.
                 answer: messages.ListPodResourcesResponse | None = await stub.List(
                     messages.ListPodResourcesRequest()
                 )
@@ -63,12 +63,14 @@ class PodResourcesClient(PodResources):
                 f"kubelet's {self._socket} gave no answer in {self._timeout_s:g} s"
             ) from error
         if answer is None:
-            raise PodResourcesError(f"kubelet's {self._socket} answered what cannot be read")
+            raise PodResourcesError(
+                f"the answer of kubelet's {self._socket} is not a ListPodResourcesResponse"
+            )
         return slot_holders(answer)
 
 
 def slot_holders(answer: messages.ListPodResourcesResponse) -> tuple[SlotHolder, ...]:
-    """Keep of kubelet's answer the containers that hold slots, ids of all NUMA nodes together."""
+    """Return the containers in *answer* that hold slots, the ids of all NUMA nodes together."""
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:

@@ -1,4 +1,4 @@
-"""One container start: who holds these slots, may it start, and the CDI spec that lets it."""
+"""PreStart: finds the container that holds some slots, and writes its CDI spec or rejects it."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,10 +22,10 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
-# Kubelet may take this long from PreStart to the runtime's CreateContainer; until then a spec may
-# belong to an init container, which PodResources does not list.
-_FRESH_S: Final = 120.0
-_HANDED_ON: Final = "kubelet has handed the slots to another container meanwhile"
+# The longest time from PreStart to the runtime's CreateContainer; until then a spec may belong to
+# an init container, which PodResources does not list.
+_UNLISTED_S: Final = 120.0
+_REALLOCATED: Final = "kubelet has allocated the slots to another container meanwhile"
 
 
 class PreStartError(Exception):
@@ -39,16 +39,16 @@ class PodReader(Protocol):
 
 
 class SpecLocations(Protocol):
-    """Where what a container gets is to be written."""
+    """Where a container's CDI spec is to be written."""
 
     @property
     def folders(self) -> Sequence[SpecStore]: ...
 
     async def stores(self, name: str) -> Sequence[SpecStore]:
-        """Find where the runtime would look for the device *name*.
+        """Return where the runtime looks for the device *name*.
 
         Raises:
-            InjectionError: it would not give the container its card.
+            InjectionError: the runtime would not give the container its card.
         """
         ...
 
@@ -58,20 +58,20 @@ NodePods = Callable[[], Mapping[PodKey, PodInfo] | None]
 
 
 class PreStartHandler:
-    """Resolves container starts one after the other into CDI specs.
+    """Decides container starts and writes the CDI spec of each container that may start.
 
     Args:
         node: this node's name.
-        tracker: the cards.
+        tracker: the node's inventory.
         pod_resources: kubelet's list of holders.
         reader: reads one pod from the API server.
         pods: the informer's pods of this node.
-        builder: says what a container gets.
-        places: where that goes.
+        builder: builds a container's CDI spec.
+        locations: where to write it.
         clock: for durations.
         pod_lookup_timeout_s: longest wait for the API server; kubelet gives up after 30 s.
         metrics: counts starts by outcome.
-        on_wired: told of each container that was let go.
+        on_prepared: called with the claim of each container that may start.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a start; made once, in service.py
@@ -83,11 +83,11 @@ class PreStartHandler:
         reader: PodReader,
         pods: NodePods,
         builder: ContainerSpecBuilder,
-        places: SpecLocations,
+        locations: SpecLocations,
         clock: Clock,
         pod_lookup_timeout_s: float,
         metrics: DevicePluginMetrics,
-        on_wired: Callable[[Claim], None],
+        on_prepared: Callable[[Claim], None],
     ) -> None:
         self._node = node
         self._tracker = tracker
@@ -95,32 +95,32 @@ class PreStartHandler:
         self._reader = reader
         self._pods = pods
         self._builder = builder
-        self._places = places
+        self._locations = locations
         self._clock = clock
         self._pod_lookup_timeout_s = pod_lookup_timeout_s
         self._metrics = metrics
-        self._on_wired = on_wired
-        self._memory = SlotHistory()
+        self._on_prepared = on_prepared
+        self._history = SlotHistory()
         self._written_at_s: dict[str, float] = {}
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
-        """Take notice that kubelet hands *slot_ids* to a container; whose it is, is asked later."""
-        self._memory.allocated(slot_ids)
+        """Record that kubelet allocates *slot_ids* to a container, which is not known yet."""
+        self._history.allocated(slot_ids)
 
     async def prepare(self, slot_ids: frozenset[str]) -> Claim:
-        """Write the CDI spec of the container that holds *slot_ids*, or refuse.
+        """Write the CDI spec of the container that holds *slot_ids*, and return its claim.
 
         Raises:
-            NotWiredError: any doubt.
+            PreStartError: the container may not start, or it is not clear which one it is.
         """
-        began_s = self._clock.monotonic()
+        started_at_s = self._clock.monotonic()
         try:
-            claim = await self._wire(slot_ids)
+            claim = await self._prepare(slot_ids)
         except PreStartError as error:
             log.warning("container_refused", slots=sorted(slot_ids), reason=str(error))
             raise
         finally:
-            self._metrics.start_took(self._clock.monotonic() - began_s)
+            self._metrics.start_took(self._clock.monotonic() - started_at_s)
         self._metrics.started("wired")
         log.info(
             "container_wired",
@@ -128,70 +128,70 @@ class PreStartHandler:
             uid=claim.pod.record.uid,
             container=claim.container,
             slots=sorted(slot_ids),
-            cards=[it.card for it in claim.slices],
-            mib=[it.mib for it in claim.slices],
+            cards=[part.card for part in claim.slices],
+            mib=[part.mib for part in claim.slices],
         )
-        self._on_wired(claim)
+        self._on_prepared(claim)
         return claim
 
-    async def _wire(self, slot_ids: frozenset[str]) -> Claim:
-        turn = self._memory.turn(slot_ids)
+    async def _prepare(self, slot_ids: frozenset[str]) -> Claim:
+        allocations = self._history.turn(slot_ids)
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
-            raise self._refusal("kubelet_silent", str(error)) from error
+            raise self._reject("kubelet_silent", str(error)) from error
         pods = await self._pods_of(slot_ids, holders)
         inventory = self._tracker.inventory
-        picture = NodeClaims(
+        node_claims = NodeClaims(
             node=self._node,
             cards=inventory.by_uuid(),
             pods=pods,
-            token=self._memory.token(slot_ids),
-            owner_uid=self._memory.owner_uid(slot_ids),
+            token=self._history.token(slot_ids),
+            owner_uid=self._history.owner_uid(slot_ids),
         )
-        answer = resolve(slot_ids, holders, picture)
-        if isinstance(answer, Rejected):
-            token = f"[{self._memory.ask(slot_ids)}] " if answer.askable else ""
-            raise self._refusal(answer.reason.value, token + answer.text)
+        result = resolve(slot_ids, holders, node_claims)
+        if isinstance(result, Rejected):
+            token = f"[{self._history.ask(slot_ids)}] " if result.askable else ""
+            raise self._reject(result.reason.value, token + result.text)
         name = device_name(slot_ids)
         try:
-            stores = await self._places.stores(name)
+            stores = await self._locations.stores(name)
         except InjectionError as error:
-            raise self._refusal(error.outcome, str(error)) from error
+            raise self._reject(error.outcome, str(error)) from error
         try:
-            spec = await self._builder.build(name, answer, inventory)
+            spec = await self._builder.build(name, result, inventory)
         except SpecBuildError as error:
-            raise self._refusal("no_outfit", str(error)) from error
+            raise self._reject("no_outfit", str(error)) from error
         try:
             self._remove_stale(holders, keep=name)
-            # From now on, not from when it is written: another start, which asked kubelet before
-            # this one was listed, may clean up in between.
+            # Set before the write as well: a concurrent start, whose list from kubelet may lack
+            # this container, must not remove the spec as stale.
             self._written_at_s[name] = self._clock.monotonic()
             for folder in stores:
-                # A folder on a slow disk must not hold up the other starts.
+                # In a thread, so that a slow disk does not block the other starts.
                 await asyncio.to_thread(folder.write, spec)
         except CdiError as error:
-            raise self._refusal("cdi_folder", str(error)) from error
-        # What was just written for the old holder is overwritten before the new one's start.
-        if self._memory.turn(slot_ids) != turn:
-            raise self._refusal("handed_on", _HANDED_ON)
-        self._memory.verified(slot_ids, pod_uid=answer.pod.record.uid)
+            raise self._reject("cdi_folder", str(error)) from error
+        # The spec just written for the old holder is overwritten before the new one starts.
+        if self._history.turn(slot_ids) != allocations:
+            raise self._reject("handed_on", _REALLOCATED)
+        self._history.verified(slot_ids, pod_uid=result.pod.record.uid)
         self._written_at_s[name] = self._clock.monotonic()
-        return answer
+        return result
 
     async def clean(self) -> None:
-        """Remove specs whose slots nobody holds; done at start and before each write."""
+        """Remove the specs whose slots no container holds; also done before each write."""
         try:
             self._remove_stale(await self._pod_resources.holders())
         except (PodResourcesError, CdiError) as error:
-            # Nothing can go wrong with a leftover: PreStart overwrites it before every use.
+            # A leftover does no harm: PreStart overwrites it before every use.
             log.warning("stale_specs_kept", reason=str(error))
 
     def _remove_stale(self, holders: Iterable[SlotHolder], *, keep: str = "") -> None:
         now_s = self._clock.monotonic()
-        fresh = {it for it, at_s in self._written_at_s.items() if now_s - at_s < _FRESH_S}
-        held = {device_name(it.slot_ids) for it in holders}
-        for folder in self._places.folders:
+        fresh = {name for name, at_s in self._written_at_s.items() if now_s - at_s < _UNLISTED_S}
+        held = {device_name(holder.slot_ids) for holder in holders}
+        for folder in self._locations.folders:
             for name in sorted(folder.names() - held - fresh - {keep}):
                 folder.remove(name)
                 self._written_at_s.pop(name, None)
@@ -202,14 +202,14 @@ class PreStartHandler:
     ) -> Mapping[PodKey, PodInfo]:
         known = self._pods()
         if known is None:
-            raise self._refusal("pods_unknown", "this node's pods have not been listed yet")
+            raise self._reject("pods_unknown", "this node's pods have not been listed yet")
         pods = dict(known)
-        keys = {it.key for it in holders if it.slot_ids & slot_ids}
-        token = self._memory.token(slot_ids)
+        keys = {holder.key for holder in holders if holder.slot_ids & slot_ids}
+        token = self._history.token(slot_ids)
         if token:
             keys |= {key for key, pod in known.items() if _carries(pod, token)}
         for key in sorted(keys):
-            pod = await self._pod(key, known.get(key), self._memory.owner_uid(slot_ids))
+            pod = await self._pod(key, known.get(key), self._history.owner_uid(slot_ids))
             if pod is None:
                 pods.pop(key, None)
             else:
@@ -217,9 +217,9 @@ class PreStartHandler:
         return pods
 
     async def _pod(self, key: PodKey, known: PodInfo | None, owner_uid: str) -> PodInfo | None:
-        """Read a pod afresh; while the API server is away, a pod verified before must do.
+        """Return the pod from the API server; if that fails, *known* if it was verified before.
 
-        What the informer last saw would not do for a new one: a pod deleted and re-created under
+        The informer's copy is not enough for a new pod: one that is deleted and re-created under
         its name on this node may reach kubelet before it reaches us, and the old pod's cards are
         not the new one's.
         """
@@ -236,11 +236,11 @@ class PreStartHandler:
             limit = f"no answer in {self._pod_lookup_timeout_s:g} s"
             text = (
                 f"cannot read pod {namespace}/{name}, and a container that was not verified "
-                f"before waits for the API server: {str(error) or limit}"
+                f"before must wait for the API server: {str(error) or limit}"
             )
-            raise self._refusal("api_silent", text) from error
+            raise self._reject("api_silent", text) from error
 
-    def _refusal(self, outcome: str, text: str) -> PreStartError:
+    def _reject(self, outcome: str, text: str) -> PreStartError:
         self._metrics.started(outcome)
         return PreStartError(text)
 

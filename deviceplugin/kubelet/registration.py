@@ -1,4 +1,4 @@
-"""Kubelet's socket appears or is another one: serve our own afresh and register again."""
+"""Registers with kubelet, and again whenever kubelet has restarted or dropped us."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,24 +28,24 @@ KUBELET_SOCKET: Final = "kubelet.sock"
 PLUGIN_SOCKET: Final = "fracgpu.sock"
 
 _REGISTER_TIMEOUT_S: Final = 5.0
-# Kubelet dials back within a second of a registration; without a stream for this long it has
-# dropped us, whatever its socket looks like.
-_DESERTED_AFTER_S: Final = 10.0
+# Kubelet connects within a second of a registration; without a stream for this long it has dropped
+# us, even if its socket is the same.
+_DROPPED_AFTER_S: Final = 10.0
 
 
 class Registration:
-    """Keeps kubelet informed that we are here.
+    """Keeps us registered with kubelet.
 
     The sockets are polled, not watched: a folder that is mounted into a container can be replaced
-    under an inotify watch without a word.
+    without any inotify event.
 
     Args:
         folder: kubelet's device-plugins folder.
-        server: ours, with its socket in that folder.
-        plugin: tells whether kubelet still listens.
+        server: our server, with its socket in that folder.
+        plugin: knows whether kubelet still watches.
         blocked: why there is nothing to register yet, or None.
         clock: paces the polling.
-        poll_s: between two looks.
+        poll_s: time between two checks.
         metrics: counts registrations.
     """
 
@@ -68,7 +68,7 @@ class Registration:
         self._poll_s = poll_s
         self._metrics = metrics
         self._registered_with: tuple[int, int] | None = None
-        self._heard_at_s = 0.0
+        self._watched_at_s = 0.0
         self._problem: str | None = "not registered with kubelet yet"
 
     @property
@@ -77,28 +77,28 @@ class Registration:
         return self._problem
 
     async def run(self) -> None:
-        """Look at the sockets until cancelled."""
+        """Check the sockets until cancelled."""
         while True:
             await self.look()
             await self._clock.sleep(self._poll_s)
 
     async def look(self) -> None:
-        """Register if kubelet does not know us as we are now."""
+        """Register if kubelet does not know our current server."""
         kubelet = socket_identity(self._kubelet_socket)
-        missing = f"{self._kubelet_socket} is not there" if kubelet is None else None
+        missing = f"{self._kubelet_socket} does not exist" if kubelet is None else None
         reason = missing or self._blocked()
         if reason is not None:
             self._registered_with = None
-            self._note(reason)
+            self._set_problem(reason)
         elif not self._known_to(kubelet):
             await self._register(kubelet)
 
     def _known_to(self, kubelet: tuple[int, int] | None) -> bool:
         now_s = self._clock.monotonic()
         if self._plugin.watchers:
-            self._heard_at_s = now_s
-        deserted = now_s - self._heard_at_s > _DESERTED_AFTER_S
-        return kubelet == self._registered_with and self._server.intact and not deserted
+            self._watched_at_s = now_s
+        dropped = now_s - self._watched_at_s > _DROPPED_AFTER_S
+        return kubelet == self._registered_with and self._server.intact and not dropped
 
     async def _register(self, kubelet: tuple[int, int] | None) -> None:
         try:
@@ -112,7 +112,7 @@ class Registration:
             self._failed(f"kubelet gave no answer in {_REGISTER_TIMEOUT_S:g} s")
         else:
             self._registered_with = kubelet
-            self._heard_at_s = self._clock.monotonic()
+            self._watched_at_s = self._clock.monotonic()
             self._problem = None
             self._metrics.registered("registered")
             log.info("plugin_registered", kubelet=str(self._kubelet_socket))
@@ -124,7 +124,7 @@ class Registration:
             resource_name=names.GPU_SLOT,
             options=plugin_options(),
         )
-        # Else gRPC would remember, over connections, how long to shun a socket that was gone.
+        # Without it, gRPC keeps backing off from a socket that was absent, on new channels too.
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with (
             asyncio.timeout(_REGISTER_TIMEOUT_S),
@@ -136,9 +136,9 @@ class Registration:
     def _failed(self, reason: str) -> None:
         self._registered_with = None
         self._metrics.registered("failed")
-        self._note(reason)
+        self._set_problem(reason)
 
-    def _note(self, reason: str) -> None:
+    def _set_problem(self, reason: str) -> None:
         if reason != self._problem:
             log.warning("plugin_not_registered", reason=reason)
         self._problem = reason

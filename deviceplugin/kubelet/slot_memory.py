@@ -1,4 +1,4 @@
-"""What we know of slot ids from one Allocate to the next, and what we asked kubelet about them."""
+"""The verified owner and the open token of slot ids, from one Allocate to the next."""
 
 import secrets
 from collections.abc import Callable
@@ -15,20 +15,21 @@ def _new_token() -> str:
 
 @dataclass(slots=True)
 class _Known:
-    """What holds for one set of ids until they are handed out again."""
+    """What is known of one set of ids until one of them is allocated again."""
 
     pod_uid: str = ""
     token: str = ""
 
 
 class SlotHistory:
-    """Ids change hands only through Allocate, which we answer: until then a verified owner stays.
+    """Remembers the owners of slot ids: they change only by Allocate, which we answer.
 
-    A question is a token in a refusal. Kubelet writes the refusal into the status of exactly the
-    container that it wanted to start, so whoever carries the token there is the one.
+    Where it is unclear which container starts, the start is rejected with a token in the text.
+    Kubelet writes that text into the status of exactly the container that it wanted to start, so
+    the container whose status carries the token is the one.
 
     Args:
-        new_token: makes a token that nobody can guess.
+        new_token: returns a token that cannot be guessed.
     """
 
     def __init__(self, new_token: Callable[[], str] = _new_token) -> None:
@@ -37,35 +38,35 @@ class SlotHistory:
         self._times_allocated: dict[str, int] = {}
 
     def turn(self, slot_ids: frozenset[str]) -> int:
-        """Give a number that differs once any of *slot_ids* was handed out again."""
-        return sum(self._times_allocated.get(it, 0) for it in slot_ids)
+        """Return a number that differs once any of *slot_ids* has been allocated again."""
+        return sum(self._times_allocated.get(slot_id, 0) for slot_id in slot_ids)
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
-        """Forget whatever shares an id with *slot_ids*: kubelet hands them to somebody."""
+        """Forget every set that shares an id with *slot_ids*: kubelet has allocated them anew."""
         for slot_id in slot_ids:
             self._times_allocated[slot_id] = self._times_allocated.get(slot_id, 0) + 1
-        for known in [it for it in self._known if it & slot_ids]:
-            del self._known[known]
+        for known_ids in [ids for ids in self._known if ids & slot_ids]:
+            del self._known[known_ids]
 
     def owner_uid(self, slot_ids: frozenset[str]) -> str:
-        """Give the UID of the pod that was last verified to hold them, or an empty text."""
+        """Return the UID of the pod that was last verified to hold *slot_ids*, or an empty text."""
         known = self._known.get(slot_ids)
         return known.pod_uid if known is not None else ""
 
     def token(self, slot_ids: frozenset[str]) -> str:
-        """Give the token of the open question about *slot_ids*, or an empty text."""
+        """Return the token with which a start of *slot_ids* was rejected, or an empty text."""
         known = self._known.get(slot_ids)
         return known.token if known is not None else ""
 
     def ask(self, slot_ids: frozenset[str]) -> str:
-        """Ask whose start it is, unless that is asked already; return the token."""
+        """Return the token to reject a start of *slot_ids* with: the open one, or a new one."""
         known = self._known.setdefault(slot_ids, _Known())
         known.token = known.token or self._new_token()
         return known.token
 
     def verified(self, slot_ids: frozenset[str], *, pod_uid: str) -> None:
-        """Note the owner and close the question: the next start needs a new one.
+        """Record the owner and drop the token: the next start needs a new one.
 
-        After an init container the same ids may start an app container of its pod.
+        After an init container, the same ids may start an app container of its pod.
         """
         self._known[slot_ids] = _Known(pod_uid=pod_uid)

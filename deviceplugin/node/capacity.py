@@ -1,4 +1,4 @@
-"""What the node object should say of its cards, and the patches that make it say so."""
+"""The desired labels, annotations, capacity and condition of the node, and the patches to them."""
 
 import re
 from collections import Counter
@@ -57,7 +57,7 @@ class _Node(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Node)
 
 
-# Resources under which other plugins count the cards that we would share.
+# Resources under which other device plugins offer the cards that we would share.
 _OTHERS: Final = (
     "nvidia.com/gpu",
     "nvidia.com/mig-",
@@ -104,7 +104,7 @@ class NodeState:
 
     @property
     def marks(self) -> NodeMarks:
-        """What of ours stands on it."""
+        """What the node has of our labels, annotations, resources and condition."""
         return find_marks(
             labels=self.labels,
             annotations=self.annotations,
@@ -114,18 +114,24 @@ class NodeState:
 
     @property
     def counted_by(self) -> str:
-        """Name the resource under which somebody else counts the cards, or an empty text."""
-        return ", ".join(f"{it} ({amount})" for it, amount in sorted(self.others.items()))
+        """The resources under which other plugins offer the cards, or an empty text."""
+        return ", ".join(
+            f"{resource} ({amount})" for resource, amount in sorted(self.others.items())
+        )
 
 
 def read_node_state(body: bytes) -> NodeState:
-    """Read a node.
+    """Parse a Node object.
 
     Raises:
-        ValueError: it is not a node.
+        ValueError: *body* is not a node.
     """
     node = _decoder.decode(body)
-    ours = [it for it in node.status.conditions or () if it.type == names.SHARING_CONDITION]
+    ours = [
+        condition
+        for condition in node.status.conditions or ()
+        if condition.type == names.SHARING_CONDITION
+    ]
     return NodeState(
         labels=node.metadata.labels or {},
         annotations=node.metadata.annotations or {},
@@ -136,9 +142,13 @@ def read_node_state(body: bytes) -> NodeState:
 
 
 def _other_counts(amounts: Mapping[str, str]) -> dict[str, int]:
-    """Find what others offer; a plugin that has left stays in the node's status with 0."""
-    counts = {it: whole_amount(amounts[it]) or 0 for it in amounts if it.startswith(_OTHERS)}
-    return {it: amount for it, amount in counts.items() if amount > 0}
+    """Return what other plugins offer; a removed plugin stays in the node's status with 0."""
+    counts = {
+        resource: whole_amount(amounts[resource]) or 0
+        for resource in amounts
+        if resource.startswith(_OTHERS)
+    }
+    return {resource: amount for resource, amount in counts.items() if amount > 0}
 
 
 def _sharing(condition: _Condition) -> Sharing:
@@ -148,51 +158,55 @@ def _sharing(condition: _Condition) -> Sharing:
 
 
 def wanted_state(inventory: Inventory, *, have: NodeState | None = None) -> NodeState:
-    """Say what the node should carry that carries *have* now.
+    """Return the desired state of a node whose state is *have*.
 
-    A node that another plugin counts is left alone: what we wrote there earlier is taken back.
+    On a node whose cards another plugin offers, what we wrote earlier is withdrawn.
     """
     if have is not None and have.others:
-        return _left_alone(inventory, have)
+        return _withdrawn(inventory, have)
     return _shared_state(inventory)
 
 
-def _left_alone(stock: Inventory, have: NodeState) -> NodeState:
-    text = f"{have.counted_by} of another plugin is allocatable here; a node has one accountant"
-    nobody = Inventory(card_list=all_unhealthy(stock.card_list, reason=text))
+def _withdrawn(inventory: Inventory, have: NodeState) -> NodeState:
+    text = f"another plugin offers {have.counted_by} here; only one plugin can count a node's cards"
+    unusable = Inventory(card_list=all_unhealthy(inventory.card_list, reason=text))
     known = names.NODE_CARDS in have.annotations
     return NodeState(
-        # Whoever reads the inventory finds no card to use; whoever reads capacity finds none left.
-        annotations={names.NODE_CARDS: write_cards(nobody.cards)} if known else {},
+        # Readers of the inventory find no healthy card; readers of the capacity find none left.
+        annotations={names.NODE_CARDS: write_cards(unusable.cards)} if known else {},
         capacity=_zeros(have),
         sharing=Sharing(shared=False, reason="CountedByAnotherPlugin", message=text),
     )
 
 
 def unseen_state(have: NodeState, *, reason: str, problem: str) -> NodeState:
-    """Say what a node of ours carries whose cards nobody can hand out, whatever it carries now.
+    """Return the desired state of a shared node whose cards cannot be allocated now.
 
-    The inventory keeps the cards, so that whoever counts what pods hold still has them, and says of
-    each that it takes nothing new. One that cannot be read stays: its readers close the node.
+    The inventory keeps the cards, for those who count what pods hold, and marks each of them
+    unhealthy. An inventory that cannot be read stays as it is: its readers place nothing there.
     """
     text = have.annotations.get(names.NODE_CARDS, "")
     try:
-        known = read_cards(text)
+        listed = read_cards(text)
     except WireError:
-        known = ()
-    nobody = tuple(replace(it, health=Health.UNHEALTHY, health_reason=problem) for it in known)
+        listed = ()
+    unusable = tuple(
+        replace(card, health=Health.UNHEALTHY, health_reason=problem) for card in listed
+    )
     return NodeState(
-        labels={it: have.labels[it] for it in have.marks.labels},
-        annotations={names.NODE_CARDS: write_cards(nobody)} if nobody else {},
+        labels={label: have.labels[label] for label in have.marks.labels},
+        annotations={names.NODE_CARDS: write_cards(unusable)} if unusable else {},
         capacity=_zeros(have),
         sharing=Sharing(shared=False, reason=reason, message=problem),
     )
 
 
 def held_mib(pods: Iterable[PodInfo]) -> int:
-    """Sum what the live pods with an assignment request, as kube-scheduler and kubelet sum it."""
+    """Return the MiB that live pods with an assignment request, summed as kubelet sums it."""
     return sum(
-        pod_resource_sum([(it.kind, _requested_mib(it.limits)) for it in pod.record.containers])
+        pod_resource_sum(
+            [(spec.kind, _requested_mib(spec.limits)) for spec in pod.record.containers]
+        )
         for pod in pods
         if pod.record.live and names.ASSIGNMENT in pod.annotations
     )
@@ -203,41 +217,45 @@ def _requested_mib(limits: Mapping[str, str]) -> int:
 
 
 def keep_held(want: NodeState, *, held_mib: int) -> NodeState:
-    """Raise the memory that *want* counts to what pods hold: nothing is free, and nothing less.
+    """Return *want* with at least as much memory as pods hold.
 
-    A kubelet that is restarted admits its running pods once more, and ends those whose requests are
-    above what is allocatable. Source: kubelet's ``HandlePodAdditions`` and predicate handler.
+    A kubelet that restarts admits its running pods once more, and rejects those whose requests
+    exceed what is allocatable. Source: kubelet's ``HandlePodAdditions`` and predicate handler.
     """
-    stated = want.capacity.get(names.GPU_MEM)
-    if stated is None or int(stated) >= held_mib:
+    counted = want.capacity.get(names.GPU_MEM)
+    if counted is None or int(counted) >= held_mib:
         return want
     return replace(want, capacity={**want.capacity, names.GPU_MEM: str(held_mib)})
 
 
 def _zeros(have: NodeState) -> dict[str, str]:
-    return {it: "0" for it in (names.GPU_MEM, names.GPU_COUNT) if it in have.capacity}
+    return {
+        resource: "0" for resource in (names.GPU_MEM, names.GPU_COUNT) if resource in have.capacity
+    }
 
 
 def _shared_state(inventory: Inventory) -> NodeState:
-    """Say what a node of ours carries.
+    """Return the desired state of a node whose cards we share.
 
-    Memory counts healthy cards only, so that nothing new is sent to a sick one. Labels tell what is
-    built in: a card that falls ill and recovers must not make the node's labels flap.
+    Memory counts healthy cards only, so that no new pod is bound for an unhealthy one. Labels show
+    all cards: one that fails and recovers must not make the node's labels flap.
     """
     cards = inventory.cards
-    healthy_mib = sum(it.capacity_mib for it in cards if it.health is Health.HEALTHY)
+    healthy_mib = sum(card.capacity_mib for card in cards if card.health is Health.HEALTHY)
     return NodeState(
         labels=_labels(cards, driver=inventory.card_list.driver, family=inventory.card_list.family),
         annotations={names.NODE_CARDS: write_cards(cards)},
         capacity={names.GPU_MEM: str(healthy_mib), names.GPU_COUNT: str(len(cards))},
-        sharing=_verdict(inventory, healthy_mib=healthy_mib),
+        sharing=_sharing_of(inventory, healthy_mib=healthy_mib),
     )
 
 
-def _verdict(inventory: Inventory, *, healthy_mib: int) -> Sharing:
-    notes = [f"{it.uuid} is left out: {it.reason}" for it in inventory.card_list.left_out]
-    sick = [it for it in inventory.cards if it.health is not Health.HEALTHY]
-    notes += [f"{it.uuid} is unhealthy: {it.health_reason}" for it in sick]
+def _sharing_of(inventory: Inventory, *, healthy_mib: int) -> Sharing:
+    notes = [
+        f"{skipped.uuid} is left out: {skipped.reason}" for skipped in inventory.card_list.left_out
+    ]
+    unhealthy = [card for card in inventory.cards if card.health is not Health.HEALTHY]
+    notes += [f"{card.uuid} is unhealthy: {card.health_reason}" for card in unhealthy]
     message = "; ".join([f"{len(inventory.cards)} cards, {healthy_mib} MiB to share", *notes])
     shared = bool(healthy_mib)
     reason = "CardsShared" if shared else "NoCardToShare"
@@ -262,20 +280,20 @@ def _labels(cards: tuple[Card, ...], *, driver: str, family: str) -> dict[str, s
 
 
 def label_value(text: str) -> str:
-    """Write *text* as Kubernetes allows it in a label: at most 63 of ``A-Za-z0-9._-``."""
+    """Return *text* as a valid label value: at most 63 characters of ``A-Za-z0-9._-``."""
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_LABEL_CHARS]
     return allowed.strip("._-")
 
 
 def metadata_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
-    """Give the merge patch for labels and annotation; empty when they are right already."""
+    """Return the merge patch for labels and annotations; empty if they are right already."""
     ours = [
         key for key in have.labels if key in _OURS or key.startswith(names.CARD_CLASS_LABEL_PREFIX)
     ]
     labels: dict[str, str | None] = {key: None for key in ours if key not in want.labels}
-    labels |= {key: it for key, it in want.labels.items() if have.labels.get(key) != it}
+    labels |= {key: value for key, value in want.labels.items() if have.labels.get(key) != value}
     annotations = {
-        key: it for key, it in want.annotations.items() if have.annotations.get(key) != it
+        key: value for key, value in want.annotations.items() if have.annotations.get(key) != value
     }
     parts: dict[str, Any] = {}
     if labels:
@@ -286,7 +304,7 @@ def metadata_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
 
 
 def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
-    """Give the merge patch for the status subresource; empty when capacity is right already.
+    """Return the merge patch for the status subresource; empty if capacity is right already.
 
     Quantities are compared as numbers, because the API server writes 80000 as ``80k``.
     """
@@ -299,7 +317,7 @@ def status_patch(*, have: NodeState, want: NodeState) -> dict[str, Any]:
 
 
 def condition_patch(*, have: NodeState, want: NodeState, now: datetime) -> dict[str, Any]:
-    """Give the strategic merge patch for our condition; empty when it stands there already."""
+    """Return the strategic merge patch for our condition; empty if it is right already."""
     sharing = want.sharing
     if sharing is None or sharing == have.sharing:
         return {}

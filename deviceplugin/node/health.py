@@ -1,4 +1,4 @@
-"""Whether a card may take slices: judged anew from what is measured, so that it comes back."""
+"""Decides from each sample which cards are healthy; a card can recover."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from deviceplugin.cards.interface import CardSample, CardSamples
 from deviceplugin.cards.xid import Severity, severity, xid_text
 from fracgpu.cards.card import CardUuid
 
-# One reading that fails may be a driver taking its time; three in a row are a card that is gone.
+# One failed sample may be a slow driver; after three in a row the card counts as gone.
 _FAILURES_UNTIL_UNREACHABLE: Final = 3
 
 
@@ -19,19 +19,19 @@ class _Watched:
     xids: Mapping[int, int] = field(default_factory=dict)
     ecc: float | None = None
     failures: int = 0
-    trouble: str = ""
+    error: str = ""
     remap_failed: bool = False
     held_until_s: dict[str, float] = field(default_factory=dict)
 
 
 class HealthWatch:
-    """Turns readings into ailments: reason by card, for as long as the reason lasts.
+    """Turns samples into health reasons by card, each for as long as it lasts.
 
     Errors that are events, such as an XID, last *hold_s* from their latest occurrence; states, such
-    as a failed row remapping or a card that does not answer, last until a reading is without them.
+    as a failed row remapping or a card that does not answer, last until a sample is without them.
 
     Args:
-        hold_s: how long an error of the past speaks against a card.
+        hold_s: how long an error keeps its card unhealthy after its latest occurrence.
     """
 
     def __init__(self, *, hold_s: float) -> None:
@@ -39,30 +39,32 @@ class HealthWatch:
         self._cards: dict[CardUuid, _Watched] = {}
         self._out_of_service: frozenset[str] = frozenset()
 
-    def observe(self, round_: CardSamples, *, now_s: float) -> None:
-        """Take notice of one round of readings."""
-        for uuid, sample in round_.samples.items():
+    def observe(self, samples: CardSamples, *, now_s: float) -> None:
+        """Record one sample of all cards."""
+        for uuid, sample in samples.samples.items():
             self._read(self._cards.setdefault(uuid, _Watched()), sample, now_s)
-        for uuid, trouble in round_.errors.items():
+        for uuid, error in samples.errors.items():
             card = self._cards.setdefault(uuid, _Watched())
             card.failures += 1
-            card.trouble = trouble
+            card.error = error
 
     def take_out(self, uuids: Iterable[str]) -> None:
-        """Take notice of the cards that the operator has put out of service, and of no others."""
+        """Set the cards that an operator has put out of service; all others are back in service."""
         self._out_of_service = frozenset(uuids)
 
     def health_reasons(self, *, now_s: float) -> Mapping[CardUuid, str]:
-        """Give the reasons against cards, those without one left out."""
+        """Return why cards are unhealthy; a healthy card is absent."""
         found = {uuid: "; ".join(_reasons(card, now_s)) for uuid, card in self._cards.items()}
-        ill = {uuid: text for uuid, text in found.items() if text}
+        reasons = {uuid: text for uuid, text in found.items() if text}
         for uuid in sorted(self._out_of_service):
             card = CardUuid(uuid)
-            ill[card] = "; ".join(filter(None, ("out of service by an operator", ill.get(card))))
-        return ill
+            reasons[card] = "; ".join(
+                filter(None, ("out of service by an operator", reasons.get(card)))
+            )
+        return reasons
 
     def _read(self, card: _Watched, sample: CardSample, now_s: float) -> None:
-        card.failures, card.trouble = 0, ""
+        card.failures, card.error = 0, ""
         until_s = now_s + self._hold_s
         before = card.xids
         for xid, count in sample.xids.items():
@@ -71,15 +73,15 @@ class HealthWatch:
         card.xids = sample.xids
         ecc = sample.figures.ecc_uncorrected
         if ecc is not None and card.ecc is not None and ecc > card.ecc:
-            card.held_until_s["memory errors that cannot be corrected"] = until_s
+            card.held_until_s["uncorrectable memory errors"] = until_s
         card.ecc = ecc if ecc is not None else card.ecc
-        if sample.figures.row_remap_failed is not None:  # else it is as it was
+        if sample.figures.row_remap_failed is not None:  # else unchanged
             card.remap_failed = bool(sample.figures.row_remap_failed)
 
 
 def _reasons(card: _Watched, now_s: float) -> Iterable[str]:
     if card.failures >= _FAILURES_UNTIL_UNREACHABLE:
-        yield f"it does not answer: {card.trouble}"
+        yield f"it does not answer: {card.error}"
     if card.remap_failed:
         yield "remapping a memory row failed"
     for text, until_s in sorted(card.held_until_s.items()):
@@ -88,5 +90,5 @@ def _reasons(card: _Watched, now_s: float) -> Iterable[str]:
 
 
 def out_of_service(annotation: str) -> frozenset[str]:
-    """Read ``fracgpu.io/out-of-service``: UUIDs, separated by commas; blanks do not matter."""
-    return frozenset(it for part in annotation.split(",") if (it := part.strip()))
+    """Parse ``fracgpu.io/out-of-service``: UUIDs separated by commas; blanks are ignored."""
+    return frozenset(uuid for part in annotation.split(",") if (uuid := part.strip()))

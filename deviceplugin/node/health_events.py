@@ -1,4 +1,4 @@
-"""Tells people in events which cards fell ill or recovered, and whose pods are on them."""
+"""Writes Events when a card becomes unhealthy or recovers, on the node and on the card's pods."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
@@ -10,7 +10,7 @@ from fracgpu.state.pod_info import PodInfo
 from kube.events import EventLevel, Regarding
 from kube.kinds import NODES, PODS
 
-# An event's text ends at 1,024 bytes; whoever needs more asks `fracgpu cards`.
+# An event's text ends at 1,024 bytes; `fracgpu cards` lists them all.
 _MOST_NAMED: Final = 10
 
 
@@ -23,11 +23,11 @@ class Recorder(Protocol):
 
 
 class HealthEvents:
-    """Follows the board and writes one event for each change, on the node and on the pods.
+    """Follows the inventory and writes one event for each change, on the node and on the pods.
 
     Args:
         node: its name.
-        tracker: the cards.
+        tracker: the node's inventory.
         pods: this node's pods as last seen.
         recorder: writes events.
     """
@@ -44,39 +44,39 @@ class HealthEvents:
         self._tracker = tracker
         self._pods = pods
         self._recorder = recorder
-        self._told: Mapping[CardUuid, Card] = {}
+        self._seen: Mapping[CardUuid, Card] = {}
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Write events until cancelled."""
         async with aclosing(self._tracker.changes()) as changes:
             async for inventory in changes:
-                before, self._told = self._told, inventory.by_uuid()
-                for uuid, card in self._told.items():
-                    await self._tell(before.get(uuid), card)
-                for uuid in sorted(before.keys() - self._told.keys()):
-                    await self._fell_ill(before[uuid], "it has vanished")
+                before, self._seen = self._seen, inventory.by_uuid()
+                for uuid, card in self._seen.items():
+                    await self._compare(before.get(uuid), card)
+                for uuid in sorted(before.keys() - self._seen.keys()):
+                    await self._became_unhealthy(before[uuid], "it has vanished")
 
-    async def _tell(self, before: Card | None, now: Card) -> None:
-        was_well = before is None or before.health is Health.HEALTHY
-        is_well = now.health is Health.HEALTHY
-        if was_well and not is_well:
-            await self._fell_ill(now, now.health_reason)
-        elif is_well and not was_well:
-            note = f"card {now.uuid} takes slices again"
+    async def _compare(self, before: Card | None, now: Card) -> None:
+        was_healthy = before is None or before.health is Health.HEALTHY
+        is_healthy = now.health is Health.HEALTHY
+        if was_healthy and not is_healthy:
+            await self._became_unhealthy(now, now.health_reason)
+        elif is_healthy and not was_healthy:
+            note = f"card {now.uuid} is healthy again and takes new pods"
             await self._recorder.emit(
                 self._regarding_node(), reason="CardRecovered", note=note, level=EventLevel.NORMAL
             )
 
-    async def _fell_ill(self, card: Card, reason: str) -> None:
-        there = [pod for pod in self._pods() if _is_on(pod, card.uuid)]
-        keys = sorted(pod.record.key for pod in there)
+    async def _became_unhealthy(self, card: Card, reason: str) -> None:
+        pods = [pod for pod in self._pods() if _is_on(pod, card.uuid)]
+        keys = sorted(pod.record.key for pod in pods)
         named = ", ".join(keys[:_MOST_NAMED]) or "none"
         more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
-        note = f"card {card.uuid} takes no more slices: {reason}; pods on it: {named}{more}"
+        note = f"card {card.uuid} takes no new pods: {reason}; pods on it: {named}{more}"
         await self._recorder.emit(
             self._regarding_node(), reason="CardUnhealthy", note=note, level=EventLevel.WARNING
         )
-        for pod in there:
+        for pod in pods:
             record = pod.record
             await self._recorder.emit(
                 Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
@@ -86,7 +86,7 @@ class HealthEvents:
             )
 
     def _regarding_node(self) -> Regarding:
-        # As kubelet's own events do: `kubectl describe node` looks for the name as the UID.
+        # The node's name as UID, as in kubelet's events: `kubectl describe node` selects by it.
         return Regarding(kind=NODES, name=self._node, uid=self._node)
 
 

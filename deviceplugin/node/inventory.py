@@ -1,4 +1,4 @@
-"""The node's cards as last seen, and the slots that kubelet counts; health falls and rises."""
+"""The node's cards as last seen, and the slots that kubelet counts."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -20,13 +20,13 @@ from process.clock import Clock
 
 log = structlog.get_logger()
 
-# One survey that fails may be a driver taking its time; three in a row are a driver lost.
+# One failed listing may be a slow driver; after three in a row the driver counts as lost.
 _FAILURES_UNTIL_UNHEALTHY: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A device as kubelet counts them; it belongs to no card, so its id says nothing."""
+    """A device as kubelet counts them; it belongs to no card, and its id means nothing."""
 
     id: str
     healthy: bool
@@ -35,7 +35,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The cards of the node at one moment, the administrator's headroom taken off."""
+    """The cards of the node at one moment, without the administrator's headroom."""
 
     card_list: CardList = field(default_factory=CardList)
 
@@ -47,33 +47,37 @@ class Inventory:
         return {card.uuid: card for card in self.cards}
 
     def device_nodes(self, cards: tuple[Card, ...]) -> tuple[DeviceNode, ...]:
-        """Name the device files that a container with *cards* needs, the common ones last."""
-        facts = {it.card.uuid: it for it in self.card_list.cards}
+        """Return the device files that a container with *cards* needs, the common ones last."""
+        facts = {hardware.card.uuid: hardware for hardware in self.card_list.cards}
         own = [node for card in cards for node in facts[card.uuid].device_nodes]
         return (*own, *self.card_list.common_nodes)
 
 
 def slots(inventory: Inventory, *, count: int) -> tuple[Slot, ...]:
-    """Give *count* slots, healthy while any card is.
+    """Return *count* slots, healthy while any card is.
 
-    A slot carries no card, so one sick card cannot make "its" slots sick: gpu-mem and the
-    scheduler keep new pods off it, and PreStart refuses it. Containers keep their slots.
+    A slot belongs to no card, so an unhealthy card makes no slot unhealthy: gpu-mem and the
+    scheduler keep new pods off it, and PreStart rejects it. Containers keep their slots.
     """
     healthy = any(card.health is Health.HEALTHY for card in inventory.cards)
     return tuple(Slot(id=f"slot-{number:04d}", healthy=healthy) for number in range(count))
 
 
-def with_headroom(card_list: CardList, *, headroom_mib: Mib) -> CardList:
-    """Reserve *headroom_mib* more of each card."""
+def with_headroom(listed: CardList, *, headroom_mib: Mib) -> CardList:
+    """Return the cards with *headroom_mib* more reserved on each."""
     if not headroom_mib:
-        return card_list
-    return replace(card_list, cards=tuple(_reserve(it, headroom_mib) for it in card_list.cards))
+        return listed
+    return replace(
+        listed, cards=tuple(_reserve(hardware, headroom_mib) for hardware in listed.cards)
+    )
 
 
-def with_slots(card_list: CardList, *, slots: int) -> CardList:
-    """Say how many containers may hold each card."""
-    cards = (replace(it, card=replace(it.card, slots=slots)) for it in card_list.cards)
-    return replace(card_list, cards=tuple(cards))
+def with_slots(listed: CardList, *, slots: int) -> CardList:
+    """Return the cards with *slots*, the most containers that may hold each."""
+    cards = (
+        replace(hardware, card=replace(hardware.card, slots=slots)) for hardware in listed.cards
+    )
+    return replace(listed, cards=tuple(cards))
 
 
 def _reserve(hardware: CardHardware, headroom_mib: Mib) -> CardHardware:
@@ -81,25 +85,31 @@ def _reserve(hardware: CardHardware, headroom_mib: Mib) -> CardHardware:
     return replace(hardware, card=replace(hardware.card, reserved_mib=reserved_mib))
 
 
-def all_unhealthy(card_list: CardList, *, reason: str) -> CardList:
-    """Say of every card that it cannot take new slices."""
+def all_unhealthy(listed: CardList, *, reason: str) -> CardList:
+    """Return the cards, all unhealthy for *reason*."""
     return replace(
-        card_list,
+        listed,
         cards=tuple(
-            replace(it, card=replace(it.card, health=Health.UNHEALTHY, health_reason=reason))
-            for it in card_list.cards
+            replace(
+                hardware, card=replace(hardware.card, health=Health.UNHEALTHY, health_reason=reason)
+            )
+            for hardware in listed.cards
         ),
     )
 
 
-def with_health_reasons(card_list: CardList, ailments: Mapping[CardUuid, str]) -> CardList:
-    """Say of the cards that *ailments* names that they cannot take new slices, and why."""
+def with_health_reasons(listed: CardList, health_reasons: Mapping[CardUuid, str]) -> CardList:
+    """Return the cards, those in *health_reasons* unhealthy for the reason given there."""
     return replace(
-        card_list, cards=tuple(_ail(it, ailments.get(it.card.uuid)) for it in card_list.cards)
+        listed,
+        cards=tuple(
+            _with_reason(hardware, health_reasons.get(hardware.card.uuid))
+            for hardware in listed.cards
+        ),
     )
 
 
-def _ail(hardware: CardHardware, reason: str | None) -> CardHardware:
+def _with_reason(hardware: CardHardware, reason: str | None) -> CardHardware:
     if not reason:
         return hardware
     if hardware.card.health is not Health.HEALTHY and hardware.card.health_reason not in reason:
@@ -109,17 +119,17 @@ def _ail(hardware: CardHardware, reason: str | None) -> CardHardware:
 
 
 class InventoryTracker:
-    """What the node has now; readers wait here for a change.
+    """Lists the cards periodically and keeps the inventory; readers can wait for a change.
 
     Args:
-        cards: whom to ask.
-        clock: paces the surveys.
-        period_s: between two surveys.
+        cards: lists them.
+        clock: paces the listings.
+        period_s: between two listings.
         slots_per_card: how many containers may share one card at a time.
-        headroom_mib: MiB of each card that are never handed out.
-        ailments: what else speaks against cards at this moment, beyond the survey itself.
-        beat: called before each survey.
-        on_survey: told of each survey whether it succeeded.
+        headroom_mib: MiB of each card that are never shared.
+        health_reasons: why cards are unhealthy beyond what their listing says.
+        beat: called before each listing.
+        on_listed: called after each listing with whether it succeeded.
     """
 
     def __init__(  # noqa: PLR0913 - its parts, nearly all by keyword; made once, in service.py
@@ -130,22 +140,22 @@ class InventoryTracker:
         period_s: float,
         slots_per_card: int,
         headroom_mib: Mib,
-        ailments: Callable[[], Mapping[CardUuid, str]] = dict,
+        health_reasons: Callable[[], Mapping[CardUuid, str]] = dict,
         beat: Callable[[], None] = lambda: None,
-        on_survey: Callable[[bool], None] = lambda _: None,
+        on_listed: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._cards = cards
         self._clock = clock
         self._period_s = period_s
         self._slots_per_card = slots_per_card
         self._headroom_mib = headroom_mib
-        self._ailments = ailments
+        self._health_reasons = health_reasons
         self._beat = beat
-        self._on_survey = on_survey
+        self._on_listed = on_listed
         self._inventory = Inventory()
         self._most_cards = 0
         self._failures = 0
-        self._problem: str | None = "the cards have not been looked at yet"
+        self._problem: str | None = "the cards have not been listed yet"
         self._changed = asyncio.Event()
 
     @property
@@ -154,23 +164,23 @@ class InventoryTracker:
 
     @property
     def problem(self) -> str | None:
-        """Why the cards cannot be asked, or None."""
+        """Why the cards cannot be listed, or None."""
         return self._problem
 
     @property
     def lost(self) -> bool:
-        """Whether nobody has been able to say for a while which cards there are."""
+        """Whether the last listings all failed, so that the cards count as unhealthy."""
         return self._failures >= _FAILURES_UNTIL_UNHEALTHY
 
     def slots(self) -> tuple[Slot, ...]:
-        """Give the slots that kubelet should count.
+        """Return the slots that kubelet should count.
 
         Their number never shrinks while we run: a container may hold any of them.
         """
         return slots(self._inventory, count=self._most_cards * self._slots_per_card)
 
     async def changes(self) -> AsyncGenerator[Inventory, None]:
-        """Yield the stock now, and again after each change, for ever."""
+        """Yield the inventory now, and again after each change, forever."""
         while True:
             changed, inventory = self._changed, self._inventory
             yield inventory
@@ -178,32 +188,32 @@ class InventoryTracker:
                 await changed.wait()
 
     def wake_readers(self) -> None:
-        """Yield the stock once more to everybody in :meth:`changes`, changed or not."""
+        """Make :meth:`changes` yield the inventory to every reader once more, changed or not."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def run(self) -> None:
-        """Survey the cards until cancelled."""
+        """List the cards until cancelled."""
         while True:
             self._beat()
             await self.survey()
             await self._clock.sleep(self._period_s)
 
     async def survey(self) -> None:
-        """Look once; a driver that does not answer makes the cards unhealthy in the end."""
+        """List the cards once; after several failures in a row they are unhealthy."""
         try:
-            card_list = await self._cards.list_cards()
+            listed = await self._cards.list_cards()
         except CardsUnavailableError as error:
-            self._on_survey(False)  # noqa: FBT003 - a metric's value
+            self._on_listed(False)  # noqa: FBT003 - a metric's value
             self._fail(str(error))
             return
-        self._on_survey(True)  # noqa: FBT003 - a metric's value
+        self._on_listed(True)  # noqa: FBT003 - a metric's value
         answers_again, self._problem = self._problem is not None, None
         self._failures = 0
         shared = with_slots(
-            with_headroom(card_list, headroom_mib=self._headroom_mib), slots=self._slots_per_card
+            with_headroom(listed, headroom_mib=self._headroom_mib), slots=self._slots_per_card
         )
-        self._set(Inventory(card_list=with_health_reasons(shared, self._ailments())))
+        self._set(Inventory(card_list=with_health_reasons(shared, self._health_reasons())))
         if answers_again:
             self.wake_readers()
 
@@ -215,18 +225,18 @@ class InventoryTracker:
         if self.lost:
             self._set(Inventory(card_list=all_unhealthy(self._inventory.card_list, reason=reason)))
         if self._failures == _FAILURES_UNTIL_UNHEALTHY:
-            # The stock may be the same, none seen as yet; what is to be said of it is not.
+            # `lost` has changed, which readers look at too, even if the inventory has not.
             self.wake_readers()
 
     def _set(self, inventory: Inventory) -> None:
         if inventory == self._inventory:
             return
-        self._tell(inventory)
+        self._log_changes(inventory)
         self._most_cards = max(self._most_cards, len(inventory.cards))
         self._inventory = inventory
         self.wake_readers()
 
-    def _tell(self, inventory: Inventory) -> None:
+    def _log_changes(self, inventory: Inventory) -> None:
         before, after = self._inventory.by_uuid(), inventory.by_uuid()
         for uuid in sorted(before.keys() - after.keys()):
             log.warning("card_vanished", card=uuid)
@@ -241,6 +251,6 @@ class InventoryTracker:
                     health=card.health.value,
                     reason=card.health_reason,
                 )
-        for it in inventory.card_list.left_out:
-            if it not in self._inventory.card_list.left_out:
-                log.warning("card_left_out", card=it.uuid, reason=it.reason)
+        for skipped in inventory.card_list.left_out:
+            if skipped not in self._inventory.card_list.left_out:
+                log.warning("card_left_out", card=skipped.uuid, reason=skipped.reason)

@@ -1,4 +1,4 @@
-"""Publishes the node's cards on the node object, and keeps them there."""
+"""Writes the node's cards on the Node object, and writes again whatever differs."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ from process.clock import Clock, wait_at_most
 
 log = structlog.get_logger()
 
-# Without any event we still look this often; a write that failed is tried again sooner.
+# The longest time between two comparisons without any event; a failed write is retried sooner.
 _CALM_S: Final = 60.0
 _AFTER_FAILURE_S: Final = 3.0
 
@@ -48,10 +48,10 @@ class NodeWriter(Protocol):
 
 
 async def take_back(writer: NodeWriter, node: str, marks: NodeMarks) -> None:
-    """Remove what we wrote on a node: first what attracts pods.
+    """Remove what we wrote on a node, the capacity first: it attracts pods.
 
     Raises:
-        KubeError: the API server refused, or did not answer.
+        KubeError: the API server returned an error, or did not answer.
     """
     if marks.resources:
         await writer.patch(NODES, node, marks.status_patch(), subresource="status")
@@ -67,17 +67,17 @@ async def take_back(writer: NodeWriter, node: str, marks: NodeMarks) -> None:
 class NodeStatusUpdater:
     """Compares the node with the cards at every change of either, and patches what differs.
 
-    So it does not matter who took our capacity away: kubelet, another writer, or a node that was
-    deleted and made anew.
+    So our capacity comes back whoever removed it: kubelet, another writer, or the deletion of the
+    node.
 
     Args:
         node: its name.
-        tracker: the cards.
+        tracker: the node's inventory.
         current: the node as last seen, or None.
         writer: writes it.
-        clock: paces the rounds.
+        clock: paces the comparisons.
         metrics: counts the writes.
-        hindrance: why no card can be handed out whatever the cards say, or None.
+        blocked: why no card can be allocated now, however healthy, or None.
         held_mib: what this node's pods hold, or None before they are listed.
     """
 
@@ -90,11 +90,11 @@ class NodeStatusUpdater:
         writer: NodeWriter,
         clock: Clock,
         metrics: DevicePluginMetrics,
-        hindrance: Callable[[], str | None] = lambda: None,
+        blocked: Callable[[], str | None] = lambda: None,
         held_mib: Callable[[], int | None] = lambda: 0,
     ) -> None:
         self._node = node
-        self._hindrance = hindrance
+        self._blocked = blocked
         self._held_mib = held_mib
         self._tracker = tracker
         self._current = current
@@ -106,21 +106,21 @@ class NodeStatusUpdater:
 
     @property
     def problem(self) -> str | None:
-        """Why the node does not say what it should, or None."""
+        """Why the node does not have its desired state, or None."""
         return self._problem
 
     def wake(self) -> None:
-        """Look now: the node has changed."""
+        """Compare now: the node has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the node right until cancelled."""
+        """Keep the node in its desired state until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_cards(), name="follow_cards")
             while True:
                 self._wake.clear()
-                content = await self.round()
-                limit_s = _CALM_S if content else _AFTER_FAILURE_S
+                written = await self.round()
+                limit_s = _CALM_S if written else _AFTER_FAILURE_S
                 await wait_at_most(self._clock, self._wake, limit_s=limit_s)
 
     async def _follow_cards(self) -> None:
@@ -129,15 +129,15 @@ class NodeStatusUpdater:
                 self._wake.set()
 
     async def round(self) -> bool:
-        """Write what differs; False when it should be tried again soon."""
+        """Write what differs; return False if it should be tried again soon."""
         have = self._current()
         if have is None:
-            self._problem = f"node {self._node} is not known to the API server"
+            self._problem = f"the API server does not have node {self._node}"
             return False
-        hindrance = self._hindrance()
-        want = self._wanted(have)
+        blocked = self._blocked()
+        want = self._desired(have)
         if want is None:
-            # Not a node without cards: one whose cards we have not seen yet.
+            # The cards have not been listed yet; that is not a node without cards.
             self._problem = self._tracker.problem
             return True
         try:
@@ -151,24 +151,24 @@ class NodeStatusUpdater:
             self._metrics.node_written("failed")
             self._problem = str(error)
             return False
-        self._problem = self._left_alone(have) or hindrance or self._unseen()
+        self._problem = self._not_shared(have) or blocked or self._unseen()
         return True
 
-    def _wanted(self, have: NodeState) -> NodeState | None:
-        """Say what the node should carry; None where that is not known yet."""
-        unseen, hindrance = self._unseen(), self._hindrance()
+    def _desired(self, have: NodeState) -> NodeState | None:
+        """Return the desired state of the node; None while that is not known."""
+        unseen, blocked = self._unseen(), self._blocked()
         if not have.shares:
             return NodeState()
         if unseen is not None and not self._tracker.lost:
             return None
         if unseen is not None:
             return unseen_state(have, reason="CardsUnavailable", problem=unseen)
-        if hindrance is not None and not have.others:
-            return unseen_state(have, reason="RuntimeUnknown", problem=hindrance)
+        if blocked is not None and not have.others:
+            return unseen_state(have, reason="RuntimeUnknown", problem=blocked)
         return wanted_state(self._tracker.inventory, have=have)
 
     def _held(self, have: NodeState) -> int:
-        """Say what pods hold; as long as nobody knows, it may be all that the node counts now."""
+        """Return the MiB that pods hold; while that is unknown, all that the node counts now."""
         held_mib = self._held_mib()
         if held_mib is None:
             return whole_amount(have.capacity.get(names.GPU_MEM, "")) or 0
@@ -177,12 +177,12 @@ class NodeStatusUpdater:
     def _unseen(self) -> str | None:
         return self._tracker.problem if not self._tracker.inventory.cards else None
 
-    def _left_alone(self, have: NodeState) -> str | None:
+    def _not_shared(self, have: NodeState) -> str | None:
         if not have.shares:
             return f"the node does not carry {names.SHARE_LABEL}=true"
         if not have.others:
             return None
-        problem = f"the node is left alone: {have.counted_by} is counted by another plugin"
+        problem = f"the node's cards are not shared: another plugin offers {have.counted_by}"
         if problem != self._problem:
             log.warning("node_left_alone", node=self._node, counted_by=have.counted_by)
         return problem
@@ -190,7 +190,7 @@ class NodeStatusUpdater:
     async def _write(self, have: NodeState, want: NodeState) -> None:
         metadata = metadata_patch(have=have, want=want)
         status = status_patch(have=have, want=want)
-        # Capacity last: once it is there, the labels and the inventory that go with it are too.
+        # Capacity last: whoever sees it also sees the labels and the inventory that go with it.
         if metadata:
             await self._writer.patch(NODES, self._node, metadata)
         if status:
@@ -203,6 +203,6 @@ class NodeStatusUpdater:
     async def _write_condition(self, have: NodeState, want: NodeState) -> None:
         condition = condition_patch(have=have, want=want, now=self._clock.now())
         if condition:
-            # Merged by its type: kubelet and others write conditions beside ours.
+            # A strategic merge goes by type: kubelet and others write conditions beside ours.
             how = PatchType.STRATEGIC
             await self._writer.patch(NODES, self._node, condition, subresource="status", how=how)

@@ -1,4 +1,4 @@
-"""Writes on the pod which cards it really got: for people, and never read back as an order."""
+"""Annotates pods with the cards that they really got; for people, never read by us."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from kube.kinds import PODS, Kind
 
 log = structlog.get_logger()
 
-# More starts than that in a row without the API server: the oldest notes are of no use any more.
+# The most claims that wait for the API server; beyond it the oldest is dropped.
 _MAX_WAITING: Final = 1024
 
 
@@ -27,20 +27,20 @@ class PodWriter(Protocol):
 
 
 class PodAnnotator:
-    """Annotates pods in the background, so that no start waits for it; a failure is only logged."""
+    """Annotates pods in the background, so that no start waits; a failure is only logged."""
 
     def __init__(self, writer: PodWriter) -> None:
         self._writer = writer
         self._waiting: asyncio.Queue[Claim] = asyncio.Queue(maxsize=_MAX_WAITING)
 
     def note(self, claim: Claim) -> None:
-        """Write it soon."""
+        """Queue *claim* to be written."""
         if self._waiting.full():
             self._waiting.get_nowait()
         self._waiting.put_nowait(claim)
 
     async def run(self) -> None:
-        """Write notes until cancelled."""
+        """Write annotations until cancelled."""
         while True:
             await self._write(await self._waiting.get())
 
@@ -49,7 +49,7 @@ class PodAnnotator:
         text = wired_text(claim)
         if claim.pod.annotations.get(names.WIRED) == text:
             return
-        # With the UID the API server refuses when the name belongs to another pod by now.
+        # With the UID, the API server rejects the patch if another pod has the name by now.
         patch = {"metadata": {"uid": record.uid, "annotations": {names.WIRED: text}}}
         try:
             await self._writer.patch(PODS, record.name, patch, namespace=record.namespace)
@@ -58,11 +58,11 @@ class PodAnnotator:
 
 
 def wired_text(claim: Claim) -> str:
-    """Write the UUIDs by container, keeping what earlier starts of the pod's others noted."""
+    """Return the annotation: the UUIDs by container, those of the pod's other containers kept."""
     try:
-        noted = json.loads(claim.pod.annotations.get(names.WIRED, "{}"))
+        recorded = json.loads(claim.pod.annotations.get(names.WIRED, "{}"))
     except ValueError:
-        noted = {}
-    others = noted if isinstance(noted, dict) else {}
+        recorded = {}
+    others = recorded if isinstance(recorded, dict) else {}
     cards = [part.card for part in claim.slices]
     return json.dumps({**others, claim.container: cards}, sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Deletes this node's pods that kubelet would not admit, once their owners have replaced them."""
+"""Deletes this node's pods that kubelet rejected, once their owners have replaced them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -17,7 +17,7 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 _PERIOD_S: Final = 10.0
-# A crowd of them is cleared over several rounds, so that one node cannot flood the API server.
+# The most deletions in one pass, so that one node cannot flood the API server.
 _MOST_AT_ONCE: Final = 50
 
 
@@ -40,15 +40,15 @@ class Recorder(Protocol):
 
 
 class RejectedPodCleaner:
-    """Looks at a steady pace; never touches a bare pod, or one that has run.
+    """Deletes rejected pods periodically; never a pod without an owner, or one that has run.
 
     Args:
         node: its name.
         pods: this node's pods as last seen.
         client: lists and deletes.
-        recorder: writes an event for each.
-        clock: paces the rounds.
-        period_s: between two rounds.
+        recorder: writes an event for each deleted pod.
+        clock: paces the passes.
+        period_s: between two passes.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class RejectedPodCleaner:
         self._period_s = period_s
 
     async def run(self) -> None:
-        """Clean up until cancelled."""
+        """Delete rejected pods until cancelled."""
         while True:
             await self._clock.sleep(self._period_s)
             await self.round()
 
     async def round(self) -> None:
-        """Delete what is there to delete; a failure is logged and tried again."""
-        refused = [it for it in self._pods() if it.owner is not None and was_rejected(it)]
+        """Delete the pods that can be deleted now; a failure is logged and tried again."""
+        rejected = [pod for pod in self._pods() if pod.owner is not None and was_rejected(pod)]
         listed: dict[str, Sequence[PodInfo]] = {}
-        for pod in refused[:_MOST_AT_ONCE]:
+        for pod in rejected[:_MOST_AT_ONCE]:
             namespace = pod.record.namespace
             try:
                 if not is_replaced(pod, ()) and namespace not in listed:
@@ -97,13 +97,13 @@ class RejectedPodCleaner:
         kind, name, _ = pod.owner or ("", "", "")
         try:
             await self._client.delete(PODS, record.name, namespace=record.namespace, uid=record.uid)
-        except (NotFound, Conflict):  # somebody was faster
+        except (NotFound, Conflict):  # deleted already, or its name belongs to another pod
             return
         log.info("refused_pod_removed", pod=record.key, uid=record.uid, reason=pod.reason)
         await self._recorder.emit(
             Regarding(kind=PODS, name=record.name, namespace=record.namespace, uid=record.uid),
             reason="RefusedPodRemoved",
-            note=f"kubelet on {self._node} had refused it before it ran ({pod.reason}); "
-            f"{kind} {name} replaces it",
+            note=f"kubelet on {self._node} rejected the pod before it ran ({pod.reason}); "
+            f"{kind} {name} has replaced it",
             level=EventLevel.NORMAL,
         )

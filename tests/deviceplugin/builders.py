@@ -32,7 +32,7 @@ def a_card(
     *,
     index: int = 0,
     mib: int = 8000,
-    sick: str = "",
+    unhealthy: str = "",
     model: str = "NVIDIA A30",
 ) -> Card:
     return Card(
@@ -40,8 +40,8 @@ def a_card(
         index=index,
         model=model,
         total_mib=Mib(mib),
-        health=Health.UNHEALTHY if sick else Health.HEALTHY,
-        health_reason=sick,
+        health=Health.UNHEALTHY if unhealthy else Health.HEALTHY,
+        health_reason=unhealthy,
     )
 
 
@@ -54,19 +54,19 @@ def facts(card: Card) -> CardHardware:
     )
 
 
-def a_survey(*cards: Card, **fields: Any) -> CardList:
+def a_card_list(*cards: Card, **fields: Any) -> CardList:
     return CardList(cards=tuple(facts(card) for card in cards), **fields)
 
 
-def a_stock(*cards: Card, **fields: Any) -> Inventory:
-    return Inventory(card_list=a_survey(*cards, **fields))
+def an_inventory(*cards: Card, **fields: Any) -> Inventory:
+    return Inventory(card_list=a_card_list(*cards, **fields))
 
 
 class FakeCards(Cards):
-    """Cards that say what a test tells them to; an error in place of an answer is raised."""
+    """Cards that a test sets; an error in place of an answer is raised."""
 
     def __init__(self, *cards: Card) -> None:
-        self.answer: CardList | CardsUnavailableError = a_survey(*cards)
+        self.answer: CardList | CardsUnavailableError = a_card_list(*cards)
         self.readings: Mapping[CardUuid, CardSample] | CardsUnavailableError = {}
         self.troubles: Mapping[CardUuid, str] = {}
         self.closed = False
@@ -85,7 +85,7 @@ class FakeCards(Cards):
         self.closed = True
 
 
-def a_board(cards: Cards, clock: Clock, **changes: Any) -> InventoryTracker:
+def a_tracker(cards: Cards, clock: Clock, **changes: Any) -> InventoryTracker:
     options = {"period_s": 10.0, "slots_per_card": 2, "headroom_mib": Mib(0), **changes}
     return InventoryTracker(cards, clock, **options)
 
@@ -96,10 +96,10 @@ def a_container(name: str, *, mib: int, slots: int = 1, restart_policy: str = ""
     return container | ({"restartPolicy": restart_policy} if restart_policy else {})
 
 
-def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
+def pod_json(  # noqa: PLR0913 - what a test may set of a pod
     name: str = "train-0",
     *,
-    promised: Mapping[str, Sequence[tuple[str, int]]] | None = None,
+    assigned: Mapping[str, Sequence[tuple[str, int]]] | None = None,
     node: str = NODE,
     phase: str = "Pending",
     uid: str = "",
@@ -109,13 +109,13 @@ def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
     waiting: Mapping[str, str] | None = None,
     terminating: bool = False,
 ) -> bytes:
-    """A pod as the API server sends it; *promised* is container → (card, MiB) of each slice."""
-    promises = {"train": [("GPU-a", 1000)]} if promised is None else promised
+    """A pod as the API server sends it; *assigned* is container → (card, MiB) of each slice."""
+    slices_by_container = {"train": [("GPU-a", 1000)]} if assigned is None else assigned
     notes = dict(annotations or {})
-    if promises:
+    if slices_by_container:
         assignment = {
             container: tuple(Slice(card=CardUuid(card), mib=Mib(mib)) for card, mib in slices)
-            for container, slices in promises.items()
+            for container, slices in slices_by_container.items()
         }
         notes.setdefault(names.ASSIGNMENT, write_assignment(assignment))
     here = [a_container("train", mib=1000)] if containers is None else list(containers)
@@ -135,8 +135,8 @@ def pod_json(  # noqa: PLR0913 - what a test may want to show of a pod
 
 
 def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Write why containers wait, as kubelet does: init containers in a list of their own."""
-    first = {it["name"] for it in inits}
+    """Return container statuses as kubelet writes them, init containers in their own list."""
+    first = {container["name"] for container in inits}
     all_ = [
         {
             "name": name,
@@ -145,8 +145,8 @@ def _statuses(waiting: Mapping[str, str], inits: Sequence[dict[str, Any]]) -> di
         for name, text in waiting.items()
     ]
     return {
-        "initContainerStatuses": [it for it in all_ if it["name"] in first],
-        "containerStatuses": [it for it in all_ if it["name"] not in first],
+        "initContainerStatuses": [item for item in all_ if item["name"] in first],
+        "containerStatuses": [item for item in all_ if item["name"] not in first],
     }
 
 
@@ -160,8 +160,8 @@ def a_holder(pod: str = "train-0", container: str = "train", ids: str = "s1") ->
     )
 
 
-class OnePlace:
-    """Writes every container's spec to one place, as for a runtime that is known to read CDI."""
+class OneLocation:
+    """Writes every container's spec to one folder, as for a runtime that reads CDI specs."""
 
     def __init__(self, store: SpecStore) -> None:
         self.folders = (store,)

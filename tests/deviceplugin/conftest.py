@@ -1,4 +1,4 @@
-"""The stand-in for NVIDIA's library, built once, and a child that reads cards through it."""
+"""The stand-in for NVIDIA's library, built once, and a process that reads cards through it."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +16,6 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def standin(nvml_library: Path, tmp_path: Path) -> AsyncIterator[Standin]:
-    """Two cards behind the true pynvml, in a process of their own."""
+    """Two cards behind the real pynvml, in a process of their own."""
     async with a_standin(tmp_path, library=nvml_library) as running:
         yield running

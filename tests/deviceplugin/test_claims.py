@@ -1,4 +1,4 @@
-"""Whose slots are these? One certain answer, or a doubt that names itself."""
+"""The container that holds a set of slots: exactly one, or the reason why it is not clear."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,25 +33,25 @@ def ask(
     token: str = "",
     owner_uid: str = "",
 ) -> Claim | Rejected:
-    picture = NodeClaims(
+    snapshot = NodeClaims(
         node=NODE,
         cards={card.uuid: card for card in cards},
-        pods={(it.record.namespace, it.record.name): it for it in pods},
+        pods={(pod.record.namespace, pod.record.name): pod for pod in pods},
         token=token,
         owner_uid=owner_uid,
     )
-    return resolve(frozenset(ids.split(",")), holders, picture)
+    return resolve(frozenset(ids.split(",")), holders, snapshot)
 
 
-def doubt(answer: Claim | Rejected, wanted: RejectReason, *mentions: str) -> None:
+def assert_rejected(answer: Claim | Rejected, wanted: RejectReason, *texts: str) -> None:
     assert isinstance(answer, Rejected), answer
     assert answer.reason is wanted, answer
-    for word in mentions:
+    for word in texts:
         assert word in answer.text
 
 
-def test_the_only_live_holder_gets_what_it_was_promised() -> None:
-    pod = a_pod(promised={"train": [("GPU-b", 1000)]})
+def test_the_only_live_holder_gets_what_it_is_assigned() -> None:
+    pod = a_pod(assigned={"train": [("GPU-b", 1000)]})
 
     answer = ask("s1", [a_holder(), a_holder("other", ids="s2")], pod)
 
@@ -62,18 +62,21 @@ def test_the_only_live_holder_gets_what_it_was_promised() -> None:
 
 
 def test_equal_pods_are_told_apart_by_their_ids() -> None:
-    first = a_pod("first", promised={"train": [("GPU-a", 1000)]})
-    second = a_pod("second", promised={"train": [("GPU-b", 1000)]})
+    first = a_pod("first", assigned={"train": [("GPU-a", 1000)]})
+    second = a_pod("second", assigned={"train": [("GPU-b", 1000)]})
     holders = [a_holder("first", ids="s1"), a_holder("second", ids="s2")]
 
     answers = [ask(ids, holders, first, second) for ids in ("s2", "s1")]
 
-    assert [it.cards[0].uuid for it in answers if isinstance(it, Claim)] == ["GPU-b", "GPU-a"]
+    assert [claim.cards[0].uuid for claim in answers if isinstance(claim, Claim)] == [
+        "GPU-b",
+        "GPU-a",
+    ]
 
 
 def test_a_container_with_two_slots_gets_two_cards_in_the_order_of_its_assignment() -> None:
     pod = a_pod(
-        promised={"train": [("GPU-b", 500), ("GPU-a", 500)]},
+        assigned={"train": [("GPU-b", 500), ("GPU-a", 500)]},
         containers=[a_container("train", mib=500, slots=2)],
     )
 
@@ -94,7 +97,7 @@ def test_a_holder_that_has_ended_does_not_stand_in_the_way() -> None:
 
 
 def test_nobody_holds_them() -> None:
-    doubt(ask("s1", [], a_pod()), RejectReason.NOBODY, "s1")
+    assert_rejected(ask("s1", [], a_pod()), RejectReason.NOBODY, "s1")
 
 
 def test_only_ended_and_unknown_pods_hold_them() -> None:
@@ -102,27 +105,27 @@ def test_only_ended_and_unknown_pods_hold_them() -> None:
 
     answer = ask("s1", holders, a_pod("ended", phase="Failed"))
 
-    doubt(answer, RejectReason.NOBODY, "ml/ended", "ml/unknown")
+    assert_rejected(answer, RejectReason.NOBODY, "ml/ended", "ml/unknown")
 
 
 def test_two_live_pods_hold_them() -> None:
     answer = ask("s1", [a_holder("one"), a_holder("two")], a_pod("one"), a_pod("two"))
 
-    doubt(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two")
+    assert_rejected(answer, RejectReason.SEVERAL_PODS, "ml/one", "ml/two")
 
 
-def test_an_overlap_of_two_live_pods_is_a_doubt_even_with_other_sets() -> None:
+def test_an_overlap_of_two_live_pods_is_rejected_even_with_other_sets() -> None:
     answer = ask("s1", [a_holder("one"), a_holder("two", ids="s1,s2")], a_pod("one"), a_pod("two"))
 
-    doubt(answer, RejectReason.SEVERAL_PODS)
+    assert_rejected(answer, RejectReason.SEVERAL_PODS)
 
 
 def test_a_container_that_holds_more_than_was_asked_about_is_not_meant() -> None:
-    doubt(ask("s1", [a_holder(ids="s1,s2")], a_pod()), RejectReason.PARTLY_HELD, "s1,s2")
+    assert_rejected(ask("s1", [a_holder(ids="s1,s2")], a_pod()), RejectReason.PARTLY_HELD, "s1,s2")
 
 
 def test_the_same_container_listed_twice_is_an_old_and_a_new_pod_of_one_name() -> None:
-    doubt(
+    assert_rejected(
         ask("s1", [a_holder(ids="s1"), a_holder(ids="s2")], a_pod()),
         RejectReason.LISTED_TWICE,
         "twice",
@@ -131,7 +134,7 @@ def test_the_same_container_listed_twice_is_an_old_and_a_new_pod_of_one_name() -
 
 def test_an_init_container_may_hold_what_the_app_container_holds() -> None:
     pod = a_pod(
-        promised={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
+        assigned={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
         inits=[a_container("prepare", mib=1000)],
     )
 
@@ -143,7 +146,7 @@ def test_an_init_container_may_hold_what_the_app_container_holds() -> None:
 
 def test_an_init_container_with_more_slots_than_the_app_is_found_by_their_number() -> None:
     pod = a_pod(
-        promised={"prepare": [("GPU-a", 500), ("GPU-b", 500)], "train": [("GPU-a", 1000)]},
+        assigned={"prepare": [("GPU-a", 500), ("GPU-b", 500)], "train": [("GPU-a", 1000)]},
         inits=[a_container("prepare", mib=500, slots=2)],
     )
 
@@ -153,13 +156,13 @@ def test_an_init_container_with_more_slots_than_the_app_is_found_by_their_number
     assert answer.container == "prepare"
 
 
-def test_init_and_app_container_promised_different_cards_cannot_be_told_apart() -> None:
+def test_init_and_app_container_assigned_different_cards_cannot_be_told_apart() -> None:
     pod = a_pod(
-        promised={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        assigned={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
         inits=[a_container("prepare", mib=1000)],
     )
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.AMBIGUOUS, "prepare", "train")
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.AMBIGUOUS, "prepare", "train")
 
 
 ASKED = "fracgpu-ask-1"
@@ -169,7 +172,7 @@ def an_init_pod(name: str, card: str, **fields: Any) -> PodInfo:
     """A pod whose init container alone has a slice, which kubelet therefore never lists."""
     return a_pod(
         name,
-        promised={"prepare": [(card, 1000)]},
+        assigned={"prepare": [(card, 1000)]},
         inits=[a_container("prepare", mib=1000)],
         containers=[{"name": "train"}],
         **fields,
@@ -181,7 +184,7 @@ def test_an_init_container_that_is_not_listed_is_asked_for_even_if_only_one_coul
 ):
     answer = ask("s1", [], an_init_pod("one", "GPU-a"))
 
-    doubt(answer, RejectReason.UNLISTED, "s1")
+    assert_rejected(answer, RejectReason.UNLISTED, "s1")
     assert isinstance(answer, Rejected)
     assert answer.askable
 
@@ -210,23 +213,23 @@ def test_the_init_container_that_carries_the_token_is_the_one() -> None:
 def test_a_token_anywhere_else_answers_nothing(fields: dict[str, Any]) -> None:
     answer = ask("s1", [], an_init_pod("other", "GPU-a"), an_init_pod("one", "GPU-b", **fields))
 
-    doubt(answer, RejectReason.UNLISTED)
+    assert_rejected(answer, RejectReason.UNLISTED)
 
 
 def test_a_token_on_two_pods_answers_nothing() -> None:
     pods = [an_init_pod(name, "GPU-a", waiting={"prepare": ASKED}) for name in ("one", "two")]
 
-    doubt(ask("s1", [], *pods, token=ASKED), RejectReason.UNLISTED)
+    assert_rejected(ask("s1", [], *pods, token=ASKED), RejectReason.UNLISTED)
 
 
 def test_an_empty_token_is_carried_by_nobody() -> None:
     pod = an_init_pod("one", "GPU-a", waiting={"prepare": "whatever"})
 
-    doubt(ask("s1", [], pod, token=""), RejectReason.UNLISTED)
+    assert_rejected(ask("s1", [], pod, token=""), RejectReason.UNLISTED)
 
 
 def test_an_init_container_with_another_number_of_slots_is_not_waited_for() -> None:
-    doubt(ask("s1,s2", [], an_init_pod("one", "GPU-a")), RejectReason.NOBODY)
+    assert_rejected(ask("s1,s2", [], an_init_pod("one", "GPU-a")), RejectReason.NOBODY)
 
 
 @pytest.mark.parametrize(("container", "card"), [("prepare", "GPU-b"), ("train", "GPU-a")])
@@ -234,7 +237,7 @@ def test_the_token_tells_an_init_container_from_the_app_container_after_it(
     container: str, card: str
 ) -> None:
     pod = a_pod(
-        promised={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        assigned={"prepare": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
         inits=[a_container("prepare", mib=1000)],
         waiting={container: f"[{ASKED}]"},
     )
@@ -246,7 +249,7 @@ def test_the_token_tells_an_init_container_from_the_app_container_after_it(
 
 
 def test_ids_of_one_pod_are_not_taken_over_by_another_of_its_name() -> None:
-    doubt(
+    assert_rejected(
         ask("s1", [a_holder()], a_pod(uid="new"), owner_uid="old"),
         RejectReason.OTHER_POD,
         "old",
@@ -260,7 +263,7 @@ def test_a_container_that_starts_again_has_its_own_pods_ids() -> None:
 
 def test_a_sidecar_is_listed_and_so_known_by_its_own_ids() -> None:
     pod = a_pod(
-        promised={"proxy": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
+        assigned={"proxy": [("GPU-b", 1000)], "train": [("GPU-a", 1000)]},
         inits=[a_container("proxy", mib=1000, restart_policy="Always")],
     )
 
@@ -271,65 +274,71 @@ def test_a_sidecar_is_listed_and_so_known_by_its_own_ids() -> None:
 
 
 def test_a_pod_of_another_node_is_refused() -> None:
-    doubt(ask("s1", [a_holder()], a_pod(node="gpu-2")), RejectReason.WRONG_NODE, "gpu-2", NODE)
+    assert_rejected(
+        ask("s1", [a_holder()], a_pod(node="gpu-2")), RejectReason.WRONG_NODE, "gpu-2", NODE
+    )
 
 
 def test_a_pod_without_assignment_is_refused() -> None:
-    doubt(ask("s1", [a_holder()], a_pod(promised={})), RejectReason.NOT_ASSIGNED, names.ASSIGNMENT)
+    assert_rejected(
+        ask("s1", [a_holder()], a_pod(assigned={})), RejectReason.NOT_ASSIGNED, names.ASSIGNMENT
+    )
 
 
 def test_an_assignment_for_another_container_is_none() -> None:
-    pod = a_pod(promised={"eval": [("GPU-a", 1000)]})
+    pod = a_pod(assigned={"eval": [("GPU-a", 1000)]})
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.NOT_ASSIGNED, "train")
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.NOT_ASSIGNED, "train")
 
 
 def test_an_assignment_that_cannot_be_read_is_refused() -> None:
     pod = a_pod(annotations={names.ASSIGNMENT: "{"})
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.UNREADABLE, names.ASSIGNMENT)
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.UNREADABLE, names.ASSIGNMENT)
 
 
 def test_more_cards_than_slots_are_refused() -> None:
-    pod = a_pod(promised={"train": [("GPU-a", 500), ("GPU-b", 500)]})
+    pod = a_pod(assigned={"train": [("GPU-a", 500), ("GPU-b", 500)]})
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.WRONG_COUNT, "1 slots", "2 cards")
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.WRONG_COUNT, "1 slots", "2 cards")
 
 
-def test_a_promise_that_differs_from_the_limit_is_refused() -> None:
-    pod = a_pod(promised={"train": [("GPU-a", 900)]})
+def test_an_assignment_that_differs_from_the_limit_is_refused() -> None:
+    pod = a_pod(assigned={"train": [("GPU-a", 900)]})
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.WRONG_SIZE, "900 MiB", "1000")
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.WRONG_SIZE, "900 MiB", "1000")
 
 
 def test_a_limit_is_read_as_the_api_server_writes_it() -> None:
     limits = {"limits": {names.GPU_MEM: "4k", names.GPU_SLOT: "1"}}
     pod = a_pod(
-        promised={"train": [("GPU-a", 4000)]}, containers=[{"name": "train", "resources": limits}]
+        assigned={"train": [("GPU-a", 4000)]}, containers=[{"name": "train", "resources": limits}]
     )
 
     assert isinstance(ask("s1", [a_holder()], pod), Claim)
 
 
 def test_a_card_that_is_not_here_is_refused() -> None:
-    pod = a_pod(promised={"train": [("GPU-x", 1000)]})
+    pod = a_pod(assigned={"train": [("GPU-x", 1000)]})
 
-    doubt(ask("s1", [a_holder()], pod), RejectReason.NO_SUCH_CARD, "GPU-x", NODE)
+    assert_rejected(ask("s1", [a_holder()], pod), RejectReason.NO_SUCH_CARD, "GPU-x", NODE)
 
 
 def test_an_unhealthy_card_is_refused_with_its_reason() -> None:
-    sick = a_card("GPU-a", sick="fell off the bus")
+    unhealthy = a_card("GPU-a", unhealthy="fell off the bus")
 
-    doubt(
-        ask("s1", [a_holder()], a_pod(), cards=(sick,)), RejectReason.UNHEALTHY, "fell off the bus"
+    assert_rejected(
+        ask("s1", [a_holder()], a_pod(), cards=(unhealthy,)),
+        RejectReason.UNHEALTHY,
+        "fell off the bus",
     )
 
 
-def test_a_card_promised_beyond_its_capacity_is_refused() -> None:
+def test_a_card_assigned_beyond_its_capacity_is_refused() -> None:
     others = [
         a_pod(
             f"other-{n}",
-            promised={"train": [("GPU-a", 4000)]},
+            assigned={"train": [("GPU-a", 4000)]},
             containers=[a_container("train", mib=4000)],
         )
         for n in range(2)
@@ -337,13 +346,13 @@ def test_a_card_promised_beyond_its_capacity_is_refused() -> None:
 
     answer = ask("s1", [a_holder()], a_pod(), *others)
 
-    doubt(answer, RejectReason.OVER_CAPACITY, "9000 of 8000 MiB")
+    assert_rejected(answer, RejectReason.OVER_CAPACITY, "9000 of 8000 MiB")
 
 
 def test_a_card_full_to_the_last_mib_is_not_too_full() -> None:
     other = a_pod(
         "other",
-        promised={"train": [("GPU-a", 7000)]},
+        assigned={"train": [("GPU-a", 7000)]},
         containers=[a_container("train", mib=7000)],
     )
 
@@ -354,14 +363,14 @@ def test_a_cards_own_limit_of_containers_is_kept_at_prestart() -> None:
     others = [
         a_pod(
             f"other-{n}",
-            promised={"train": [("GPU-a", 10)]},
+            assigned={"train": [("GPU-a", 10)]},
             containers=[a_container("train", mib=10)],
         )
         for n in range(DEFAULT_SLOTS)
     ]
 
     assert isinstance(ask("s1", [a_holder()], a_pod(), *others[1:]), Claim)
-    doubt(
+    assert_rejected(
         ask("s1", [a_holder()], a_pod(), *others),
         RejectReason.OVER_SLOTS,
         "GPU-a",
@@ -374,7 +383,7 @@ def test_a_pod_whose_assignment_cannot_be_read_takes_room_on_every_card_by_its_l
     unread = replace(unread, record=replace(unread.record, assignment=None, problem="no JSON"))
     ended = replace(unread, record=replace(unread.record, live=False))
 
-    doubt(
+    assert_rejected(
         ask("s1", [a_holder()], a_pod(), unread), RejectReason.OVER_CAPACITY, "unread", "7001 more"
     )
     assert isinstance(ask("s1", [a_holder()], a_pod(), ended), Claim)
@@ -401,11 +410,11 @@ def test_what_is_no_whole_number_is_none(text: str) -> None:
 
 @st.composite
 def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodInfo]]:
-    """A handful of pods in any state, and a list of holders that may be stale or confused."""
+    """Draw some pods in any state, and a list of holders that may be stale or wrong."""
     pods = [
         a_pod(
             f"pod-{n}",
-            promised={"train": [(draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-x"])), mib)]},
+            assigned={"train": [(draw(st.sampled_from(["GPU-a", "GPU-b", "GPU-x"])), mib)]},
             containers=[a_container("train", mib=draw(st.sampled_from([mib, mib, 500])))],
             phase=draw(st.sampled_from(["Pending", "Running", "Succeeded"])),
             node=draw(st.sampled_from([NODE, NODE, NODE, "gpu-2"])),
@@ -421,7 +430,7 @@ def nodes(draw: st.DrawFn) -> tuple[list[SlotHolder], list[PodInfo]]:
 
 
 @given(nodes())
-def test_a_yes_is_always_the_one_live_holders_own_promise_within_capacity(
+def test_a_yes_is_always_the_one_live_holders_own_assignment_within_capacity(
     node: tuple[list[SlotHolder], list[PodInfo]],
 ) -> None:
     holders, pods = node
@@ -436,7 +445,9 @@ def test_a_yes_is_always_the_one_live_holders_own_promise_within_capacity(
         assert answer.slices == record.assignment["train"]
         assert [card.uuid for card in answer.cards] == [part.card for part in answer.slices]
         live = {pod.record.name for pod in pods if pod.record.live}
-        assert {it.pod for it in holders if "s1" in it.slot_ids and it.pod in live} == {record.name}
+        assert {
+            holder.pod for holder in holders if "s1" in holder.slot_ids and holder.pod in live
+        } == {record.name}
         held = held_on(pods, node=NODE)
         assert all(held[card.uuid].mib <= card.capacity_mib for card in answer.cards)
     else:

@@ -1,4 +1,4 @@
-"""An agent that is told to stop leaves a node as it was, if the node shares no more."""
+"""At shutdown the agent removes everything of its own, if the node no longer shares."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,7 +23,7 @@ S1, S2 = device_name({"s1"}), device_name({"s2"})
 
 
 class FakeNode:
-    """A node that carries our marks, and who wrote what on it."""
+    """A node that carries our marks, and the patches to it."""
 
     def __init__(self, *, share: str | None) -> None:
         labels = {names.DRIVER_LABEL: "570"} | ({names.SHARE_LABEL: share} if share else {})
@@ -88,7 +88,7 @@ class Rig:
         self.mps = root / "mps"
         for folder in ("GPU-a", "shm"):
             (self.mps / folder / "pipe").mkdir(parents=True)
-        self.farewell = NodeCleanup(
+        self.cleanup = NodeCleanup(
             node=NODE,
             client=node,
             recorder=node,
@@ -101,8 +101,8 @@ class Rig:
         )
 
     def left(self) -> tuple[set[str], set[str], set[str]]:
-        mps = {it.name for it in self.mps.iterdir()}
-        noted = {it.name for it in self.notes.iterdir()}
+        mps = {path.name for path in self.mps.iterdir()}
+        noted = {path.name for path in self.notes.iterdir()}
         assert noted == set(self.links.names()), "a note is kept as long as its folder"
         return set(self.specs.names()), set(self.links.names()), mps
 
@@ -112,7 +112,7 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
         node = FakeNode(share=share)
         rig = Rig(tmp_path / place, node)
 
-        await rig.farewell.run()
+        await rig.cleanup.run()
 
         gone = {names.GPU_MEM: None}
         assert node.writes == [
@@ -130,14 +130,14 @@ async def test_a_node_that_shares_no_more_loses_marks_and_files(tmp_path: Path) 
         assert (tmp_path / place / "cdi" / "nvidia.json").exists()
         ((reason, note),) = node.events
         assert reason == "SharingEnded"
-        assert note.endswith("cannot be started again: ml/stays")
+        assert note.endswith("cannot be restarted: ml/stays")
 
 
 async def test_a_restart_takes_nothing_back(tmp_path: Path) -> None:
     node = FakeNode(share="true")
     rig = Rig(tmp_path, node)
 
-    await rig.farewell.run()
+    await rig.cleanup.run()
 
     assert node.writes == []
     assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
@@ -148,7 +148,7 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
     node.down = True
     rig = Rig(tmp_path, node)
 
-    await rig.farewell.run()
+    await rig.cleanup.run()
 
     assert rig.left() == ({S1, S2}, {S1, S2}, {"GPU-a", "shm"})
 
@@ -156,6 +156,6 @@ async def test_an_api_server_that_is_away_leaves_everything_as_it_is(tmp_path: P
 async def test_without_kubelets_word_no_folder_counts_as_unused(tmp_path: Path) -> None:
     rig = Rig(tmp_path, FakeNode(share=None), silent_kubelet=True)
 
-    await rig.farewell.run()
+    await rig.cleanup.run()
 
     assert rig.left() == (set(), {S1, S2}, {"shm"})

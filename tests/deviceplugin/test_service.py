@@ -86,7 +86,7 @@ async def test_a_pod_without_an_assignment_never_starts_and_its_events_say_why(
     assert node.cards_of(pod) == ()
 
 
-async def test_a_promise_beyond_the_card_is_refused_until_there_is_room(node: Node) -> None:
+async def test_an_assignment_beyond_the_card_is_refused_until_there_is_room(node: Node) -> None:
     first = await node.run_pod("first", card=0, mib=20_000)
     await node.wait_phase(first, "Running")
     second = await node.run_pod("second", card=0, mib=5_000)
@@ -129,8 +129,8 @@ async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_pres
 
 
 async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> None:
-    sick = replace(node.cards[1], health=Health.UNHEALTHY, health_reason="fell off the bus")
-    node.write_cards([node.cards[0], sick, *node.cards[2:]])
+    unhealthy = replace(node.cards[1], health=Health.UNHEALTHY, health_reason="fell off the bus")
+    node.write_cards([node.cards[0], unhealthy, *node.cards[2:]])
 
     async def reported() -> bool:
         body = await node.client.get_object(NODES, node.name)
@@ -138,7 +138,7 @@ async def test_a_sick_card_takes_no_container_until_it_is_well(node: Node) -> No
         memory = whole_amount(body["status"]["allocatable"][names.GPU_MEM])
         return cards[1].health is Health.UNHEALTHY and memory == 3 * 24_000
 
-    await until(reported, what="the node tells of the sick card")
+    await until(reported, what="the node shows the unhealthy card")
     pod = await node.run_pod("patient", card=1)
     await node.wait_message(pod, "unhealthy: fell off the bus")
 
@@ -209,7 +209,7 @@ async def test_equal_init_only_pods_that_start_at_once_each_get_their_own_card(n
 
     async with asyncio.TaskGroup() as group:
         starts = [group.create_task(start(number)) for number in range(8)]
-    pods = [it.result() for it in starts]
+    pods = [start.result() for start in starts]
 
     for pod in pods:
         await node.wait_phase(pod, "Running")
@@ -275,15 +275,15 @@ async def test_a_node_that_was_deleted_and_made_anew_is_written_again(node: Node
 
 
 async def test_people_find_the_cards_noted_on_the_pod(node: Node) -> None:
-    pod = await node.run_pod("noted", card=2)
+    pod = await node.run_pod("annotated", card=2)
     await node.wait_phase(pod, "Running")
 
-    async def noted() -> bool:
-        body = await node.client.get_object(PODS, "noted", namespace="default")
+    async def annotated() -> bool:
+        body = await node.client.get_object(PODS, "annotated", namespace="default")
         text = body["metadata"]["annotations"].get(names.WIRED, "{}")
         return bool(json.loads(text) == {"train": [node.uuid(2)]})
 
-    await until(noted, what="the note is written")
+    await until(annotated, what="the annotation is written")
 
 
 async def test_specs_of_pods_that_are_gone_do_not_stay(node: Node) -> None:
@@ -348,13 +348,13 @@ async def test_a_node_that_another_plugin_counts_is_left_alone_until_that_is_gon
 
     async def says(status: str, mib: int) -> bool:
         body = await node.client.get_object(NODES, node.name)
-        conditions = {it["type"]: it for it in body["status"]["conditions"]}
+        conditions = {condition["type"]: condition for condition in body["status"]["conditions"]}
         amount = whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, ""))
         return conditions.get(names.SHARING_CONDITION, {}).get("status") == status and amount == mib
 
-    await until(lambda: says("True", 4 * 24_000), what="the node says that it shares")
+    await until(lambda: says("True", 4 * 24_000), what="the node condition shows that it shares")
     await others("4")
-    await until(lambda: says("False", 0), what="the node says that another plugin counts it")
+    await until(lambda: says("False", 0), what="the node condition names the other plugin")
     status, text = await node.scrape("/readyz")
     assert status != 200
     assert "nvidia.com/gpu (4)" in text
@@ -404,7 +404,7 @@ async def test_an_audit_finds_nothing_on_a_healthy_node_and_a_forged_spec_at_onc
         return found
 
     async def all_asked() -> bool:
-        return set(await standing()) == {it.value for it in Disagreement}
+        return set(await standing()) == {kind.value for kind in Disagreement}
 
     await until(all_asked, what="an audit was done")
     assert set((await standing()).values()) == {0.0}
@@ -445,7 +445,7 @@ async def test_pods_that_kubelet_refused_while_the_agent_was_away_are_cleaned_up
         return len((await node.client.list(PODS)).items) == 1
 
     await until(gone, what="the refused pod with an owner is gone", limit_s=30)
-    await node.wait_message(refused, "ReplicaSet train replaces it")
+    await node.wait_message(refused, "ReplicaSet train has replaced it")
     assert (await node.wait_phase(bare, "Failed"))["metadata"]["uid"] == bare["metadata"]["uid"]
 
 
@@ -475,22 +475,22 @@ async def test_a_node_that_stops_sharing_is_as_it_was_before_and_its_pods_run_on
             amounts.pop(names.GPU_SLOT)  # kubelet's, for five minutes and as a zero for ever
         assert left == before
         assert list(node.folders.cdi.glob("*fracgpu*")) == []
-        assert [it.name for it in mps.iterdir()] == ["shm"]
+        assert [path.name for path in mps.iterdir()] == ["shm"]
         events = [decode_object(raw) for raw in (await kube.list(EVENTS)).items]
-        (told,) = [it["message"] for it in events if it["reason"] == "SharingEnded"]
-        assert "default/stays" in told
+        (note,) = [event["message"] for event in events if event["reason"] == "SharingEnded"]
+        assert "default/stays" in note
         assert (await node.wait_phase(pod, "Running"))["metadata"]["uid"] == pod["metadata"]["uid"]
 
 
 def without_times(node: Any) -> Any:
-    """A node without what changes with every write."""
+    """Return the node without what changes with every write."""
     metadata = {
-        key: it
-        for key, it in node["metadata"].items()
+        key: value
+        for key, value in node["metadata"].items()
         if key not in ("resourceVersion", "managedFields", "generation")
     }
     conditions = [
-        {key: it for key, it in condition.items() if "Time" not in key}
+        {key: value for key, value in condition.items() if "Time" not in key}
         for condition in node["status"].get("conditions", ())
     ]
     return {**node, "metadata": metadata, "status": {**node["status"], "conditions": conditions}}

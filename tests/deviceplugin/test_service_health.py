@@ -1,4 +1,4 @@
-"""The agent as a whole when a card's driver reports an error, and when that is long ago."""
+"""The whole agent while a card's driver reports an error, and after it has expired."""
 
 import asyncio
 import json
@@ -23,11 +23,15 @@ async def memory(node: Node) -> int | None:
     return whole_amount(body["status"]["allocatable"].get(names.GPU_MEM, ""))
 
 
-async def told(node: Node) -> list[tuple[str, str]]:
-    """Reason and text of the events on the node."""
+async def node_events(node: Node) -> list[tuple[str, str]]:
+    """Return reason and text of the events on the node."""
     events = await node.client.list(EVENTS, namespace="default")
     found = [decode_object(raw) for raw in events.items]
-    return [(it["reason"], it["message"]) for it in found if it["involvedObject"]["kind"] == "Node"]
+    return [
+        (item["reason"], item["message"])
+        for item in found
+        if item["involvedObject"]["kind"] == "Node"
+    ]
 
 
 async def test_a_card_with_a_critical_xid_takes_nothing_until_its_time_is_over(
@@ -42,22 +46,22 @@ async def test_a_card_with_a_critical_xid_takes_nothing_until_its_time_is_over(
         document["cards"][1]["xids"] = [79]
         write_cards_file(node.cards_file, document)
 
-        async def ill() -> bool:
+        async def unhealthy() -> bool:
             return await memory(node) == 3 * 24_000
 
-        await until(ill, what="one card's memory is no longer offered")
+        await until(unhealthy, what="one card's memory is no longer offered")
         await node.wait_message(pod, "XID 79 (GPU has fallen off the bus)")
 
-        async def well() -> bool:
+        async def healthy() -> bool:
             return await memory(node) == 4 * 24_000
 
-        await until(well, what="the card is offered again")
+        await until(healthy, what="the card is offered again")
 
         async def recovered() -> bool:
-            return "CardRecovered" in {reason for reason, _ in await told(node)}
+            return "CardRecovered" in {reason for reason, _ in await node_events(node)}
 
         await until(recovered, what="an event tells of the recovery")
-        ((_, text),) = [it for it in await told(node) if it[0] == "CardUnhealthy"]
+        ((_, text),) = [event for event in await node_events(node) if event[0] == "CardUnhealthy"]
         assert node.uuid(1) in text
         assert "pods on it: default/here" in text
 
@@ -96,6 +100,6 @@ async def test_livez_fails_when_the_reading_of_the_cards_stands_still(
 
 
 def _let_go(fifo: Path) -> None:
-    """Let whoever waits to read *fifo* read that it is empty."""
+    """Unblock the readers of *fifo*, with nothing to read."""
     with suppress(OSError):
         os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))

@@ -31,7 +31,7 @@ WHOLE_MIB = 2 * 24_000  # two cards of 24,576 MiB less 500 of the driver, in who
 
 @dataclass(slots=True, kw_only=True)
 class Agent:
-    """The agent's process, the cards behind it, and what the cluster is told."""
+    """The agent's process, its cards, and what it writes to the cluster."""
 
     roles: Roles
     file: Path
@@ -40,25 +40,28 @@ class Agent:
     node: Node
 
     def say(self, **values: object) -> None:
-        self.values.update({key.replace("__", "."): it for key, it in values.items()})
+        self.values.update({key.replace("__", "."): value for key, value in values.items()})
         write_values(self.file, self.values)
 
     async def health(self) -> list[tuple[Health, str]]:
         body = await self.client.get_object(NODES, self.node.name)
         notes = body["metadata"].get("annotations", {})
-        return [(it.health, it.health_reason) for it in read_cards(notes.get(names.NODE_CARDS, ""))]
+        return [
+            (card.health, card.health_reason)
+            for card in read_cards(notes.get(names.NODE_CARDS, ""))
+        ]
 
     async def memory(self) -> int | None:
         body = await self.client.get_object(NODES, self.node.name)
         return whole_amount(body["status"].get("capacity", {}).get(names.GPU_MEM, ""))
 
     async def measured(self) -> set[str]:
-        """Give the UUIDs of the cards that a scrape has figures of."""
+        """Return the UUIDs of the cards that have metrics in a scrape."""
         pattern = r'DCGM_FI_DEV_GPU_UTIL\{[^}]*UUID="([^"]+)"'
         return set(re.findall(pattern, await self.scrape()))
 
     async def scrape(self) -> str:
-        """Give what a scrape has; nothing where nobody answers."""
+        """Return the text of a scrape; empty if the agent does not answer."""
         url = f"http://127.0.0.1:{self.roles.telemetry[ROLE]}/metrics"
         try:
             async with ClientSession() as session, session.get(url) as response:
@@ -89,8 +92,13 @@ async def an_agent(
         "PYTHONPATH": str(Path.cwd()),
     }
     cards = [
-        Card(uuid=CardUuid(str(said[f"{it}.uuid"])), index=it, model="A30", total_mib=Mib(24_576))
-        for it in range(2)
+        Card(
+            uuid=CardUuid(str(said[f"{index}.uuid"])),
+            index=index,
+            model="A30",
+            total_mib=Mib(24_576),
+        )
+        for index in range(2)
     ]
     async with a_node(kube, kubeconfig, agent=False, cards=cards) as node:
         flags = [
@@ -127,7 +135,7 @@ async def test_one_hanging_card_blinds_no_other_and_is_offered_to_nobody(
         async def set_aside() -> bool:
             found = await agent.health()
             return (
-                [it for it, _ in found] == [Health.UNHEALTHY, Health.HEALTHY]
+                [health for health, _ in found] == [Health.UNHEALTHY, Health.HEALTHY]
                 and found[0][1].startswith("it does not answer")
                 and await agent.memory() == WHOLE_MIB // 2
                 and await agent.measured() == {second}
@@ -175,7 +183,7 @@ async def test_a_driver_that_was_replaced_ends_the_process_and_the_next_one_know
             body = await agent.client.get_object(NODES, agent.node.name)
             return bool(body["metadata"]["labels"].get(names.DRIVER_LABEL) == "590.44.01")
 
-        await until(new_driver, what="the next process tells of the new driver", limit_s=60)
+        await until(new_driver, what="the next process reports the new driver", limit_s=60)
         assert "the driver was replaced" in (tmp_path / f"{ROLE}.log").read_text()
 
 
@@ -187,7 +195,7 @@ async def test_a_driver_that_hangs_closes_the_cards_and_then_ends_the_process(
 
         async def closed() -> bool:
             body = await agent.client.get_object(NODES, agent.node.name)
-            health = [it for it, _ in await agent.health()]
+            health = [state for state, _ in await agent.health()]
             told = await agent.scrape()
             return (
                 health == [Health.UNHEALTHY] * 2
@@ -226,7 +234,9 @@ async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
             body = await kube.get_object(NODES, agent.node.name)
             text = body["metadata"].get("annotations", {}).get(names.NODE_FOREIGN)
             return (
-                None if text is None else {str(it): mib for it, mib in read_foreign(text).items()}
+                None
+                if text is None
+                else {str(card): mib for card, mib in read_foreign(text).items()}
             )
 
         async def none() -> bool:
@@ -256,8 +266,8 @@ async def test_an_agent_that_starts_while_a_card_cannot_be_read_frees_no_foreign
         async def told() -> bool:
             return await foreign() == {first}
 
-        await until(told, what="the node says what is foreign", limit_s=60)
-        # The card is there and says what it is; its reading fails.
+        await until(told, what="the node shows the foreign memory", limit_s=60)
+        # The card can be listed; reading it fails.
         agent.say(**{"0__error__nvmlDeviceGetHandleByUUID": pynvml.NVML_ERROR_UNKNOWN})
         agent.roles.supervisor.kill(ROLE)
         agent.say(**{"1__used": 3000 * MIB})
@@ -307,7 +317,7 @@ async def test_without_cdi_device_files_are_taken_from_where_the_host_has_them(
         await agent.node.run_pod("train", card=0)
 
         async def filled() -> bool:
-            found = {it.name for it in (tmp_path / "links").glob("*/*/nvidia*")}
+            found = {path.name for path in (tmp_path / "links").glob("*/*/nvidia*")}
             return found == {"nvidia0", "nvidiactl", "nvidia-uvm"}
 
         await until(filled, what="the container's folder has the host's files", limit_s=15)
@@ -323,7 +333,7 @@ async def test_an_agent_whose_node_stops_sharing_leaves_no_note_of_what_it_hande
     async with an_agent(api, kube, tmp_path, nvml_library, injection="links") as agent:
         node = agent.node
         await node.wait_phase(await node.run_pod("train", card=0), "Running")
-        assert [it.name for it in (links / ".handed-out").iterdir()]
+        assert [path.name for path in (links / ".handed-out").iterdir()]
         await kube.delete(PODS, "train", namespace="default", grace_s=0)
 
         async def gone() -> bool:

@@ -1,5 +1,5 @@
 """Real cards, read through NVIDIA's management library.
 
-`reader` keeps one `card` for each device, and each of those a thread of its own: a call into the
-driver may hang. `calls` is the only way into the library. Start with `reader.py`.
+`reader` keeps one `card` for each device, each with a thread of its own, because a call into the
+driver may hang. All calls into the library go through `calls`. Start with `reader.py`.
 """

@@ -1,4 +1,4 @@
-"""NVML's functions one at a time, each with a time limit; what a card lacks is asked for once."""
+"""Calls NVML with a time limit; what a card does not support is not asked for again."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -9,7 +9,7 @@ from deviceplugin.cards.call_thread import CallThread
 
 log = structlog.get_logger()
 
-# The card has no such figure, or the driver is too old to tell it: not an error, and not 0.
+# The card has no such metric, or the driver is too old for it: not an error, and not 0.
 ABSENT: Final = (
     "NotSupported",
     "FunctionNotFound",
@@ -18,14 +18,14 @@ ABSENT: Final = (
     "Deprecated",
     "ArgumentVersionMismatch",
 )
-# The kernel has another driver than the library that this process has loaded. Only a new process
-# loads another library.
+# The kernel has a driver of another version than the library that this process has loaded. Only a
+# new process loads another library.
 _OUTDATED: Final = "LibRmVersionMismatch"
-# The library has lost the driver as a whole: shut down and begin again. "Unknown" is not among
-# them: that is what some drivers say of a single card that fell off the bus.
+# The library has lost the driver as a whole: shut down and initialise again. "Unknown" is not among
+# them: some drivers return it for a single card that fell off the bus.
 _LOST: Final = ("Uninitialized", "DriverNotLoaded", "LibraryNotFound", _OUTDATED)
 
-# pynvml asks twice, for the size and for the content; between the two something may have come.
+# pynvml calls twice, for the size and for the content; the list may grow between the two.
 _SIZE_RACES: Final = 3
 
 
@@ -49,24 +49,24 @@ class NvmlCalls:
         self._failing: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Ask again for everything: the driver may be another one now."""
+        """Ask for everything again: the driver may be another one now."""
         self._absent.clear()
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call *function*.
+        """Return what *function* returns.
 
         Raises:
             StuckError: it, or a call before it, has not returned in time.
-            NVMLError: what the library said; the type is the library's own.
+            NVMLError: the library returned an error; the type is the library's own.
         """
         return await self._thread.call(function, *args, timeout_s=self._timeout_s)
 
     async def figure(
         self, card: str, name: str, function: Callable[..., Any], *args: Any
     ) -> Any | None:
-        """Call for a figure that a card may do without: None where the library gives an error.
+        """Return an optional metric; None where the library returns an error.
 
-        A figure that the card does not have is not asked for again; any other error counts for
+        A metric that the card does not have is not asked for again; any other error counts for
         this call only.
 
         Raises:
@@ -86,7 +86,7 @@ class NvmlCalls:
     async def core(
         self, card: str, name: str, function: Callable[..., Any], *args: Any
     ) -> Any | None:
-        """Call for what a card cannot be shared without: None where it does not have it.
+        """Return what a card cannot be shared without; None where the card does not have it.
 
         Raises:
             StuckError: as :meth:`call`.
@@ -110,14 +110,14 @@ class NvmlCalls:
         *args: Any,
         empty: Collection[int] = (),
     ) -> Any | None:
-        """Call for a list that may grow while it is read: None as :meth:`figure`.
+        """Return a list that may grow while it is read; None as :meth:`figure`.
 
         Args:
-            card: whose list.
-            name: what it lists.
-            function: gives the list.
-            args: what it wants to know.
-            empty: codes of errors that say that there is nothing on the list.
+            card: the card.
+            name: what is listed.
+            function: returns the list.
+            args: its arguments.
+            empty: codes of errors that mean that the list is empty.
         """
         if (card, name) in self._absent:
             return None
@@ -136,7 +136,7 @@ class NvmlCalls:
         return None
 
     def missed(self, card: str, name: str, error: Exception) -> None:
-        """Take notice that a figure gave an error; raises it if the driver as a whole is lost."""
+        """Record that a metric returned *error*; raise it if the driver as a whole is lost."""
         if driver_is_lost(error):
             raise error
         if error_kind(error) in ABSENT:
@@ -146,25 +146,25 @@ class NvmlCalls:
             log.warning("figure_failed", card=card, figure=name, reason=str(error))
 
     def drop(self, card: str, name: str, *, reason: str) -> None:
-        """Ask a card no more for a figure, and say so."""
+        """Stop asking a card for a metric, and log that."""
         self._absent.add((card, name))
         log.info("figure_dropped", card=card, figure=name, reason=reason)
 
     def lacks(self, card: str, name: str) -> bool:
-        """Tell whether *card* has said that it does not have the figure."""
+        """Report whether *card* is known not to have the metric."""
         return (card, name) in self._absent
 
 
 def error_kind(error: Exception) -> str:
-    """Name an NVML error without its prefix, such as ``GpuIsLost``."""
+    """Return the name of an NVML error without its prefix, such as ``GpuIsLost``."""
     return type(error).__name__.removeprefix("NVMLError_")
 
 
 def driver_is_lost(error: Exception) -> bool:
-    """Tell whether *error* speaks of the driver as a whole."""
+    """Report whether *error* means that the driver as a whole is lost."""
     return error_kind(error) in _LOST
 
 
 def library_is_outdated(error: Exception) -> bool:
-    """Tell whether the driver was replaced beneath the library that this process has loaded."""
+    """Report whether the driver was replaced since this process loaded the library."""
     return error_kind(error) == _OUTDATED

@@ -1,4 +1,4 @@
-"""One real card, asked in a thread of its own: what it is, what it measures, who uses it."""
+"""One real card, called in a thread of its own: its hardware, metrics and processes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -30,18 +30,18 @@ class FoundCard:
 class NvmlCard:
     """The card at one index.
 
-    Whether it answers rests on few calls, those without which it cannot be shared: its handle and
-    its UUID (it is there, and it is this one) and its memory (what we hand out). NVML documents for
-    each of them that a card that fell off the bus gives ``NVML_ERROR_GPU_IS_LOST``. Its name and
-    its device file never change and are asked for until they are known. An error of any other
-    function leaves out what that function would tell, and nothing else.
+    It counts as answering by few calls, those without which it cannot be shared: its handle and
+    its UUID (it is there, and it is this one) and its memory (what we share). NVML documents for
+    each of them that a card that fell off the bus returns ``NVML_ERROR_GPU_IS_LOST``. Its name and
+    its device file never change and are read until they are known. An error of any other function
+    leaves out what that function would return, and nothing else.
 
     Args:
         library: ``pynvml``, or something with its functions.
-        index: where NVML counts it.
+        index: its index in NVML.
         timeout_s: limit of one call.
         sys_root: the host's ``/sys``.
-        clock: for durations, and to tell old samples from new ones.
+        clock: for durations, and to recognise samples that were read before.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class NvmlCard:
         self._figures = NvmlMetrics(self._calls, self._profiling)
         self._processes = NvmlProcesses(self._calls, clock)
         self._reserve = LearntReserve()
-        self._families = _words(library, "NVML_DEVICE_ARCH_")
-        self._brands = _words(library, "NVML_BRAND_")
+        self._families = _constants(library, "NVML_DEVICE_ARCH_")
+        self._brands = _constants(library, "NVML_BRAND_")
         self._remap_failed: dict[CardUuid, bool] = {}
 
     def forget(self) -> None:
-        """Ask again for everything: the driver may be another one now."""
+        """Ask for everything again: the driver may be another one now."""
         self._calls.forget()
         self._reserve.forget()
 
     async def look(self, known: CardHardware | None) -> FoundCard | SkippedCard:
-        """Look what the card is; what cannot be told this time stays as it is in *known*.
+        """Return what the card is; what cannot be read this time is taken from *known*.
 
         Raises:
             StuckError: the card does not answer in time.
@@ -80,11 +80,11 @@ class NvmlCard:
         memory = await self._memory(uuid, handle)
         if memory is None or not memory.total:
             return SkippedCard(uuid=uuid, reason="it reports no memory of its own")
-        hardware = known or await self._built_in(uuid, handle)
+        hardware = known or await self._identify(uuid, handle)
         return FoundCard(hardware=await self._measured(hardware, handle, memory), handle=handle)
 
     async def read(self, uuid: CardUuid) -> CardSample:
-        """Measure the card that was found with *uuid*.
+        """Return a sample of the card with *uuid*.
 
         Raises:
             StuckError, NVMLError: as :meth:`look`.
@@ -99,11 +99,11 @@ class NvmlCard:
         )
 
     async def close(self) -> None:
-        """Give back what the library keeps for us."""
+        """Free what the library keeps for us."""
         await self._profiling.close()
 
     async def _memory(self, uuid: CardUuid, handle: Any) -> Memory | None:
-        """Read the card's memory, the driver's part learnt where it does not tell it."""
+        """Read the card's memory, with the driver's part learnt where it is not reported."""
         memory = await self._figures.memory(uuid, handle)
         if memory is None:
             return None
@@ -115,25 +115,25 @@ class NvmlCard:
         if not held or self._reserve.settled:
             self._reserve.learn(memory, held)
         else:
-            # What is in use and what processes hold belong together if nothing changed meanwhile.
+            # Memory in use and held by processes is of one moment if nothing changed meanwhile.
             again = await self._figures.memory(uuid, handle)
             if again == memory:
                 self._reserve.learn(memory, held)
         return self._reserve.apart(memory)
 
     async def _figure(
-        self, uuid: CardUuid, name: str, function: Callable[..., Any], *a: Any
+        self, uuid: CardUuid, name: str, function: Callable[..., Any], *args: Any
     ) -> Any:
-        return await self._calls.figure(uuid, name, function, *a)
+        return await self._calls.figure(uuid, name, function, *args)
 
     async def _not_shareable(self, uuid: CardUuid, handle: Any, *, known: bool) -> str:
-        """Say why the card cannot be shared by memory; empty where it can."""
+        """Return why the card cannot be shared by memory; empty if it can."""
         mig = await self._figure(uuid, "mig", self._nvml.nvmlDeviceGetMigMode, handle)
         if mig is None and not known and not self._calls.lacks(uuid, "mig"):
-            return "it does not say whether MIG is on"
-        return "MIG is on: its instances are not shared by us" if mig and mig[0] else ""
+            return "it does not report whether MIG is on"
+        return "MIG is on, and FracGPU does not share MIG instances" if mig and mig[0] else ""
 
-    async def _built_in(self, uuid: CardUuid, handle: Any) -> CardHardware:
+    async def _identify(self, uuid: CardUuid, handle: Any) -> CardHardware:
         nvml, call = self._nvml, self._calls.call
         minor = await call(nvml.nvmlDeviceGetMinorNumber, handle)
         name = _text(await call(nvml.nvmlDeviceGetName, handle))
@@ -154,7 +154,7 @@ class NvmlCard:
             uuid, "architecture", nvml.nvmlDeviceGetArchitecture, handle
         )
         brand = await self._figure(uuid, "brand", nvml.nvmlDeviceGetBrand, handle)
-        # Where nobody can say what the driver keeps this time, it stays what it was.
+        # Where the driver's part is not known this time, it stays what it was.
         reserved_mib = hardware.card.reserved_mib
         if memory.reserved is not None:
             reserved_mib = Mib(-(-memory.reserved // _BYTES_PER_MIB))
@@ -179,9 +179,9 @@ class NvmlCard:
 
 
 def numa_node(sys_root: Path, bus_id: str) -> int | None:
-    """Read which NUMA node a PCI device is attached to; None where the kernel does not say.
+    """Return the NUMA node that a PCI device is attached to; None where the kernel has none.
 
-    NVML's ``nvmlDeviceGetNumaNodeId`` is another thing: it "only applies to platforms where the
+    NVML's ``nvmlDeviceGetNumaNodeId`` is something else: it "only applies to platforms where the
     GPUs are NUMA nodes" themselves (NVML's reference). The kernel writes -1 on a machine that has
     no NUMA nodes (Documentation/ABI/testing/sysfs-bus-pci).
 
@@ -192,17 +192,17 @@ def numa_node(sys_root: Path, bus_id: str) -> int | None:
     domain, _, rest = bus_id.lower().partition(":")
     try:
         # NVML writes the domain with eight digits, the kernel with at least four.
-        place = f"{int(domain, 16):04x}:{rest}"
-        node = int((sys_root / "bus/pci/devices" / place / "numa_node").read_text())
+        address = f"{int(domain, 16):04x}:{rest}"
+        node = int((sys_root / "bus/pci/devices" / address / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None
 
 
-def _words(library: Any, prefix: str) -> Mapping[int | None, str]:
-    """Give the library's own constants as words: 9 is ``hopper``; what it does not know is not."""
+def _constants(library: Any, prefix: str) -> Mapping[int | None, str]:
+    """Return the names of the library's constants by value, such as 9: ``hopper``."""
     names = (name for name in dir(library) if name.startswith(prefix))
-    words = {getattr(library, it): it.removeprefix(prefix) for it in names}
+    words = {getattr(library, name): name.removeprefix(prefix) for name in names}
     return {
         number: word.lower().replace("_", "-")
         for number, word in words.items()
@@ -211,5 +211,5 @@ def _words(library: Any, prefix: str) -> Mapping[int | None, str]:
 
 
 def _text(value: str | bytes) -> str:
-    """Read a text; older bindings give bytes."""
+    """Return a text; older bindings return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""What one real card measures, in units of :class:`~deviceplugin.cards.interface.CardMetrics`."""
+"""Measures one real card, in the units of :class:`~deviceplugin.cards.interface.CardMetrics`."""
 
 import functools
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _BYTES_PER_MIB: Final = 1024 * 1024
 _BYTES_PER_KB: Final = 1000
 _FULL_PERCENT: Final = 100
 
-# Figures's field, the function that gives its number, and the argument it wants besides the card.
+# CardMetrics's field, the function that returns it, and its argument besides the card.
 _NUMBERS: Final[tuple[tuple[str, str, str | None], ...]] = (
     ("temperature_c", "nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
     ("energy_mj", "nvmlDeviceGetTotalEnergyConsumption", None),
@@ -39,7 +39,7 @@ _PCIE: Final[tuple[tuple[str, int, str], ...]] = (
 
 
 class NvmlMetrics:
-    """Asks one card after the other; a figure that a card lacks is None, never 0."""
+    """Reads the metrics of one card at a time; one that a card lacks is None, never 0."""
 
     def __init__(self, calls: NvmlCalls, profiling: NvmlGpm) -> None:
         self._calls = calls
@@ -47,7 +47,7 @@ class NvmlMetrics:
         self._profiling = profiling
 
     async def memory(self, card: str, handle: Any) -> Memory | None:
-        """Read memory by version 2, which tells the driver's own part from what is in use.
+        """Read memory by version 2, which reports the driver's part apart from what is in use.
 
         None where the card has no memory of its own; by version 1 where the driver lacks version 2.
 
@@ -61,17 +61,17 @@ class NvmlMetrics:
         return told_memory(memory) if memory is not None else None
 
     async def remapped_rows(self, card: str, handle: Any) -> Any | None:
-        """Read (corrected, uncorrected, pending, failed)."""
+        """Return (corrected, uncorrected, pending, failed), or None where the card has none."""
         return await self._calls.figure(
             card, "remapped_rows", self._nvml.nvmlDeviceGetRemappedRows, handle
         )
 
     async def read(self, card: str, handle: Any, *, memory: Memory | None) -> CardMetrics:
-        """Measure *card*; *memory* was read before.
+        """Return the metrics of *card*; *memory* was read before.
 
         Raises:
             StuckError: the card does not answer in time.
-            NVMLError: the driver as a whole is lost; any other error leaves its own figure out.
+            NVMLError: the driver as a whole is lost; any other error leaves out only its metric.
         """
         found: dict[str, float | None] = {
             f"{part}_mib": _mib(memory, part) for part in ("total", "used", "free", "reserved")
@@ -149,7 +149,7 @@ class NvmlMetrics:
             if self._profiling.supports(card):
                 mib_per_s = measured.get(metric)
                 found[name] = None if mib_per_s is None else mib_per_s * _BYTES_PER_MIB
-            else:  # measured over 20 ms, in which the call does not return
+            else:  # the call measures for 20 ms and only then returns
                 read = self._nvml.nvmlDeviceGetPcieThroughput
                 which = getattr(self._nvml, argument)
                 kb_per_s = await self._calls.figure(card, name, read, handle, which)
@@ -158,7 +158,7 @@ class NvmlMetrics:
 
 
 def _percent(value: float) -> float | None:
-    """Read a percentage; drivers have been seen to answer nonsense, which is then no figure."""
+    """Return a valid percentage, else None: drivers have been seen to return nonsense."""
     return value if 0 <= value <= _FULL_PERCENT else None
 
 

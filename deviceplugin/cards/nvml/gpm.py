@@ -1,4 +1,4 @@
-"""How busy the parts of a card are, by GPM: only cards since Hopper have it."""
+"""Measures how busy the parts of a card are, by GPM, which cards have since Hopper."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Final
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from process.clock import Clock
 
-# NVML measures between two samples that lie at least this far apart.
+# NVML measures between two samples that are at least this far apart.
 _APART_S: Final = 1.0
 _NAME: Final = "gpm"
 
@@ -29,7 +29,7 @@ class NvmlGpm:
 
     Args:
         calls: the way into the library.
-        clock: tells how far apart two samples lie.
+        clock: measures the time between two samples.
     """
 
     def __init__(self, calls: NvmlCalls, clock: Clock) -> None:
@@ -40,10 +40,10 @@ class NvmlGpm:
         self._last: dict[str, _Sample] = {}
 
     async def read(self, card: str, handle: Any) -> Mapping[int, float]:
-        """Measure from the last sample to now: metric id to value, without those it lacks.
+        """Return what was measured since the last sample, by metric id.
 
-        Empty at the first reading, on cards without GPM, where less than a second has passed, and
-        where the library gives an error.
+        Empty at the first reading, on cards without GPM, within a second of the last sample, and
+        where the library returns an error. Metrics that the card lacks are absent.
 
         Raises:
             StuckError: the card does not answer in time.
@@ -70,11 +70,11 @@ class NvmlGpm:
                 await self._calls.call(self._nvml.nvmlGpmSampleFree, last.handle)
 
     def supports(self, card: str) -> bool:
-        """Tell whether *card* has GPM, as its last reading found."""
+        """Report whether *card* has GPM, as its last reading found."""
         return self._supported.get(card, False)
 
     async def close(self) -> None:
-        """Give the samples back, while the library is still open."""
+        """Free the samples, while the library is still open."""
         last, self._last = self._last, {}
         self._supported.clear()
         for sample in last.values():
@@ -82,8 +82,8 @@ class NvmlGpm:
 
     async def _is_supported(self, card: str, handle: Any) -> bool:
         if card not in self._supported:
-            ask = self._nvml.nvmlGpmQueryDeviceSupport
-            answer = await self._calls.figure(card, _NAME, ask, handle)
+            query = self._nvml.nvmlGpmQueryDeviceSupport
+            answer = await self._calls.figure(card, _NAME, query, handle)
             if answer is None and not self._calls.lacks(card, _NAME):
                 return False  # it may answer at the next reading
             self._supported[card] = answer is not None and bool(answer.isSupportedDevice)
@@ -102,15 +102,15 @@ class NvmlGpm:
 
     async def _measure(self, first: _Sample, second: _Sample) -> Mapping[int, float]:
         nvml = self._nvml
-        question = nvml.c_nvmlGpmMetricsGet_t()
-        question.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        question.numMetrics = len(METRICS)
-        question.sample1, question.sample2 = first.handle, second.handle
-        for place, metric in enumerate(METRICS):
-            question.metrics[place].metricId = metric
-        answer = await self._calls.call(nvml.nvmlGpmMetricsGet, question)
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(METRICS)
+        request.sample1, request.sample2 = first.handle, second.handle
+        for position, metric in enumerate(METRICS):
+            request.metrics[position].metricId = metric
+        answer = await self._calls.call(nvml.nvmlGpmMetricsGet, request)
         return {
-            it.metricId: float(it.value)
-            for it in answer.metrics[: len(METRICS)]
-            if it.nvmlReturn == nvml.NVML_SUCCESS
+            metric.metricId: float(metric.value)
+            for metric in answer.metrics[: len(METRICS)]
+            if metric.nvmlReturn == nvml.NVML_SUCCESS
         }

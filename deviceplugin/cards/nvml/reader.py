@@ -1,4 +1,4 @@
-"""The real cards: NVIDIA's management library behind the interface of `deviceplugin.cards`."""
+"""Implements `deviceplugin.cards.interface` with NVIDIA's management library."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,24 +33,24 @@ log = structlog.get_logger()
 _T = TypeVar("_T")
 
 _COMMON_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-# A round over one card is some forty calls of a millisecond each; one that needs longer than two
-# calls may take is not waited for.
+# A visit of one card is some forty calls of a millisecond each; it may take as long as the limit of
+# two calls.
 _CALLS_IN_A_VISIT: Final = 2
-# A process that began while the driver was being replaced has time to report that no card can be
-# used, before it begins anew.
-_OUTDATED_FROM_THE_START_S: Final = 60.0
+# A process that started while the driver was being replaced first has time to report that no card
+# can be used.
+_OUTDATED_AT_START_LIMIT_S: Final = 60.0
 
 
 class NvmlReader(Cards):
-    """Cards through NVML, each asked in a thread of its own.
+    """Cards through NVML, each called in a thread of its own.
 
     Args:
-        timeout_s: limit of one call; all calls for one card in one round may take twice that.
+        timeout_s: limit of one call; all calls of one visit of a card may take twice that.
         hang_limit_s: the process ends when the driver itself has hung for as long.
         library: ``pynvml``, or something with its functions.
         dev_root: where the host's device files are.
         sys_root: where the host's ``/sys`` is.
-        clock: for durations, and to tell old samples from new ones.
+        clock: for durations, and to recognise samples that were read before.
     """
 
     def __init__(
@@ -75,21 +75,23 @@ class NvmlReader(Cards):
         self._topology = NvmlTopology(self._topology_calls)
         self._xids = XidWatch(library)
         self._ready = False
-        self._begun = False  # as the thread of the calls knows it
+        self._begun = False  # used only in the thread of the calls
         self._opening = asyncio.Lock()
         self._worked = False
         self._outdated_since_s: float | None = None
         self._hangs_since_s: float | None = None
         self._cards: dict[int, NvmlCard] = {}
-        self._facts: dict[int, CardHardware] = {}
+        self._hardware: dict[int, CardHardware] = {}
 
     async def list_cards(self) -> CardList:
         await self._open()
         driver = await self._driver(self._nvml.nvmlSystemGetDriverVersion)
         count = await self._driver(self._nvml.nvmlDeviceGetCount)
-        answers = await self._of_each({it: self._look(it) for it in range(count)})
+        answers = await self._of_each({index: self._look(index) for index in range(count)})
         reached = {
-            it.hardware.card.uuid: it for it in answers.values() if isinstance(it, FoundCard)
+            answer.hardware.card.uuid: answer
+            for answer in answers.values()
+            if isinstance(answer, FoundCard)
         }
         cards: dict[int, CardHardware] = {}
         left_out: list[SkippedCard] = []
@@ -100,11 +102,11 @@ class NvmlReader(Cards):
                 case SkippedCard():
                     left_out.append(answer)
                 case Exception():
-                    self._note_unreached(index, answer, reached, cards, left_out)
+                    self._add_unreached(index, answer, reached, cards, left_out)
         cards |= await self._linked(cards, reached)
         await self._watch_xids(reached)
-        self._facts = cards
-        families = {it.family for it in cards.values()}
+        self._hardware = cards
+        families = {hardware.family for hardware in cards.values()}
         return CardList(
             cards=tuple(cards.values()),
             common_nodes=self._common_nodes(),
@@ -116,22 +118,25 @@ class NvmlReader(Cards):
     async def read(self) -> CardSamples:
         await self._open()
         answers = await self._of_each(
-            {it: self._read(it, hardware.card.uuid) for it, hardware in self._facts.items()}
+            {
+                index: self._read(index, hardware.card.uuid)
+                for index, hardware in self._hardware.items()
+            }
         )
-        readings: dict[CardUuid, CardSample] = {}
+        samples: dict[CardUuid, CardSample] = {}
         errors: dict[CardUuid, Exception] = {}
         for index, answer in answers.items():
-            uuid = self._facts[index].card.uuid
+            uuid = self._hardware[index].card.uuid
             if isinstance(answer, Exception):
                 errors[uuid] = answer
             else:
-                readings[uuid] = answer
-        troubles = {uuid: str(error) for uuid, error in errors.items()}
-        hangs = any(isinstance(it, StuckError) for it in errors.values())
-        if troubles and not readings and not hangs:
-            # A driver that is gone often says so of each card and never of itself.
-            await self._lost(f"no card can be read: {'; '.join(sorted(set(troubles.values())))}")
-        return CardSamples(samples=readings, errors=troubles)
+                samples[uuid] = answer
+        texts = {uuid: str(error) for uuid, error in errors.items()}
+        hangs = any(isinstance(error, StuckError) for error in errors.values())
+        if texts and not samples and not hangs:
+            # A driver that is gone often returns an error for each card and none for itself.
+            await self._lost(f"no card can be read: {'; '.join(sorted(set(texts.values())))}")
+        return CardSamples(samples=samples, errors=texts)
 
     async def close(self) -> None:
         if self._ready:
@@ -143,10 +148,10 @@ class NvmlReader(Cards):
     async def _of_each(
         self, work: Mapping[int, Callable[[], Awaitable[_T]]]
     ) -> Mapping[int, _T | Exception]:
-        """Do the work of every card at once; what one card's work raises is its answer.
+        """Run the work of all cards at once; return for each card what its work returns or raises.
 
         Raises:
-            CardsUnavailableError, EndProcess: a card says that the driver as a whole is lost.
+            CardsUnavailableError, EndProcess: an error means that the driver as a whole is lost.
         """
         async with asyncio.TaskGroup() as group:
             visits = {
@@ -179,7 +184,7 @@ class NvmlReader(Cards):
                 clock=self._clock,
             )
         card = self._cards[index]
-        return lambda: card.look(self._facts.get(index))
+        return lambda: card.look(self._hardware.get(index))
 
     def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[CardSample]]:
         card = self._cards[index]
@@ -191,7 +196,7 @@ class NvmlReader(Cards):
 
         return read
 
-    def _note_unreached(
+    def _add_unreached(
         self,
         index: int,
         error: Exception,
@@ -199,8 +204,8 @@ class NvmlReader(Cards):
         cards: dict[int, CardHardware],
         left_out: list[SkippedCard],
     ) -> None:
-        """Put down a card that does not answer: unhealthy if it is known, else left out."""
-        known = self._facts.get(index)
+        """Add a card that does not answer: unhealthy if it is known, else left out."""
+        known = self._hardware.get(index)
         if known is not None and known.card.uuid not in reached:
             card = replace(
                 known.card,
@@ -214,24 +219,26 @@ class NvmlReader(Cards):
     async def _linked(
         self, cards: Mapping[int, CardHardware], reached: Mapping[CardUuid, FoundCard]
     ) -> Mapping[int, CardHardware]:
-        """Add the distances to the cards that can be asked; the others keep what they had."""
-        places = {
-            uuid: CardLocation(handle=it.handle, bus_id=it.hardware.pci_bus_id)
-            for uuid, it in reached.items()
+        """Return the cards that can be reached with their distances to each other."""
+        locations = {
+            uuid: CardLocation(handle=found.handle, bus_id=found.hardware.pci_bus_id)
+            for uuid, found in reached.items()
         }
-        distances = await self._visit(lambda: self._topology.distances(places))
+        distances = await self._visit(lambda: self._topology.distances(locations))
         if isinstance(distances, Exception):
             await self._end_if_lost(distances)
             log.warning("links_not_readable", reason=str(distances))
             return {}
         return {
-            index: replace(it, card=replace(it.card, links=distances[it.card.uuid]))
-            for index, it in cards.items()
-            if it.card.uuid in distances
+            index: replace(
+                hardware, card=replace(hardware.card, links=distances[hardware.card.uuid])
+            )
+            for index, hardware in cards.items()
+            if hardware.card.uuid in distances
         }
 
     async def _watch_xids(self, reached: Mapping[CardUuid, FoundCard]) -> None:
-        handles = {str(uuid): it.handle for uuid, it in reached.items()}
+        handles = {str(uuid): found.handle for uuid, found in reached.items()}
         try:
             await self._event_calls.call(self._xids.keep, handles)
         except StuckError as error:
@@ -263,7 +270,7 @@ class NvmlReader(Cards):
         log.info("nvml_opened")
 
     async def _driver(self, function: Callable[..., Any]) -> Any:
-        """Call what concerns no single card: any error means the driver is not there."""
+        """Call a function of the driver, not of a card: any error means that the driver is lost."""
         try:
             answer = await self._calls.call(function)
         except StuckError as error:
@@ -277,10 +284,10 @@ class NvmlReader(Cards):
         return answer
 
     def _end_if_hanging(self, error: StuckError) -> None:
-        """End a process whose driver has hung for long: the call may never return.
+        """Raise EndProcess once the driver has hung for too long: the call may never return.
 
-        A new process asks in a thread of its own. Where the driver hangs in the kernel, it hangs
-        there as well, and kubelet waits longer and longer before it starts the next one.
+        A new process has a new thread for it. Where the driver hangs in the kernel, the new process
+        hangs as well, and kubelet backs off longer and longer before it starts the next one.
         """
         now_s = self._clock.monotonic()
         if self._hangs_since_s is None:
@@ -288,7 +295,7 @@ class NvmlReader(Cards):
         if now_s - self._hangs_since_s >= self._hang_limit_s:
             raise EndProcess(
                 f"NVML hangs: {error}; the driver has not answered for {self._hang_limit_s:g} s, "
-                "and the next process asks it anew"
+                "and a new process has to call it"
             )
 
     async def _end_if_lost(self, error: Exception) -> None:
@@ -297,23 +304,23 @@ class NvmlReader(Cards):
             await self._lost(str(error))
 
     def _end_if_outdated(self, error: Exception) -> None:
-        """End the process whose library is older or newer than the driver in the kernel.
+        """Raise EndProcess if our library is older or newer than the driver in the kernel.
 
-        NVML: "the driver and the library version mismatch". A container that is started anew gets
-        the library that goes with the driver.
+        NVML: "the driver and the library version mismatch". A restarted container gets the library
+        that goes with the driver.
         """
         if not library_is_outdated(error):
             return
         now_s = self._clock.monotonic()
         if self._outdated_since_s is None:
             self._outdated_since_s = now_s
-        if self._worked or now_s - self._outdated_since_s >= _OUTDATED_FROM_THE_START_S:
+        if self._worked or now_s - self._outdated_since_s >= _OUTDATED_AT_START_LIMIT_S:
             raise EndProcess(
-                f"NVML: {error}: the driver was replaced; the next process loads its library"
+                f"NVML: {error}: the driver was replaced; a new process has to load its library"
             )
 
     async def _lost(self, reason: str) -> NoReturn:
-        """Begin again at the next call: a driver that was reloaded needs a new initialisation."""
+        """Shut down and raise; the next call initialises NVML again, as a reloaded driver needs."""
         if self._ready:
             self._ready = False
             log.warning("nvml_lost", reason=reason)
@@ -321,15 +328,17 @@ class NvmlReader(Cards):
         raise CardsUnavailableError(f"NVML: {reason}")
 
     async def _shut_down(self) -> None:
-        """Let go of everything; what a lost driver or a hanging card says to that is only noted.
+        """Release everything; errors of a lost driver or a hanging card are only logged.
 
-        All cards at once: sixteen that hang take no longer than one, three calls' time in all.
+        All cards at once: sixteen that hang take no longer than one, the limit of three calls.
         """
         closes = (*(card.close for card in self._cards.values()), self._stop_watch)
         async with self._opening:
             async with asyncio.TaskGroup() as group:
-                visits = [group.create_task(self._visit(it), name="nvml_close") for it in closes]
-            answers = [it.result() for it in visits]
+                visits = [
+                    group.create_task(self._visit(close), name="nvml_close") for close in closes
+                ]
+            answers = [visit.result() for visit in visits]
             answers.append(await self._visit(self._shut_library))
         for answer in answers:
             if answer is not None:
@@ -342,9 +351,9 @@ class NvmlReader(Cards):
         await self._calls.call(self._end)
 
     def _begin(self) -> None:
-        """Begin once, also where an earlier call began it after nobody waited any more.
+        """Initialise NVML, unless an earlier call that timed out did so later on.
 
-        NVML counts: it lets go of the driver only once it was shut down as often as it was begun
+        NVML counts: it releases the driver only once it was shut down as often as initialised
         (NVML's reference, ``nvmlInit_v2``).
         """
         if not self._begun:

@@ -1,17 +1,17 @@
-"""A card's memory in one form, and the driver's own part of it where the driver does not tell.
+"""A card's memory, with the driver's own part, learnt where the driver does not report it.
 
 Version 1 of ``nvmlDeviceGetMemoryInfo`` gives as used the "sum of Reserved and Allocated device
-memory"; version 2 tells the reserved part. A note in newer headers has it that version 2's ``used``
-"also includes" that part, and drivers were seen where it does not (``nvml.h``, ``nvmlMemory_t`` and
-``nvmlMemory_v2_t``).
+memory"; version 2 has the reserved part as well. A note in newer headers says that version 2's
+``used`` "also includes" that part, but there are drivers where it does not (``nvml.h``,
+``nvmlMemory_t`` and ``nvmlMemory_v2_t``).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-# What a driver was seen to keep is about 1 GiB of 80, and 0.4 of 16: far below this part of a card.
-# What is in use beyond it by nobody is not the driver's.
+# Drivers were seen to reserve 1 GiB of 80, and 0.4 of 16: far below this part of a card. If more is
+# in use by no process, it is not the driver's.
 _LARGEST_PART: Final = 16
 
 
@@ -26,7 +26,7 @@ class Memory:
 
 
 def told_memory(memory: Any) -> Memory:
-    """Read what NVML gave, version 2 where it has ``reserved``, else version 1."""
+    """Convert NVML's struct: version 2 if it has ``reserved``, else version 1."""
     reserved: int | None = getattr(memory, "reserved", None)
     used = int(memory.used)
     if reserved and used + memory.free + reserved - memory.total > reserved // 2:
@@ -35,41 +35,41 @@ def told_memory(memory: Any) -> Memory:
 
 
 class LearntReserve:
-    """Learns what the driver keeps of one card: the least that is in use by no process.
+    """Learns what the driver reserves of one card: the least memory in use by no process.
 
-    What it takes for the driver's is taken from what may be handed out, and what it does not is
-    counted as used by nobody known; either way it is not free. So an error costs no pod its memory.
+    Memory that counts as the driver's is not shared; memory that does not counts as foreign. Either
+    way it is not free, so a wrong estimate takes no memory from a pod.
     """
 
     def __init__(self) -> None:
         self._bytes: int | None = None
         self._seen_empty = False
-        self._told = False
+        self._reported = False
 
     def forget(self) -> None:
-        """Learn anew: the driver may be another one now."""
-        self._bytes, self._seen_empty, self._told = None, False, False
+        """Start over: the driver may be another one now."""
+        self._bytes, self._seen_empty, self._reported = None, False, False
 
     def told(self, reserved: int) -> None:
-        """Take notice of what the driver itself says: there is nothing to learn any more."""
-        self._bytes, self._told = reserved, True
+        """Set what the driver itself reports: there is nothing to learn any more."""
+        self._bytes, self._reported = reserved, True
 
     @property
     def settled(self) -> bool:
-        """Whether a reading beside processes can teach nothing more."""
-        return self._seen_empty or self._told
+        """Whether a reading while processes run can no longer change the result."""
+        return self._seen_empty or self._reported
 
     def learn(self, memory: Memory, held: Collection[int | None] | None) -> None:
-        """Take notice of a reading of version 1.
+        """Learn from a reading of version 1.
 
         Args:
             memory: the reading.
-            held: bytes of each process on the card, None for one that is not told; None where the
-                driver lists no processes, so that all that is in use may be theirs.
+            held: bytes of each process on the card, None for one that is not reported; None where
+                the driver lists no processes, so that all memory in use may be theirs.
         """
-        if self._told or (held is not None and None in held):
+        if self._reported or (held is not None and None in held):
             return
-        rest = memory.used - sum(it or 0 for it in held or ())
+        rest = memory.used - sum(used or 0 for used in held or ())
         empty = held is not None and not held
         if not 0 <= rest <= memory.total // _LARGEST_PART or (self._seen_empty and not empty):
             return
@@ -78,7 +78,7 @@ class LearntReserve:
         self._seen_empty = self._seen_empty or empty
 
     def apart(self, memory: Memory) -> Memory:
-        """Tell the driver's part from what is in use, as version 2 does, once it is known."""
+        """Return *memory* with the driver's part apart from ``used``, once it is known."""
         if self._bytes is None:
             return memory
         used = max(0, memory.used - self._bytes)

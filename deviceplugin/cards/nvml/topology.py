@@ -1,4 +1,4 @@
-"""How far the node's real cards are from each other: NVLink before PCIe before another socket."""
+"""The distances between the node's cards: NVLink is nearest, then PCIe, then another socket."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class _Links:
 
 
 class NvmlTopology:
-    """Measures distances once for each set of cards: hundreds of calls for what never changes."""
+    """Measures distances once for each set of cards: it takes hundreds of calls."""
 
     def __init__(self, calls: NvmlCalls) -> None:
         self._calls = calls
@@ -47,26 +47,26 @@ class NvmlTopology:
         """Measure again at the next call."""
         self._cards = frozenset()
 
-    async def distances(self, places: Mapping[CardUuid, CardLocation]) -> Distances:
-        """Give each card's distance to each other one, where NVML can tell it.
+    async def distances(self, locations: Mapping[CardUuid, CardLocation]) -> Distances:
+        """Return each card's distance to each other one, where NVML knows it.
 
         Raises:
-            NVMLError: a card was lost meanwhile; nothing is remembered then.
+            NVMLError: a card was lost meanwhile; nothing is kept then.
         """
-        cards = frozenset(places)
+        cards = frozenset(locations)
         if cards != self._cards:
-            self._distances = await self._measure(places)
+            self._distances = await self._measure(locations)
             self._cards = cards
         return self._distances
 
-    async def _measure(self, places: Mapping[CardUuid, CardLocation]) -> Distances:
-        found: dict[CardUuid, dict[CardUuid, int]] = {uuid: {} for uuid in places}
-        several = len(places) > 1
-        links = {uuid: await self._links(uuid, places[uuid]) for uuid in places if several}
-        for one in places:
-            for other in places:
+    async def _measure(self, locations: Mapping[CardUuid, CardLocation]) -> Distances:
+        found: dict[CardUuid, dict[CardUuid, int]] = {uuid: {} for uuid in locations}
+        several = len(locations) > 1
+        links = {uuid: await self._links(uuid, locations[uuid]) for uuid in locations if several}
+        for one in locations:
+            for other in locations:
                 if one < other:
-                    distance = await self._distance(one, other, places, links)
+                    distance = await self._distance(one, other, locations, links)
                     if distance is not None:
                         found[one][other] = found[other][one] = distance
         return found
@@ -75,23 +75,23 @@ class NvmlTopology:
         self,
         one: CardUuid,
         other: CardUuid,
-        places: Mapping[CardUuid, CardLocation],
+        locations: Mapping[CardUuid, CardLocation],
         links: Mapping[CardUuid, _Links],
     ) -> int | None:
-        direct = links[one].direct[places[other].bus_id.upper()]
+        direct = links[one].direct[locations[other].bus_id.upper()]
         count = direct or min(links[one].switched, links[other].switched)
         if count:
             return max(_NEAREST, _NO_LINK_YET - count)
-        ask = self._nvml.nvmlDeviceGetTopologyCommonAncestor
+        query = self._nvml.nvmlDeviceGetTopologyCommonAncestor
         level = await self._calls.figure(
-            one, "topology", ask, places[one].handle, places[other].handle
+            one, "topology", query, locations[one].handle, locations[other].handle
         )
         return None if level is None else max(_NO_LINK_YET, int(level))
 
-    async def _links(self, uuid: CardUuid, place: CardLocation) -> _Links:
+    async def _links(self, uuid: CardUuid, location: CardLocation) -> _Links:
         links = _Links()
         for number in range(self._nvml.NVML_NVLINK_MAX_LINKS):
-            far_end = await self._far_end(uuid, place.handle, number)
+            far_end = await self._far_end(uuid, location.handle, number)
             if far_end is None:
                 break
             if far_end == _SWITCH:
@@ -101,11 +101,11 @@ class NvmlTopology:
         return links
 
     async def _far_end(self, uuid: CardUuid, handle: Any, number: int) -> str | None:
-        """Name where a link leads: a bus, a switch, nowhere (empty), or None after the last one."""
+        """Return where a link leads: a bus id, a switch, empty for nowhere, None after the last."""
         nvml, figure = self._nvml, self._calls.figure
         try:
-            ask = nvml.nvmlDeviceGetNvLinkState
-            active = await self._calls.core(uuid, "nvlink", ask, handle, number)
+            query = nvml.nvmlDeviceGetNvLinkState
+            active = await self._calls.core(uuid, "nvlink", query, handle, number)
         except nvml.NVMLError as error:
             # The card has no more links than that.
             if error.value != nvml.NVML_ERROR_INVALID_ARGUMENT:
@@ -113,8 +113,8 @@ class NvmlTopology:
             return None
         if not active:
             return None if active is None else ""
-        ask = nvml.nvmlDeviceGetNvLinkRemoteDeviceType
-        kind = await figure(uuid, "nvlink_type", ask, handle, number)
+        query = nvml.nvmlDeviceGetNvLinkRemoteDeviceType
+        kind = await figure(uuid, "nvlink_type", query, handle, number)
         if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return _SWITCH
         pci = await figure(

@@ -1,4 +1,4 @@
-"""XID errors, which the driver tells once, to whoever is waiting at that moment."""
+"""XID errors, which the driver reports once, to those who wait at that moment."""
 
 import threading
 from collections import Counter
@@ -11,7 +11,7 @@ from deviceplugin.cards.nvml.calls import error_kind
 
 log = structlog.get_logger()
 
-# How long one wait in the library lasts, and with it the longest time until the thread ends.
+# The longest wait in the library, and so the longest time until the thread ends.
 _WAIT_MS: Final = 500
 _NO_EVENTS: Final = ("NotSupported", "FunctionNotFound", "NoPermission")
 
@@ -19,7 +19,7 @@ _NO_EVENTS: Final = ("NotSupported", "FunctionNotFound", "NoPermission")
 class XidWatch:
     """Counts the XID errors of each card, in a thread of its own because waiting blocks.
 
-    The counts outlive the library's end: what a card once had is not undone by a new driver.
+    The counts survive a shutdown of the library: a new driver does not undo a card's errors.
 
     Args:
         library: ``pynvml``, or something with its functions.
@@ -35,7 +35,7 @@ class XidWatch:
         self._thread: threading.Thread | None = None
 
     def keep(self, handles: Mapping[str, Any]) -> None:
-        """Watch the cards in *handles*; does nothing where that is what it does already.
+        """Watch the cards in *handles*; no-op if they are watched already.
 
         Cards that have no events are left out. Blocks for up to a second.
         """
@@ -49,12 +49,12 @@ class XidWatch:
         except self._nvml.NVMLError as error:
             if error_kind(error) not in _NO_EVENTS:
                 log.warning("xid_watch_not_started", reason=str(error))
-                return  # the next survey tries again
+                return  # retried when the cards are listed next
             log.info("figure_dropped", card="all", figure="xid", reason=str(error))
         self._cards = cards
 
     def stop(self) -> None:
-        """End the thread; blocks until it has seen that, half a second."""
+        """End the thread; blocks until it has ended, at most a second."""
         end, thread = self._end, self._thread
         self._end = self._thread = None
         self._cards = frozenset()
@@ -63,12 +63,12 @@ class XidWatch:
             thread.join(2 * _WAIT_MS / 1000)
 
     def last(self, card: str) -> int | None:
-        """Give the code of the last error: 0 if there was none, None if nobody watches the card."""
+        """Return the code of the last error: 0 if there was none, None if it is not watched."""
         with self._lock:
             return self._last.get(card)
 
     def counts(self, card: str) -> Mapping[int, int]:
-        """Give how often each code was seen."""
+        """Return how often each code occurred."""
         with self._lock:
             return dict(self._counts.get(card, {}))
 
@@ -84,7 +84,7 @@ class XidWatch:
                 self._last.setdefault(uuid, 0)
         end = threading.Event()
         thread = threading.Thread(target=self._run, args=(events, end), name="nvml-xid")
-        thread.daemon = True  # a wait that hangs in the driver must not hang our exit
+        thread.daemon = True  # a wait that hangs in the driver must not block our exit
         self._end, self._thread = end, thread
         thread.start()
 
@@ -106,7 +106,7 @@ class XidWatch:
             except nvml.NVMLError as error:
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     continue
-                # The next survey starts a new watch, on the cards that are still there.
+                # The next listing of the cards starts a new watch, on those that are still there.
                 log.warning("xid_watch_ended", reason=str(error), kind=error_kind(error))
                 return
             self._note(uuid, int(event.eventData))

@@ -1,4 +1,4 @@
-"""Calls in a thread: their results, their errors, and the end of patience."""
+"""Calls in a thread: their results, their errors, and timeouts."""
 
 import threading
 

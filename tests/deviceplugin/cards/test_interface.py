@@ -1,4 +1,4 @@
-"""Both kinds of cards keep the same promises."""
+"""Both implementations of the cards interface behave alike."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,32 +27,32 @@ async def cards(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.close()
 
 
-async def test_a_survey_lists_cards_by_index_with_distinct_uuids(cards: Cards) -> None:
-    survey = await cards.list_cards()
+async def test_cards_are_listed_by_index_with_distinct_uuids(cards: Cards) -> None:
+    listed = await cards.list_cards()
 
-    assert [it.card.index for it in survey.cards] == [0, 1]
-    assert [it.card.uuid for it in survey.cards] == ["GPU-a", "GPU-b"]
-    assert survey.driver
+    assert [hardware.card.index for hardware in listed.cards] == [0, 1]
+    assert [hardware.card.uuid for hardware in listed.cards] == ["GPU-a", "GPU-b"]
+    assert listed.driver
 
 
-async def test_a_reading_covers_every_card_of_the_survey(cards: Cards) -> None:
-    survey = await cards.list_cards()
+async def test_a_reading_covers_every_listed_card(cards: Cards) -> None:
+    listed = await cards.list_cards()
 
     answer = await cards.read()
 
-    assert set(answer.samples) == {it.card.uuid for it in survey.cards}
+    assert set(answer.samples) == {hardware.card.uuid for hardware in listed.cards}
     assert not answer.errors
 
 
 async def test_memory_figures_add_up_to_the_card(cards: Cards) -> None:
-    survey = await cards.list_cards()
+    listed = await cards.list_cards()
 
     answer = await cards.read()
 
-    for it in survey.cards:
-        figures = answer.samples[it.card.uuid].figures
+    for hardware in listed.cards:
+        figures = answer.samples[hardware.card.uuid].figures
         parts = [figures.used_mib, figures.free_mib, figures.reserved_mib]
-        assert sum(part for part in parts if part is not None) == it.card.total_mib
+        assert sum(part for part in parts if part is not None) == hardware.card.total_mib
 
 
 async def test_percentages_stay_between_0_and_100(cards: Cards) -> None:

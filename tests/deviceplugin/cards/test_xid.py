@@ -1,4 +1,4 @@
-"""Which XID errors speak against a card, code by code."""
+"""Which XID errors make a card unhealthy, code by code."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""CDI specs: one step, always over what was there, and nobody else's are touched."""
+"""CDI specs: written atomically, replacing ours, and never touching those of others."""
 
 import json
 import stat
@@ -94,7 +94,7 @@ def test_only_our_own_specs_are_named_and_removed(tmp_path: Path) -> None:
     folder.remove("abc")
     folder.remove("abc")
 
-    assert [it.name for it in tmp_path.iterdir()] == ["nvidia.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["nvidia.json"]
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_failed_write_leaves_the_old_spec_and_no_leftover(tmp_path: Path) -> N
     with pytest.raises(CdiError):
         folder.write(CdiSpec(name="abc"))
 
-    assert [it.name for it in tmp_path.iterdir()] == [target.name]
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
     assert stat.S_ISDIR(target.stat().st_mode)
 
 
@@ -126,7 +126,7 @@ def test_what_a_spec_gives_can_be_read_back_and_a_spoilt_one_gives_nothing(
     folder = CdiFolder(tmp_path)
     folder.write(CdiSpec(name="good", env={"A": "1=2"}))
     folder.write(CdiSpec(name="bad"))
-    bad = next(it for it in tmp_path.iterdir() if "bad" in it.name)
+    bad = next(path for path in tmp_path.iterdir() if "bad" in path.name)
     bad.write_text('{"devices": 7}')
 
     assert folder.environments() == {"good": {"A": "1=2"}, "bad": {}}

@@ -1,4 +1,4 @@
-"""The runtime is asked on a real socket whether it knows CDI; silence is not an answer."""
+"""The runtime is asked on a real socket whether it reads CDI specs; silence is no answer."""
 
 import json
 from collections.abc import AsyncIterator
@@ -155,7 +155,7 @@ async def test_one_question_without_an_answer_may_meet_a_restart_and_three_do_no
             with pytest.raises(RuntimeUnknownError):  # no container starts on a guess
                 await watch.sure()
             assert watch.problem == problem
-        assert watch.reads_cdi  # as it said last
+        assert watch.reads_cdi  # by its last answer
 
     assert metrics.states == ["unknown", "cdi", "unknown"]
 

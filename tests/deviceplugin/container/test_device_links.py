@@ -1,4 +1,4 @@
-"""Without CDI a folder of device files stands for a container's card."""
+"""Without CDI, a container gets its card as a folder of device files."""
 
 import os
 import stat
@@ -31,7 +31,7 @@ def test_a_folder_holds_the_device_files_of_the_last_start_and_no_others(tmp_pat
     assert number(folder.devices("n") / "nvidia0") == (1, 3)
     folder.write(CdiSpec(name="n", env={"B": "2"}, device_nodes=(ZERO,)))
 
-    assert [it.name for it in folder.devices("n").iterdir()] == ["nvidia1"]
+    assert [path.name for path in folder.devices("n").iterdir()] == ["nvidia1"]
     assert number(folder.devices("n") / "nvidia1") == (1, 5)
     assert (folder.environment("n") / "env").read_text() == "B=2\n"
     assert folder.names() == {"n"}
@@ -65,7 +65,7 @@ def test_a_folder_is_removed_whole_and_twice_does_no_harm(tmp_path: Path) -> Non
     ("node", "reason"),
     [
         (DeviceNode(path="/dev/nvidia0", host_path="/dev/none-such"), "No such file"),
-        (DeviceNode(path="/dev/nvidia0", host_path="/etc/passwd"), "no character device"),
+        (DeviceNode(path="/dev/nvidia0", host_path="/etc/passwd"), "not a character device"),
     ],
 )
 def test_a_device_file_that_is_none_leaves_nothing_half_made(

@@ -24,7 +24,7 @@ class FakeRuntime:
 
 
 class Rig:
-    """An agent's injection; made again it is a restarted agent's."""
+    """An agent's injection; creating it again restarts the agent."""
 
     def __init__(self, root: Path, runtime: FakeRuntime) -> None:
         self.specs, self.links = CdiFolder(root / "cdi"), LinkFolder(root / "links")
@@ -110,7 +110,7 @@ def test_at_the_end_only_notes_of_sets_in_use_stay_and_an_empty_folder_goes(tmp_
     used = device_name({"s1"})
 
     handed_out.end(held={used})
-    assert [it.name for it in folder.iterdir()] == [used]
+    assert [path.name for path in folder.iterdir()] == [used]
     assert used in handed_out
 
     AllocatedFolders(folder).end(held=())

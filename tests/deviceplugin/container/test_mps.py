@@ -1,4 +1,4 @@
-"""MPS daemons run while they are wanted: a stand-in program in the place of NVIDIA's."""
+"""MPS daemons, with a stand-in program in place of NVIDIA's."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ async def running(root: Path, program: str) -> AsyncIterator[MpsDaemons]:
 
 
 def lives(root: Path, card: str) -> list[tuple[int, str]]:
-    """The pid and the card of every life of a card's daemon."""
+    """Return pid and card of every start of a card's daemon."""
     lines = (root / card / "log" / "control.log").read_text().splitlines()
     return [(int(pid), seen) for pid, seen in (line.split() for line in lines)]
 
@@ -77,7 +77,7 @@ async def test_a_daemon_that_does_not_come_up_is_named_with_its_cause(
     daemons = MpsDaemons(tmp_path / "mps", program=program, clock=SystemClock(), ready_limit_s=1.0)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(daemons.run())
-        with pytest.raises(MpsError, match=r"GPU-a is not up.*(ended with 3|No such file)"):
+        with pytest.raises(MpsError, match=r"GPU-a is not ready.*(ended with 3|No such file)"):
             await daemons.ensure(A)
         task.cancel()
 

@@ -1,4 +1,4 @@
-"""The driver's own CDI spec is used for the very card, or not at all."""
+"""NVIDIA's CDI spec is used for the assigned card, or not at all."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_spec_that_gives_another_device_file_is_stale_and_refused(tmp_path: Pa
     spec = NvidiaCdiSpecs([tmp_path]).find([A])
 
     assert spec is not None
-    with pytest.raises(NvidiaCdiError, match="gives /dev/nvidia1 for GPU-a, which is /dev/nvidia0"):
+    with pytest.raises(NvidiaCdiError, match="has /dev/nvidia1 for GPU-a, which is /dev/nvidia0"):
         spec.edits(A)
 
 
@@ -59,7 +59,7 @@ def test_a_spec_that_lacks_one_of_the_nodes_cards_is_refused_for_it(tmp_path: Pa
     spec = NvidiaCdiSpecs([tmp_path]).find([A, B])
 
     assert spec is not None
-    with pytest.raises(NvidiaCdiError, match="does not know GPU-b; generate it anew"):
+    with pytest.raises(NvidiaCdiError, match="does not have GPU-b; regenerate it"):
         spec.edits(B)
 
 

@@ -20,10 +20,10 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import a_card, a_pod, a_stock
+from tests.deviceplugin.builders import a_card, a_pod, an_inventory
 
 CARDS = (a_card("GPU-a"), a_card("GPU-b", index=1, mib=16_000))
-STOCK = a_stock(*CARDS)
+INVENTORY = an_inventory(*CARDS)
 
 
 def a_claim(*cards: int, cores: int = 0, **notes: str) -> Claim:
@@ -34,7 +34,7 @@ def a_claim(*cards: int, cores: int = 0, **notes: str) -> Claim:
 
 
 class FakeMps(Mps):
-    """A daemon for every card but those in *down*."""
+    """Returns a daemon for every card but those in *down*."""
 
     def __init__(self, *, shm: str = "", down: frozenset[str] = frozenset()) -> None:
         self.shm = shm
@@ -49,15 +49,15 @@ class FakeMps(Mps):
 
 
 async def edits(claim: Claim, *, vendor: Path | None = None, **options: Any) -> dict[str, Any]:
-    outfitter = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
-    document = (await outfitter.build("n", claim, STOCK)).document()
+    builder = ContainerSpecBuilder(NvidiaCdiSpecs([vendor] if vendor else []), **options)
+    document = (await builder.build("n", claim, INVENTORY)).document()
     (device,) = document["devices"]
     found: dict[str, Any] = device["containerEdits"]
     return found | {"cdiVersion": document["cdiVersion"]}
 
 
 def env_of(found: dict[str, Any]) -> dict[str, str]:
-    return dict(it.split("=", 1) for it in found["env"])
+    return dict(variable.split("=", 1) for variable in found["env"])
 
 
 async def test_without_a_spec_of_the_driver_a_container_gets_files_and_variables() -> None:
@@ -118,13 +118,13 @@ async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
 ) -> None:
     found = await edits(a_claim(1), vendor=a_vendor_spec(tmp_path))
 
-    assert [it["path"] for it in found["deviceNodes"]] == [
+    assert [node["path"] for node in found["deviceNodes"]] == [
         "/dev/nvidia1",
         "/dev/nvidiactl",
         "/dev/nvidia-uvm",
         "/dev/dri/card1",
     ]
-    assert [it["containerPath"] for it in found["mounts"]] == ["/usr/lib/libcuda.so.1"]
+    assert [mount["containerPath"] for mount in found["mounts"]] == ["/usr/lib/libcuda.so.1"]
     assert len(found["hooks"]) == 1
     assert found["cdiVersion"] == "0.7.0"
     assert env_of(found)["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
@@ -134,7 +134,7 @@ async def test_the_drivers_spec_adds_its_libraries_and_only_this_cards_files(
 async def test_two_cards_share_the_common_part(tmp_path: Path) -> None:
     found = await edits(a_claim(0, 1), vendor=a_vendor_spec(tmp_path))
 
-    paths = [it["path"] for it in found["deviceNodes"]]
+    paths = [node["path"] for node in found["deviceNodes"]]
     assert sorted(paths) == sorted(set(paths))
     assert {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl"} < set(paths)
     assert len(found["mounts"]) == 1
@@ -154,7 +154,7 @@ async def test_with_mps_a_container_is_limited_by_our_own_mib_and_cores() -> Non
     env = env_of(found)
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
-    mounted = {it["containerPath"]: it["hostPath"] for it in found["mounts"]}
+    mounted = {mount["containerPath"]: mount["hostPath"] for mount in found["mounts"]}
     assert mounted == {
         env["CUDA_MPS_PIPE_DIRECTORY"]: "/mps/GPU-a/pipe",
         env["CUDA_MPS_LOG_DIRECTORY"]: "/mps/GPU-a/log",

@@ -45,7 +45,7 @@ def test_a_process_in_a_pods_group_is_the_pods(version: int, layout: str) -> Non
         before = attribution.owners([process.pid])
         join(group, process.pid)
 
-        # It was looked at a moment too early, as a runtime starts it; that is not held against it.
+        # Read too early, while a runtime starts it: that it had no owner is not cached.
         assert before == {process.pid: None}
         assert attribution.owners([process.pid]) == {process.pid: OWNER}
 
@@ -162,7 +162,7 @@ def _wait_state(pid: int, state: str) -> None:
 
 
 def _next_pid(pid: int) -> None:
-    """Ask the kernel to give *pid* to the next process."""
+    """Set the kernel's counter so that the next process gets *pid*."""
     try:
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
     except OSError as error:

@@ -14,7 +14,7 @@ from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from deviceplugin.metrics import DevicePluginMetrics
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import NODE, a_card, a_pod, a_stock
+from tests.deviceplugin.builders import NODE, a_card, a_pod, an_inventory
 
 TAKEN_AT_S = 1_700_000_000.0
 FULL = CardMetrics(
@@ -60,8 +60,8 @@ CLASSIC = {
 }
 
 
-def a_picture(figures: CardMetrics = FULL, *, processes_known: bool = True) -> UsageSnapshot:
-    """One card with a busy pod, an idle pod and a stranger on it."""
+def a_snapshot(figures: CardMetrics = FULL, *, processes_known: bool = True) -> UsageSnapshot:
+    """One card with a busy pod, an idle pod and a foreign process."""
     processes = (
         CardProcess(pid=1, used_mib=Mib(200), sm_percent=30),
         CardProcess(pid=2, used_mib=Mib(100), sm_percent=10),
@@ -73,21 +73,21 @@ def a_picture(figures: CardMetrics = FULL, *, processes_known: bool = True) -> U
     )
     return build_usage_snapshot(
         taken_at_s=TAKEN_AT_S,
-        inventory=a_stock(a_card("GPU-a"), driver="580.65.06"),
+        inventory=an_inventory(a_card("GPU-a"), driver="580.65.06"),
         samples=CardSamples(samples={CardUuid("GPU-a"): reading}),
         owners={1: Owner(pod_uid="uid-busy")},
         pods=[a_pod("busy"), a_pod("idle")],
     )
 
 
-def exposition(picture: UsageSnapshot | None, *, age_s: float = 1.0) -> str:
+def exposition(snapshot: UsageSnapshot | None, *, age_s: float = 1.0) -> str:
     registry = CollectorRegistry()
     registry.register(
         CardCollector(
-            node=NODE, picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s, period_s=5.0
+            node=NODE, latest=lambda: snapshot, now_s=lambda: TAKEN_AT_S + age_s, period_s=5.0
         )
     )
-    registry.register(AgeCollector(picture=lambda: picture, now_s=lambda: TAKEN_AT_S + age_s))
+    registry.register(AgeCollector(latest=lambda: snapshot, now_s=lambda: TAKEN_AT_S + age_s))
     return generate_latest(registry).decode()
 
 
@@ -104,13 +104,13 @@ def one(text: str, name: str, **labels: str) -> float:
     (value,) = [
         value
         for found, value in samples(text, name)
-        if all(found.get(key) == it for key, it in labels.items())
+        if all(found.get(key) == value for key, value in labels.items())
     ]
     return value
 
 
 def test_every_classic_family_is_there_with_its_type_and_without_a_suffix() -> None:
-    lines = exposition(a_picture()).splitlines()
+    lines = exposition(a_snapshot()).splitlines()
 
     types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE DCGM_"))
     assert types == CLASSIC
@@ -121,7 +121,7 @@ def test_every_classic_family_is_there_with_its_type_and_without_a_suffix() -> N
 def test_the_newer_exposition_keeps_the_names_and_types() -> None:
     registry = CollectorRegistry()
     registry.register(
-        CardCollector(node=NODE, picture=a_picture, now_s=lambda: TAKEN_AT_S, period_s=5.0)
+        CardCollector(node=NODE, latest=a_snapshot, now_s=lambda: TAKEN_AT_S, period_s=5.0)
     )
 
     lines = generate_openmetrics(registry).decode().splitlines()  # type: ignore[no-untyped-call]
@@ -131,7 +131,7 @@ def test_the_newer_exposition_keeps_the_names_and_types() -> None:
 
 
 def test_a_card_line_carries_the_classic_labels_and_an_empty_pod() -> None:
-    ((labels, value),) = samples(exposition(a_picture()), "DCGM_FI_DEV_GPU_TEMP")
+    ((labels, value),) = samples(exposition(a_snapshot()), "DCGM_FI_DEV_GPU_TEMP")
 
     assert value == 48
     assert labels == {
@@ -156,7 +156,7 @@ def test_a_card_line_carries_the_classic_labels_and_an_empty_pod() -> None:
 def test_two_families_have_a_line_for_each_pod_idle_ones_at_zero(
     family: str, card: float, busy: float
 ) -> None:
-    text = exposition(a_picture())
+    text = exposition(a_snapshot())
 
     assert one(text, family, pod="") == card
     assert one(text, family, pod="busy", namespace="ml", container="train") == busy
@@ -164,14 +164,14 @@ def test_two_families_have_a_line_for_each_pod_idle_ones_at_zero(
 
 
 def test_the_other_families_have_no_pod_lines_that_a_sum_would_count_twice() -> None:
-    lines = exposition(a_picture()).splitlines()
+    lines = exposition(a_snapshot()).splitlines()
 
     for family in set(CLASSIC) - {"DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_FB_USED"}:
         assert sum(line.startswith(f"{family}{{") for line in lines) == 1, family
 
 
-def test_our_own_series_name_the_pod_beyond_doubt() -> None:
-    text = exposition(a_picture())
+def test_our_own_series_name_the_pod_uniquely() -> None:
+    text = exposition(a_snapshot())
 
     ((labels, value), _) = samples(text, "fracgpu_pod_sm_util")
     assert value == 30
@@ -193,14 +193,14 @@ def test_our_own_series_name_the_pod_beyond_doubt() -> None:
 
 
 def test_a_figure_the_card_does_not_have_is_left_out_not_zero() -> None:
-    text = exposition(a_picture(CardMetrics(gpu_percent=40)))
+    text = exposition(a_snapshot(CardMetrics(gpu_percent=40)))
 
     assert samples(text, "DCGM_FI_DEV_GPU_UTIL")
     assert "DCGM_FI_DEV_POWER_USAGE" not in text
 
 
 def test_unknown_processes_leave_the_pods_use_out_and_keep_their_limits() -> None:
-    text = exposition(a_picture(processes_known=False))
+    text = exposition(a_snapshot(processes_known=False))
 
     assert len(samples(text, "DCGM_FI_DEV_GPU_UTIL")) == 1
     assert not samples(text, "fracgpu_pod_sm_util")
@@ -208,8 +208,8 @@ def test_unknown_processes_leave_the_pods_use_out_and_keep_their_limits() -> Non
     assert len(samples(text, "fracgpu_pod_gpu_memory_limit_mib")) == 2
 
 
-def test_an_old_picture_is_not_served_as_fresh_but_its_time_is_told() -> None:
-    fresh, stale = exposition(a_picture(), age_s=15), exposition(a_picture(), age_s=15.1)
+def test_an_old_snapshot_is_not_served_as_fresh_but_its_time_is_told() -> None:
+    fresh, stale = exposition(a_snapshot(), age_s=15), exposition(a_snapshot(), age_s=15.1)
 
     assert "DCGM_" in fresh
     assert "DCGM_" not in stale
@@ -218,14 +218,14 @@ def test_an_old_picture_is_not_served_as_fresh_but_its_time_is_told() -> None:
     assert one(stale, "fracgpu_collect_age_seconds") == pytest.approx(15.1)
 
 
-def test_what_was_written_holds_until_there_is_another_picture_or_it_is_too_old() -> None:
-    picture, now_s = a_picture(), TAKEN_AT_S
-    collector = CardCollector(node=NODE, picture=lambda: picture, now_s=lambda: now_s, period_s=5.0)
+def test_what_was_written_holds_until_there_is_another_snapshot_or_it_is_too_old() -> None:
+    snapshot, now_s = a_snapshot(), TAKEN_AT_S
+    collector = CardCollector(node=NODE, latest=lambda: snapshot, now_s=lambda: now_s, period_s=5.0)
     first = collector.holds()
     seen = [first()]
     now_s += 15.1
     seen += [first(), collector.holds()()]
-    picture, now_s = a_picture(), TAKEN_AT_S
+    snapshot, now_s = a_snapshot(), TAKEN_AT_S
     seen += [first(), collector.holds()()]
 
     assert seen == [True, False, True, False, True]

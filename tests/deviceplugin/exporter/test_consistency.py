@@ -1,4 +1,4 @@
-"""Assignment, kubelet, CDI spec and processes agree, or the one that differs is counted."""
+"""Disagreements of assignment, kubelet, CDI spec and processes are found and counted."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -39,14 +39,14 @@ def evidence(
     processes: dict[str, int] | None = None,
     owner: str = "uid-train-0",
 ) -> Evidence:
-    """By default everybody agrees; *processes* is card → pid."""
+    """Return evidence that agrees by default; *processes* is card → pid."""
     readings = {
         CardUuid(card): CardSample(processes=(CardProcess(pid=pid),))
         for card, pid in (processes or {}).items()
     }
     here = pods or (running(),)
     return Evidence(
-        pods={(it.record.namespace, it.record.name): it for it in here},
+        pods={(pod.record.namespace, pod.record.name): pod for pod in here},
         holders=holders,
         specs=GOOD if specs is None else specs,
         readings=readings,
@@ -66,7 +66,7 @@ def test_a_healthy_node_has_no_disagreement() -> None:
     ("case", "kind", "subject"),
     [
         (evidence(holders=()), Disagreement.KUBELET_LACKS, "ml/train-0/train"),
-        (evidence(running(promised={})), Disagreement.KUBELET_HAS, "ml/train-0/train"),
+        (evidence(running(assigned={})), Disagreement.KUBELET_HAS, "ml/train-0/train"),
         (evidence(specs={}), Disagreement.SPEC_MISSING, "ml/train-0/train"),
         (evidence(specs=spec("GPU-b", "1000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
         (evidence(specs=spec("GPU-a", "2000")), Disagreement.SPEC_DIFFERS, "ml/train-0/train"),
@@ -86,11 +86,11 @@ def test_each_of_the_four_is_found_when_it_differs(
 
 
 def test_a_pod_that_was_given_no_card_and_uses_one_is_found() -> None:
-    thief = running(name="thief", promised={}, containers=[{"name": "x"}])
+    thief = running(name="thief", assigned={}, containers=[{"name": "x"}])
 
     found = compare(evidence(running(), thief, processes={"GPU-a": 7}, owner="uid-thief"))
 
-    assert {it.subject for it in found} == {"ml/thief on GPU-a"}
+    assert {finding.subject for finding in found} == {"ml/thief on GPU-a"}
 
 
 def test_pods_on_their_way_in_or_out_are_left_alone() -> None:
@@ -118,7 +118,7 @@ def test_the_audit_looks_at_what_a_container_really_has(
         findable=frozenset(map(CardUuid, ("GPU-a", "GPU-b"))),
     )
 
-    assert compare(case) == {Finding(kind=it, subject="ml/train-0/train") for it in kinds}
+    assert compare(case) == {Finding(kind=kind, subject="ml/train-0/train") for kind in kinds}
 
 
 def test_a_card_whose_files_nobody_could_recognise_is_not_missed() -> None:
@@ -129,7 +129,7 @@ def test_a_card_whose_files_nobody_could_recognise_is_not_missed() -> None:
 
 def test_an_init_container_is_not_missed_in_kubelets_list() -> None:
     pod = running(
-        promised={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
+        assigned={"prepare": [("GPU-a", 1000)], "train": [("GPU-a", 1000)]},
         inits=[a_container("prepare", mib=1000)],
     )
 
@@ -177,7 +177,7 @@ async def test_what_two_audits_find_is_counted_once_and_its_end_is_seen(tmp_path
         pod_resources=kubelet,
         specs=folder,
         attribution=Attribution(tmp_path),
-        seen=VisibleDevices(tmp_path),
+        visible_devices=VisibleDevices(tmp_path),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,
@@ -203,7 +203,7 @@ async def test_without_kubelet_there_is_nothing_to_compare_and_that_is_told(
         pod_resources=kubelet,
         specs=CdiFolder(tmp_path),
         attribution=Attribution(tmp_path),
-        seen=VisibleDevices(tmp_path),
+        visible_devices=VisibleDevices(tmp_path),
         cards=tuple,
         clock=VirtualClock(),
         period_s=60,

@@ -1,4 +1,4 @@
-"""The exporter's output against a table written by hand: names, types, units, values, dialects."""
+"""The exporter's output against a table written by hand: names, types, units, values, versions."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ from deviceplugin.exporter.collector import CardCollector
 from deviceplugin.exporter.families import DIALECTS, FAMILIES, DcgmNaming, host_label
 from deviceplugin.metrics import DevicePluginMetrics
 from tests.deviceplugin.builders import NODE
-from tests.deviceplugin.exporter.test_collector import TAKEN_AT_S, a_picture
+from tests.deviceplugin.exporter.test_collector import TAKEN_AT_S, a_snapshot
 
 MIB = 1024 * 1024
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 @dataclass(frozen=True)
 class Row:
-    """One family: its figure with a value, and how each dialect writes that."""
+    """One family: a metric with a value, and how each version writes that."""
 
     figure: str
     value: float
@@ -119,16 +119,16 @@ EVERYTHING = CardMetrics(**{row.figure: row.value for row in TABLE})
 
 
 def exposition(dialect: DcgmNaming, figures: CardMetrics = EVERYTHING) -> str:
-    picture = a_picture(figures)
-    (use,) = picture.cards
+    snapshot = a_snapshot(figures)
+    (use,) = snapshot.cards
     assert use.sample is not None
     reading = replace(use.sample, xids={79: 2, 31: 5})
-    picture = replace(picture, cards=(replace(use, sample=reading),))
+    snapshot = replace(snapshot, cards=(replace(use, sample=reading),))
     registry = CollectorRegistry()
     registry.register(
         CardCollector(
             node=NODE,
-            picture=lambda: picture,
+            latest=lambda: snapshot,
             now_s=lambda: TAKEN_AT_S,
             period_s=5.0,
             dialect=dialect,
@@ -151,12 +151,12 @@ class Written:
 
 
 def written(dialect: DcgmNaming) -> dict[str, Written]:
-    """Read the families of NVIDIA's back as the text has them."""
+    """Return NVIDIA's families, parsed from the text."""
     text = exposition(dialect)
     kinds = dict(re.findall(r"^# TYPE (DCGM_\S+) (\S+)$", text, re.MULTILINE))
     helps = dict(re.findall(r"^# HELP (DCGM_\S+) (.+)$", text, re.MULTILINE))
     lines: dict[str, list[tuple[Mapping[str, str], float]]] = {name: [] for name in kinds}
-    # This parser writes "_total" behind a counter's name; without a type it leaves names alone.
+    # This parser appends "_total" to a counter's name; without a type it leaves names alone.
     untyped = re.sub(r"^# TYPE .*\n", "", text, flags=re.MULTILINE)
     for family in text_string_to_metric_families(untyped):
         for sample in family.samples:
@@ -169,7 +169,7 @@ def written(dialect: DcgmNaming) -> dict[str, Written]:
 
 
 def expected(dialect: DcgmNaming) -> Iterator[tuple[str, str, str, float]]:
-    """Give name, type, unit and value of each family of the table."""
+    """Return name, type, unit and value of each family of the table."""
     for row in TABLE:
         if dialect is DcgmNaming.DCGM_4_9:
             yield row.newer, row.kind, row.newer_unit, row.newer_value
@@ -192,7 +192,9 @@ def test_every_family_of_the_table_is_written_and_no_other(dialect: DcgmNaming) 
 
 
 def test_every_figure_of_a_card_is_in_the_table_or_known_to_stay_inside() -> None:
-    assert {row.figure for row in TABLE} | NOT_EXPORTED == {it.name for it in fields(CardMetrics)}
+    assert {row.figure for row in TABLE} | NOT_EXPORTED == {
+        member.name for member in fields(CardMetrics)
+    }
     assert len(FAMILIES) == len(TABLE) - 1  # XID errors have labels of their own
 
 
@@ -297,7 +299,7 @@ def test_the_setting_offers_every_dialect() -> None:
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.figure)
 def test_every_family_stands_in_the_documentation_with_its_type_and_unit(row: Row) -> None:
-    classic, newer = (it.removeprefix("DCGM_FI_") for it in (row.classic, row.newer))
+    classic, newer = (name.removeprefix("DCGM_FI_") for name in (row.classic, row.newer))
     other = "the same" if newer == classic else f"`{newer}`"
     unit = row.classic_unit or "1"
 

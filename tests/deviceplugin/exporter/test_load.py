@@ -1,4 +1,4 @@
-"""Heat is slow and seldom told; what makes a card less free is told soon, what frees it late."""
+"""Heat changes slowly and is written seldom; a card with less free memory is written sooner."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,14 +13,14 @@ from deviceplugin.exporter.load import LoadAverage, NodeLoad, foreign_mib
 from deviceplugin.exporter.usage import UsageSnapshot, build_usage_snapshot
 from fracgpu.cards.card import CardUuid
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import a_card, a_pod, a_stock
+from tests.deviceplugin.builders import a_card, a_pod, an_inventory
 
 A = CardUuid("GPU-a")
 PERIOD_S = 5.0
-OURS = 1  # the process of the pod that is on the card, with 1,000 MiB promised
+OURS = 1  # the process of the pod that is on the card, with 1,000 MiB assigned
 
 
-def a_picture(
+def a_snapshot(
     *,
     percent: float | None = 50.0,
     used_mib: float | None = 0.0,
@@ -28,7 +28,7 @@ def a_picture(
     known: bool = True,
     read: bool = True,
 ) -> UsageSnapshot:
-    """One card with one pod; *processes* are (pid, MiB), those but ``OURS`` of strangers."""
+    """One card with one pod; *processes* are (pid, MiB), all but ``OURS`` foreign."""
     reading = CardSample(
         figures=CardMetrics(gpu_percent=percent, used_mib=used_mib),
         processes=tuple(
@@ -39,7 +39,7 @@ def a_picture(
     )
     return build_usage_snapshot(
         taken_at_s=0.0,
-        inventory=a_stock(a_card("GPU-a")),
+        inventory=an_inventory(a_card("GPU-a")),
         samples=CardSamples(samples={A: reading} if read else {}),
         owners={OURS: Owner(pod_uid="uid-one")},
         pods=[a_pod("one")],
@@ -52,35 +52,33 @@ def a_load(**changes: float) -> LoadAverage:
 
 
 class Watching:
-    """Shows a load one picture after the other and notes when the node is to say something else."""
+    """Feeds snapshots to a load average, and records each load that it wants written."""
 
     def __init__(self, **changes: float) -> None:
         self.load = a_load(**changes)
         self.now_s = 1000.0
-        self.told: list[tuple[float, NodeLoad]] = []
+        self.written: list[tuple[float, NodeLoad]] = []
 
-    def show(self, picture: UsageSnapshot, *, for_s: float) -> None:
+    def show(self, snapshot: UsageSnapshot, *, for_s: float) -> None:
         for _ in range(int(for_s / PERIOD_S)):
-            self.load.observe(picture, now_s=self.now_s)
+            self.load.observe(snapshot, now_s=self.now_s)
             said = self.load.say(now_s=self.now_s)
-            if said is not None and (not self.told or said is not self.told[-1][1]):
-                self.told.append((self.now_s - 1000.0, said))
+            if said is not None and (not self.written or said is not self.written[-1][1]):
+                self.written.append((self.now_s - 1000.0, said))
             self.now_s += PERIOD_S
 
     @property
     def last(self) -> NodeLoad:
-        return self.told[-1][1]
+        return self.written[-1][1]
 
 
 @pytest.mark.parametrize(
-    ("picture", "headroom_mib", "mib"),
+    ("snapshot", "headroom_mib", "mib"),
     [
         pytest.param({"used_mib": 300, "processes": [(OURS, 300)]}, 0, 0, id="ours-alone"),
         pytest.param({"used_mib": 1500, "processes": [(OURS, 1500)]}, 0, 0, id="ours-beyond-limit"),
         pytest.param({"used_mib": 340, "processes": [(OURS, 300)]}, 0, 0, id="the-drivers-own"),
-        pytest.param(
-            {"used_mib": 800, "processes": [(OURS, 300), (2, 500)]}, 0, 512, id="a-stranger"
-        ),
+        pytest.param({"used_mib": 800, "processes": [(OURS, 300), (2, 500)]}, 0, 512, id="foreign"),
         pytest.param({"used_mib": 800, "processes": [(OURS, 300)]}, 0, 512, id="left-behind"),
         pytest.param(
             {"used_mib": None, "processes": [(OURS, 300), (2, 100)]}, 0, 128, id="no-figure"
@@ -89,69 +87,69 @@ class Watching:
             {"used_mib": 800, "processes": [(OURS, None), (2, 500)]}, 0, 512, id="ours-unknown"
         ),
         pytest.param(
-            {"used_mib": 1800, "processes": [(OURS, None)]}, 0, 832, id="beyond-all-promises"
+            {"used_mib": 1800, "processes": [(OURS, None)]}, 0, 832, id="beyond-all-assigned"
         ),
         pytest.param({"used_mib": 1800, "known": False}, 0, 832, id="processes-unknown"),
-        pytest.param({"used_mib": 900, "known": False}, 0, 0, id="within-the-promises"),
+        pytest.param({"used_mib": 900, "known": False}, 0, 0, id="within-what-is-assigned"),
         pytest.param({"used_mib": 800, "processes": [(2, 800)]}, 1000, 0, id="in-the-headroom"),
         pytest.param({"used_mib": 800, "processes": [(2, 800)]}, 300, 512, id="past-the-headroom"),
         pytest.param({"read": False}, 0, None, id="not-read"),
     ],
 )
 def test_foreign_is_what_nobody_we_know_uses(
-    picture: dict[str, object], headroom_mib: int, mib: int | None
+    snapshot: dict[str, object], headroom_mib: int, mib: int | None
 ) -> None:
-    (use,) = a_picture(**picture).cards  # type: ignore[arg-type]
+    (use,) = a_snapshot(**snapshot).cards  # type: ignore[arg-type]
 
     assert foreign_mib(use, headroom_mib=headroom_mib) == mib
 
 
 def test_heat_is_a_slow_average_and_told_in_steps_of_a_tenth() -> None:
     watching = Watching()
-    watching.show(a_picture(percent=20), for_s=600)
-    watching.show(a_picture(percent=100), for_s=1800)
+    watching.show(a_snapshot(percent=20), for_s=600)
+    watching.show(a_snapshot(percent=100), for_s=1800)
 
-    times = [at_s for at_s, _ in watching.told]
-    heats = [load.heat[A] for _, load in watching.told]
+    times = [at_s for at_s, _ in watching.written]
+    heats = [load.heat[A] for _, load in watching.written]
     assert (times[0], heats[0]) == (60, 0.2)
     assert heats == sorted(heats)
     assert all(later - earlier >= 60 for earlier, later in pairwise(times))
     assert len(heats) <= 9
     assert heats[-1] > 0.9
     # After as long as the average is over, about two thirds of the way.
-    (two_thirds,) = [load.heat[A] for at_s, load in watching.told if 900 <= at_s < 960] or [0.7]
+    (two_thirds,) = [load.heat[A] for at_s, load in watching.written if 900 <= at_s < 960] or [0.7]
     assert 0.6 < two_thirds < 0.8
 
 
 def test_a_steady_card_is_told_of_once() -> None:
     watching = Watching()
     for _ in range(100):
-        watching.show(a_picture(percent=40), for_s=PERIOD_S)
-        watching.show(a_picture(percent=60), for_s=PERIOD_S)
+        watching.show(a_snapshot(percent=40), for_s=PERIOD_S)
+        watching.show(a_snapshot(percent=60), for_s=PERIOD_S)
 
-    assert len(watching.told) == 1
+    assert len(watching.written) == 1
 
 
 def test_a_card_that_gives_no_figure_has_no_heat_soon_and_is_never_told_to_be_cool() -> None:
     watching = Watching()
-    watching.show(a_picture(percent=90), for_s=120)
-    for unknown in (a_picture(percent=None), a_picture(read=False)):
+    watching.show(a_snapshot(percent=90), for_s=120)
+    for unknown in (a_snapshot(percent=None), a_snapshot(read=False)):
         watching.show(unknown, for_s=60)
         assert watching.last.heat == {}
-        watching.show(a_picture(percent=90), for_s=120)
+        watching.show(a_snapshot(percent=90), for_s=120)
         assert watching.last.heat == {A: 0.9}
 
-    gone_at_s = next(at_s for at_s, load in watching.told if not load.heat)
+    gone_at_s = next(at_s for at_s, load in watching.written if not load.heat)
     assert gone_at_s - 115 <= 30
 
 
 def test_foreign_memory_is_told_within_seconds_and_forgotten_after_the_gap() -> None:
     watching = Watching()
-    watching.show(a_picture(), for_s=120)
-    watching.show(a_picture(used_mib=5000, processes=[(2, 5000)]), for_s=60)
-    watching.show(a_picture(), for_s=300)
+    watching.show(a_snapshot(), for_s=120)
+    watching.show(a_snapshot(used_mib=5000, processes=[(2, 5000)]), for_s=60)
+    watching.show(a_snapshot(), for_s=300)
 
-    (_, first), (grown_at_s, grown), (shrunk_at_s, shrunk) = watching.told
+    (_, first), (grown_at_s, grown), (shrunk_at_s, shrunk) = watching.written
     assert (first.foreign, grown.foreign, shrunk.foreign) == ({}, {A: 5056}, {})
     assert grown_at_s - 120 <= 15
     assert shrunk_at_s - grown_at_s >= 60
@@ -159,18 +157,18 @@ def test_foreign_memory_is_told_within_seconds_and_forgotten_after_the_gap() -> 
 
 def test_a_process_that_is_foreign_for_a_moment_is_not_told() -> None:
     watching = Watching()
-    watching.show(a_picture(), for_s=120)
+    watching.show(a_snapshot(), for_s=120)
     for _ in range(20):
-        watching.show(a_picture(used_mib=5000, processes=[(2, 5000)]), for_s=2 * PERIOD_S)
-        watching.show(a_picture(), for_s=PERIOD_S)
+        watching.show(a_snapshot(used_mib=5000, processes=[(2, 5000)]), for_s=2 * PERIOD_S)
+        watching.show(a_snapshot(), for_s=PERIOD_S)
 
-    assert [load.foreign for _, load in watching.told] == [{}]
+    assert [load.foreign for _, load in watching.written] == [{}]
 
 
 def test_foreign_memory_of_a_card_that_cannot_be_read_is_not_freed() -> None:
     watching = Watching()
-    watching.show(a_picture(used_mib=5000, processes=[(2, 5000)]), for_s=120)
-    watching.show(a_picture(read=False), for_s=600)
+    watching.show(a_snapshot(used_mib=5000, processes=[(2, 5000)]), for_s=120)
+    watching.show(a_snapshot(read=False), for_s=600)
 
     assert watching.last.foreign == {A: 5056}
 
@@ -189,18 +187,18 @@ def test_whatever_is_measured_heat_is_a_ratio_and_the_node_changes_at_most_each_
     shown: list[tuple[float | None, int, float]],
 ) -> None:
     load, now_s = a_load(), 0.0
-    told: list[tuple[float, NodeLoad]] = []
+    written: list[tuple[float, NodeLoad]] = []
     for percent, foreign, pause_s in shown:
         load.observe(
-            a_picture(percent=percent, used_mib=foreign, processes=[(2, foreign)]), now_s=now_s
+            a_snapshot(percent=percent, used_mib=foreign, processes=[(2, foreign)]), now_s=now_s
         )
         said = load.say(now_s=now_s)
-        if said is not None and (not told or said is not told[-1][1]):
-            told.append((now_s, said))
+        if said is not None and (not written or said is not written[-1][1]):
+            written.append((now_s, said))
         now_s += pause_s
 
-    for (earlier_s, _), (later_s, _) in pairwise(told):
+    for (earlier_s, _), (later_s, _) in pairwise(written):
         assert later_s - earlier_s >= 10
-    for _, said in told:
-        assert all(0 <= it <= 1 for it in said.heat.values())
-        assert all(0 < it <= 8064 and it % 64 == 0 for it in said.foreign.values())
+    for _, said in written:
+        assert all(0 <= ratio <= 1 for ratio in said.heat.values())
+        assert all(0 < mib <= 8064 and mib % 64 == 0 for mib in said.foreign.values())

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the real agent: what it then knows, and what dashboards get from it."""
+"""A real Prometheus scrapes the real agent: its series, and the queries of dashboards."""
 
 import json
 from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ OURS_CLASSIC = (
 
 @asynccontextmanager
 async def scraped(node: Node, folder: Path) -> AsyncIterator[RealPrometheus]:
-    """Let a Prometheus scrape the agent at least once with its pod's work in it."""
+    """Run a Prometheus until it has scraped the agent with its pod's use."""
     server = node.service.telemetry if node.service is not None else None
     assert isinstance(server, HttpServer)
     try:
@@ -114,7 +114,7 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
     ):
         metadata = (await prometheus.get("/api/v1/metadata"))["data"]
         families = await prometheus.get("/api/v1/label/__name__/values")
-        series = {it for it in families["data"] if it.startswith("DCGM_")}
+        series = {name for name in families["data"] if name.startswith("DCGM_")}
         classic = dialect is not DcgmNaming.DCGM_4_9
         questions = (*OURS, *(NVIDIA_12239 + OURS_CLASSIC if classic else ()))
         answers = {query: await ask(prometheus, query) for query in questions}
@@ -130,8 +130,8 @@ async def test_prometheus_knows_every_family_with_its_type_and_unit_and_answers_
         assert known["help"].endswith(f" ({unit})." if unit else "."), name
     assert [query for query, result in answers.items() if not result] == []
     # Card lines keep their empty pod: the scrape puts nobody else's in.
-    assert {it["metric"].get("pod", "") for it in by_pod} == {"", "busy"}
-    assert [it["metric"] for it in hosts] == [{host: node.name, "node": node.name}]
+    assert {series["metric"].get("pod", "") for series in by_pod} == {"", "busy"}
+    assert [series["metric"] for series in hosts] == [{host: node.name, "node": node.name}]
 
 
 async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
@@ -143,7 +143,7 @@ async def test_a_card_of_four_counts_once_in_what_the_rebalancer_asks(
     ):
         busy = await ask(prometheus, promql.BUSY)
 
-    found = {it["metric"]["UUID"]: float(it["value"][1]) for it in busy}
+    found = {series["metric"]["UUID"]: float(series["value"][1]) for series in busy}
     assert set(found) == {card.uuid for card in node.cards}
     assert found[node.uuid(0)] == 0
     assert 75 <= found[node.uuid(1)] <= 85, json.dumps(found)

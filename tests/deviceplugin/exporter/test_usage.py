@@ -1,4 +1,4 @@
-"""Who uses what of a card: limits from assignments, use from processes, the rest a stranger's."""
+"""Use of cards by pods: limits from assignments, use from processes, the rest is foreign."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from deviceplugin.exporter.usage import CardUse, PodCardUsage, build_usage_snaps
 from fracgpu.cards.card import CardUuid
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.units import Mib
-from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
+from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
 
 A = CardUuid("GPU-a")
 
@@ -29,14 +29,14 @@ def use_of(
     reading = CardSample(
         figures=CardMetrics(gpu_percent=gpu_percent), processes=processes, processes_known=known
     )
-    picture = build_usage_snapshot(
+    snapshot = build_usage_snapshot(
         taken_at_s=1.0,
-        inventory=a_stock(a_card("GPU-a")),
+        inventory=an_inventory(a_card("GPU-a")),
         samples=CardSamples(samples={A: reading}),
         owners={pid: Owner(pod_uid=uid) for pid, uid in owners.items()},
         pods=pods,
     )
-    return picture.cards[0]
+    return snapshot.cards[0]
 
 
 def shares(use: CardUse) -> list[tuple[str, float | None, float | None]]:
@@ -112,7 +112,7 @@ def test_foreign_processes_are_counted_and_given_to_nobody() -> None:
     assert shares(use) == [("one", 300.0, 0.0)]
 
 
-def test_what_a_stranger_uses_is_not_given_to_the_pods() -> None:
+def test_what_a_foreign_process_uses_is_not_given_to_the_pods() -> None:
     use = use_of(
         a_process(1, sm=20),
         a_process(2, sm=60),
@@ -141,30 +141,30 @@ def test_without_a_process_list_use_is_unknown_and_limits_are_not() -> None:
 def test_two_containers_of_one_pod_on_one_card_count_its_use_once() -> None:
     pod = a_pod(
         "one",
-        promised={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
+        assigned={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
         containers=[a_container("eval", mib=500), a_container("train", mib=1000)],
     )
 
     use = use_of(a_process(1, mib=300, sm=50), pods=[pod], owners={1: "uid-one"})
 
-    total = [(it.container, it.limit_mib, it.used_mib, it.sm_percent) for it in use.pods]
+    total = [(pod.container, pod.limit_mib, pod.used_mib, pod.sm_percent) for pod in use.pods]
     assert total == [("eval", 500, 300.0, 50.0), ("train", 1000, 0.0, 0.0)]
 
 
 def test_a_card_that_could_not_be_read_has_no_reading_and_keeps_its_pods() -> None:
-    picture = build_usage_snapshot(
+    snapshot = build_usage_snapshot(
         taken_at_s=1.0,
-        inventory=a_stock(a_card("GPU-a")),
+        inventory=an_inventory(a_card("GPU-a")),
         samples=CardSamples(errors={A: "lost"}),
         owners={},
         pods=[a_pod("one")],
     )
 
-    (use,) = picture.cards
+    (use,) = snapshot.cards
     assert use.sample is None
     assert [pod.pod for pod in use.pods] == ["one"]
     assert isinstance(use.pods[0], PodCardUsage)
-    assert picture.troubles == {A: "lost"}
+    assert snapshot.troubles == {A: "lost"}
 
 
 def test_a_busy_card_whose_processes_are_all_idle_or_unknown_is_degraded() -> None:
@@ -175,31 +175,34 @@ def test_a_busy_card_whose_processes_are_all_idle_or_unknown_is_degraded() -> No
     idle = use_of(a_process(1, sm=0), pods=pods, owners=owners, gpu_percent=0)
     clear = use_of(a_process(1, sm=20), pods=pods, owners=owners)
 
-    found = [it.degraded for it in (nobody_admits_it, nobody_lists_them, idle, clear)]
+    found = [use.degraded for use in (nobody_admits_it, nobody_lists_them, idle, clear)]
     assert found == [True, True, False, False]
 
 
 def test_processes_of_two_containers_are_told_apart_by_the_runtimes_ids() -> None:
     pod = a_pod(
         "one",
-        promised={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
+        assigned={"eval": [("GPU-a", 500)], "train": [("GPU-a", 1000)]},
         containers=[a_container("eval", mib=500), a_container("train", mib=1000)],
     )
     ids = {"eval": "e" * 64, "train": "c" * 64, "logs": "d" * 64}
     owned = {1: ids["eval"], 2: ids["train"], 3: ids["train"], 4: ids["logs"], 5: "unknown"}
     processes = tuple(a_process(pid, mib=100 * pid, sm=10) for pid in owned)
-    picture = build_usage_snapshot(
+    snapshot = build_usage_snapshot(
         taken_at_s=1.0,
-        inventory=a_stock(a_card("GPU-a")),
+        inventory=an_inventory(a_card("GPU-a")),
         samples=CardSamples(
             samples={A: CardSample(figures=CardMetrics(gpu_percent=50), processes=processes)}
         ),
-        owners={pid: Owner(pod_uid="uid-one", container_id=it) for pid, it in owned.items()},
+        owners={
+            pid: Owner(pod_uid="uid-one", container_id=container_id)
+            for pid, container_id in owned.items()
+        },
         pods=[replace(pod, container_ids=ids)],
     )
 
-    (use,) = picture.cards
-    seen = [(it.container, it.used_mib, it.sm_percent) for it in use.pods]
-    # What was promised nothing, or has no status yet, is the pod's: its first container shows it.
+    (use,) = snapshot.cards
+    seen = [(pod.container, pod.used_mib, pod.sm_percent) for pod in use.pods]
+    # A container without a slice or a status yet: its use counts for the pod's first container.
     assert seen == [("eval", 100 + 400 + 500, 30.0), ("train", 200 + 300, 20.0)]
     assert use.unattributed_processes == 0

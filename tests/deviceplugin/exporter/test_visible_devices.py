@@ -1,4 +1,4 @@
-"""What a container really has is read from its own /dev, through one of its processes."""
+"""A container's cards are read from its own /dev, through one of its processes."""
 
 import os
 import stat

@@ -21,7 +21,7 @@ from deviceplugin.kubelet.pre_start import PreStartError
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
 from deviceplugin.sockets import socket_identity
-from tests.deviceplugin.builders import FakeCards, a_board, a_card, a_pod, a_survey
+from tests.deviceplugin.builders import FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.deviceplugin.node.test_pod_annotator import a_claim
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
@@ -29,15 +29,15 @@ from tests.support.waiting import until_true
 
 
 class FakeStarter:
-    """Lets everything start but the ids in *refused*."""
+    """Accepts every start but those of the ids in *refused*."""
 
     def __init__(self) -> None:
         self.refused: dict[frozenset[str], str] = {}
         self.asked: list[frozenset[str]] = []
-        self.told: list[frozenset[str]] = []
+        self.allocations: list[frozenset[str]] = []
 
     def allocated(self, slot_ids: frozenset[str]) -> None:
-        self.told.append(slot_ids)
+        self.allocations.append(slot_ids)
 
     async def prepare(self, slot_ids: frozenset[str]) -> Claim:
         self.asked.append(slot_ids)
@@ -60,19 +60,19 @@ async def a_plugin(
     clock: VirtualClock,
     injection: "AlwaysLinks | None" = None,
 ) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
-    board = a_board(cards, clock)
-    await board.survey()
-    plugin = DevicePlugin(board, starter, injection)
+    tracker = a_tracker(cards, clock)
+    await tracker.survey()
+    plugin = DevicePlugin(tracker, starter, injection)
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
         await server.start()
         async with asyncio.TaskGroup() as group:
-            surveys = group.create_task(board.run())
+            listing = group.create_task(tracker.run())
             try:
                 async with dialled(folder / "p.sock") as stub:
                     yield stub, plugin
             finally:
-                surveys.cancel()
+                listing.cancel()
                 await server.stop(0)
 
 
@@ -94,25 +94,25 @@ async def test_slots_are_listed_at_once_and_again_only_when_they_change() -> Non
 
         async def listen() -> None:
             async for listing in stub.ListAndWatch(messages.Empty()):
-                listings.append([(it.ID, it.health) for it in listing.devices])  # noqa: PERF401 - seen while it grows
+                listings.append([(device.ID, device.health) for device in listing.devices])  # noqa: PERF401 - seen while it grows
 
         async with asyncio.TaskGroup() as group:
             listener = group.create_task(listen())
             await until_true(lambda: len(listings) == 1, what="the first listing")
             await clock.advance(100)
-            cards.answer = a_survey(a_card(sick="hot"))
+            cards.answer = a_card_list(a_card(unhealthy="hot"))
             await clock.advance(100)
-            await until_true(lambda: len(listings) == 2, what="the listing of the sick card")
-            cards.answer = a_survey(a_card())
+            await until_true(lambda: len(listings) == 2, what="the listing of the unhealthy card")
+            cards.answer = a_card_list(a_card())
             await clock.advance(100)
-            await until_true(lambda: len(listings) == 3, what="the listing of the well card")
+            await until_true(lambda: len(listings) == 3, what="the listing of the healthy card")
             watchers = plugin.watchers
             listener.cancel()
         await until_true(lambda: plugin.watchers == 0, what="the stream's end is noticed")
 
-    well = [("slot-0000", "Healthy"), ("slot-0001", "Healthy")]
-    ill = [("slot-0000", "Unhealthy"), ("slot-0001", "Unhealthy")]
-    assert listings == [well, ill, well]
+    healthy = [("slot-0000", "Healthy"), ("slot-0001", "Healthy")]
+    unhealthy = [("slot-0000", "Unhealthy"), ("slot-0001", "Unhealthy")]
+    assert listings == [healthy, unhealthy, healthy]
     assert watchers == 1
 
 
@@ -127,14 +127,14 @@ async def test_allocate_answers_each_container_with_one_cdi_name_and_asks_nobody
     async with a_plugin(FakeCards(a_card()), starter, VirtualClock()) as (stub, _):
         answer: messages.AllocateResponse = await stub.Allocate(request)
 
-    named = [[it.name for it in part.cdi_devices] for part in answer.container_responses]
+    named = [[device.name for device in part.cdi_devices] for part in answer.container_responses]
     assert named == [
         [f"fracgpu.io/slot={device_name(['s1', 's2'])}"],
         [f"fracgpu.io/slot={device_name(['s3'])}"],
     ]
     assert all(not part.envs for part in answer.container_responses)
     assert starter.asked == []
-    assert starter.told == [frozenset({"s1", "s2"}), frozenset({"s3"})]
+    assert starter.allocations == [frozenset({"s1", "s2"}), frozenset({"s3"})]
 
 
 async def test_a_start_is_decided_by_the_ids_alone() -> None:
@@ -163,9 +163,9 @@ async def test_a_refusal_reaches_kubelet_with_its_text() -> None:
 
 
 async def test_a_server_whose_socket_was_removed_serves_again_on_the_same_path() -> None:
-    board = a_board(FakeCards(a_card()), VirtualClock())
+    tracker = a_tracker(FakeCards(a_card()), VirtualClock())
     with short_folder() as folder:
-        server = PluginServer(DevicePlugin(board, FakeStarter()), folder / "dp" / "p.sock")
+        server = PluginServer(DevicePlugin(tracker, FakeStarter()), folder / "dp" / "p.sock")
         await server.start()
         intact = [server.intact]
         server.socket.unlink()
@@ -182,9 +182,9 @@ async def test_a_server_whose_socket_was_removed_serves_again_on_the_same_path()
 
 
 async def test_a_stopped_server_does_not_come_back() -> None:
-    board = a_board(FakeCards(a_card()), VirtualClock())
+    tracker = a_tracker(FakeCards(a_card()), VirtualClock())
     with short_folder() as folder:
-        server = PluginServer(DevicePlugin(board, FakeStarter()), folder / "p.sock")
+        server = PluginServer(DevicePlugin(tracker, FakeStarter()), folder / "p.sock")
         await server.start()
         await server.stop(0)
         await server.start()
@@ -194,8 +194,8 @@ async def test_a_stopped_server_does_not_come_back() -> None:
 
 
 async def test_an_open_stream_does_not_hold_up_the_stop() -> None:
-    board = a_board(FakeCards(a_card()), VirtualClock())
-    plugin = DevicePlugin(board, FakeStarter())
+    tracker = a_tracker(FakeCards(a_card()), VirtualClock())
+    plugin = DevicePlugin(tracker, FakeStarter())
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
         await server.start()
@@ -218,7 +218,7 @@ def test_a_path_too_long_for_a_socket_is_refused_with_its_length() -> None:
 
 
 class AlwaysLinks:
-    """Decides as for a runtime that reads no CDI."""
+    """Decides as for a runtime that reads no CDI specs."""
 
     def __init__(self, links: LinkFolder) -> None:
         self.links = links
@@ -239,10 +239,10 @@ async def test_without_cdi_allocate_names_a_folder_and_no_card(tmp_path: Path) -
     (part,) = answer.container_responses
     name = device_name(["s1"])
     assert not part.cdi_devices
-    assert [(it.host_path, it.container_path) for it in part.devices] == [
+    assert [(device.host_path, device.container_path) for device in part.devices] == [
         (str(links.devices(name)), "/dev")
     ]
-    assert [(it.host_path, it.read_only) for it in part.mounts] == [
+    assert [(mount.host_path, mount.read_only) for mount in part.mounts] == [
         (str(links.environment(name)), True)
     ]
     assert dict(part.envs) == {"NVIDIA_VISIBLE_DEVICES": "void"}

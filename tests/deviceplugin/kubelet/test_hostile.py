@@ -1,4 +1,4 @@
-"""Hostile or broken peers on real sockets: nothing starts on a wrong card, and the agent lives."""
+"""Hostile or broken peers on real sockets: nothing starts on a wrong card; the agent survives."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,7 +30,7 @@ from kube.kinds import PODS
 from kube.retry import RetryPolicy
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
-from tests.deviceplugin.builders import NODE, FakeCards, OnePlace, a_board, a_card
+from tests.deviceplugin.builders import NODE, FakeCards, OneLocation, a_card, a_tracker
 from tests.support.gpu import a_gpu_pod
 from tests.support.node import short_folder
 
@@ -41,7 +41,7 @@ SERVICE = "v1.PodResourcesLister"
 
 
 class BrokenKubelet(grpc.GenericRpcHandler):
-    """Answers PodResources with whatever bytes a test wants, or not at all."""
+    """Answers PodResources with the bytes that a test sets, or not at all."""
 
     def __init__(self) -> None:
         self.answer: Callable[[], Awaitable[bytes]] = self.silent
@@ -67,7 +67,7 @@ def says(body: bytes) -> Callable[[], Awaitable[bytes]]:
 
 
 def a_listing(*pods: tuple[str, str, list[str]]) -> bytes:
-    """Kubelet's list: (pod, container, ids)."""
+    """Return kubelet's list of *holders*: (pod, container, ids)."""
     return listed.ListPodResourcesResponse(
         pod_resources=[
             listed.PodResources(
@@ -88,7 +88,7 @@ def a_listing(*pods: tuple[str, str, list[str]]) -> bytes:
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class Rig:
     """A plugin between broken peers, all of them on sockets."""
 
     root: Path
@@ -96,7 +96,7 @@ class World:
     client: KubeClient
     kubelet: BrokenKubelet
     kubelet_server: grpc.aio.Server
-    wiring: PreStartHandler
+    pre_start: PreStartHandler
     stub: services.DevicePluginStub
     pods: dict[PodKey, PodInfo] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class World:
         return self.root / "cdi"
 
     async def bound_pod(self, *, assignment: str | None = None, name: str = "train-0") -> Json:
-        """A pod of this node with one slice, or with whatever stands for its assignment."""
+        """Add a pod of this node with one slice, or with *assignment* in its place."""
         good = f'{{"train":[{{"card":"{CARD}","mib":1000}}]}}'
         pod = await self.client.create(PODS, a_gpu_pod(name))
         notes = {names.ASSIGNMENT: good if assignment is None else assignment}
@@ -123,7 +123,7 @@ class World:
         return pod
 
     async def start(self) -> str:
-        """Ask for a start as kubelet does; return why not, or an empty text."""
+        """Start a container as kubelet does; return the error, or an empty text."""
         request = messages.PreStartContainerRequest(devices_ids=IDS)
         try:
             await self.stub.PreStartContainer(request, timeout=10)
@@ -137,13 +137,13 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with ApiServer.start() as api, a_world(api) as here:
+async def rig() -> AsyncIterator[Rig]:
+    async with ApiServer.start() as api, a_rig(api) as here:
         yield here
 
 
 @asynccontextmanager
-async def a_world(api: ApiServer) -> AsyncIterator[World]:
+async def a_rig(api: ApiServer) -> AsyncIterator[Rig]:
     with short_folder() as root:
         async with connect_to(api.url) as patient:
             client = patient.with_retry(RetryPolicy(attempts=1))
@@ -152,33 +152,33 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
             server.add_insecure_port(f"unix:{root / 'pr.sock'}")
             await server.start()
             pods: dict[PodKey, PodInfo] = {}
-            board = a_board(FakeCards(a_card(CARD), a_card("GPU-b", index=1)), SystemClock())
-            await board.survey()
-            wiring = PreStartHandler(
+            tracker = a_tracker(FakeCards(a_card(CARD), a_card("GPU-b", index=1)), SystemClock())
+            await tracker.survey()
+            pre_start = PreStartHandler(
                 node=NODE,
-                tracker=board,
+                tracker=tracker,
                 pod_resources=PodResourcesClient(root / "pr.sock", timeout_s=2.5),
                 reader=client,
                 pods=lambda: pods,
                 builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
-                places=OnePlace(CdiFolder(root / "cdi")),
+                locations=OneLocation(CdiFolder(root / "cdi")),
                 clock=SystemClock(),
                 pod_lookup_timeout_s=1.0,
                 metrics=DevicePluginMetrics(CollectorRegistry()),
-                on_wired=lambda _: None,
+                on_prepared=lambda _: None,
             )
-            plugin = DevicePlugin(board, wiring)
+            plugin = DevicePlugin(tracker, pre_start)
             ours = PluginServer(plugin, root / "dp.sock")
             await ours.start()
             try:
                 async with grpc.aio.insecure_channel(f"unix:{root / 'dp.sock'}") as channel:
-                    yield World(
+                    yield Rig(
                         root=root,
                         api=api,
                         client=client,
                         kubelet=kubelet,
                         kubelet_server=server,
-                        wiring=wiring,
+                        pre_start=pre_start,
                         stub=services.DevicePluginStub(channel),  # type: ignore[no-untyped-call]
                         pods=pods,
                     )
@@ -187,8 +187,8 @@ async def a_world(api: ApiServer) -> AsyncIterator[World]:
                 await server.stop(None)
 
 
-async def kubelet_gone(world: World) -> None:
-    await world.kubelet_server.stop(None)
+async def kubelet_gone(rig: Rig) -> None:
+    await rig.kubelet_server.stop(None)
 
 
 GOOD = a_listing(("train-0", "train", IDS))
@@ -204,8 +204,8 @@ GOOD = a_listing(("train-0", "train", IDS))
         (a_listing(("train-0", "train", [*IDS, "slot-0002"])), "nothing in default/train-0 holds"),
         (a_listing(("train-0", "train", IDS), ("train-0", "train", ["slot-7"])), "twice"),
         (a_listing(("train-0", "stranger", IDS)), "has no cards"),
-        (b"\xff\xff\xff\xff not a message", "answered"),
-        (GOOD[:-3], "answered"),
+        (b"\xff\xff\xff\xff not a message", "is not a ListPodResourcesResponse"),
+        (GOOD[:-3], "is not a ListPodResourcesResponse"),
         (bytes(17 * 1024 * 1024), "answered"),
     ],
     ids=[
@@ -214,32 +214,32 @@ GOOD = a_listing(("train-0", "train", IDS))
     ],
 )  # fmt: skip
 async def test_a_list_that_is_wrong_lets_nothing_start_and_a_right_one_does(
-    world: World, answer: bytes, reason: str
+    rig: Rig, answer: bytes, reason: str
 ) -> None:
-    await world.bound_pod()
-    world.kubelet.answer = says(answer)
+    await rig.bound_pod()
+    rig.kubelet.answer = says(answer)
 
-    assert reason in await world.start()
-    assert world.specs() == []
+    assert reason in await rig.start()
+    assert rig.specs() == []
 
-    world.kubelet.answer = says(GOOD)
-    assert await world.start() == ""
+    rig.kubelet.answer = says(GOOD)
+    assert await rig.start() == ""
 
 
 async def test_a_kubelet_that_never_answers_holds_a_start_up_for_no_longer_than_its_limit(
-    world: World,
+    rig: Rig,
 ) -> None:
-    await world.bound_pod()
+    await rig.bound_pod()
     async with asyncio.timeout(8):
-        assert "no answer in 2.5 s" in await world.start()
+        assert "no answer in 2.5 s" in await rig.start()
 
 
-async def test_a_kubelet_that_is_gone_is_named(world: World) -> None:
-    await world.bound_pod()
-    await kubelet_gone(world)
+async def test_a_kubelet_that_is_gone_is_named(rig: Rig) -> None:
+    await rig.bound_pod()
+    await kubelet_gone(rig)
 
-    assert "pr.sock" in await world.start()
-    assert world.specs() == []
+    assert "pr.sock" in await rig.start()
+    assert rig.specs() == []
 
 
 @pytest.mark.parametrize(
@@ -272,62 +272,62 @@ async def test_a_kubelet_that_is_gone_is_named(world: World) -> None:
     ],
 )  # fmt: skip
 async def test_an_assignment_that_is_malformed_or_forged_starts_nothing(
-    world: World, assignment: str, reason: str
+    rig: Rig, assignment: str, reason: str
 ) -> None:
-    await world.bound_pod(assignment=assignment)
-    world.kubelet.answer = says(GOOD)
+    await rig.bound_pod(assignment=assignment)
+    rig.kubelet.answer = says(GOOD)
 
-    assert reason in await world.start()
-    assert world.specs() == []
+    assert reason in await rig.start()
+    assert rig.specs() == []
 
 
-async def test_a_pod_re_created_under_its_name_is_read_anew(world: World) -> None:
-    old = await world.bound_pod()
-    world.kubelet.answer = says(GOOD)
-    await world.client.delete(PODS, "train-0", namespace="default", grace_s=0)
-    stale = dict(world.pods)
-    new = await world.bound_pod(assignment='{"train":[{"card":"GPU-b","mib":1000}]}')
-    world.pods.update(stale)  # the informer has not heard of the new one yet
+async def test_a_pod_re_created_under_its_name_is_read_anew(rig: Rig) -> None:
+    old = await rig.bound_pod()
+    rig.kubelet.answer = says(GOOD)
+    await rig.client.delete(PODS, "train-0", namespace="default", grace_s=0)
+    stale = dict(rig.pods)
+    new = await rig.bound_pod(assignment='{"train":[{"card":"GPU-b","mib":1000}]}')
+    rig.pods.update(stale)  # the informer has not heard of the new one yet
 
-    assert await world.start() == ""
+    assert await rig.start() == ""
 
     assert old["metadata"]["uid"] != new["metadata"]["uid"]
-    assert "GPU-b" in world.specs()[0].read_text()
+    assert "GPU-b" in rig.specs()[0].read_text()
 
 
 async def test_the_ids_of_a_verified_pod_do_not_pass_to_a_new_pod_of_its_name_by_themselves(
-    world: World,
+    rig: Rig,
 ) -> None:
-    await world.bound_pod()
-    world.kubelet.answer = says(GOOD)
-    assert await world.start() == ""
-    await world.client.delete(PODS, "train-0", namespace="default", grace_s=0)
-    await world.bound_pod(assignment='{"train":[{"card":"GPU-b","mib":1000}]}')
+    await rig.bound_pod()
+    rig.kubelet.answer = says(GOOD)
+    assert await rig.start() == ""
+    await rig.client.delete(PODS, "train-0", namespace="default", grace_s=0)
+    await rig.bound_pod(assignment='{"train":[{"card":"GPU-b","mib":1000}]}')
 
-    assert "has not handed them out since" in await world.start()  # the old pod's last breath
+    assert "has not allocated them since" in await rig.start()  # that was the old pod's
     ask = messages.AllocateRequest(
         container_requests=[messages.ContainerAllocateRequest(devices_ids=IDS)]
     )
-    await world.stub.Allocate(ask)
-    assert await world.start() == ""
-    assert "GPU-b" in world.specs()[0].read_text()
+    await rig.stub.Allocate(ask)
+    assert await rig.start() == ""
+    assert "GPU-b" in rig.specs()[0].read_text()
 
 
-async def test_while_the_api_server_is_away_only_a_verified_container_starts(world: World) -> None:
-    await world.bound_pod()
-    world.kubelet.answer = says(GOOD)
-    assert await world.start() == ""
-    await world.bound_pod(name="new")
-    (spec,) = world.specs()
+async def test_while_the_api_server_is_away_only_a_verified_container_starts(rig: Rig) -> None:
+    await rig.bound_pod()
+    rig.kubelet.answer = says(GOOD)
+    assert await rig.start() == ""
+    await rig.bound_pod(name="new")
+    (spec,) = rig.specs()
     before = spec.read_text()
 
-    await world.api.stop()
+    await rig.api.stop()
 
-    assert await world.start() == ""
+    assert await rig.start() == ""
     assert spec.read_text() == before
-    world.kubelet.answer = says(a_listing(("new", "train", IDS)))
-    world.wiring.allocated(frozenset(IDS))
-    assert "waits for the API server" in await world.start()
+    rig.kubelet.answer = says(a_listing(("new", "train", IDS)))
+    rig.pre_start.allocated(frozenset(IDS))
+    assert "must wait for the API server" in await rig.start()
 
 
 def not_a_folder(cdi: Path) -> None:
@@ -342,25 +342,25 @@ def no_room(cdi: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [not_a_folder, no_room])
 async def test_a_cdi_folder_that_takes_no_spec_lets_nothing_start(
-    world: World, spoil: Callable[[Path], None]
+    rig: Rig, spoil: Callable[[Path], None]
 ) -> None:
-    await world.bound_pod()
-    world.kubelet.answer = says(GOOD)
-    spoil(world.cdi)
+    await rig.bound_pod()
+    rig.kubelet.answer = says(GOOD)
+    spoil(rig.cdi)
 
-    assert "cannot" in await world.start()
-    assert world.specs() == []
+    assert "cannot" in await rig.start()
+    assert rig.specs() == []
 
 
 async def test_a_spec_that_cannot_be_renewed_is_not_left_with_another_pods_card(
-    world: World,
+    rig: Rig,
 ) -> None:
-    await world.bound_pod()
-    world.kubelet.answer = says(GOOD)
-    assert await world.start() == ""
-    (spec,) = world.specs()
+    await rig.bound_pod()
+    rig.kubelet.answer = says(GOOD)
+    assert await rig.start() == ""
+    (spec,) = rig.specs()
     spec.with_suffix(".new").symlink_to("/dev/full")
 
     # The refusal, and not the file, is what keeps the container from starting.
-    assert "No space left" in await world.start()
-    assert await world.start() == ""  # what was in the way is gone
+    assert "No space left" in await rig.start()
+    assert await rig.start() == ""  # what was in the way is gone

@@ -1,4 +1,4 @@
-"""One container start from its slot ids to a CDI spec, or to a refusal that names the cause."""
+"""One container start from its slot ids to a CDI spec, or to an error that names the cause."""
 
 import asyncio
 import threading
@@ -23,11 +23,11 @@ from kube.kinds import Kind
 from tests.deviceplugin.builders import (
     NODE,
     FakeCards,
-    OnePlace,
-    a_board,
+    OneLocation,
     a_card,
     a_container,
     a_holder,
+    a_tracker,
     pod_json,
 )
 from tests.fakes.clock import VirtualClock
@@ -37,7 +37,7 @@ S1 = frozenset({"s1"})
 
 
 class FakeKubelet(PodResources):
-    """Lists the holders it is given; an error in their place is raised."""
+    """Returns the holders it is given; raises an error given in their place."""
 
     def __init__(self, *holders: SlotHolder) -> None:
         self.answer: tuple[SlotHolder, ...] | PodResourcesError = holders
@@ -52,7 +52,7 @@ class FakeKubelet(PodResources):
 
 
 class FakeApi:
-    """Pods by name; an error in place of a pod is raised."""
+    """Returns pods by name; raises an error given in place of a pod."""
 
     def __init__(self, **pods: bytes | KubeError) -> None:
         self.pods: dict[str, bytes | KubeError] = dict(pods)
@@ -70,7 +70,7 @@ SILENT = Unavailable(verb="GET", path="/x", status=None, reason="NoAnswer", mess
 
 
 class SlowFolder(CdiFolder):
-    """A folder on a slow disk: a write has long happened before it returns."""
+    """A folder on a slow disk: a write is done long before it returns."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -83,7 +83,7 @@ class SlowFolder(CdiFolder):
 
 @dataclass(slots=True)
 class Rig:
-    wiring: PreStartHandler
+    pre_start: PreStartHandler
     kubelet: FakeKubelet
     api: FakeApi
     cards: FakeCards
@@ -91,7 +91,7 @@ class Rig:
     clock: VirtualClock
     registry: CollectorRegistry
     known: dict[PodKey, PodInfo] | None
-    noted: list[Claim] = field(default_factory=list)
+    prepared: list[Claim] = field(default_factory=list)
 
     def starts(self, outcome: str) -> float:
         found = self.registry.get_sample_value(
@@ -116,38 +116,38 @@ async def a_rig(
     slow: "SlowFolder | None" = None,
 ) -> Rig:
     cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
-    board = a_board(cards, clock)
-    await board.survey()
+    tracker = a_tracker(cards, clock)
+    await tracker.survey()
     kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
     cdi = slow or CdiFolder(folder)
-    noted: list[Claim] = []
+    prepared: list[Claim] = []
     memory = dict(known or {}) if listed else None
-    wiring = PreStartHandler(
+    pre_start = PreStartHandler(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         pod_resources=kubelet,
         reader=api,
         pods=lambda: memory,
         builder=ContainerSpecBuilder(NvidiaCdiSpecs([])),
-        places=OnePlace(cdi),
+        locations=OneLocation(cdi),
         clock=clock,
         pod_lookup_timeout_s=1.0,
         metrics=DevicePluginMetrics(registry),
-        on_wired=noted.append,
+        on_prepared=prepared.append,
     )
-    return Rig(wiring, kubelet, api, cards, cdi, clock, registry, memory, noted)
+    return Rig(pre_start, kubelet, api, cards, cdi, clock, registry, memory, prepared)
 
 
 async def test_a_certain_claim_is_written_noted_and_counted(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
 
-    claim = await rig.wiring.prepare(S1)
+    claim = await rig.pre_start.prepare(S1)
 
     assert claim.pod.record.key == "ml/train-0"
     (text,) = specs(tmp_path)
     assert '"NVIDIA_VISIBLE_DEVICES=GPU-a"' in text
     assert '"/dev/nvidia0"' in text
-    assert rig.noted == [claim]
+    assert rig.prepared == [claim]
     assert rig.starts("wired") == 1
 
 
@@ -156,14 +156,14 @@ async def test_a_pod_the_informer_has_not_seen_is_read_from_the_api_server(
 ) -> None:
     rig = await a_rig(tmp_path, known={})
 
-    assert (await rig.wiring.prepare(S1)).container == "train"
+    assert (await rig.pre_start.prepare(S1)).container == "train"
 
 
 async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: Path) -> None:
-    old = pod_json(promised={"train": [("GPU-old", 1000)]}, uid="old")
+    old = pod_json(assigned={"train": [("GPU-old", 1000)]}, uid="old")
     rig = await a_rig(tmp_path, known=views(**{"train-0": old}))
 
-    claim = await rig.wiring.prepare(S1)
+    claim = await rig.pre_start.prepare(S1)
 
     assert claim.pod.record.uid == "uid-train-0"
     assert [card.uuid for card in claim.cards] == ["GPU-a"]
@@ -171,22 +171,22 @@ async def test_the_api_servers_pod_wins_over_the_informers_older_one(tmp_path: P
 
 async def test_a_verified_container_restarts_while_the_api_server_is_away(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
-    await rig.wiring.prepare(S1)
+    await rig.pre_start.prepare(S1)
     rig.api.pods["train-0"] = SILENT
 
-    assert (await rig.wiring.prepare(S1)).container == "train"
+    assert (await rig.pre_start.prepare(S1)).container == "train"
 
 
 async def test_ids_handed_out_again_are_not_verified_while_the_api_server_is_away(
     tmp_path: Path,
 ) -> None:
     rig = await a_rig(tmp_path, known=views(**{"train-0": pod_json()}))
-    await rig.wiring.prepare(S1)
+    await rig.pre_start.prepare(S1)
     rig.api.pods["train-0"] = SILENT
 
-    rig.wiring.allocated(S1)
-    with pytest.raises(PreStartError, match="waits for the API server"):
-        await rig.wiring.prepare(S1)
+    rig.pre_start.allocated(S1)
+    with pytest.raises(PreStartError, match="must wait for the API server"):
+        await rig.pre_start.prepare(S1)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["known to the informer", "unknown"])
@@ -195,7 +195,7 @@ async def test_a_new_container_waits_for_the_api_server(tmp_path: Path, seen: bo
     rig.api.pods["train-0"] = SILENT
 
     with pytest.raises(PreStartError, match=r"cannot read pod ml/train-0.*no answer"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
     assert rig.starts("api_silent") == 1
     assert specs(tmp_path) == []
@@ -206,14 +206,14 @@ async def test_ids_handed_out_during_a_start_let_nobody_go(tmp_path: Path) -> No
 
     class LateKubelet(PodResources):
         async def holders(self) -> tuple[SlotHolder, ...]:
-            rig.wiring.allocated(S1)
+            rig.pre_start.allocated(S1)
             return (a_holder(),)
 
     rig.kubelet.lister = LateKubelet()
-    with pytest.raises(PreStartError, match="handed the slots to another container"):
-        await rig.wiring.prepare(S1)
+    with pytest.raises(PreStartError, match="allocated the slots to another container"):
+        await rig.pre_start.prepare(S1)
 
-    assert rig.noted == []
+    assert rig.prepared == []
 
 
 async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_start_it_is(
@@ -222,25 +222,25 @@ async def test_an_unlisted_init_container_starts_once_kubelet_has_said_whose_sta
     rig = await a_rig(tmp_path, known={})
     rig.kubelet.answer = ()
     assert rig.known is not None
-    promised = {"prepare": [("GPU-a", 1000)]}
+    assigned = {"prepare": [("GPU-a", 1000)]}
     inits = [a_container("prepare", mib=1000)]
 
     def learn(**waiting: str) -> None:
         for name in ("one", "two"):
             said = waiting if name == "two" else {}
-            body = pod_json(name, promised=promised, inits=inits, waiting=said)
+            body = pod_json(name, assigned=assigned, inits=inits, waiting=said)
             rig.api.pods[name] = body
             rig.known.update(views(**{name: body}))  # type: ignore[union-attr]
 
     learn()
     with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as first:
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
     learn(prepare=str(first.value))
-    claim = await rig.wiring.prepare(S1)
+    claim = await rig.pre_start.prepare(S1)
 
     assert (claim.pod.record.name, claim.container) == ("two", "prepare")
     with pytest.raises(PreStartError, match=r"^\[fracgpu-ask-") as again:
-        await rig.wiring.prepare(S1)  # the next start may be another container's
+        await rig.pre_start.prepare(S1)  # the next start may be another container's
     assert str(again.value) != str(first.value)
 
 
@@ -249,14 +249,14 @@ async def test_a_pod_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     del rig.api.pods["train-0"]
 
     with pytest.raises(PreStartError, match="no live pod holds s1"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
 
 async def test_before_the_pods_are_listed_nothing_starts(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path, listed=False)
 
     with pytest.raises(PreStartError, match="not been listed yet"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
     assert rig.starts("pods_unknown") == 1
 
@@ -266,21 +266,21 @@ async def test_a_silent_kubelet_is_a_refusal(tmp_path: Path) -> None:
     rig.kubelet.answer = PodResourcesError("kubelet's socket is gone")
 
     with pytest.raises(PreStartError, match="socket is gone"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
     assert rig.starts("kubelet_silent") == 1
 
 
-async def test_a_doubt_is_counted_by_its_kind_and_writes_nothing(tmp_path: Path) -> None:
+async def test_a_rejection_is_counted_by_its_reason_and_writes_nothing(tmp_path: Path) -> None:
     rig = await a_rig(tmp_path)
     rig.kubelet.answer = ()
 
     with pytest.raises(PreStartError, match="no live pod holds s1"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
     assert rig.starts("nobody_holds_them") == 1
     assert specs(tmp_path) == []
-    assert rig.noted == []
+    assert rig.prepared == []
 
 
 async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ async def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> N
     rig = await a_rig(tmp_path / "cdi")
 
     with pytest.raises(PreStartError, match="cannot write"):
-        await rig.wiring.prepare(S1)
+        await rig.pre_start.prepare(S1)
 
     assert rig.starts("cdi_folder") == 1
 
@@ -297,7 +297,7 @@ async def test_a_leftover_spec_of_these_ids_is_overwritten(tmp_path: Path) -> No
     rig = await a_rig(tmp_path)
     rig.folder.write(CdiSpec(name=device_name(S1), env={"NVIDIA_VISIBLE_DEVICES": "GPU-wrong"}))
 
-    await rig.wiring.prepare(S1)
+    await rig.pre_start.prepare(S1)
 
     (text,) = specs(tmp_path)
     assert "GPU-wrong" not in text
@@ -309,7 +309,7 @@ async def test_specs_that_nobody_holds_are_removed_and_held_ones_kept(tmp_path: 
     for ids in ("s2", "s3"):
         rig.folder.write(CdiSpec(name=device_name({ids})))
 
-    await rig.wiring.prepare(S1)
+    await rig.pre_start.prepare(S1)
 
     assert rig.folder.names() == {device_name({"s1"}), device_name({"s2"})}
 
@@ -318,13 +318,13 @@ async def test_a_spec_just_written_is_kept_while_the_runtime_may_still_want_it(
     tmp_path: Path,
 ) -> None:
     rig = await a_rig(tmp_path)
-    await rig.wiring.prepare(S1)
+    await rig.pre_start.prepare(S1)
     rig.kubelet.answer = ()  # as for an init container, which kubelet does not list
 
-    await rig.wiring.clean()
+    await rig.pre_start.clean()
     soon = rig.folder.names()
     await rig.clock.advance(121)
-    await rig.wiring.clean()
+    await rig.pre_start.clean()
 
     assert soon == {device_name(S1)}
     assert rig.folder.names() == frozenset()
@@ -335,7 +335,7 @@ async def test_cleaning_without_a_kubelet_leaves_everything(tmp_path: Path) -> N
     rig.folder.write(CdiSpec(name="old"))
     rig.kubelet.answer = PodResourcesError("gone")
 
-    await rig.wiring.clean()
+    await rig.pre_start.clean()
 
     assert rig.folder.names() == {"old"}
 
@@ -344,7 +344,7 @@ async def test_a_driver_that_just_hiccups_does_not_stop_a_start(tmp_path: Path) 
     rig = await a_rig(tmp_path)
     rig.cards.answer = CardsUnavailableError("busy")
 
-    assert (await rig.wiring.prepare(S1)).container == "train"
+    assert (await rig.pre_start.prepare(S1)).container == "train"
 
 
 async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_another_one_writes(
@@ -355,10 +355,10 @@ async def test_a_start_that_asked_kubelet_earlier_does_not_take_away_what_anothe
     name = device_name(S1)
 
     async with asyncio.TaskGroup() as group:
-        start = group.create_task(rig.wiring.prepare(S1))
+        start = group.create_task(rig.pre_start.prepare(S1))
         await until_true(lambda: name in slow.names(), what="the spec is written")
-        rig.kubelet.answer = ()  # what kubelet said before it gave these ids away
-        await rig.wiring.clean()
+        rig.kubelet.answer = ()  # what kubelet answered before it allocated these ids
+        await rig.pre_start.clean()
         kept = slow.names()
         slow.may_return.set()
         await start

@@ -1,4 +1,4 @@
-"""Registration follows kubelet's socket, whatever happens to it."""
+"""The agent registers again whatever happens to kubelet's socket."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,14 +15,14 @@ from deviceplugin.kubelet.registration import KUBELET_SOCKET, PLUGIN_SOCKET, Reg
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.proto import deviceplugin_pb2 as messages
 from deviceplugin.proto import deviceplugin_pb2_grpc as services
-from tests.deviceplugin.builders import FakeCards, a_board, a_card
+from tests.deviceplugin.builders import FakeCards, a_card, a_tracker
 from tests.deviceplugin.kubelet.test_device_plugin import FakeStarter
 from tests.fakes.clock import VirtualClock
 from tests.support.node import short_folder
 
 
 class FakeKubelet(services.RegistrationServicer):
-    """Takes registrations, or refuses them."""
+    """Accepts registrations, or rejects them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -73,9 +73,9 @@ class Rig:
 @asynccontextmanager
 async def a_rig() -> AsyncIterator[Rig]:
     clock, registry = VirtualClock(), CollectorRegistry()
-    board = a_board(FakeCards(a_card()), clock)
-    await board.survey()
-    plugin = DevicePlugin(board, FakeStarter())
+    tracker = a_tracker(FakeCards(a_card()), clock)
+    await tracker.survey()
+    plugin = DevicePlugin(tracker, FakeStarter())
     blocked: list[str] = []
     with short_folder() as folder:
         server = PluginServer(plugin, folder / PLUGIN_SOCKET)
@@ -115,7 +115,7 @@ async def test_without_kubelets_socket_nothing_is_served_and_the_reason_is_told(
         await rig.registration.look()
 
         assert rig.registration.problem is not None
-        assert "kubelet.sock is not there" in rig.registration.problem
+        assert "kubelet.sock does not exist" in rig.registration.problem
         assert not rig.server.intact
 
 

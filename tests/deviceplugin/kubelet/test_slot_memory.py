@@ -1,4 +1,4 @@
-"""Ids have an owner until they are handed out again; a question is open until answered."""
+"""Ids keep their owner until they are allocated again, and a token until the owner is verified."""
 
 from deviceplugin.kubelet.slot_memory import SlotHistory
 

@@ -1,4 +1,4 @@
-"""What the node says of its cards, and the smallest patch that makes it say so."""
+"""The desired state of the node, and the smallest patch to it."""
 
 import json
 from dataclasses import replace
@@ -22,27 +22,31 @@ from deviceplugin.node.capacity import (
 from fracgpu import names
 from fracgpu.cards.annotations import read_cards
 from fracgpu.cards.card import Health
-from tests.deviceplugin.builders import a_card, a_container, a_pod, a_stock
+from tests.deviceplugin.builders import a_card, a_container, a_pod, an_inventory
 from tests.fakes.clock import NOON
 
 
 def test_capacity_counts_the_memory_of_healthy_cards_and_all_cards() -> None:
-    stock = a_stock(a_card("GPU-a", mib=8000), a_card("GPU-b", index=1, mib=4000, sick="hot"))
+    inventory = an_inventory(
+        a_card("GPU-a", mib=8000), a_card("GPU-b", index=1, mib=4000, unhealthy="hot")
+    )
 
-    assert wanted_state(stock).capacity == {
+    assert wanted_state(inventory).capacity == {
         "fracgpu.io/gpu-mem": "8000",
         "fracgpu.io/gpu-count": "2",
     }
 
 
 def test_memory_is_what_may_be_shared_of_each_card() -> None:
-    stock = a_stock(a_card("GPU-a", mib=8079), a_card("GPU-b", index=1, mib=8079))
+    inventory = an_inventory(a_card("GPU-a", mib=8079), a_card("GPU-b", index=1, mib=8079))
 
-    assert wanted_state(stock).capacity[names.GPU_MEM] == "16000"
+    assert wanted_state(inventory).capacity[names.GPU_MEM] == "16000"
 
 
 def test_memory_never_falls_below_what_pods_hold() -> None:
-    want = wanted_state(a_stock(a_card("GPU-a", mib=8000, sick="hot"), a_card("GPU-b", mib=4000)))
+    want = wanted_state(
+        an_inventory(a_card("GPU-a", mib=8000, unhealthy="hot"), a_card("GPU-b", mib=4000))
+    )
 
     assert keep_held(want, held_mib=9000).capacity[names.GPU_MEM] == "9000"
     assert keep_held(want, held_mib=4000) == want
@@ -55,7 +59,7 @@ def test_what_pods_hold_is_summed_as_kubelet_sums_requests() -> None:
         a_pod("by-its-init", inits=[init], containers=[app]),
         a_pod("ending", terminating=True),
         a_pod("over", phase="Succeeded"),
-        a_pod("not-ours", promised={}),
+        a_pod("not-ours", assigned={}),
         a_pod("unreadable", annotations={names.ASSIGNMENT: "{"}),
     ]
 
@@ -63,7 +67,7 @@ def test_what_pods_hold_is_summed_as_kubelet_sums_requests() -> None:
 
 
 def test_labels_describe_the_most_common_model_and_every_class() -> None:
-    stock = a_stock(
+    inventory = an_inventory(
         a_card("GPU-a", mib=8000),
         a_card("GPU-b", index=1, mib=16000, model="NVIDIA A100"),
         a_card("GPU-c", index=2, mib=8000),
@@ -71,7 +75,7 @@ def test_labels_describe_the_most_common_model_and_every_class() -> None:
         family="ampere",
     )
 
-    assert wanted_state(stock).labels == {
+    assert wanted_state(inventory).labels == {
         "fracgpu.io/card-model": "NVIDIA-A30",
         "fracgpu.io/card-memory": "16000",
         "fracgpu.io/card-count": "3",
@@ -83,23 +87,26 @@ def test_labels_describe_the_most_common_model_and_every_class() -> None:
 
 
 def test_labels_do_not_change_when_a_card_falls_ill() -> None:
-    well, ill = a_stock(a_card("GPU-a")), a_stock(a_card("GPU-a", sick="hot"))
+    healthy, unhealthy = (
+        an_inventory(a_card("GPU-a")),
+        an_inventory(a_card("GPU-a", unhealthy="hot")),
+    )
 
-    assert wanted_state(well).labels == wanted_state(ill).labels
-    assert wanted_state(well).capacity != wanted_state(ill).capacity
+    assert wanted_state(healthy).labels == wanted_state(unhealthy).labels
+    assert wanted_state(healthy).capacity != wanted_state(unhealthy).capacity
 
 
 def test_a_node_without_cards_has_no_labels_and_no_memory() -> None:
-    state = wanted_state(a_stock())
+    state = wanted_state(an_inventory())
 
     assert state.labels == {}
     assert state.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
 
 
 def test_the_inventory_annotation_is_what_the_scheduler_reads() -> None:
-    card = a_card("GPU-a", sick="hot")
+    card = a_card("GPU-a", unhealthy="hot")
 
-    written = wanted_state(a_stock(card)).annotations[names.NODE_CARDS]
+    written = wanted_state(an_inventory(card)).annotations[names.NODE_CARDS]
 
     assert read_cards(written) == (card,)
 
@@ -120,7 +127,7 @@ def test_a_label_value_is_what_kubernetes_allows(text: str, value: str) -> None:
 
 
 def test_a_node_that_says_it_all_needs_no_patch() -> None:
-    state = wanted_state(a_stock(a_card("GPU-a")))
+    state = wanted_state(an_inventory(a_card("GPU-a")))
 
     assert metadata_patch(have=state, want=state) == {}
     assert status_patch(have=state, want=state) == {}
@@ -205,12 +212,12 @@ def test_a_node_is_another_plugins_while_it_offers_the_same_cards(
 
 
 def test_what_another_plugin_counts_is_left_alone_and_what_we_wrote_is_taken_back() -> None:
-    stock = a_stock(a_card())
+    inventory = an_inventory(a_card())
     untouched = NodeState(others={"nvidia.com/gpu": 4})
-    ours = replace(wanted_state(stock), others={"nvidia.com/gpu": 4})
+    ours = replace(wanted_state(inventory), others={"nvidia.com/gpu": 4})
 
-    fresh = wanted_state(stock, have=untouched)
-    taken_back = wanted_state(stock, have=ours)
+    fresh = wanted_state(inventory, have=untouched)
+    taken_back = wanted_state(inventory, have=ours)
 
     assert (fresh.capacity, fresh.labels, fresh.annotations) == ({}, {}, {})
     assert taken_back.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
@@ -222,13 +229,13 @@ def test_what_another_plugin_counts_is_left_alone_and_what_we_wrote_is_taken_bac
 
 
 def test_the_condition_names_cards_that_are_left_out_or_ill() -> None:
-    stock = a_stock(
-        a_card("GPU-a", sick="XID 79"),
+    inventory = an_inventory(
+        a_card("GPU-a", unhealthy="XID 79"),
         a_card("GPU-b", index=1),
         left_out=(SkippedCard(uuid="GPU-m", reason="MIG is on"),),
     )
 
-    sharing = wanted_state(stock).sharing
+    sharing = wanted_state(inventory).sharing
 
     assert sharing is not None
     assert (sharing.shared, sharing.reason) == (True, "CardsShared")
@@ -238,7 +245,7 @@ def test_the_condition_names_cards_that_are_left_out_or_ill() -> None:
 
 
 def test_a_condition_is_written_when_it_differs_and_its_transition_when_it_turns() -> None:
-    want = wanted_state(a_stock(a_card()))
+    want = wanted_state(an_inventory(a_card()))
     assert want.sharing is not None
     reworded = replace(want.sharing, message="other words")
     turned = replace(want.sharing, shared=False)

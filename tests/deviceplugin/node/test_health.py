@@ -1,4 +1,4 @@
-"""An ailment lasts as long as its cause, and no longer."""
+"""A health reason lasts as long as its cause, and no longer."""
 
 import pytest
 
@@ -11,7 +11,7 @@ A, B = CardUuid("GPU-a"), CardUuid("GPU-b")
 
 
 def readings(**by_card: CardSample) -> CardSamples:
-    return CardSamples(samples={CardUuid(f"GPU-{key}"): it for key, it in by_card.items()})
+    return CardSamples(samples={CardUuid(f"GPU-{key}"): value for key, value in by_card.items()})
 
 
 def with_xid(**counts: int) -> CardSample:
@@ -77,7 +77,7 @@ def test_old_memory_errors_are_history_and_new_ones_are_not() -> None:
     assert watch.health_reasons(now_s=1) == {}
 
     watch.observe(readings(a=CardSample(figures=CardMetrics(ecc_uncorrected=6))), now_s=10)
-    assert "corrected" in watch.health_reasons(now_s=11)[A]
+    assert "uncorrectable" in watch.health_reasons(now_s=11)[A]
     watch.observe(
         readings(a=CardSample(figures=CardMetrics())), now_s=20
     )  # the figure went missing

@@ -1,10 +1,10 @@
-"""A card that falls ill is told on its node and on its pods, and so is its recovery."""
+"""Events are written when a card becomes unhealthy, on its node and pods, and when it recovers."""
 
 import asyncio
 
 from deviceplugin.node.health_events import HealthEvents
 from kube.events import EventLevel, Regarding
-from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card, a_pod, a_survey
+from tests.deviceplugin.builders import NODE, FakeCards, a_card, a_card_list, a_pod, a_tracker
 from tests.fakes.clock import VirtualClock
 
 
@@ -23,48 +23,52 @@ class FakeRecorder:
         self.events.append((f"{regarding.kind.kind}/{regarding.name}", reason, note))
 
 
-async def test_an_illness_names_its_pods_once_and_its_end_is_told() -> None:
+async def test_an_unhealthy_card_names_its_pods_once_and_its_recovery_is_reported() -> None:
     cards, clock, recorder = FakeCards(a_card("GPU-a")), VirtualClock(), FakeRecorder()
-    board = a_board(cards, clock)
+    tracker = a_tracker(cards, clock)
     pods = [
         a_pod("here"),
-        a_pod("elsewhere", promised={"train": [("GPU-b", 1000)]}),
+        a_pod("elsewhere", assigned={"train": [("GPU-b", 1000)]}),
         a_pod("ended", phase="Succeeded"),
     ]
-    events = HealthEvents(node=NODE, tracker=board, pods=lambda: pods, recorder=recorder)
+    events = HealthEvents(node=NODE, tracker=tracker, pods=lambda: pods, recorder=recorder)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(board.run()), group.create_task(events.run())]
+        tasks = [group.create_task(tracker.run()), group.create_task(events.run())]
         await clock.advance(1)
         assert recorder.events == []
-        cards.answer = a_survey(a_card("GPU-a", sick="XID 79"))
+        cards.answer = a_card_list(a_card("GPU-a", unhealthy="XID 79"))
         await clock.advance(30)
         ill = list(recorder.events)
-        cards.answer = a_survey(a_card("GPU-a"))
+        cards.answer = a_card_list(a_card("GPU-a"))
         await clock.advance(30)
         well = recorder.events[len(ill) :]
-        cards.answer = a_survey()
+        cards.answer = a_card_list()
         await clock.advance(30)
         gone = recorder.events[len(ill) + len(well) :]
         for task in tasks:
             task.cancel()
 
-    assert [it[:2] for it in ill] == [
+    assert [event[:2] for event in ill] == [
         (f"Node/{NODE}", "CardUnhealthy"),
         ("Pod/here", "CardUnhealthy"),
     ]
     assert "XID 79; pods on it: ml/here" in ill[0][2]
     assert "elsewhere" not in ill[0][2]
-    assert [it[:2] for it in well] == [(f"Node/{NODE}", "CardRecovered")]
+    assert [event[:2] for event in well] == [(f"Node/{NODE}", "CardRecovered")]
     assert "vanished" in gone[0][2]
 
 
 async def test_more_pods_than_a_text_can_name_are_counted() -> None:
-    cards, clock, recorder = FakeCards(a_card("GPU-a", sick="hot")), VirtualClock(), FakeRecorder()
-    board = a_board(cards, clock)
+    cards, clock, recorder = (
+        FakeCards(a_card("GPU-a", unhealthy="hot")),
+        VirtualClock(),
+        FakeRecorder(),
+    )
+    tracker = a_tracker(cards, clock)
     pods = [a_pod(f"pod-{number:02}") for number in range(13)]
-    events = HealthEvents(node=NODE, tracker=board, pods=lambda: pods, recorder=recorder)
+    events = HealthEvents(node=NODE, tracker=tracker, pods=lambda: pods, recorder=recorder)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(board.run()), group.create_task(events.run())]
+        tasks = [group.create_task(tracker.run()), group.create_task(events.run())]
         await clock.advance(1)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The node is kept right against whoever changes it."""
+"""The node is kept in its desired state, whatever else changes it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,14 +17,21 @@ from fracgpu.cards.card import Health
 from kube.client import PatchType
 from kube.errors import Unavailable
 from kube.kinds import Kind
-from tests.deviceplugin.builders import NODE, FakeCards, a_board, a_card, a_stock, a_survey
+from tests.deviceplugin.builders import (
+    NODE,
+    FakeCards,
+    a_card,
+    a_card_list,
+    a_tracker,
+    an_inventory,
+)
 from tests.fakes.clock import VirtualClock
 
 SHARED = {names.SHARE_LABEL: "true"}
 
 
 class FakeNode:
-    """A node object and its writer; *down* makes the API server silent."""
+    """A node object and its writer; *down* makes the API server fail."""
 
     def __init__(self) -> None:
         self.state: NodeState | None = NodeState(labels=SHARED, capacity={"cpu": "4"})
@@ -69,19 +76,19 @@ class FakeNode:
 
 
 def merged(before: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
-    """Apply a merge patch of texts: null removes."""
+    """Return the texts after a merge patch: null removes."""
     both = {**before, **patch}
-    return {key: it for key, it in both.items() if it is not None}
+    return {key: value for key, value in both.items() if value is not None}
 
 
 def a_report(
     node: FakeNode, cards: FakeCards, clock: VirtualClock
 ) -> tuple[NodeStatusUpdater, CollectorRegistry]:
     registry = CollectorRegistry()
-    board = a_board(cards, clock)
+    tracker = a_tracker(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -92,11 +99,11 @@ def a_report(
 
 async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
-    board = a_board(cards, clock)
-    await board.survey()
+    tracker = a_tracker(cards, clock)
+    await tracker.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -108,7 +115,7 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
 
     assert [where for where, _ in node.writes] == ["metadata", "status"]
     assert node.state is not None
-    assert node.state.capacity == {"cpu": "4", **wanted_state(a_stock(a_card())).capacity}
+    assert node.state.capacity == {"cpu": "4", **wanted_state(an_inventory(a_card())).capacity}
     assert report.problem is None
 
 
@@ -126,22 +133,22 @@ async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None
 async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> None:
     node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
     cards.answer = CardsUnavailableError("no driver")
-    board = a_board(cards, clock)
+    tracker = a_tracker(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
     for _ in range(2):
-        await board.survey()
+        await tracker.survey()
         await report.round()
-    assert node.conditions == []  # it may be taking its time
+    assert node.conditions == []  # it may only be slow
 
     for _ in range(2):
-        await board.survey()
+        await tracker.survey()
         await report.round()
 
     (condition,) = node.conditions
@@ -152,13 +159,13 @@ async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> 
 
 async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_truth() -> None:
     node, cards, clock = FakeNode(), FakeCards(), VirtualClock()
-    before = wanted_state(a_stock(a_card(), a_card("GPU-b", index=1)))
+    before = wanted_state(an_inventory(a_card(), a_card("GPU-b", index=1)))
     node.state = replace(before, labels={**SHARED, **before.labels})
     cards.answer = CardsUnavailableError("NVML: Driver Not Loaded")
-    board = a_board(cards, clock, slots_per_card=32)
+    tracker = a_tracker(cards, clock, slots_per_card=32)
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -166,20 +173,20 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
     )
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(board.run()), group.create_task(report.run())]
+        tasks = [group.create_task(tracker.run()), group.create_task(report.run())]
         await clock.advance(15)
         early = node.state
         await clock.advance(10)
         lost = node.state
-        cards.answer = a_survey(a_card(), a_card("GPU-b", index=1))
+        cards.answer = a_card_list(a_card(), a_card("GPU-b", index=1))
         await clock.advance(10)
         for task in tasks:
             task.cancel()
 
-    assert early == replace(before, labels=early.labels)  # it may be taking its time
+    assert early == replace(before, labels=early.labels)  # it may only be slow
     assert lost.capacity == {names.GPU_MEM: "0", names.GPU_COUNT: "0"}
     inventory = read_cards(lost.annotations[names.NODE_CARDS])
-    assert [(it.uuid, it.health, it.health_reason) for it in inventory] == [
+    assert [(card.uuid, card.health, card.health_reason) for card in inventory] == [
         (uuid, Health.UNHEALTHY, "NVML: Driver Not Loaded") for uuid in ("GPU-a", "GPU-b")
     ]
     assert lost.labels == early.labels
@@ -191,11 +198,11 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
 
 async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
-    board = a_board(cards, clock)
-    await board.survey()
+    tracker = a_tracker(cards, clock)
+    await tracker.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -224,17 +231,17 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
 
 async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_named() -> None:
     node, clock = FakeNode(), VirtualClock()
-    board = a_board(FakeCards(a_card()), clock)
-    await board.survey()
+    tracker = a_tracker(FakeCards(a_card()), clock)
+    await tracker.survey()
     silent: list[str] = []
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
-        hindrance=lambda: silent[0] if silent else None,
+        blocked=lambda: silent[0] if silent else None,
     )
     await report.round()
     silent.append("/run/x.sock answered UNAVAILABLE")
@@ -251,18 +258,18 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
 
 async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> None:
     node, clock = FakeNode(), VirtualClock()
-    board = a_board(FakeCards(a_card(mib=8000)), clock)
-    await board.survey()
+    tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
+    await tracker.survey()
     silent: list[str] = []
     held: list[int | None] = [None]
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
-        hindrance=lambda: silent[0] if silent else None,
+        blocked=lambda: silent[0] if silent else None,
         held_mib=lambda: held[0],
     )
     await report.round()
@@ -282,11 +289,11 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
 async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node, clock = FakeNode(), VirtualClock()
     node.state = None
-    board = a_board(FakeCards(a_card()), clock)
-    await board.survey()
+    tracker = a_tracker(FakeCards(a_card()), clock)
+    await tracker.survey()
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -301,10 +308,10 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
 async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_again() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     registry = CollectorRegistry()
-    board = a_board(cards, clock)
+    tracker = a_tracker(cards, clock)
     report = NodeStatusUpdater(
         node=NODE,
-        tracker=board,
+        tracker=tracker,
         current=lambda: node.state,
         writer=node,
         clock=clock,
@@ -316,15 +323,17 @@ async def test_changes_of_cards_and_of_the_node_are_written_and_failures_tried_a
         return node.state.capacity.get(names.GPU_MEM)
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(board.run()), group.create_task(report.run())]
+        tasks = [group.create_task(tracker.run()), group.create_task(report.run())]
         await clock.advance(1)
         at_start = memory()
 
-        cards.answer = a_survey(a_card(), a_card("GPU-b", index=1))
+        cards.answer = a_card_list(a_card(), a_card("GPU-b", index=1))
         await clock.advance(10)
         after_a_new_card = memory()
 
-        node.state = NodeState(labels=SHARED, capacity={"cpu": "4"})  # somebody took it all away
+        node.state = NodeState(
+            labels=SHARED, capacity={"cpu": "4"}
+        )  # everything of ours was removed
         node.down = True
         report.wake()
         await clock.advance(1)

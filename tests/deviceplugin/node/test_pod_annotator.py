@@ -1,4 +1,4 @@
-"""The note for people: written after the start, merged, and never in its way."""
+"""The annotation of the cards of a pod: written after the start, merged, never blocking it."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ def a_claim(pod: PodInfo, *, container: str = "train", card: str = "GPU-a") -> C
 
 
 class FakePods:
-    """Takes patches; pods named in *gone* are another pod's by now."""
+    """Takes patches; the names in *gone* belong to other pods by now."""
 
     def __init__(self, *gone: str) -> None:
         self.gone = gone

@@ -1,4 +1,4 @@
-"""Refused pods are deleted once they are replaced, and never a bare one."""
+"""Rejected pods are deleted once they are replaced, and never one without an owner."""
 
 import json
 from collections.abc import Sequence
@@ -34,22 +34,22 @@ def a_refused_pod(name: str, *, owner: str = "ReplicaSet", created: str = "11:59
 
 
 class FakeCluster:
-    """Pods, and who was deleted."""
+    """Pods, and the names of those that were deleted."""
 
     def __init__(self, *pods: Json) -> None:
-        self.pods = {it["metadata"]["name"]: it for it in pods}
+        self.pods = {pod["metadata"]["name"]: pod for pod in pods}
         self.elsewhere: list[Json] = []
         self.down = False
         self.deleted: list[tuple[str, str | None]] = []
         self.events: list[tuple[str, str, str]] = []
 
     def here(self) -> list[Any]:
-        return [decode_pod_info(json.dumps(it).encode()) for it in self.pods.values()]
+        return [decode_pod_info(json.dumps(pod).encode()) for pod in self.pods.values()]
 
     async def list(self, kind: Kind, *, namespace: str | None = None) -> ObjectList:
         every: Sequence[Json] = [*self.pods.values(), *self.elsewhere]
         return ObjectList(
-            resource_version="1", items=[Raw(json.dumps(it).encode()) for it in every]
+            resource_version="1", items=[Raw(json.dumps(item).encode()) for item in every]
         )
 
     async def delete(
@@ -82,8 +82,8 @@ async def test_a_refused_pod_whose_owner_replaces_it_is_deleted_with_an_event() 
     ((name, reason, note),) = cluster.events
     assert (name, reason) == ("one", "RefusedPodRemoved")
     assert note == (
-        f"kubelet on {NODE} had refused it before it ran (UnexpectedAdmissionError); "
-        "ReplicaSet train replaces it"
+        f"kubelet on {NODE} rejected the pod before it ran (UnexpectedAdmissionError); "
+        "ReplicaSet train has replaced it"
     )
 
 

@@ -1,4 +1,4 @@
-"""Each call by itself, through the true pynvml: what is absent, lost, or never returns."""
+"""Each call by itself, through the real pynvml: what is absent, lost, or never returns."""
 
 from pathlib import Path
 
@@ -34,10 +34,12 @@ async def test_a_figure_that_is_absent_is_asked_for_once_on_each_card(
     standin.say({"error.nvmlDeviceGetPowerUsage": None})
     third = await standin.figures(0)
 
-    assert [it["power_w"] for it in (first, second, third)] == [None, None, None]
+    assert [figures["power_w"] for figures in (first, second, third)] == [None, None, None]
     assert third["gpu_percent"] == 40
     assert await standin.calls("nvmlDeviceGetPowerUsage") == 2  # once for each card
-    dropped = [it["card"] for it in standin.told("figure_dropped") if it["figure"] == "power"]
+    dropped = [
+        event["card"] for event in standin.told("figure_dropped") if event["figure"] == "power"
+    ]
     assert sorted(dropped) == [standin.uuid(0), standin.uuid(1)]
 
 
@@ -53,10 +55,10 @@ async def test_functions_that_an_older_driver_lacks_drop_their_figures_alone(
     )  # fmt: skip
     library = build(tmp_path / "old", without=missing)
     async with a_standin(tmp_path, library=library) as standin:
-        survey = await standin.list_cards()
+        listed = await standin.list_cards()
         figures = await standin.figures()
 
-    card = survey["cards"][0]["card"]
+    card = listed["cards"][0]["card"]
     assert (card["numa_node"], card["reserved_mib"]) == (None, 601)
     assert figures["energy_mj"] is None
     assert figures["xid"] is None
@@ -106,7 +108,7 @@ async def test_a_call_that_hangs_ends_in_time_and_the_reader_recovers(
 
         async def recovered() -> bool:
             readings = (await standin.read())["samples"]
-            return {it["figures"]["power_w"] for it in readings.values()} == {150.5}
+            return {sample["figures"]["power_w"] for sample in readings.values()} == {150.5}
 
         await until(recovered, what="both cards are read again")
 
@@ -136,7 +138,9 @@ OF_THE_DRIVER = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 }
-CODES = {getattr(pynvml, it) for it in dir(pynvml) if it.startswith("NVML_ERROR_")} - OF_THE_DRIVER
+CODES = {
+    getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")
+} - OF_THE_DRIVER
 
 
 async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_alone(
@@ -146,24 +150,24 @@ async def test_an_optional_figure_that_fails_with_any_error_drops_that_figure_al
     whole = await standin.list_cards()
     await standin.read()
     # The codes that say "I do not have that" come last: those figures are not asked for again.
-    codes = sorted(CODES, key=lambda it: (error_kind(pynvml.NVMLError(it)) in ABSENT, it))
+    codes = sorted(CODES, key=lambda code: (error_kind(pynvml.NVMLError(code)) in ABSENT, code))
     for code in codes:
-        errors = {f"0.error.{it}": code for it in OPTIONAL}
+        errors = {f"0.error.{function}": code for function in OPTIONAL}
         standin.say(errors)
-        survey, answer = await standin.list_cards(), await standin.read()
+        listed, answer = await standin.list_cards(), await standin.read()
         standin.say(dict.fromkeys(errors))
 
-        card = survey["cards"][0]["card"]
-        assert (card["health"], answer["errors"], survey["left_out"]) == ("healthy", {}, []), code
+        card = listed["cards"][0]["card"]
+        assert (card["health"], answer["errors"], listed["left_out"]) == ("healthy", {}, []), code
         assert (card["model"], card["total_mib"], card["reserved_mib"]) == (
             "NVIDIA H200",
             24576,
             500,
         )
-        assert survey["cards"][0]["family"] == whole["cards"][0]["family"] == "hopper"
+        assert listed["cards"][0]["family"] == whole["cards"][0]["family"] == "hopper"
         reading = answer["samples"][standin.uuid(0)]
         assert reading["figures"]["total_mib"] == 24576
-        assert {reading["figures"][it] for it in ("gpu_percent", "power_w")} == {None}
+        assert {reading["figures"][name] for name in ("gpu_percent", "power_w")} == {None}
         if code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:  # a size, not an error, to a list
             assert not reading["processes_known"], code
 
@@ -184,10 +188,12 @@ async def test_one_figure_that_fails_leaves_every_other_as_it_is(standin: Standi
 async def test_a_card_that_never_said_whether_mig_is_on_is_not_shared(standin: Standin) -> None:
     standin.say({"0.error.nvmlDeviceGetMigMode": pynvml.NVML_ERROR_UNKNOWN})
 
-    survey = await standin.list_cards()
+    listed = await standin.list_cards()
 
-    assert [it["card"]["index"] for it in survey["cards"]] == [1]
-    assert [it["reason"] for it in survey["left_out"]] == ["it does not say whether MIG is on"]
+    assert [hardware["card"]["index"] for hardware in listed["cards"]] == [1]
+    assert [card["reason"] for card in listed["left_out"]] == [
+        "it does not report whether MIG is on"
+    ]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetPowerUsage"])
@@ -198,21 +204,21 @@ async def test_one_hanging_card_blinds_no_other(
         await standin.list_cards()
         standin.say({f"0.hang.{function}": 1})
         answers = [await standin.read() for _ in range(2)]
-        survey = await standin.list_cards()
+        listed = await standin.list_cards()
         standin.say({f"0.hang.{function}": None})
 
         for answer in answers:
             assert list(answer["samples"]) == [standin.uuid(1)]
             assert list(answer["errors"]) == [standin.uuid(0)]
-        hanging, other = (it["card"] for it in survey["cards"])
+        hanging, other = (hardware["card"] for hardware in listed["cards"])
         assert (hanging["health"], other["health"]) == ("unhealthy", "healthy")
         assert hanging["health_reason"].startswith("it does not answer: ")
 
-        async def well() -> bool:
+        async def healthy() -> bool:
             cards = (await standin.list_cards())["cards"]
-            return [it["card"]["health"] for it in cards] == ["healthy", "healthy"]
+            return [hardware["card"]["health"] for hardware in cards] == ["healthy", "healthy"]
 
-        await until(well, what="the card answers again")
+        await until(healthy, what="the card answers again")
 
 
 async def test_a_card_that_hangs_from_the_start_is_left_out_by_its_number(
@@ -221,10 +227,10 @@ async def test_a_card_that_hangs_from_the_start_is_left_out_by_its_number(
     async with a_standin(tmp_path, library=nvml_library, timeout_s=1.0) as standin:
         standin.say({"0.hang.nvmlDeviceGetHandleByIndex_v2": 1})
 
-        survey = await standin.list_cards()
+        listed = await standin.list_cards()
 
-        assert [it["card"]["index"] for it in survey["cards"]] == [1]
-        ((uuid, reason),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
+        assert [hardware["card"]["index"] for hardware in listed["cards"]] == [1]
+        ((uuid, reason),) = [(card["uuid"], card["reason"]) for card in listed["left_out"]]
         assert uuid == "card 0"
         assert "does not answer" in reason
 
@@ -236,13 +242,16 @@ async def test_links_and_events_of_a_hanging_card_hold_up_nothing(
         standin.say({"0.hang.nvmlDeviceGetNvLinkState": 1, "0.hang.nvmlDeviceRegisterEvents": 1})
 
         for _ in range(2):
-            survey = await standin.list_cards()
-            assert [it["card"]["health"] for it in survey["cards"]] == ["healthy", "healthy"]
+            listed = await standin.list_cards()
+            assert [hardware["card"]["health"] for hardware in listed["cards"]] == [
+                "healthy",
+                "healthy",
+            ]
             assert len((await standin.read())["samples"]) == 2
 
 
 async def test_cards_are_let_go_of_side_by_side(standin: Standin) -> None:
-    standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
+    standin.say({"cards": 16}, *(a_card(index, **HOPPER) for index in range(16)))
     await standin.list_cards()
     await standin.read()
     # One after the other, the first would not return before its limit.
@@ -258,7 +267,7 @@ async def test_cards_that_hang_are_let_go_of_within_one_bound(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     async with a_standin(tmp_path, library=nvml_library, timeout_s=2.0) as standin:
-        standin.say({"cards": 16}, *(a_card(it, **HOPPER) for it in range(16)))
+        standin.say({"cards": 16}, *(a_card(index, **HOPPER) for index in range(16)))
         await standin.list_cards()
         await standin.read()
         standin.say({"hang.nvmlGpmSampleFree": 1})
@@ -347,9 +356,9 @@ async def test_a_driver_that_comes_with_other_cards_is_asked_for_everything_agai
         await standin.list_cards()
     standin.say({"error.nvmlSystemGetDriverVersion": None, "driver": "590.1"}, a_card(0))
 
-    survey = await standin.list_cards()
+    listed = await standin.list_cards()
 
-    assert survey["driver"] == "590.1"
+    assert listed["driver"] == "590.1"
     assert (before, (await standin.figures())["power_w"]) == (None, 150.5)
 
 

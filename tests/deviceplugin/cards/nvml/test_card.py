@@ -1,4 +1,4 @@
-"""What the kernel says of the place of a card; the card itself is in ``test_nvml.py``."""
+"""The NUMA node of a card, as the kernel has it; the card itself is in ``test_reader.py``."""
 
 from pathlib import Path
 

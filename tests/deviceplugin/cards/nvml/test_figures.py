@@ -1,4 +1,4 @@
-"""Every figure through the true ctypes calls, in the units it is exported in."""
+"""Every metric through the real ctypes calls, in the units it is exported in."""
 
 from pathlib import Path
 from typing import Any
@@ -130,16 +130,20 @@ async def test_what_an_older_driver_keeps_for_itself_is_reserved_and_not_in_use(
     missing = {"nvmlDeviceGetMemoryInfo_v2"}
     if not lists:
         kinds = ("Compute", "Graphics", "MPSCompute")
-        missing |= {f"nvmlDeviceGet{it}RunningProcesses_v3" for it in kinds}
+        missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in kinds}
     library = build(tmp_path / "old", without=frozenset(missing))
     async with a_standin(tmp_path, library=library) as standin:
         standin.say({"0.used": 0, "1.used": 9_000 * MIB, "1.compute": f"7:{9_000 * MIB}"})
-        reserved = [it["card"]["reserved_mib"] for it in (await standin.list_cards())["cards"]]
+        reserved = [
+            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
+        ]
         idle = await standin.figures()
         # Somebody's program, and memory that nobody on the list holds.
         standin.say({"0.used": 6_000 * MIB, "0.compute": f"8:{2_000 * MIB}"})
         busy = await standin.figures()
-        later = [it["card"]["reserved_mib"] for it in (await standin.list_cards())["cards"]]
+        later = [
+            hardware["card"]["reserved_mib"] for hardware in (await standin.list_cards())["cards"]
+        ]
 
     assert reserved == later == [500, 500 if lists else 0]
     assert (idle["used_mib"], idle["reserved_mib"]) == (0, 500)

@@ -1,4 +1,4 @@
-"""The profile of a card over a library whose time a test moves."""
+"""The GPM metrics of a card, over a library whose clock a test moves."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Process lists and samples through the true pynvml, with its traps."""
+"""Process lists and samples through the real pynvml, with its pitfalls."""
 
 import time
 
@@ -38,8 +38,11 @@ async def test_only_samples_newer_than_the_last_ones_count(standin: Standin) -> 
     standin.say({"1.samples": "8:900:20 8:1000:30"})
     second = [await standin.processes(1), await standin.processes(0)]
 
-    assert [it[0][2] for it in first] == [10.0, 0.0]  # both cards were read both times
-    assert [it[0][2] for it in second] == [30.0, 0.0]
+    assert [processes[0][2] for processes in first] == [
+        10.0,
+        0.0,
+    ]  # both cards were read both times
+    assert [processes[0][2] for processes in second] == [30.0, 0.0]
 
 
 async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
@@ -59,7 +62,12 @@ async def test_use_is_attributed_although_the_clock_was_set_back_by_an_hour(
     standin.say({"0.samples": " ".join([*before, f"7:{again_us}:30", f"7:{again_us + 1}:40"])})
     third = await standin.processes()
 
-    assert [it[0][2] for it in (first, idle, second, third)] == [20.0, 0.0, 30.0, 40.0]
+    assert [processes[0][2] for processes in (first, idle, second, third)] == [
+        20.0,
+        0.0,
+        30.0,
+        40.0,
+    ]
 
 
 async def test_zero_samples_with_success_mean_that_nobody_was_busy(standin: Standin) -> None:
@@ -126,7 +134,7 @@ async def test_a_driver_that_lists_no_processes_is_not_an_idle_card(standin: Sta
 
     answer = (await standin.read())["samples"]
 
-    assert [answer[standin.uuid(it)]["processes_known"] for it in (0, 1)] == [False, True]
+    assert [answer[standin.uuid(index)]["processes_known"] for index in (0, 1)] == [False, True]
 
 
 async def test_samples_that_the_card_does_not_have_are_asked_for_once(standin: Standin) -> None:

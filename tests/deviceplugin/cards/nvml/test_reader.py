@@ -1,4 +1,4 @@
-"""The NVML reader: over a fake pynvml, over the true one without a driver, and with a stand-in."""
+"""The NVML reader: over a fake pynvml, and the real one without a driver or with a stand-in."""
 
 import asyncio
 import threading
@@ -46,10 +46,10 @@ async def test_without_a_driver_the_true_library_says_that_it_is_missing() -> No
 
 
 async def test_a_card_is_known_by_its_uuid_with_memory_in_whole_mib(reader: NvmlReader) -> None:
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    first, second = survey.cards
-    assert survey.driver == "580.65.06"
+    first, second = listed.cards
+    assert listed.driver == "580.65.06"
     assert (first.card.uuid, first.card.index, first.card.model) == (A, 0, "NVIDIA A30")
     assert (first.card.total_mib, first.card.reserved_mib) == (24576, 500)
     assert first.pci_bus_id == "00000000:17:00.0"
@@ -58,9 +58,9 @@ async def test_a_card_is_known_by_its_uuid_with_memory_in_whole_mib(reader: Nvml
 
 async def test_links_are_known_once_both_cards_are(reader: NvmlReader) -> None:
     await reader.list_cards()
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    assert [dict(it.card.links) for it in survey.cards] == [{B: 30}, {A: 30}]
+    assert [dict(hardware.card.links) for hardware in listed.cards] == [{B: 30}, {A: 30}]
 
 
 async def test_a_card_in_mig_mode_is_left_out_with_a_reason(
@@ -68,10 +68,10 @@ async def test_a_card_in_mig_mode_is_left_out_with_a_reason(
 ) -> None:
     nvml.cards[0].mig = 1
 
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    assert [it.card.uuid for it in survey.cards] == [B]
-    assert [(it.uuid, "MIG" in it.reason) for it in survey.left_out] == [(A, True)]
+    assert [hardware.card.uuid for hardware in listed.cards] == [B]
+    assert [(card.uuid, "MIG" in card.reason) for card in listed.left_out] == [(A, True)]
 
 
 async def test_a_card_without_memory_of_its_own_is_left_out(
@@ -79,9 +79,9 @@ async def test_a_card_without_memory_of_its_own_is_left_out(
 ) -> None:
     nvml.cards[0].failing["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
 
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    assert [it.uuid for it in survey.left_out] == [A]
+    assert [card.uuid for card in listed.left_out] == [A]
 
 
 async def test_a_card_that_fell_off_the_bus_is_unhealthy_and_comes_back(
@@ -93,7 +93,7 @@ async def test_a_card_that_fell_off_the_bus_is_unhealthy_and_comes_back(
     nvml.cards[0].failing.clear()
     back = await reader.list_cards()
 
-    health = [[it.card.health for it in survey.cards] for survey in (lost, back)]
+    health = [[hardware.card.health for hardware in listed.cards] for listed in (lost, back)]
     assert health[0] == [Health.UNHEALTHY, Health.HEALTHY]
     assert health[1] == [Health.HEALTHY, Health.HEALTHY]
     assert lost.cards[0].card.health_reason
@@ -104,9 +104,9 @@ async def test_a_failed_row_remapping_makes_a_card_unhealthy(
 ) -> None:
     nvml.cards[1].remap_failed = 1
 
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    assert survey.cards[1].card.health is Health.UNHEALTHY
+    assert listed.cards[1].card.health is Health.UNHEALTHY
 
 
 async def test_figures_come_in_the_units_they_are_exported_in(reader: NvmlReader) -> None:
@@ -166,7 +166,7 @@ async def test_processes_have_memory_in_mib_and_their_newest_share(
 
     seen = (await reader.read()).samples[A].processes
 
-    assert [(it.pid, it.used_mib, it.sm_percent) for it in seen] == [
+    assert [(process.pid, process.used_mib, process.sm_percent) for process in seen] == [
         (7, 300, 35.0),
         (8, None, 0.0),  # more than 100 % is garbage
         (9, 100, 0.0),
@@ -212,9 +212,9 @@ async def test_a_lost_driver_is_initialised_again(nvml: FakeNvml, reader: NvmlRe
         await reader.list_cards()
     nvml.failing.clear()
 
-    survey = await reader.list_cards()
+    listed = await reader.list_cards()
 
-    assert len(survey.cards) == 2
+    assert len(listed.cards) == 2
     assert nvml.calls.count("nvmlInit") == 2
 
 
@@ -227,7 +227,7 @@ async def test_loops_that_begin_together_open_the_library_once() -> None:
         group.create_task(reader.list_cards())
     await reader.close()
 
-    # NVML counts: it lets go of the driver only once it was shut down as often as it was begun.
+    # NVML counts: it releases the driver only once it was shut down as often as initialised.
     assert nvml.calls.count("nvmlInit") == nvml.calls.count("nvmlShutdown") == 1
 
 
@@ -302,9 +302,9 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
     device.mkdir(parents=True)
     (device / "numa_node").write_text("1\n")
 
-    survey = await standin.list_cards()
+    listed = await standin.list_cards()
 
-    first, second = survey["cards"]
+    first, second = listed["cards"]
     assert first == {
         "card": {
             "uuid": standin.uuid(0),
@@ -324,18 +324,21 @@ async def test_through_the_true_ctypes_calls_a_card_is_what_the_library_says(
         "brand": "nvidia",
     }
     assert second["pci_bus_id"] == "00000000:18:00.0"
-    assert (survey["driver"], survey["family"]) == ("580.65.06", "ampere")
-    assert [it["path"] for it in survey["common_nodes"]] == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert (listed["driver"], listed["family"]) == ("580.65.06", "ampere")
+    assert [node["path"] for node in listed["common_nodes"]] == [
+        "/dev/nvidiactl",
+        "/dev/nvidia-uvm",
+    ]
 
 
 async def test_cards_of_two_architectures_have_no_family_in_common(standin: Standin) -> None:
     standin.say(a_card(1, architecture=9, brand=5))
 
-    survey = await standin.list_cards()
+    listed = await standin.list_cards()
 
-    assert [it["family"] for it in survey["cards"]] == ["ampere", "hopper"]
-    assert survey["cards"][1]["brand"] == "geforce"
-    assert survey["family"] == ""
+    assert [hardware["family"] for hardware in listed["cards"]] == ["ampere", "hopper"]
+    assert listed["cards"][1]["brand"] == "geforce"
+    assert listed["family"] == ""
 
 
 async def test_an_architecture_newer_than_the_binding_has_no_name(standin: Standin) -> None:
@@ -353,10 +356,10 @@ async def test_a_card_that_cannot_be_shared_by_memory_is_left_out_and_named(
 ) -> None:
     standin.say(a_card(0, **values))
 
-    survey = await standin.list_cards()
+    listed = await standin.list_cards()
 
-    assert [it["card"]["index"] for it in survey["cards"]] == [1]
-    ((uuid, why),) = [(it["uuid"], it["reason"]) for it in survey["left_out"]]
+    assert [hardware["card"]["index"] for hardware in listed["cards"]] == [1]
+    ((uuid, why),) = [(card["uuid"], card["reason"]) for card in listed["left_out"]]
     assert uuid == standin.uuid(0)
     assert reason in why
 
@@ -371,7 +374,9 @@ async def test_through_the_true_calls_a_lost_card_is_unhealthy_until_it_is_back(
     standin.say({"0.error.nvmlDeviceGetHandleByIndex_v2": None})
     back = await standin.list_cards()
 
-    healths = [[it["card"]["health"] for it in survey["cards"]] for survey in (lost, back)]
+    healths = [
+        [hardware["card"]["health"] for hardware in listed["cards"]] for listed in (lost, back)
+    ]
     assert healths == [["unhealthy", "healthy"], ["healthy", "healthy"]]
     assert await standin.calls("nvmlInitWithFlags") == 1
 

@@ -1,4 +1,4 @@
-"""The driver's part of a card: told, told within another figure, or learnt."""
+"""The driver's part of a card: reported, part of another number, or learnt."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def test_used_is_without_the_drivers_part_whichever_way_version_2_gives_it(used:
         pytest.param([(2100, [2000]), (400, [])], 400, id="empty-knows-better"),
         pytest.param([(400, []), (2100, [2000])], 400, id="and-stays"),
         pytest.param([(9000, None), (500, None), (3000, None)], 500, id="no-lists"),
-        pytest.param([(2400, [None])], None, id="a-process-not-told"),
+        pytest.param([(2400, [None])], None, id="a-process-not-reported"),
         pytest.param([(5000, [])], None, id="too-much-for-a-driver"),
         pytest.param([(400, [900])], None, id="less-than-the-processes-hold"),
     ],
@@ -42,13 +42,13 @@ def test_the_drivers_part_is_the_least_that_no_process_holds(
 ) -> None:
     reserve = LearntReserve()
     for used_mib, held in readings:
-        in_bytes = None if held is None else [None if it is None else it * MIB for it in held]
+        in_bytes = None if held is None else [None if mib is None else mib * MIB for mib in held]
         reserve.learn(version_1(used_mib), in_bytes)
 
-    told = reserve.apart(version_1(1000))
+    memory = reserve.apart(version_1(1000))
 
-    assert told.reserved == (None if reserved_mib is None else reserved_mib * MIB)
-    assert told.used == (1000 - (reserved_mib or 0)) * MIB
+    assert memory.reserved == (None if reserved_mib is None else reserved_mib * MIB)
+    assert memory.used == (1000 - (reserved_mib or 0)) * MIB
     reserve.forget()
     assert reserve.apart(version_1(1000)) == version_1(1000)
 
@@ -77,7 +77,7 @@ def test_whatever_is_learnt_nothing_in_use_becomes_free(
     reserve = LearntReserve()
     for seen, held in readings:
         reserve.learn(Memory(total=TOTAL, used=seen, free=TOTAL - seen), held)
-    told = reserve.apart(Memory(total=TOTAL, used=used, free=TOTAL - used))
+    memory = reserve.apart(Memory(total=TOTAL, used=used, free=TOTAL - used))
 
-    assert told.used + (told.reserved or 0) >= used
-    assert (told.reserved or 0) <= TOTAL // 16
+    assert memory.used + (memory.reserved or 0) >= used
+    assert (memory.reserved or 0) <= TOTAL // 16

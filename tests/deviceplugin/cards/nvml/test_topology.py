@@ -1,4 +1,4 @@
-"""Distances between cards through the true pynvml: smaller is faster."""
+"""Distances between cards through the real pynvml: smaller is faster."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ Links = dict[tuple[int, int], int]
 
 
 async def distances(standin: Standin) -> Links:
-    survey = await standin.list_cards()
-    index = {it["card"]["uuid"]: it["card"]["index"] for it in survey["cards"]}
+    listed = await standin.list_cards()
+    index = {hardware["card"]["uuid"]: hardware["card"]["index"] for hardware in listed["cards"]}
     return {
-        (index[it["card"]["uuid"]], index[other]): distance
-        for it in survey["cards"]
-        for other, distance in it["card"]["links"].items()
+        (index[hardware["card"]["uuid"]], index[other]): distance
+        for hardware in listed["cards"]
+        for other, distance in hardware["card"]["links"].items()
     }
 
 

@@ -1,4 +1,4 @@
-"""XID errors as the driver tells them, through the true pynvml."""
+"""XID errors as the driver reports them, through the real pynvml."""
 
 import pynvml
 
@@ -30,7 +30,7 @@ async def test_errors_are_counted_by_code_and_card_and_the_last_one_is_named(
     await wait_xid(standin, (31, {"31": 2, "79": 1}))
 
     assert await xids(standin, 1) == (13, {"13": 1})
-    assert {(it["card"], it["xid"]) for it in standin.told("xid_error")} == {
+    assert {(event["card"], event["xid"]) for event in standin.told("xid_error")} == {
         (standin.uuid(0), 31),
         (standin.uuid(0), 79),
         (standin.uuid(1), 13),
@@ -58,7 +58,7 @@ async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Stan
     async def ended() -> bool:
         return bool(standin.told("xid_watch_ended"))
 
-    await until(ended, what="the watch says that it has ended")
+    await until(ended, what="the watch logs that it has ended")
     standin.say({"error.nvmlEventSetWait_v2": None})
     await standin.list_cards()
     standin.say({"events": "0:79"})
@@ -67,7 +67,7 @@ async def test_a_watch_that_ends_is_begun_anew_and_forgets_nothing(standin: Stan
     assert await standin.calls("nvmlEventSetCreate") == 2
 
 
-async def test_surveys_of_the_same_cards_keep_one_watch(standin: Standin) -> None:
+async def test_listings_of_the_same_cards_keep_one_watch(standin: Standin) -> None:
     for _ in range(3):
         await standin.list_cards()
 
