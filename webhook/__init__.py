@@ -1,5 +1,5 @@
-"""The role that reads what a pod asks for, writes down what was understood, or refuses it.
+"""The admission webhook: grants what a pod requests of cards, or denies the pod with a reason.
 
-`server` takes each AdmissionReview, `admission` decides on it, and `card_classes`, `namespaces`
-and `admission_config` know what the decision depends on. Start with `server.py`.
+`server` receives each AdmissionReview, `admission` decides on it, and `card_classes`, `namespaces`
+and `admission_config` hold what the decision depends on. Start with `server.py`.
 """

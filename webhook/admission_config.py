@@ -1,6 +1,6 @@
-"""What the administrator decides about admission: the key ``admission`` of the ConfigMap.
+"""The administrator's configuration of admission: the key ``admission`` of the ConfigMap.
 
-The key is a YAML mapping in camelCase, read strictly; `AdmissionConfig` is what it says.
+The key is a YAML mapping in camelCase, parsed strictly into `AdmissionConfig`.
 """
 
 import re
@@ -46,17 +46,17 @@ class WorkloadKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """What the administrator decided about admission.
+    """The administrator's configuration of admission.
 
     Attributes:
-        scheduler_name: the scheduler that pods with a grant get; empty leaves their own.
+        scheduler_name: the scheduler set on pods with a grant; empty leaves their own.
         agent_users: who may write ``fracgpu.io/wired``.
         card_classes: which card class a share is a share of, and whether pods may wait for one.
-        void_others: whether containers without a grant, in pods that ask, are kept from all cards.
-        label_reserved_mib: what comes off each card that only node labels speak of.
-        excluded_namespaces: where requests are left alone, with a warning.
-        dialects: which are on where a namespace says nothing, and what they leave to the cluster.
-        workloads: kinds whose pod templates are read, beside the built-in ones.
+        void_others: whether containers without a grant, in pods with one, are shown no card.
+        label_reserved_mib: MiB subtracted from each card that is known only from node labels.
+        excluded_namespaces: namespaces whose requests are ignored, with a warning.
+        dialects: those enabled where a namespace says nothing, and their options.
+        workloads: kinds whose pod templates are checked, besides the built-in ones.
     """
 
     scheduler_name: str = names.SCHEDULER_NAME
@@ -70,10 +70,10 @@ class AdmissionConfig:
 
 
 def parse_admission(text: str, *, base: AdmissionConfig) -> AdmissionConfig:
-    """Read the rules of admission; what is left out stays as in *base*.
+    """Parse the configuration of admission; keys that are left out keep their value in *base*.
 
     Raises:
-        ValueError: it names every mistake: unknown keys, wrong types, values that mean nothing.
+        ValueError: the message lists every mistake: unknown keys, wrong types, invalid values.
     """
     found = strict_mapping(text)
     mistakes = unknown_keys(found, (*_READERS, DIALECTS, DIALECT_OPTIONS))
@@ -131,7 +131,7 @@ def _label_reserved_mib(config: AdmissionConfig, value: object) -> AdmissionConf
 def _excluded_namespaces(config: AdmissionConfig, value: object) -> AdmissionConfig:
     wanted = "a list of namespaces"
     found = _texts(value, wanted=wanted) if value != [] else ()
-    if not all(_DNS_LABEL.fullmatch(it) for it in found):
+    if not all(_DNS_LABEL.fullmatch(text) for text in found):
         raise ValueError(wanted)
     return replace(config, excluded_namespaces=frozenset(found))
 
@@ -143,7 +143,7 @@ def _workloads(config: AdmissionConfig, value: object) -> AdmissionConfig:
     )
     if not isinstance(value, list) or len(value) > _MOST_WORKLOADS:
         raise ValueError(wanted)
-    return replace(config, workloads=tuple(_workload(it, wanted=wanted) for it in value))
+    return replace(config, workloads=tuple(_workload(entry, wanted=wanted) for entry in value))
 
 
 def _workload(value: object, *, wanted: str) -> WorkloadKind:
@@ -155,9 +155,9 @@ def _workload(value: object, *, wanted: str) -> WorkloadKind:
         raise ValueError(wanted)
     if group and not _DNS_LABEL.fullmatch(group):
         raise ValueError(wanted)
-    if not all(_PATH.fullmatch(it) for it in templates):
+    if not all(_PATH.fullmatch(path) for path in templates):
         raise ValueError(wanted)
-    if any((it.group, it.kind) == (group, kind) for it in BUILT_IN_WORKLOADS):
+    if any((built_in.group, built_in.kind) == (group, kind) for built_in in BUILT_IN_WORKLOADS):
         raise ValueError(f"no {kind} of {group}, which is read anyway")
     return WorkloadKind(group=group, kind=kind, templates=templates)
 
@@ -183,9 +183,9 @@ def _texts(value: object, *, wanted: str) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not found:
         raise ValueError(wanted)
-    if not all(isinstance(it, str) and it.strip() for it in found):
+    if not all(isinstance(text, str) and text.strip() for text in found):
         raise ValueError(wanted)
-    return tuple(it.strip() for it in found)
+    return tuple(text.strip() for text in found)
 
 
 def _number(value: object, *, low: int, high: int, wanted: str) -> int:

@@ -1,4 +1,4 @@
-"""The cluster's card classes as the API server shows them now: nodes and pods, followed."""
+"""The cluster's card classes, kept current by watching nodes and pods."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -17,17 +17,17 @@ from kube.informer import Change, ChangeType, Informer
 from kube.kinds import NODES, PODS
 from process.clock import Clock
 
-# How old the free shares may be. They only choose among classes, and in a large cluster counting
-# them takes milliseconds, which not every admission should wait for.
+# The age at which free shares are counted again. They only rank the classes, and counting takes
+# milliseconds in a large cluster, too long to repeat for every admission.
 _FREE_AGE_S: Final = 1.0
 
 
 class CardClassIndex:
-    """Follows nodes and pods, and says which card classes there are and how free they are.
+    """Watches nodes and pods, and lists the card classes with their free share.
 
-    Free is capacity less what live pods hold. The webhook assumes nothing itself: between an
-    admission and its Binding a class looks freer than it is, which only affects the choice of a
-    class, never that a card is handed out twice.
+    Free is capacity minus what live pods hold. The webhook makes no assumptions: between an
+    admission and its Binding a class looks freer than it is. That can affect which class is
+    chosen, but never allocates memory twice.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class CardClassIndex:
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops that keep this current."""
+        """The loops that keep the classes current."""
         return {"follow_nodes": self._nodes.run, "follow_pods": self._pods.run}
 
     @property
     def age_s(self) -> float:
-        """Seconds since the API server last spoke of nodes or pods, whichever is longer ago."""
+        """Seconds since the API server was last heard about nodes or pods, whichever is longer."""
         return max(self._nodes.last_contact_age_s, self._pods.last_contact_age_s)
 
     def problem(self) -> str | None:
-        """Say why the picture is not whole yet, or None; an outage later keeps the last picture."""
+        """Return why nodes and pods are not listed yet, or None; a later outage changes nothing."""
         waiting = [
             informer_name
             for informer_name, informer in (("nodes", self._nodes), ("pods", self._pods))
@@ -70,9 +70,9 @@ class CardClassIndex:
         return f"the API server has not listed {' and '.join(waiting)} yet"
 
     def classes(self) -> tuple[CardClass, ...] | None:
-        """Give the card classes, the most free share first; None before the first whole picture.
+        """Return the card classes, largest free share first; None until nodes and pods are listed.
 
-        What nodes change counts at once, what pods change within a second.
+        Changes of nodes count at once, changes of pods within a second.
         """
         if self.problem() is not None:
             return None
@@ -87,14 +87,16 @@ class CardClassIndex:
         return self._classes
 
     def refresh(self) -> None:
-        """Judge the cards that only labels speak of anew: the administrator's estimate changed."""
+        """Recompute the classes: the memory reserved on cards known only from labels changed."""
         self._classes = None
 
     def _supposed(self) -> tuple[NodeCards, ...]:
         reserved_mib = self._label_reserved_mib()
         return tuple(
-            replace(it, cards=cards_from_labels(it.node, it.labels, reserved_mib=reserved_mib))
-            for it in self._unreported.values()
+            replace(
+                node, cards=cards_from_labels(node.node, node.labels, reserved_mib=reserved_mib)
+            )
+            for node in self._unreported.values()
         )
 
     def _on_node(self, change: Change[NodeCards]) -> None:

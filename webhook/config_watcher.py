@@ -1,4 +1,4 @@
-"""The administrator's rules, followed live; a bad edit keeps the last good ones and is told."""
+"""Watches the configuration of admission; an invalid edit is reported and not used."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -15,17 +15,17 @@ from webhook.metrics import WebhookMetrics
 
 
 class AdmissionConfigWatcher:
-    """The rules as the ConfigMap's key ``admission`` has them, over those of the command line.
+    """The configuration in the ConfigMap's key ``admission``, on top of the command line's.
 
-    Keys that no role reads are told here as well: nobody else would.
+    Keys of the ConfigMap that no role reads are reported here, on behalf of all roles.
 
     Args:
-        client: where the ConfigMap is.
-        events: where a refused edit is told.
-        metrics: where it is counted.
+        client: reads the ConfigMap.
+        events: records an Event for each refused edit.
+        metrics: counts refused edits.
         namespace: of the ConfigMap.
-        base: what holds where the ConfigMap says nothing.
-        on_change: called after the rules have changed.
+        base: applies where the ConfigMap says nothing.
+        on_change: called after the configuration has changed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AdmissionConfigWatcher:
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops that keep this current, and tell of edits that were refused."""
+        """The loops that keep the configuration current and report refused edits."""
         return {
             "follow_config": self._config.run,
             "follow_config_keys": self._keys.run,
@@ -72,12 +72,12 @@ class AdmissionConfigWatcher:
 
     @property
     def current(self) -> AdmissionConfig:
-        """The last good rules."""
+        """The last valid configuration."""
         return self._config.value
 
     def problem(self) -> str | None:
-        """Say why the rules are not known yet, or None; a bad edit is no reason not to serve."""
-        return None if self._config.synced else "the API server has not told the ConfigMap yet"
+        """Return why the configuration is not known yet, or None; invalid edits do not count."""
+        return None if self._config.synced else "the ConfigMap has not been read yet"
 
     def _take_refusal(self, reason: str) -> None:
         self._metrics.config_refused()

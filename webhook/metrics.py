@@ -1,4 +1,4 @@
-"""What the webhook counts."""
+"""The webhook's metrics."""
 
 import math
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from webhook.admission.verdict import NO_DIALECT
 
-# The API server waits 10 s for a webhook; anything near a tenth of that deserves to be seen.
+# The API server waits 10 s for a webhook, so the buckets show anything above a tenth of that.
 _BUCKETS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 class Decision(Enum):
-    """How a call ended."""
+    """How a review was answered; a metric label."""
 
     GRANTED = "granted"
-    UNCHANGED = "unchanged"  # it asks, and is as it should be already
-    UNTOUCHED = "untouched"  # it asks for nothing
+    UNCHANGED = "unchanged"  # it has a request, and is already as it should be
+    UNTOUCHED = "untouched"  # it requests nothing
     REFUSED = "refused"
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
@@ -26,7 +26,7 @@ class Decision(Enum):
 
 
 class WebhookMetrics:
-    """Decisions, their latency, the age of what we know and the certificates we took."""
+    """Decisions, their latency, the age of the cached cluster state, and certificates loaded."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._decisions = Counter(
@@ -91,20 +91,20 @@ class WebhookMetrics:
         self._certificates.labels("taken" if taken else "refused").inc()
 
     def watch_expiry(self, left_s: Callable[[], float]) -> None:
-        """Ask *left_s* at each scrape."""
+        """Call *left_s* at each scrape for the seconds until the certificate expires."""
         self._expiry.set_function(left_s)
 
     def config_refused(self) -> None:
         self._config_refused.inc()
 
     def watch_config(self, valid: Callable[[], bool]) -> None:
-        """Ask *valid* at each scrape."""
+        """Call *valid* at each scrape for whether the whole ConfigMap is in use."""
         self._config_valid.set_function(valid)
 
     def watch_connections(self, count: Callable[[], float]) -> None:
-        """Publish how many connections are open, asked at each scrape."""
+        """Call *count* at each scrape for the number of open connections."""
         self._connections.set_function(count)
 
     def watch_age(self, age_s: Callable[[], float]) -> None:
-        """Ask *age_s* at each scrape."""
+        """Call *age_s* at each scrape for the age of the cached nodes and pods."""
         self._age.set_function(age_s)

@@ -1,4 +1,4 @@
-"""The labels of namespaces, followed: they turn dialects on, and a review does not carry them."""
+"""Watches namespaces: their labels enable dialects, and an AdmissionReview lacks them."""
 
 import re
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,7 +29,7 @@ _decoder: Final = msgspec.json.Decoder(_Namespace)
 
 
 class NamespaceLabels:
-    """What each namespace is labelled."""
+    """The labels of each namespace."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -37,21 +37,22 @@ class NamespaceLabels:
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loop that keeps this current."""
+        """The loop that keeps the labels current."""
         return {"follow_namespaces": self._informer.run}
 
     def problem(self) -> str | None:
-        """Say why the labels are not known yet, or None."""
+        """Return why the labels are not known yet, or None."""
         return None if self._informer.synced else "the API server has not listed namespaces yet"
 
     def of(self, namespace: str) -> Mapping[str, str] | None:
-        """Give a namespace's labels; None for one that we have not seen."""
+        """Return a namespace's labels; None for one that has not been seen yet."""
         return self._informer.get("", namespace)
 
     async def ask(self, namespace: str) -> Mapping[str, str]:
-        """Ask for the labels of a namespace that is too young for our copy; none if nobody knows.
+        """Get a namespace's labels from the API server; no labels if that fails.
 
-        A pod may be created a moment after its namespace, by one ``kubectl apply``.
+        One ``kubectl apply`` may create a pod a moment after its namespace, before the watch
+        shows the namespace.
         """
         if not _NAME.fullmatch(namespace):
             return {}

@@ -1,4 +1,4 @@
-"""The HTTPS routes of the webhook: bytes in, one judgement, bytes out."""
+"""The HTTPS routes of the webhook: decode a review, decide, encode the answer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 MUTATE: Final = "/mutate"
 VALIDATE: Final = "/validate"
 _BYTES_PER_MIB: Final = 1024 * 1024
-# Nearly every review is smaller. Of larger ones a few are read at once: 200 half-sent bodies of
+# Nearly every review is smaller. Only a few larger ones are read at once: 200 half-sent bodies of
 # 3 MiB took 1.2 GB, and the Deployment's limit is 512 MiB.
 _LARGE_BYTES: Final = 128 * 1024
 _LARGE_AT_ONCE: Final = 4
@@ -42,14 +42,14 @@ _MOST_NAME: Final = 253  # of an object, RFC 1123 subdomain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionContext:
-    """What a judgement looks at besides the review; each is asked anew every time.
+    """What a decision depends on besides the review; called for every review.
 
     Attributes:
         classes: the cluster's card classes; None while they are unknown.
-        config: the administrator's.
-        namespace_labels: of a namespace by its name; None for one that is not known yet.
-        ask_labels: the same of the API server, for a namespace that is not known yet.
-        seal: of what is granted now to a pod of a namespace.
+        config: the administrator's configuration.
+        namespace_labels: labels of a namespace by its name; None if not known yet.
+        ask_labels: gets the same from the API server, for a namespace that is not known yet.
+        seal: the seal for grants made now in a namespace.
     """
 
     classes: Callable[[], Sequence[CardClass] | None]
@@ -60,15 +60,15 @@ class AdmissionContext:
 
 
 class RequestGate:
-    """Lets requests in: from whom they may come, and how much of them waits in memory at once.
+    """Admits requests: which clients may connect, and how many bytes are in memory at once.
 
-    A body that is read holds its connection's place, and one that is judged cannot lose it. Large
-    bodies are read a few at a time; what few people send must not crowd out what everybody does.
+    A connection whose request is being decided is never closed for a new one. Large bodies are
+    read a few at a time, so that a few clients cannot exhaust the memory.
 
     Args:
-        connections: what the server holds open.
-        body_limit_s: longest that a body may take to come.
-        client_names: common names of client certificates that are let in; none lets in everybody.
+        connections: the server's open connections.
+        body_limit_s: longest that receiving a body may take.
+        client_names: common names of accepted client certificates; empty accepts every client.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class RequestGate:
 
     @asynccontextmanager
     async def body_of(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Read a body; while this is open, a large one counts.
+        """Yield the request's body; a large one counts against the limit until the block ends.
 
         Raises:
-            HTTPRequestTimeout: it did not come in time.
-            HTTPRequestEntityTooLarge: it says, or shows, that it is longer than is read.
+            HTTPRequestTimeout: the body did not arrive in time.
+            HTTPRequestEntityTooLarge: the body is longer than the limit.
         """
         length = request.content_length
         if length is not None and length > request.client_max_size:
@@ -110,7 +110,7 @@ class RequestGate:
     async def stages(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Note what each connection is about, and turn strangers away; a middleware."""
+        """Track the stage of each connection, and refuse unknown clients; a middleware."""
         self._enter(request, Stage.READING)
         try:
             if self._client_names and _client_name(request) not in self._client_names:
@@ -127,14 +127,14 @@ class RequestGate:
 
 
 def _client_name(request: web.Request) -> str:
-    """Give the common name of the client's certificate, as :mod:`ssl` shows it; empty for none."""
+    """Return the common name of the client's certificate; empty without one."""
     shown = (request.transport and request.transport.get_extra_info("peercert")) or {}
     fields = [field for group in shown.get("subject", ()) for field in group]
     return next((str(value) for key, value in fields if key == "commonName"), "")
 
 
 class AdmissionHandler:
-    """Answers AdmissionReviews over what the cluster looks like now."""
+    """Answers AdmissionReviews by the cluster's current state."""
 
     def __init__(
         self,
@@ -144,18 +144,18 @@ class AdmissionHandler:
         gate: RequestGate,
     ) -> None:
         self._gate = gate
-        self._known = context
+        self._context = context
         self._metrics = metrics
         self._clock = clock
-        # Bound once: the module's logger would be put together anew for each line.
+        # Bound once: the module's lazy logger would be built again for each line.
         self._log: structlog.typing.FilteringBoundLogger = log.bind()
 
     async def mutate(self, request: web.Request) -> web.Response:
-        """Answer for a pod: 200 with a verdict, 400 to what is no review, 413 to too long a one."""
+        """Answer a pod's review: 200, or 400 if the body is no review, or 413 if it is too long."""
         return await self._handle(request, self._judge_pod)
 
     async def validate(self, request: web.Request) -> web.Response:
-        """Answer for a workload, which is never changed: as :meth:`mutate`, without a patch."""
+        """Answer a workload's review like :meth:`mutate`, but never with a patch."""
         return await self._handle(request, self._judge_workload)
 
     async def _handle(
@@ -179,23 +179,23 @@ class AdmissionHandler:
         began_s = self._clock.monotonic()
         try:
             review = read_review(body)
-            labels = self._known.namespace_labels(review.namespace)
+            labels = self._context.namespace_labels(review.namespace)
             if labels is None:
-                labels = await self._known.ask_labels(review.namespace)
-            outcome = judge(review, labels)
+                labels = await self._context.ask_labels(review.namespace)
+            result = judge(review, labels)
         except MalformedReviewError as error:
             self._metrics.decided(Decision.MALFORMED, duration_s=self._clock.monotonic() - began_s)
             log.warning("review_malformed", reason=str(error), body_bytes=len(body))
             return web.Response(status=400, text=f"{error}\n")
-        decision, answer = _answered(review, outcome)
+        decision, answer = _answered(review, result)
         took_s = self._clock.monotonic() - began_s
-        self._metrics.decided(decision, duration_s=took_s, dialect=outcome.dialect)
-        # The API server waits for the answer, not for our log: the line follows a turn later.
-        asyncio.get_running_loop().call_soon(self._log_access, review, outcome, took_s)
+        self._metrics.decided(decision, duration_s=took_s, dialect=result.dialect)
+        # The API server need not wait for our log line, which follows in the next loop iteration.
+        asyncio.get_running_loop().call_soon(self._log_access, review, result, took_s)
         return web.Response(body=answer, content_type="application/json")
 
     def _judge_pod(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        config = self._known.config()
+        config = self._context.config()
         excluded = review.old is None and review.namespace in config.excluded_namespaces
         beyond = check_size(review.object, review.old, what="the pod")
         if beyond is not None:
@@ -208,26 +208,26 @@ class AdmissionHandler:
             return refuse_written_keys(pod) or _excluded(review)
         return admit_create(
             pod,
-            self._known.classes(),
+            self._context.classes(),
             config=config,
             namespace_labels=labels,
-            seal=self._known.seal(review.namespace),
+            seal=self._context.seal(review.namespace),
         )
 
     def _judge_workload(self, review: Review, labels: Mapping[str, str]) -> AdmissionResult:
-        config = self._known.config()
+        config = self._context.config()
         if review.namespace in config.excluded_namespaces:
             return _excluded(review)
         return admit_workload(
             review,
-            self._known.classes(),
+            self._context.classes(),
             config=config,
             namespace_labels=labels,
         )
 
-    def _log_access(self, review: Review, outcome: AdmissionResult, took_s: float) -> None:
-        """Write one line per review: the access log, and the reason of what was decided."""
-        event, said = _told(review, outcome)
+    def _log_access(self, review: Review, result: AdmissionResult, took_s: float) -> None:
+        """Log one line per review: who asked, and the decision with its reason."""
+        event, said = _told(review, result)
         self._log.info(
             event,
             uid=shorten(review.uid),
@@ -245,46 +245,46 @@ class AdmissionHandler:
 def _excluded(review: Review) -> Allowed:
     return Allowed(
         warnings=(
-            f"namespace {review.namespace} is excluded from FracGPU by its administrator, so what "
-            f"{names.PREFIX} keys ask is left unread",
+            f"namespace {review.namespace} is excluded from FracGPU by its administrator, so "
+            f"requests in {names.PREFIX} keys are ignored",
         )
     )
 
 
-def _answered(review: Review, outcome: AdmissionResult) -> tuple[Decision, bytes]:
-    match outcome:
+def _answered(review: Review, result: AdmissionResult) -> tuple[Decision, bytes]:
+    match result:
         case Patched():
-            answer = write_allowed(review.uid, edits=outcome.edits, warnings=outcome.warnings)
+            answer = write_allowed(review.uid, edits=result.edits, warnings=result.warnings)
             return Decision.GRANTED, answer
         case Allowed():
-            answer = write_allowed(review.uid, warnings=outcome.warnings)
-            passed = outcome.dialect == NO_DIALECT
+            answer = write_allowed(review.uid, warnings=result.warnings)
+            passed = result.dialect == NO_DIALECT
             return Decision.UNTOUCHED if passed else Decision.UNCHANGED, answer
         case Denied():
             answer = write_refused(
-                review.uid, message=outcome.message, code=outcome.code, reason=outcome.reason
+                review.uid, message=result.message, code=result.code, reason=result.reason
             )
             return Decision.REFUSED, answer
 
 
-def _told(review: Review, outcome: AdmissionResult) -> tuple[str, Mapping[str, str]]:
-    match outcome:
+def _told(review: Review, result: AdmissionResult) -> tuple[str, Mapping[str, str]]:
+    match result:
         case Patched():
-            return "pod_granted", {"granted": outcome.granted}
+            return "pod_granted", {"granted": result.granted}
         case Allowed():
             return "review_passed", {}
         case Denied():
             event = "pod_refused" if review.kind == "Pod" else "workload_refused"
-            return event, {"reason": outcome.message}
+            return event, {"reason": result.message}
 
 
 class WebhookServer(HttpServer):
-    """The reviewer over HTTPS, with probes and metrics beside it."""
+    """Serves the admission handler over HTTPS, with probes and metrics."""
 
     def __init__(
         self,
         settings: WebhookSettings,
-        reviewer: AdmissionHandler,
+        handler: AdmissionHandler,
         tls: ServingTls,
         *,
         registry: Registry,
@@ -295,8 +295,8 @@ class WebhookServer(HttpServer):
             client_max_size=settings.body_limit_mib * _BYTES_PER_MIB,
             middlewares=[gate.stages],
         )
-        app.router.add_post(MUTATE, reviewer.mutate)
-        app.router.add_post(VALIDATE, reviewer.validate)
+        app.router.add_post(MUTATE, handler.mutate)
+        app.router.add_post(VALIDATE, handler.validate)
         add_telemetry_routes(app, registry=registry, readiness=readiness)
         super().__init__(
             app,

@@ -1,4 +1,4 @@
-"""The webhook put together: the only file that names its concrete parts."""
+"""Builds the webhook: the only module that names its concrete parts."""
 
 import gc
 import socket
@@ -31,12 +31,12 @@ _COMPONENT: Final = "fracgpu-webhook"
 
 
 def build(settings: WebhookSettings) -> Service:
-    """Put the webhook together; nothing is opened yet."""
-    # What strangers make it hold must not stay for good: docs/webhook.md has the figures.
+    """Build the webhook; nothing is opened before it runs."""
+    # Memory taken by large requests must be returned: docs/webhook.md has the figures.
     give_back_large_blocks()
     registry = new_registry()
     metrics = WebhookMetrics(registry)
-    gate = ReadyGate()
+    ready_gate = ReadyGate()
     clock = SystemClock()
     base = AdmissionConfig(
         scheduler_name=settings.scheduler_name, agent_users=frozenset(settings.agent_users)
@@ -47,13 +47,13 @@ def build(settings: WebhookSettings) -> Service:
         async with connect(settings.kubeconfig, user_agent="fracgpu-webhook") as client:
             tls = ServingTls(client_ca_file=settings.client_ca_file)
             connections = Connections(ConnectionLimits(most=settings.connection_limit))
-            intake = RequestGate(
+            request_gate = RequestGate(
                 connections,
                 body_limit_s=settings.body_limit_s,
                 client_names=settings.client_names,
             )
             metrics.watch_connections(lambda: connections.count)
-            inventory = CardClassIndex(
+            card_classes = CardClassIndex(
                 client, clock, label_reserved_mib=lambda: rules.current.label_reserved_mib
             )
             rules = AdmissionConfigWatcher(
@@ -62,7 +62,7 @@ def build(settings: WebhookSettings) -> Service:
                 metrics=metrics,
                 namespace=settings.namespace,
                 base=base,
-                on_change=inventory.refresh,
+                on_change=card_classes.refresh,
             )
             seal_keys = SealKeys()
             certificate = CertificateWatcher(
@@ -76,13 +76,13 @@ def build(settings: WebhookSettings) -> Service:
                 on_expiry=partial(_count_down, metrics, clock),
             )
             namespaces = NamespaceLabels(client)
-            gate.add("inventory", inventory.problem)
-            gate.add("certificate", certificate.problem)
-            gate.add("configuration", rules.problem)
-            gate.add("namespaces", namespaces.problem)
-            metrics.watch_age(lambda: inventory.age_s)
+            ready_gate.add("inventory", card_classes.problem)
+            ready_gate.add("certificate", certificate.problem)
+            ready_gate.add("configuration", rules.problem)
+            ready_gate.add("namespaces", namespaces.problem)
+            metrics.watch_age(lambda: card_classes.age_s)
             context = AdmissionContext(
-                classes=inventory.classes,
+                classes=card_classes.classes,
                 config=lambda: rules.current,
                 namespace_labels=namespaces.of,
                 ask_labels=namespaces.ask,
@@ -90,16 +90,16 @@ def build(settings: WebhookSettings) -> Service:
             )
             server = WebhookServer(
                 settings,
-                AdmissionHandler(context, metrics, clock, intake),
+                AdmissionHandler(context, metrics, clock, request_gate),
                 tls,
                 registry=registry,
-                readiness=gate.readiness,
-                gate=intake,
+                readiness=ready_gate.readiness,
+                gate=request_gate,
             )
-            followers = (inventory, certificate, rules, namespaces)
-            tasks = {name: loop for it in followers for name, loop in it.tasks.items()}
-            # What is loaded by now lives as long as the process: the collector need not walk it
-            # while a request waits.
+            watchers = (card_classes, certificate, rules, namespaces)
+            tasks = {name: loop for watcher in watchers for name, loop in watcher.tasks.items()}
+            # Everything loaded by now lives as long as the process, so the garbage collector
+            # need not traverse it while a request waits.
             gc.collect()
             gc.freeze()
             yield Running(tasks=tasks, servers=(server,))
@@ -107,9 +107,9 @@ def build(settings: WebhookSettings) -> Service:
     return Service(
         name="webhook",
         open=open_parts,
-        gate=gate,
+        gate=ready_gate,
         telemetry=TelemetryServer(
-            registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
+            registry, settings.telemetry_host, settings.telemetry_port, ready_gate.readiness
         ),
         drain_wait_s=settings.drain_wait_s,
         drain_limit_s=settings.drain_limit_s,
@@ -117,7 +117,7 @@ def build(settings: WebhookSettings) -> Service:
 
 
 def _seal(seal_keys: SealKeys, namespace: str, *, now: datetime) -> Seal:
-    # Who is asked serves a certificate, so there is a key.
+    # A replica that is asked serves a certificate, so there is a key.
     key, *also = seal_keys.at(now)
     return Seal(key=key, also=tuple(also), scope=namespace, now=now)
 
@@ -125,13 +125,13 @@ def _seal(seal_keys: SealKeys, namespace: str, *, now: datetime) -> Seal:
 def _learn(
     seal_keys: SealKeys, metrics: WebhookMetrics, clock: Clock, secret: Mapping[str, bytes]
 ) -> None:
-    """Count the certificate that is served from now on, and learn the key that it brings."""
+    """Count the certificate that is served from now on, and learn the seal key derived from it."""
     metrics.certificate(taken=True)
     seal_keys.learn(seal_key(secret[PRIVATE_KEY_KEY]), now=clock.now())
 
 
 def _count_down(metrics: WebhookMetrics, clock: Clock, ends: datetime) -> None:
-    """Measure from now on how long the certificate that is served still lasts."""
+    """Publish the seconds until the served certificate expires."""
 
     def left_s() -> float:
         return (ends - clock.now()).total_seconds()

@@ -1,4 +1,4 @@
-"""What an administrator can tell the webhook."""
+"""Settings of the webhook."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 AGENT: Final = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
 RULES: Final = AdmissionConfig(agent_users=frozenset({AGENT}))
 
-# The H100s are the more free ones. 24000 is an amount that the API server writes as "24k".
+# The H100s are freer. 24000 is an amount that the API server writes as "24k".
 A30S: Final = CardClass(
     capacity_mib=Mib(24000),
     models=frozenset({"NVIDIA-A30"}),
@@ -51,9 +51,9 @@ def a_pod(
     also: Mapping[str, str] | None = None,
     **asks: str,
 ) -> Json:
-    """A pod as the API server shows it to a webhook.
+    """Return a pod as the API server sends it to a webhook.
 
-    *asks*, and *also* where a word of Python is in the way, are annotations without our prefix.
+    *asks*, and *also* for names that are Python keywords, are annotations without our prefix.
     """
     pod: Json = {
         "metadata": {"name": "job-1", "namespace": "ml"},
@@ -64,7 +64,7 @@ def a_pod(
             **(spec or {}),
         },
     }
-    annotations = {f"fracgpu.io/{key}": it for key, it in {**asks, **(also or {})}.items()}
+    annotations = {f"fracgpu.io/{key}": value for key, value in {**asks, **(also or {})}.items()}
     if annotations:
         pod["metadata"]["annotations"] = annotations
     return pod
@@ -81,12 +81,12 @@ def judged(
     rules: AdmissionConfig = RULES,
     labels: Mapping[str, str] | None = None,
 ) -> AdmissionResult:
-    """Judge a pod in a namespace with these *labels*."""
+    """Return the decision on a pod in a namespace with these *labels*."""
     return admit_create(parsed(pod), classes, config=rules, namespace_labels=labels or {})
 
 
 def judged_change(old: Json, new: Json, *, user: str = "alice") -> AdmissionResult:
-    """Judge an update, the stored pod read as the webhook reads it."""
+    """Return the decision on an update, with the stored pod read as the webhook reads it."""
     before = read_stored_pod(json.dumps(old).encode(), what="the stored pod")
     return admit_update(before, parsed(new), user=user, config=RULES)
 
@@ -105,7 +105,7 @@ def stored(pod: Json, outcome: AdmissionResult) -> Json:
 
 
 def worded(pod: Json) -> Json:
-    """The pod with nothing but the words of its grant."""
+    """Return the pod with only the words of its grant."""
     annotations = pod["metadata"]["annotations"]
     words = annotations["fracgpu.io/granted"].partition("\n")[0]
     metadata = {**pod["metadata"], "annotations": {**annotations, "fracgpu.io/granted": words}}
@@ -113,7 +113,7 @@ def worded(pod: Json) -> Json:
 
 
 def a_review(pod: Json | None, **request: Any) -> Json:
-    """An AdmissionReview as kube-apiserver sends it; *request* replaces fields of the request."""
+    """Return an AdmissionReview as kube-apiserver sends it, with *request* replacing fields."""
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

@@ -1,4 +1,4 @@
-"""The whole role beside an API server that asks it as deploy/webhook.yaml says."""
+"""The whole role with an API server that calls it as deploy/webhook.yaml says."""
 
 import asyncio
 import base64
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """An API server that asks our webhook about pods."""
+    """An API server that calls our webhook for pods."""
 
     client: KubeClient
     ca: Pair
@@ -40,7 +40,7 @@ class World:
         return await self.client.create(PODS, pod)
 
     async def readyz(self) -> str:
-        """What the plain telemetry port says; empty while nobody listens there."""
+        """Return the answer of the telemetry port; empty while nothing listens there."""
         try:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.settings.telemetry_port
@@ -65,7 +65,7 @@ class World:
         await write(SECRETS, {"metadata": meta, "data": data})
 
     async def renew_certificate(self) -> None:
-        """Give another certificate with another key, and wait until it is served."""
+        """Store another certificate with another key, and wait until it is served."""
         url = f"https://127.0.0.1:{self.settings.listen_port}"
         before = await served(url)
         await self.give_certificate(renewed=True)
@@ -76,11 +76,11 @@ class World:
         await until(another, what="the webhook serves another certificate")
 
     def configurations(self) -> list[Json]:
-        """Both configurations of deploy/webhook.yaml, at our address."""
+        """Return both configurations of deploy/webhook.yaml, at our address."""
         documents = list(yaml.safe_load_all((ROOT / "deploy" / "webhook.yaml").read_text()))
         found = []
         for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
-            (body,) = [it for it in documents if it["kind"] == kind.kind]
+            (body,) = [document for document in documents if document["kind"] == kind.kind]
             for entry in body["webhooks"]:
                 path = entry["clientConfig"]["service"]["path"]
                 entry["clientConfig"] = {
@@ -99,7 +99,7 @@ class World:
         await self.until_asked()
 
     async def until_asked(self) -> None:
-        """Wait until the API server asks about pods and about workloads."""
+        """Wait until the API server calls the webhook for pods and for workloads."""
 
         async def asked() -> bool:
             probe = a_pod(fraction="nonsense")
@@ -146,10 +146,12 @@ async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[None]:
+async def running(cluster: World) -> AsyncIterator[None]:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        role = group.create_task(run_until_stopped(build(world.settings), SystemClock(), stop=stop))
+        role = group.create_task(
+            run_until_stopped(build(cluster.settings), SystemClock(), stop=stop)
+        )
         try:
             yield
         finally:
@@ -157,9 +159,9 @@ async def running(world: World) -> AsyncIterator[None]:
     assert role.result() == 0
 
 
-async def says(world: World, *words: str) -> None:
+async def says(cluster: World, *words: str) -> None:
     async def said() -> bool:
-        answer = await world.readyz()
+        answer = await cluster.readyz()
         return all(word in answer for word in words)
 
     await until(said, what=f"/readyz says {words}")

@@ -22,71 +22,72 @@ from webhook.card_classes import CardClassIndex
 
 @asynccontextmanager
 async def following(client: KubeClient) -> AsyncIterator[CardClassIndex]:
-    inventory = CardClassIndex(client, SystemClock())
-    async with followed(inventory):
-        yield inventory
+    index = CardClassIndex(client, SystemClock())
+    async with followed(index):
+        yield index
 
 
 @asynccontextmanager
-async def followed(inventory: CardClassIndex) -> AsyncIterator[None]:
+async def followed(index: CardClassIndex) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run(), name=name) for name, run in inventory.tasks.items()]
+        tasks = [group.create_task(run(), name=name) for name, run in index.tasks.items()]
         try:
-            await until_true(lambda: inventory.problem() is None, what="nodes and pods are listed")
+            await until_true(lambda: index.problem() is None, what="nodes and pods are listed")
             yield
         finally:
             for task in tasks:
                 task.cancel()
 
 
-async def becomes(inventory: CardClassIndex, *classes: tuple[int, int, float]) -> None:
+async def becomes(index: CardClassIndex, *classes: tuple[int, int, float]) -> None:
     """Wait until the classes are these: MiB, cards, free share."""
     wanted = list(classes)
 
     def found() -> list[tuple[int, int, float]]:
         return [
-            (it.capacity_mib, it.cards, round(it.free_share, 3)) for it in inventory.classes() or ()
+            (card_class.capacity_mib, card_class.cards, round(card_class.free_share, 3))
+            for card_class in index.classes() or ()
         ]
 
     await until_true(lambda: found() == wanted, what=f"classes are {wanted}, not {found()}")
 
 
 async def test_nothing_is_known_before_nodes_and_pods_are_listed(kube: KubeClient) -> None:
-    inventory = CardClassIndex(kube, SystemClock())
+    index = CardClassIndex(kube, SystemClock())
 
-    assert inventory.classes() is None
-    assert inventory.problem() == "the API server has not listed nodes and pods yet"
+    assert index.classes() is None
+    assert index.problem() == "the API server has not listed nodes and pods yet"
 
 
 async def test_an_empty_cluster_has_no_class_which_is_known(kube: KubeClient) -> None:
-    async with following(kube) as inventory:
-        assert inventory.classes() == ()
-        assert inventory.age_s < 60
+    async with following(kube) as index:
+        assert index.classes() == ()
+        assert index.age_s < 60
 
 
 async def test_classes_follow_nodes_as_they_come_change_and_go(kube: KubeClient) -> None:
     await register(kube, a_sharing_node("a"))
-    async with following(kube) as inventory:
-        await becomes(inventory, (24_000, 4, 1.0))
+    async with following(kube) as index:
+        await becomes(index, (24_000, 4, 1.0))
 
         await register(kube, a_sharing_node("b", cards=some_cards("b", count=2, mib=40_960)))
-        await becomes(inventory, (24_000, 4, 1.0), (40_960, 2, 1.0))
+        await becomes(index, (24_000, 4, 1.0), (40_960, 2, 1.0))
 
         annotations = {names.NODE_CARDS: write_cards(some_cards("b", count=1, mib=40_960))}
         await kube.patch(NODES, "b", {"metadata": {"annotations": annotations}})
-        await becomes(inventory, (24_000, 4, 1.0), (40_960, 1, 1.0))
+        await becomes(index, (24_000, 4, 1.0), (40_960, 1, 1.0))
 
         await kube.patch(NODES, "b", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
-        await becomes(inventory, (24_000, 4, 1.0))
+        await becomes(index, (24_000, 4, 1.0))
 
         await kube.delete(NODES, "a")
-        await becomes(inventory)
+        await becomes(index)
 
 
 async def test_what_live_pods_hold_is_not_free_and_what_dead_ones_held_is(kube: KubeClient) -> None:
     await register(kube, a_sharing_node("a", cards=some_cards("a", count=2)))
-    async with following(kube) as inventory:
-        await becomes(inventory, (24_000, 2, 1.0))
+    async with following(kube) as index:
+        await becomes(index, (24_000, 2, 1.0))
 
         assignment = '{"train":[{"card":"GPU-a-0","mib":12000}]}'
         for name in ("p1", "p2"):
@@ -94,38 +95,38 @@ async def test_what_live_pods_hold_is_not_free_and_what_dead_ones_held_is(kube: 
                 name, mib=12_000, annotations={names.ASSIGNMENT: assignment}, nodeName="a"
             )
             await kube.create(PODS, pod)
-        await becomes(inventory, (24_000, 2, 0.5))
+        await becomes(index, (24_000, 2, 0.5))
 
         status = {"status": {"phase": "Succeeded"}}
         await kube.patch(PODS, "p1", status, namespace="default", subresource="status")
-        await becomes(inventory, (24_000, 2, 0.75))
+        await becomes(index, (24_000, 2, 0.75))
 
         await kube.delete(PODS, "p2", namespace="default", grace_s=0)
-        await becomes(inventory, (24_000, 2, 1.0))
+        await becomes(index, (24_000, 2, 1.0))
 
 
 async def test_a_node_whose_inventory_is_spoilt_offers_no_card(kube: KubeClient) -> None:
     node = a_sharing_node("a")
     node["metadata"]["annotations"][names.NODE_CARDS] = "{"
     await register(kube, node)
-    async with following(kube) as inventory:
-        assert inventory.classes() == ()
+    async with following(kube) as index:
+        assert index.classes() == ()
 
 
-async def test_the_picture_outlives_the_api_server() -> None:
+async def test_the_card_classes_outlive_the_api_server() -> None:
     async with AsyncExitStack() as server:
         api = await server.enter_async_context(ApiServer.start())
         async with connect_to(api.url) as client:
             await register(client, a_sharing_node("a"))
-            async with following(client) as inventory:
-                await becomes(inventory, (24_000, 4, 1.0))
+            async with following(client) as index:
+                await becomes(index, (24_000, 4, 1.0))
 
                 await server.aclose()
                 with pytest.raises(KubeError):
                     await client.with_retry(RetryPolicy(attempts=1)).list(NODES)
 
-                await becomes(inventory, (24_000, 4, 1.0))
-                assert inventory.problem() is None
+                await becomes(index, (24_000, 4, 1.0))
+                assert index.problem() is None
 
 
 async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_reports(
@@ -140,18 +141,18 @@ async def test_cards_that_only_labels_speak_of_are_supposed_until_an_agent_repor
     }
     await register(kube, node)
     reserved = Mib(576)
-    inventory = CardClassIndex(kube, SystemClock(), label_reserved_mib=lambda: reserved)
-    async with followed(inventory):
-        await becomes(inventory, (24_000, 4, 0.0))
-        assert [it.measured for it in inventory.classes() or ()] == [False]
+    index = CardClassIndex(kube, SystemClock(), label_reserved_mib=lambda: reserved)
+    async with followed(index):
+        await becomes(index, (24_000, 4, 0.0))
+        assert [card_class.measured for card_class in index.classes() or ()] == [False]
 
         reserved = Mib(0)
-        inventory.refresh()
-        await becomes(inventory, (24_560, 4, 0.0))
+        index.refresh()
+        await becomes(index, (24_560, 4, 0.0))
 
         await kube.patch(NODES, "a", {"metadata": {"annotations": reported}})
-        await becomes(inventory, (24_000, 4, 1.0))
-        assert [it.measured for it in inventory.classes() or ()] == [True]
+        await becomes(index, (24_000, 4, 1.0))
+        assert [card_class.measured for card_class in index.classes() or ()] == [True]
 
 
 async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClient) -> None:
@@ -164,6 +165,6 @@ async def test_what_pods_change_is_counted_once_a_second_at_most(kube: KubeClien
         await kube.create(PODS, a_gpu_pod("p", mib=12_000, annotations=assignment, nodeName="a"))
         await becomes(live, (24_000, 2, 0.75))
 
-        assert [it.free_share for it in slow.classes() or ()] == [1.0]
+        assert [card_class.free_share for card_class in slow.classes() or ()] == [1.0]
         await clock.advance(1)
         await becomes(slow, (24_000, 2, 0.75))

@@ -13,10 +13,12 @@ def test_every_outcome_is_there_from_the_start_and_counts_by_itself() -> None:
 
     name = "fracgpu_webhook_decisions_total"
     counts = {
-        it.value: registry.get_sample_value(name, {"outcome": it.value, "dialect": "none"})
-        for it in Decision
+        decision.value: registry.get_sample_value(
+            name, {"outcome": decision.value, "dialect": "none"}
+        )
+        for decision in Decision
     }
-    assert counts == {it.value: 0 for it in Decision}
+    assert counts == {decision.value: 0 for decision in Decision}
     kai = {"outcome": "granted", "dialect": "kai"}
     assert registry.get_sample_value(name, kai) == 1
     assert registry.get_sample_value("fracgpu_webhook_review_duration_seconds_sum") == 0.004

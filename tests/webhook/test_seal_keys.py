@@ -1,4 +1,4 @@
-"""No grant in flight is taken for a forgery because a certificate was renewed."""
+"""Renewing the certificate does not invalidate grants in flight."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -72,13 +72,16 @@ def test_what_one_replica_seals_another_knows_however_often_and_late_they_learn_
     lags_s: Sequence[float], written_s: float, after_s: float, renewed_s: Sequence[float]
 ) -> None:
     def replica(lag_s: float) -> list[tuple[bytes, datetime]]:
-        times = [(b"0", 0.0), *((b"%d" % n, it) for n, it in enumerate(renewed_s, start=1))]
-        return [(key, NOON + (it + lag_s) * SECOND) for key, it in times]
+        times = [
+            (b"0", 0.0),
+            *((b"%d" % n, since_s) for n, since_s in enumerate(renewed_s, start=1)),
+        ]
+        return [(key, NOON + (since_s + lag_s) * SECOND) for key, since_s in times]
 
     def at(times: list[tuple[bytes, datetime]], now: datetime) -> Seal:
-        return a_seal(keys_learnt(*(it for it in times if it[1] <= now)), now)
+        return a_seal(keys_learnt(*(moment for moment in times if moment[1] <= now)), now)
 
-    writes, reads = (replica(it) for it in lags_s)
+    writes, reads = (replica(lag_s) for lag_s in lags_s)
     written = NOON + written_s * SECOND
 
     found = read_grant_note(at(writes, written).write(GRANTED))

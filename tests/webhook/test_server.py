@@ -17,28 +17,28 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with a_webhook() as world:
-        yield world
+async def server() -> AsyncIterator[World]:
+    async with a_webhook() as server:
+        yield server
 
 
-async def test_a_good_request_is_answered_with_a_patch(world: World) -> None:
-    answer = await world.post(a_review(a_pod(fraction="0.5")))
+async def test_a_good_request_is_answered_with_a_patch(server: World) -> None:
+    answer = await server.post(a_review(a_pod(fraction="0.5")))
 
     assert answer.status == 200
     assert (answer.response["uid"], answer.response["allowed"]) == (UID, True)
-    paths = [it["path"] for it in json.loads(base64.b64decode(answer.response["patch"]))]
+    paths = [edit["path"] for edit in json.loads(base64.b64decode(answer.response["patch"]))]
     assert paths == [
         "/metadata/annotations/fracgpu.io~1granted",
         "/spec/containers/0/resources",
         "/spec/affinity",
         "/spec/schedulerName",
     ]
-    assert world.counted("granted", dialect="fracgpu") == 1
+    assert server.counted("granted", dialect="fracgpu") == 1
 
 
-async def test_nonsense_is_refused_with_200_and_the_reason(world: World) -> None:
-    answer = await world.post(a_review(a_pod(fraction="2")))
+async def test_nonsense_is_refused_with_200_and_the_reason(server: World) -> None:
+    answer = await server.post(a_review(a_pod(fraction="2")))
 
     assert answer.status == 200
     assert answer.response == {
@@ -52,36 +52,36 @@ async def test_nonsense_is_refused_with_200_and_the_reason(world: World) -> None
             "several cards",
         },
     }
-    assert world.counted("refused", dialect="fracgpu") == 1
+    assert server.counted("refused", dialect="fracgpu") == 1
 
 
-async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(world: World) -> None:
-    world.classes = None
+async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(server: World) -> None:
+    server.classes = None
 
-    answer = await world.post(a_review(a_pod()))
+    answer = await server.post(a_review(a_pod()))
 
     assert answer.response == {"uid": UID, "allowed": True}
-    assert world.counted("untouched") == 1
+    assert server.counted("untouched") == 1
 
 
 async def test_a_request_before_the_cluster_is_read_is_put_off_with_503_inside(
-    world: World,
+    server: World,
 ) -> None:
-    world.classes = None
+    server.classes = None
 
-    answer = await world.post(a_review(a_pod(fraction="0.5")))
+    answer = await server.post(a_review(a_pod(fraction="0.5")))
 
     assert (answer.status, answer.response["status"]["code"]) == (200, 503)
 
 
-async def test_an_update_is_judged_by_who_makes_it(world: World) -> None:
+async def test_an_update_is_judged_by_who_makes_it(server: World) -> None:
     old = a_pod(fraction="0.5")
     new = a_pod(fraction="0.5", wired="GPU-1")
     update = {"operation": "UPDATE", "oldObject": old}
     agent = {"username": "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"}
 
-    by_anybody = await world.post(a_review(new, **update))
-    by_the_agent = await world.post(a_review(new, **update, userInfo=agent))
+    by_anybody = await server.post(a_review(new, **update))
+    by_the_agent = await server.post(a_review(new, **update, userInfo=agent))
 
     assert by_anybody.response["allowed"] is False
     assert by_the_agent.response == {"uid": UID, "allowed": True}
@@ -101,74 +101,74 @@ async def test_an_update_is_judged_by_who_makes_it(world: World) -> None:
     ids=["nothing", "an empty object", "no JSON", "a million brackets"],
 )
 async def test_a_malformed_body_gets_400_and_the_server_lives(
-    world: World, body: bytes, reason: str
+    server: World, body: bytes, reason: str
 ) -> None:
-    answer = await world.post(body)
+    answer = await server.post(body)
 
     assert answer.status == 400
     assert answer.text.startswith(reason)
-    assert world.counted("malformed") == 1
-    assert (await world.post(a_review(a_pod()))).status == 200
+    assert server.counted("malformed") == 1
+    assert (await server.post(a_review(a_pod()))).status == 200
 
 
-async def test_a_body_of_exactly_the_limit_is_read(world: World) -> None:
+async def test_a_body_of_exactly_the_limit_is_read(server: World) -> None:
     review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
 
-    answer = await world.post(review + b" " * (3 * MIB - len(review)))
+    answer = await server.post(review + b" " * (3 * MIB - len(review)))
 
     assert answer.response["allowed"] is True
 
 
-async def test_a_body_above_the_limit_gets_413_and_the_server_lives(world: World) -> None:
+async def test_a_body_above_the_limit_gets_413_and_the_server_lives(server: World) -> None:
     review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
 
-    answer = await world.post(review + b" " * (3 * MIB + 1 - len(review)))
+    answer = await server.post(review + b" " * (3 * MIB + 1 - len(review)))
 
     assert answer.status == 413
-    assert world.counted("too_large") == 1
-    assert (await world.post(a_review(a_pod()))).status == 200
+    assert server.counted("too_large") == 1
+    assert (await server.post(a_review(a_pod()))).status == 200
 
 
-async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(world: World) -> None:
+async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(server: World) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b" " * MIB
 
     try:
-        answer = await world.post(endless())
+        answer = await server.post(endless())
     except aiohttp.ClientConnectionError:
-        # The server hung up while we were still sending, which is its right.
+        # The server may close the connection while we are still sending.
         pass
     else:
         assert answer.status == 413
-    assert world.counted("too_large") == 1
+    assert server.counted("too_large") == 1
 
 
-async def test_only_post_is_understood(world: World) -> None:
-    assert (await world.get("/mutate")).status == 405
-    assert (await world.get("/validate")).status == 405
-    assert (await world.post(b"{}", path="/other")).status == 404
+async def test_only_post_is_understood(server: World) -> None:
+    assert (await server.get("/mutate")).status == 405
+    assert (await server.get("/validate")).status == 405
+    assert (await server.post(b"{}", path="/other")).status == 404
 
 
 A_DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
 
 
-async def test_a_workload_is_judged_and_never_changed(world: World) -> None:
+async def test_a_workload_is_judged_and_never_changed(server: World) -> None:
     good = {"spec": {"template": a_pod(fraction="0.5")}}
     bad = {"spec": {"template": a_pod(fraction="2")}}
 
-    passed = await world.post(a_review(good, kind=A_DEPLOYMENT), path="/validate")
-    refused = await world.post(a_review(bad, kind=A_DEPLOYMENT), path="/validate")
+    passed = await server.post(a_review(good, kind=A_DEPLOYMENT), path="/validate")
+    refused = await server.post(a_review(bad, kind=A_DEPLOYMENT), path="/validate")
 
     assert passed.response == {"uid": UID, "allowed": True}
     assert refused.response["status"]["message"].startswith("in spec.template: fracgpu.io/fraction")
-    assert world.counted("unchanged", dialect="fracgpu") == 1
-    assert world.counted("refused", dialect="fracgpu") == 1
+    assert server.counted("unchanged", dialect="fracgpu") == 1
+    assert server.counted("refused", dialect="fracgpu") == 1
 
 
-async def test_each_route_takes_only_what_it_is_for(world: World) -> None:
-    pod = await world.post(a_review(a_pod()), path="/validate")
-    workload = await world.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))
+async def test_each_route_takes_only_what_it_is_for(server: World) -> None:
+    pod = await server.post(a_review(a_pod()), path="/validate")
+    workload = await server.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))
 
     assert (pod.status, workload.status) == (400, 400)
     assert pod.text.startswith("request.kind is core Pod; want a workload: Deployment, ")
@@ -177,52 +177,52 @@ async def test_each_route_takes_only_what_it_is_for(world: World) -> None:
 
 @pytest.mark.parametrize("size", [0, 400 * 1024])
 async def test_nobody_writes_a_grant_where_requests_are_left_unread(
-    world: World, size: int
+    server: World, size: int
 ) -> None:
-    """The policies let a new pod's grant through, for they cannot tell whose writing it is."""
-    world.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
+    """The policies allow a grant on a new pod, because they cannot verify its author."""
+    server.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
     pod = a_pod(granted="train: 80000 MiB on 1 card", spec={"hostname": "h" * size})
 
-    answer = await world.post(a_review(pod))
+    answer = await server.post(a_review(pod))
 
     assert answer.response["allowed"] is False
     wanted = "384 KiB" if size else "only the webhook writes it"
     assert wanted in answer.response["status"]["message"]
 
 
-async def test_an_excluded_namespace_is_left_alone_with_a_warning(world: World) -> None:
-    world.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
+async def test_an_excluded_namespace_is_left_alone_with_a_warning(server: World) -> None:
+    server.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
     warning = (
-        "namespace ml is excluded from FracGPU by its administrator, so what fracgpu.io/ keys ask "
-        "is left unread"
+        "namespace ml is excluded from FracGPU by its administrator, so requests in fracgpu.io/ "
+        "keys are ignored"
     )
 
-    pod = await world.post(a_review(a_pod(fraction="2")))
+    pod = await server.post(a_review(a_pod(fraction="2")))
     body = {"spec": {"template": a_pod(fraction="2")}}
-    workload = await world.post(a_review(body, kind=A_DEPLOYMENT), path="/validate")
+    workload = await server.post(a_review(body, kind=A_DEPLOYMENT), path="/validate")
 
     assert pod.response == {"uid": UID, "allowed": True, "warnings": [warning]}
     assert workload.response == pod.response
 
 
 @pytest.mark.parametrize("young", [False, True])
-async def test_a_namespaces_label_turns_a_dialect_on(world: World, *, young: bool) -> None:
-    world.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
-    world.young = {"ml"} if young else set()
+async def test_a_namespaces_label_turns_a_dialect_on(server: World, *, young: bool) -> None:
+    server.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
+    server.young = {"ml"} if young else set()
     pod = a_pod(a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}}))
 
-    await world.post(a_review(pod))
+    await server.post(a_review(pod))
 
-    assert world.counted("granted", dialect="gpushare") == 1
+    assert server.counted("granted", dialect="gpushare") == 1
 
 
-async def test_every_review_leaves_one_line_with_its_uid(world: World) -> None:
+async def test_every_review_leaves_one_line_with_its_uid(server: World) -> None:
     with structlog.testing.capture_logs() as lines:
-        await world.post(a_review(a_pod(fraction="0.5")))
-        await world.post(a_review(a_pod(fraction="2")))
-        await world.post(a_review(a_pod(), dryRun=True))
+        await server.post(a_review(a_pod(fraction="0.5")))
+        await server.post(a_review(a_pod(fraction="2")))
+        await server.post(a_review(a_pod(), dryRun=True))
 
-    assert [(it["event"], it["uid"], it["dry_run"]) for it in lines] == [
+    assert [(line["event"], line["uid"], line["dry_run"]) for line in lines] == [
         ("pod_granted", UID, False),
         ("pod_refused", UID, False),
         ("review_passed", UID, True),
@@ -232,40 +232,40 @@ async def test_every_review_leaves_one_line_with_its_uid(world: World) -> None:
     assert {"namespace": "ml", "name": "job-1", "user": "alice"}.items() <= lines[0].items()
 
 
-async def test_fifty_reviews_at_once_are_all_answered(world: World) -> None:
+async def test_fifty_reviews_at_once_are_all_answered(server: World) -> None:
     async with asyncio.TaskGroup() as group:
         asked = [
-            group.create_task(world.post(a_review(a_pod(fraction="0.5"), uid=f"u{n}")))
+            group.create_task(server.post(a_review(a_pod(fraction="0.5"), uid=f"u{n}")))
             for n in range(50)
         ]
 
-    assert [it.result().response["uid"] for it in asked] == [f"u{n}" for n in range(50)]
+    assert [task.result().response["uid"] for task in asked] == [f"u{n}" for n in range(50)]
 
 
-async def test_probes_and_metrics_are_answered_beside_the_reviews(world: World) -> None:
-    world.checks["inventory"] = "the API server has not listed nodes yet"
+async def test_probes_and_metrics_are_answered_beside_the_reviews(server: World) -> None:
+    server.checks["inventory"] = "the API server has not listed nodes yet"
 
-    not_ready = await world.get("/readyz")
-    world.checks["inventory"] = None
-    ready = await world.get("/readyz")
+    not_ready = await server.get("/readyz")
+    server.checks["inventory"] = None
+    ready = await server.get("/readyz")
 
     assert (not_ready.status, ready.status) == (503, 200)
     assert "inventory: the API server has not listed nodes yet" in not_ready.text
-    assert (await world.get("/livez")).status == 200
-    assert "fracgpu_webhook_decisions_total" in (await world.get("/metrics")).text
+    assert (await server.get("/livez")).status == 200
+    assert "fracgpu_webhook_decisions_total" in (await server.get("/metrics")).text
 
 
 async def test_without_a_certificate_no_connection_is_made() -> None:
-    async with a_webhook(certificate=False) as world:
+    async with a_webhook(certificate=False) as server:
         with pytest.raises(aiohttp.ClientConnectionError):
-            await world.get("/livez")
+            await server.get("/livez")
 
 
-async def test_a_new_certificate_is_served_without_a_restart(world: World) -> None:
-    before = await served(world.url)
-    leaf = a_leaf(world.ca)
+async def test_a_new_certificate_is_served_without_a_restart(server: World) -> None:
+    before = await served(server.url)
+    leaf = a_leaf(server.ca)
 
-    world.tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
+    server.tls.replace(cert_pem=leaf.cert_pem, key_pem=leaf.key_pem)
 
-    assert await served(world.url) != before
-    assert (await world.post(a_review(a_pod()))).status == 200
+    assert await served(server.url) != before
+    assert (await server.post(a_review(a_pod()))).status == 200

@@ -1,4 +1,4 @@
-"""The whole role against an API server, embedded and real, registered as deploy/ registers it."""
+"""The whole role with an API server, embedded and real, registered as in deploy/."""
 
 import json
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
 
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     listen_port, telemetry_port = free_ports(2)
     async with (
         an_api_server(request.param, tmp_path) as kubeconfig,
@@ -50,60 +50,64 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield World(client=client, ca=a_ca(), settings=settings)
 
 
-async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(world: World) -> None:
-    async with running(world):
-        await says(world, "503", "inventory: ok", "certificate: there is no Secret fracgpu-system/")
+async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(
+    cluster: World,
+) -> None:
+    async with running(cluster):
+        await says(
+            cluster, "503", "inventory: ok", "certificate: there is no Secret fracgpu-system/"
+        )
 
-        await world.give_certificate()
+        await cluster.give_certificate()
 
-        await says(world, "200", "certificate: ok")
+        await says(cluster, "200", "certificate: ok")
 
 
-async def test_pods_are_granted_refused_and_guarded_through_the_api_server(world: World) -> None:
-    await register(world.client, a_sharing_node("gpu-1"))
-    async with running(world):
-        await world.give_certificate()
-        await says(world, "200")
-        await world.register()
+async def test_pods_are_granted_refused_and_guarded_through_the_api_server(cluster: World) -> None:
+    await register(cluster.client, a_sharing_node("gpu-1"))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200")
+        await cluster.register()
 
-        granted = await world.create(a_pod(fraction="0.5"))
+        granted = await cluster.create(a_pod(fraction="0.5"))
         asserts_granted(granted)
-        await asserts_refused(world)
-        await asserts_guarded(world)
-        await asserts_workloads_judged(world)
-        await asserts_dialects_understood(world)
-    # The webhook is gone: whoever asks is refused by the API server, whoever does not is not.
-    await world.create(a_pod(), name="without-us")
+        await asserts_refused(cluster)
+        await asserts_guarded(cluster)
+        await asserts_workloads_judged(cluster)
+        await asserts_dialects_understood(cluster)
+    # The webhook is down: the API server refuses pods with requests, and accepts all others.
+    await cluster.create(a_pod(), name="without-us")
     with pytest.raises(KubeError, match="failed calling webhook"):
-        await world.create(a_pod(fraction="0.5"), name="asks")
+        await cluster.create(a_pod(fraction="0.5"), name="asks")
 
 
 async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_renewed(
-    world: World,
+    cluster: World,
 ) -> None:
-    """A later webhook in the same request has the pod looked at again, by then with another key."""
-    await register(world.client, a_sharing_node("gpu-1"))
-    async with running(world):
-        await world.give_certificate()
-        await says(world, "200")
-        await world.register()
-        granted = await world.create(a_pod(fraction="0.5"))
+    """A later webhook causes a reinvocation in the same request, by then with another key."""
+    await register(cluster.client, a_sharing_node("gpu-1"))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200")
+        await cluster.register()
+        granted = await cluster.create(a_pod(fraction="0.5"))
         written = granted["metadata"]["annotations"][names.GRANTED]
         said = read_grant_note(written)
         assert said is not None
         assert said.data.schedulers[1:] == ("fracgpu-scheduler",)
 
-        await world.renew_certificate()
+        await cluster.renew_certificate()
 
         again = {"metadata": {"annotations": granted["metadata"]["annotations"]}}
-        looked_at = await world.create({**again, "spec": granted["spec"]}, name="again")
+        looked_at = await cluster.create({**again, "spec": granted["spec"]}, name="again")
         assert looked_at["metadata"]["annotations"][names.GRANTED] == written
-        # Sealed by somebody who has another key, it is no more than words.
+        # A seal with an unknown key is ignored.
         forged = dict(granted["metadata"]["annotations"])
         forged[names.GRANTED] = Seal(key=b"guess", scope="default", now=SystemClock().now()).write(
             said
         )
-        taken = await world.create(
+        taken = await cluster.create(
             {"metadata": {"annotations": forged}, "spec": granted["spec"]}, name="forged"
         )
         assert taken["metadata"]["annotations"][names.GRANTED] != forged[names.GRANTED]
@@ -113,7 +117,9 @@ def asserts_granted(pod: Json) -> None:
     view = decode_pod_info(json.dumps(pod).encode())
     assert view.need_problem == ""
     assert view.need is not None
-    assert [(it.name, it.cards, it.mib) for it in view.need.containers] == [("train", 1, 12_000)]
+    assert [
+        (container.name, container.cards, container.mib) for container in view.need.containers
+    ] == [("train", 1, 12_000)]
     assert view.scheduler_name == "fracgpu-scheduler"
     words = "train: 12000 MiB on 1 card (0.5 of a card that shares 24000 MiB)"
     assert words_of(view.annotations[names.GRANTED]) == words
@@ -131,7 +137,7 @@ FORGED = (
 )
 
 
-async def asserts_refused(world: World) -> None:
+async def asserts_refused(cluster: World) -> None:
     limits = {"limits": {"fracgpu.io/gpu-mem": "9000"}}
     for pod, words in (
         (a_pod(fractoin="0.5"), "did you mean fracgpu.io/fraction?"),
@@ -141,69 +147,69 @@ async def asserts_refused(world: World) -> None:
         (a_pod(fraction="0.5", granted=FORGED), "only the webhook writes it"),
     ):
         with pytest.raises(Invalid) as refused:
-            await world.create(pod, name="refused")
+            await cluster.create(pod, name="refused")
         assert words in str(refused.value)
-    plain = await world.create(a_pod(), name="plain")
+    plain = await cluster.create(a_pod(), name="plain")
     assert plain["spec"]["schedulerName"] == "default-scheduler"
     assert "annotations" not in plain["metadata"]
 
 
-async def asserts_guarded(world: World) -> None:
-    """The stored pod (named p) keeps what only FracGPU may write, and lives on otherwise."""
+async def asserts_guarded(cluster: World) -> None:
+    """Assert that the stored pod p keeps what only FracGPU may write, and is otherwise mutable."""
 
     async def annotate(key: str, value: str) -> None:
         patch = {"metadata": {"annotations": {key: value}}}
-        await world.client.patch(PODS, "p", patch, namespace="default")
+        await cluster.client.patch(PODS, "p", patch, namespace="default")
 
     for key in (names.ASSIGNMENT, names.WIRED, names.GRANTED, names.FRACTION):
         with pytest.raises(Invalid, match="want no change"):
             await annotate(key, "0.1")
     await annotate("team", "vision")
     await annotate(names.REBALANCE, "never")
-    stored = await world.client.get_object(PODS, "p", namespace="default")
+    stored = await cluster.client.get_object(PODS, "p", namespace="default")
     assert stored["metadata"]["annotations"]["team"] == "vision"
-    # Taken as it is and created anew, a granted pod is granted the same again.
+    # A copy of a granted pod, created again, gets the same grant.
     copied = {"metadata": {"annotations": dict(stored["metadata"]["annotations"])}}
-    spec = {key: it for key, it in stored["spec"].items() if key != "nodeName"}
-    again = await world.create({**copied, "spec": spec}, name="copy")
+    spec = {key: value for key, value in stored["spec"].items() if key != "nodeName"}
+    again = await cluster.create({**copied, "spec": spec}, name="copy")
     assert again["spec"]["affinity"] == stored["spec"]["affinity"]
     assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
 
 
-async def asserts_workloads_judged(world: World) -> None:
+async def asserts_workloads_judged(cluster: World) -> None:
     with pytest.raises(Invalid) as refused:
-        await world.deploy(a_pod(memory="100Gi"))
+        await cluster.deploy(a_pod(memory="100Gi"))
     assert "in spec.template: fracgpu.io/memory of container 'train' is '102400Mi'" in str(
         refused.value
     )
-    created = await world.deploy(a_pod(fraction="0.5"), replicas=0)
+    created = await cluster.deploy(a_pod(fraction="0.5"), replicas=0)
     annotations = created["spec"]["template"]["metadata"]["annotations"]
     assert annotations == {names.FRACTION: "0.5"}
     scale = {"spec": {"replicas": 1}}
-    await world.client.patch(DEPLOYMENTS, "w", scale, namespace="default")
+    await cluster.client.patch(DEPLOYMENTS, "w", scale, namespace="default")
     bad = {"spec": {"template": {"metadata": {"annotations": {names.FRACTION: "7"}}}}}
     with pytest.raises(Invalid, match=r"in spec\.template: fracgpu\.io/fraction is '7'"):
-        await world.client.patch(DEPLOYMENTS, "w", bad, namespace="default")
+        await cluster.client.patch(DEPLOYMENTS, "w", bad, namespace="default")
 
 
-async def asserts_dialects_understood(world: World) -> None:
-    """A namespace's label turns a dialect on; elsewhere its pods pass as they are."""
+async def asserts_dialects_understood(cluster: World) -> None:
+    """Assert that a namespace's label enables a dialect; elsewhere its pods are unchanged."""
     limits = {"aliyun.com/gpu-mem": "4"}
     spoken = a_container(resources={"limits": limits, "requests": limits})
-    elsewhere = await world.create(a_pod(spoken), name="elsewhere")
+    elsewhere = await cluster.create(a_pod(spoken), name="elsewhere")
     assert elsewhere["spec"]["containers"][0]["resources"]["limits"] == limits
 
     labels = {names.DIALECTS_LABEL: "gpushare"}
-    await world.client.patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
+    await cluster.client.patch(NAMESPACES, "default", {"metadata": {"labels": labels}})
 
     async def taken_over() -> bool:
         pod = a_pod(spoken)
         pod["metadata"] |= {"name": "spoken", "namespace": "default"}
-        seen = await world.client.create(PODS, pod, dry_run=True)
+        seen = await cluster.client.create(PODS, pod, dry_run=True)
         return "aliyun.com/gpu-mem" not in seen["spec"]["containers"][0]["resources"]["limits"]
 
     await until(taken_over, what="the label turns the dialect on")
-    pod = await world.create(a_pod(spoken), name="spoken")
+    pod = await cluster.create(a_pod(spoken), name="spoken")
     ours = {"fracgpu.io/gpu-mem": "4096", "fracgpu.io/gpu-slot": "1"}
     assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
     annotations = pod["metadata"]["annotations"]
@@ -214,27 +220,27 @@ async def asserts_dialects_understood(world: World) -> None:
     }
 
 
-async def test_an_edit_of_the_administrator_counts_at_once(world: World) -> None:
-    await register(world.client, a_sharing_node("gpu-1"))
-    async with running(world):
-        await world.give_certificate()
-        await says(world, "200", "configuration: ok", "namespaces: ok")
-        await world.register()
+async def test_an_edit_of_the_administrator_counts_at_once(cluster: World) -> None:
+    await register(cluster.client, a_sharing_node("gpu-1"))
+    async with running(cluster):
+        await cluster.give_certificate()
+        await says(cluster, "200", "configuration: ok", "namespaces: ok")
+        await cluster.register()
         too_large = a_pod(memory="100Gi")
         with pytest.raises(Invalid):
-            await world.create(too_large, name="large")
+            await cluster.create(too_large, name="large")
 
-        await world.client.create(
+        await cluster.client.create(
             CONFIGMAPS,
             {
-                "metadata": {"name": names.CONFIG_MAP, "namespace": world.settings.namespace},
+                "metadata": {"name": names.CONFIG_MAP, "namespace": cluster.settings.namespace},
                 "data": {"admission": "whenNoCapacity: wait"},
             },
         )
 
         async def admitted() -> bool:
             try:
-                await world.create(too_large, name="large")
+                await cluster.create(too_large, name="large")
             except Invalid:
                 return False
             return True
@@ -255,14 +261,14 @@ async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
         )
         agent_config = api.kubeconfig(tmp_path / "agent", user=AGENT)
         async with connect(settings.kubeconfig) as client, connect(agent_config) as agent:
-            world = World(client=client, ca=a_ca(), settings=settings)
+            cluster = World(client=client, ca=a_ca(), settings=settings)
             await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
             await register(client, a_sharing_node("gpu-1"))
-            async with running(world):
-                await world.give_certificate()
-                await says(world, "200")
-                await world.register()
-                await world.create(a_pod(fraction="0.5"))
+            async with running(cluster):
+                await cluster.give_certificate()
+                await says(cluster, "200")
+                await cluster.register()
+                await cluster.create(a_pod(fraction="0.5"))
                 patch = {"metadata": {"annotations": {names.WIRED: "GPU-gpu-1-0"}}}
 
                 with pytest.raises(Invalid, match="only the node agent writes it"):

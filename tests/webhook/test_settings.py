@@ -25,6 +25,6 @@ def test_a_body_limit_of_nothing_is_refused() -> None:
 
 
 def test_names_of_clients_without_their_authority_are_refused() -> None:
-    """As found: it started, and answered 403 to the API server as to everybody."""
+    """Without this check the webhook started, and answered 403 to every client."""
     with pytest.raises(SettingsError, match="kube-apiserver without client_ca_file"):
         load(WebhookSettings, ["--client-names", "kube-apiserver"], {}, program="webhook")

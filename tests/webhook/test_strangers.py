@@ -1,4 +1,4 @@
-"""Who may ask the webhook, and what of it strangers can take, over real sockets and real TLS."""
+"""Which clients may call the webhook, and what unknown ones can consume, over real TLS."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def opened(live: LiveWebhooks, count: int, *, sends: bytes = b"") -> Sequence[Ends]:
-    """Connections over TLS that ask nothing, or send something and then nothing."""
+    """Return TLS connections that send *sends* and then nothing more."""
     limited = asyncio.Semaphore(20)
     trust = live.trust()
 
@@ -34,12 +34,12 @@ async def opened(live: LiveWebhooks, count: int, *, sends: bytes = b"") -> Seque
                     ends[1].write(sends)
                     await ends[1].drain()
             except OSError:
-                return None  # turned away, or displaced by the next
+                return None  # refused, or closed for the next one
             return ends
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one()) for _ in range(count)]
-    return [it.result() for it in tasks if it.result() is not None]  # type: ignore[misc]  # filtered
+    return [task.result() for task in tasks if task.result() is not None]  # type: ignore[misc]  # filtered
 
 
 async def honest(live: LiveWebhooks) -> None:
@@ -55,7 +55,7 @@ async def honest(live: LiveWebhooks) -> None:
 async def test_idle_connections_and_half_sent_bodies_cost_little_and_hold_up_nobody(
     tmp_path: Path,
 ) -> None:
-    """As found: 1,200 idle connections took 422 MB and 200 half-sent bodies 1.2 GB of 512 MiB."""
+    """Unbounded, 1,200 idle connections took 422 MB and 200 half-sent bodies 1.2 GB, of 512 MiB."""
     large = b"x" * (2 * 1024 * 1024)
     half = request_bytes("/mutate", b"x" * (3 * 1024 * 1024 - 1))[: len(large)]
     most = [0.0]
@@ -73,10 +73,10 @@ async def test_idle_connections_and_half_sent_bodies_cost_little_and_hold_up_nob
 
 
 async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> None:
-    async with a_webhook(body_limit_s=0.2) as world:
-        host, port = world.url.removeprefix("https://").split(":")
+    async with a_webhook(body_limit_s=0.2) as server:
+        host, port = server.url.removeprefix("https://").split(":")
         reader, writer = await asyncio.open_connection(
-            host, int(port), ssl=trusting(world.ca.cert_pem)
+            host, int(port), ssl=trusting(server.ca.cert_pem)
         )
         writer.write(request_bytes("/mutate", BODY)[:-1])
         async with asyncio.timeout(20):
@@ -84,18 +84,20 @@ async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> N
         writer.close()
 
         assert answer.startswith(b"HTTP/1.1 408 ")
-        assert world.counted("too_slow") == 1
+        assert server.counted("too_slow") == 1
 
 
-async def asked_as(world: World, client: str | None, ca_name: str = "ours") -> int | str:
-    """Ask with a client certificate; gives the status, or how the connection was refused."""
+async def asked_as(server: World, client: str | None, ca_name: str = "ours") -> int | str:
+    """Return the status with a client certificate, or how the connection was refused."""
     authority = CLIENTS if ca_name == "ours" else a_ca()
     pair = None if client is None else make_client(authority, name=client, now=now(), life=HOUR)
-    connector = aiohttp.TCPConnector(force_close=True, ssl=trusting(world.ca.cert_pem, client=pair))
+    connector = aiohttp.TCPConnector(
+        force_close=True, ssl=trusting(server.ca.cert_pem, client=pair)
+    )
     try:
         async with (
             aiohttp.ClientSession(connector=connector) as session,
-            session.post(f"{world.url}/mutate", data=BODY) as response,
+            session.post(f"{server.url}/mutate", data=BODY) as response,
         ):
             return response.status
     except (aiohttp.ClientError, ssl.SSLError, OSError):
@@ -111,11 +113,11 @@ async def test_the_webhook_asks_for_a_client_certificate_where_it_is_told_whose(
     file = tmp_path / "clients.crt"
     file.write_bytes(CLIENTS.cert_pem)
     names = ("kube-apiserver-kubelet-client",)
-    async with a_webhook(client_ca_file=str(file), client_names=names) as world:
-        assert await asked_as(world, names[0]) == 200
-        assert await asked_as(world, "system:node:n1") == 403
-        assert await asked_as(world, None) == "refused"
-        assert await asked_as(world, names[0], "another") == "refused"
+    async with a_webhook(client_ca_file=str(file), client_names=names) as server:
+        assert await asked_as(server, names[0]) == 200
+        assert await asked_as(server, "system:node:n1") == 403
+        assert await asked_as(server, None) == "refused"
+        assert await asked_as(server, names[0], "another") == "refused"
 
 
 async def test_any_certificate_of_the_authority_will_do_where_no_name_is_said(
@@ -123,11 +125,11 @@ async def test_any_certificate_of_the_authority_will_do_where_no_name_is_said(
 ) -> None:
     file = tmp_path / "clients.crt"
     file.write_bytes(CLIENTS.cert_pem)
-    async with a_webhook(client_ca_file=str(file)) as world:
-        assert await asked_as(world, "whoever") == 200
-        assert await asked_as(world, None) == "refused"
+    async with a_webhook(client_ca_file=str(file)) as server:
+        assert await asked_as(server, "whoever") == 200
+        assert await asked_as(server, None) == "refused"
 
 
 async def test_without_an_authority_nobody_is_asked_for_a_certificate() -> None:
-    async with a_webhook() as world:
-        assert await asked_as(world, None) == 200
+    async with a_webhook() as server:
+        assert await asked_as(server, None) == 200

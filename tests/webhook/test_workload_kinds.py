@@ -3,7 +3,9 @@ from webhook.admission_config import BUILT_IN_WORKLOADS
 
 
 def test_every_kind_of_kubernetes_own_workloads_is_known_by_its_template() -> None:
-    assert {(it.group, it.kind): it.templates for it in BUILT_IN_WORKLOADS} == {
+    assert {
+        (workload.group, workload.kind): workload.templates for workload in BUILT_IN_WORKLOADS
+    } == {
         ("apps", "Deployment"): ("spec.template",),
         ("apps", "StatefulSet"): ("spec.template",),
         ("apps", "DaemonSet"): ("spec.template",),

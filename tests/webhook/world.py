@@ -1,4 +1,4 @@
-"""The webhook as the API server meets it: over HTTPS, with a certificate of a real authority."""
+"""The webhook as the API server calls it: over HTTPS, with a certificate of an authority."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from webhook.settings import WebhookSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back."""
+    """The status and body of an answer."""
 
     status: int
     text: str
@@ -53,7 +53,7 @@ class World:
     checks: dict[str, str | None] = field(default_factory=dict)
 
     async def ask_labels(self, namespace: str) -> Mapping[str, str]:
-        """What the API server says of a namespace that is too *young* for the webhook's copy."""
+        """Return what the API server has for a namespace too *young* for the webhook's cache."""
         return self.labels.get(namespace, {})
 
     async def post(self, body: Any, *, path: str = "/mutate") -> Answer:
@@ -89,38 +89,40 @@ async def a_webhook(
     client_ca_file: str = "",
     client_names: tuple[str, ...] = (),
 ) -> AsyncIterator[World]:
-    """Serve one on loopback."""
+    """Serve a webhook on loopback."""
     registry, ca = CollectorRegistry(), a_ca()
     tls = ServingTls(client_ca_file=client_ca_file)
-    world = World(url="", tls=tls, ca=ca, registry=registry)
+    webhook = World(url="", tls=tls, ca=ca, registry=registry)
     knowledge = AdmissionContext(
-        classes=lambda: world.classes,
-        config=lambda: world.rules,
-        namespace_labels=lambda name: None if name in world.young else world.labels.get(name, {}),
-        ask_labels=world.ask_labels,
+        classes=lambda: webhook.classes,
+        config=lambda: webhook.rules,
+        namespace_labels=lambda name: (
+            None if name in webhook.young else webhook.labels.get(name, {})
+        ),
+        ask_labels=webhook.ask_labels,
         seal=lambda namespace: Seal(scope=namespace),
     )
     settings = WebhookSettings(
         listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
     )
     connections = Connections(limits or ConnectionLimits(most=settings.connection_limit))
-    intake = RequestGate(connections, body_limit_s=body_limit_s, client_names=client_names)
-    reviewer = AdmissionHandler(knowledge, WebhookMetrics(registry), SystemClock(), intake)
-    readiness: Callable[[], Readiness] = lambda: Readiness(checks=world.checks)  # noqa: E731
+    request_gate = RequestGate(connections, body_limit_s=body_limit_s, client_names=client_names)
+    reviewer = AdmissionHandler(knowledge, WebhookMetrics(registry), SystemClock(), request_gate)
+    readiness: Callable[[], Readiness] = lambda: Readiness(checks=webhook.checks)  # noqa: E731
     server = WebhookServer(
         settings,
         reviewer,
         tls,
         registry=registry,
         readiness=readiness,
-        gate=intake,
+        gate=request_gate,
     )
     if certificate:
         leaf = a_leaf(ca)
         tls.apply_secret({"tls.crt": leaf.cert_pem, "tls.key": leaf.key_pem})
     await server.start()
     try:
-        world.url = f"https://127.0.0.1:{server.port}"
-        yield world
+        webhook.url = f"https://127.0.0.1:{server.port}"
+        yield webhook
     finally:
         await server.stop(1)

@@ -1,5 +1,5 @@
-"""Decide what becomes of an object that somebody writes: let it pass, patch it or deny it.
+"""Decides on an object that is about to be stored: allow, patch or deny it.
 
-Pure: bytes come in by `review`, `mutation` answers for a new pod, `update` for a stored one and
-`workload` for a pod template; `verdict` has the three answers. Start with `mutation.py`.
+Pure: `review` decodes the request, `mutation` decides on a new pod, `update` on a stored one and
+`workload` on pod templates; `verdict` has the three answers. Start with `mutation.py`.
 """

@@ -1,4 +1,4 @@
-"""How much of an object admission looks at, so that no object can hold up everybody else's pods."""
+"""Limits on the objects that admission decodes, so that no object can delay all other pods."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,32 +17,32 @@ from fracgpu.request.bounds import (
 from webhook.admission.pod import Container, Pod
 from webhook.admission.verdict import AdmissionResult, Allowed, Denied
 
-# Building objects out of hostile JSON takes 60 ns a byte. The API server stores annotations of at
-# most 256 KiB (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
+# Decoding hostile JSON takes 60 ns a byte. The API server stores annotations of at most 256 KiB
+# (apimachinery, TotalAnnotationSizeLimitB); the rest of a pod is a few KiB.
 MAX_OBJECT_BYTES: Final = 384 * 1024
 MAX_TEMPLATES: Final = 64
 
 _MAX_ANNOTATION_CHARS: Final = 256 * 1024
-_MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod
+_MAX_RESOURCES: Final = 1000  # in all limits and requests of a pod together
 _MAX_TERMS: Final = 100  # of the required node affinity
 _PREFIX_BYTES: Final = names.PREFIX.encode()
 
 
 def asks_in_json(body: bytes | msgspec.Raw) -> bool:
-    """Tell whether a key of ours may stand in JSON that is too long to be read."""
+    """Report whether JSON that is too long to be decoded may contain a key of ours."""
     return _PREFIX_BYTES in bytes(body)
 
 
 def size_of(body: msgspec.Raw) -> int:
-    """Give the length of some JSON in bytes."""
+    """Return the length of some JSON in bytes."""
     return memoryview(body).nbytes
 
 
 def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> AdmissionResult | None:
-    """Judge an object that is too large to be read; None for one that is not.
+    """Return the decision on an object that is too large to be decoded; None if it is not.
 
-    What was stored before stays free to change and to end. FracGPU's own annotations are guarded by
-    the policy ``fracgpu-pods`` there too.
+    An object that is already stored may always be updated. The policy ``fracgpu-pods`` guards
+    FracGPU's own annotations there too.
     """
     if old is not None and size_of(old) > MAX_OBJECT_BYTES:
         return Allowed()
@@ -57,7 +57,7 @@ def check_size(new: msgspec.Raw, old: msgspec.Raw | None, *, what: str) -> Admis
 
 
 def check_bounds(pod: Pod) -> AdmissionResult | None:
-    """Judge a pod that has more of something than is read; None for one that has not."""
+    """Return the decision on a pod that exceeds a limit; None if it exceeds none."""
     fault = _fault_of(pod)
     if not fault:
         return None
@@ -65,14 +65,16 @@ def check_bounds(pod: Pod) -> AdmissionResult | None:
 
 
 def _unread(fault: str) -> str:
-    return f"{fault}; what it asks in other systems' words is left unread"
+    return f"{fault}; requests in other systems' keys are ignored"
 
 
 def requests_cards(pod: Pod) -> bool:
-    """Tell whether a pod carries a key of ours, in its place or out of it."""
+    """Report whether a pod has a key of ours, in its place or misplaced."""
     noted = (*pod.annotations, *(pod.metadata.labels or ()))
     return any(key.lower().startswith(names.PREFIX) for key in noted) or any(
-        key.startswith(names.PREFIX) for it in _containers(pod) for key in _resources(it)
+        key.startswith(names.PREFIX)
+        for container in _containers(pod)
+        for key in _resources(container)
     )
 
 
@@ -88,9 +90,9 @@ def _resources(container: Container) -> Iterator[str]:
 
 
 def _fault_of(pod: Pod) -> str:
-    """Say what keeps a pod from being read at all; empty when nothing does.
+    """Return which limit the pod exceeds; empty when it exceeds none.
 
-    Much of this the API server refuses as well, but only after admission.
+    The API server refuses much of this as well, but only after admission.
     """
     containers = len(pod.spec.containers) + len(pod.spec.init_containers or ())
     if containers > MAX_CONTAINERS:
@@ -123,21 +125,24 @@ def _fault_of_key(key: str, what: str) -> str:
 def _fault_of_containers(pod: Pod) -> str:
     seen: set[str] = set()
     resources = 0
-    for it in _containers(pod):
-        if len(it.name) > MAX_NAME_CHARS:
+    for container in _containers(pod):
+        if len(container.name) > MAX_NAME_CHARS:
             return (
-                f"the name of a container is '{shorten(it.name)}'; want at most {MAX_NAME_CHARS} "
-                "characters"
+                f"the name of a container is '{shorten(container.name)}'; want at most "
+                f"{MAX_NAME_CHARS} characters"
             )
-        if it.name in seen:
-            return f"the pod has two containers with the name '{it.name}'; want a name for each"
-        seen.add(it.name)
-        held = list(_resources(it))
+        if container.name in seen:
+            return (
+                f"the pod has two containers with the name '{container.name}'; want a name for each"
+            )
+        seen.add(container.name)
+        held = list(_resources(container))
         resources += len(held)
         if len(held) > MAX_RESOURCES or resources > _MAX_RESOURCES:
             return (
-                f"container '{it.name}' has more than {MAX_RESOURCES} resources, or all together "
-                f"more than {_MAX_RESOURCES}; want fewer in a pod that asks for a share of a card"
+                f"container '{container.name}' has more than {MAX_RESOURCES} resources, or all "
+                f"containers more than {_MAX_RESOURCES}; want fewer in a pod that asks for a share "
+                "of a card"
             )
         if fault := _fault_of_key(max(held, key=len, default=""), "the name of a resource"):
             return fault
@@ -147,7 +152,7 @@ def _fault_of_containers(pod: Pod) -> str:
 def _fault_of_affinity(pod: Pod) -> str:
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     terms = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
-    expressions = sum(len(it.match_expressions or ()) for it in terms[:_MAX_TERMS])
+    expressions = sum(len(term.match_expressions or ()) for term in terms[:_MAX_TERMS])
     if len(terms) <= _MAX_TERMS and expressions <= _MAX_TERMS:
         return ""
     return (

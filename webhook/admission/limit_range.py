@@ -1,4 +1,4 @@
-"""Amounts that a LimitRange wrote into a pod, told from those of its author."""
+"""Tells amounts that a LimitRange wrote into a pod from those of its author."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Final
 
 from fracgpu.errors import RequestError
 
-# Where the API server's LimitRanger plugin, which runs before all webhooks, says what it set:
+# The API server's LimitRanger plugin, which runs before all webhooks, notes what it set:
 # "LimitRanger plugin set: cpu, memory request for container a; cpu limit for init container b".
 # Source: kubernetes/plugin/pkg/admission/limitranger.
 ANNOTATION: Final = "kubernetes.io/limit-ranger"
@@ -15,7 +15,7 @@ _FIELD: Final = re.compile(r"(limit|request)s\['([^']+)'\] of container '([^']+)
 
 
 def blame_limit_range(error: RequestError, annotations: Mapping[str, str]) -> RequestError:
-    """Say so where the amount that an error is about was set by a LimitRange, not by the author."""
+    """Return *error*, with a hint if a LimitRange and not the author set the amount in question."""
     match = _FIELD.fullmatch(error.field)
     if match is None or not _was_set(annotations.get(ANNOTATION, ""), *match.groups()):
         return error

@@ -1,4 +1,4 @@
-"""Requests where nobody reads them: labels in place of annotations, and keys in another case."""
+"""Finds requests in the wrong place: labels instead of annotations, and keys with capitals."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -11,11 +11,11 @@ _MOST_SHOWN: Final = 80
 
 
 def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Give warnings of labels under our prefix, which say nothing.
+    """Return warnings about labels under our prefix, which have no effect.
 
     Raises:
-        RequestError: a label that would be a request as an annotation, or an annotation that would
-            be ours in small letters. (The API server takes capitals in an annotation's prefix.)
+        RequestError: a label would be a request as an annotation, or an annotation would be ours
+            in lower case. (The API server accepts capitals in an annotation's prefix.)
     """
     for key in sorted(annotations):
         small = key.lower()
@@ -43,5 +43,5 @@ def refuse_misplaced(annotations: Mapping[str, str], labels: Mapping[str, str]) 
 
 
 def requests_among(keys: Iterable[str]) -> list[str]:
-    """Give those of *keys* that would be requests as annotations of a pod, in whatever case."""
+    """Return those of *keys* that would be requests as annotations of a pod, in any case."""
     return sorted(key for key in keys if key.lower() in names.REQUEST_KEYS)

@@ -1,4 +1,4 @@
-"""From a pod to the edits that write its grant down, or to the reason of a refusal; pure."""
+"""Decides on a new pod: the edits that write its grant, or the reason why it is denied."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -51,7 +51,7 @@ from webhook.admission_config import AdmissionConfig
 
 _DEFAULT_SCHEDULERS: Final = ("", "default-scheduler")
 
-_MOST_GRANTED: Final = 120  # characters of a grant in a refusal
+_MOST_GRANTED: Final = 120  # characters of a grant that an error quotes
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -70,16 +70,16 @@ def admit_create(
     namespace_labels: Mapping[str, str] = NO_LABELS,
     seal: Seal = NO_SEAL,
 ) -> AdmissionResult:
-    """Judge a pod that is about to be created.
+    """Return the decision on a pod that is about to be created.
 
-    Judging the result again, within the same request, leaves it untouched.
+    Idempotent: deciding on the patched pod, in the same request, changes nothing.
 
     Args:
-        pod: as the API server shows it to us.
-        classes: the cluster's card classes, the most free first; None while they are unknown.
-        config: the administrator's.
-        namespace_labels: of the pod's namespace; they turn dialects on.
-        seal: of what is granted, so that nobody else can write it.
+        pod: as sent by the API server.
+        classes: the cluster's card classes, largest free share first; None while unknown.
+        config: the administrator's configuration.
+        namespace_labels: of the pod's namespace; they enable dialects.
+        seal: signs the grant, so that nobody else can write it.
     """
     beyond = check_bounds(pod)
     if beyond is not None:
@@ -87,7 +87,7 @@ def admit_create(
     try:
         misplaced = refuse_misplaced(pod.annotations, pod.metadata.labels or {})
         _refuse_reserved_keys(pod)
-        translation = _understood(pod, config, namespace_labels)
+        translation = _translate(pod, config, namespace_labels)
         if translation.request is None:
             _refuse_forged(pod, None)
             return Allowed(warnings=(*misplaced, *translation.warnings))
@@ -120,7 +120,8 @@ def admit_create(
         *node_edits(pod.spec.affinity, required),
         *to_scheduler,
     )
-    # Once taken over, a pod keeps foreign annotations that nothing else of theirs stands beside.
+    # A pod translated earlier keeps foreign annotations whose resources are gone: warnings about
+    # them would mislead.
     taken_over = not translation.origin and sealed is not None and sealed.data.dialect
     foreign = () if taken_over else translation.warnings
     warnings = (
@@ -135,7 +136,10 @@ def admit_create(
 
 
 def refuse_written_keys(pod: Pod) -> Denied | None:
-    """Refuse what only FracGPU writes, on a new pod whose requests are left unread."""
+    """Return the denial of a new pod that has keys only FracGPU writes; None if it has none.
+
+    For pods whose requests are ignored.
+    """
     try:
         _refuse_reserved_keys(pod)
         _refuse_forged(pod, None)
@@ -152,8 +156,8 @@ def _grant_in_words(
     *,
     sealed: GrantNote | None,
 ) -> Grant:
-    """Grant what a pod asks; a reason not to names the keys that its author wrote."""
-    assert translation.request is not None  # noqa: S101 - only pods that ask come here
+    """Return the grant for a pod's request; an error names the keys that its author wrote."""
+    assert translation.request is not None  # noqa: S101 - called only for pods with a request
     try:
         return _grant(translation.request, classes, rule=config.card_classes, sealed=sealed)
     except RequestError as error:
@@ -167,13 +171,13 @@ def _grant(
     rule: ClassRule,
     sealed: GrantNote | None,
 ) -> Grant:
-    """Grant as before where we wrote a grant a moment ago, else by the administrator's rule.
+    """Return the grant that we sealed a moment ago if still possible, else one by *rule*.
 
-    Between two looks at one pod another class may have become the most free one, or the rule may
-    have changed.
+    Between two reviews of one pod another class may have become the freest, or the rule may have
+    changed.
     """
     if sealed is not None:
-        # Classes differ in size, so nearly all others are told by that alone.
+        # Classes differ in size, which alone rules out nearly all others.
         size_mib = sealed.data.class_mib
         for card_class in classes:
             if size_mib is not None and card_class.capacity_mib != size_mib:
@@ -187,7 +191,7 @@ def _grant(
     return grant(request, classes, rule=rule)
 
 
-def _understood(
+def _translate(
     pod: Pod, config: AdmissionConfig, namespace_labels: Mapping[str, str]
 ) -> Translation:
     enabled = enabled_dialects(namespace_labels, cluster=config.dialects.dialects)
@@ -205,7 +209,7 @@ def _understood(
 
 
 def _dialect(origin: str) -> str:
-    """Name the dialect of "train from gpushare: aliyun.com/gpu-mem=4; ..."."""
+    """Return the dialect of an origin such as "train from gpushare: aliyun.com/gpu-mem=4; ..."."""
     return origin.partition(" from ")[2].partition(":")[0] or OURS
 
 
@@ -221,16 +225,16 @@ def _refuse_reserved_keys(pod: Pod) -> None:
 
 
 def _said(pod: Pod) -> GrantNote | None:
-    """Read a grant that is written already, if there are data in it."""
+    """Return the grant that the pod already has, or None if it has none with data."""
     text = pod.annotations.get(names.GRANTED)
     return None if text is None else read_grant_note(text)
 
 
 def _refuse_forged(pod: Pod, granted: GrantNote | None) -> None:
-    """Refuse a grant that stands on the pod already and is not the one it gets.
+    """Raise if the pod already has a grant that differs from the one it gets.
 
     Raises:
-        RequestError: the pod says something else.
+        RequestError: the pod has another grant.
     """
     text = pod.annotations.get(names.GRANTED)
     if text is None:
@@ -271,7 +275,7 @@ def _annotation_edits(pod: Pod, written: Mapping[str, str]) -> list[Edit]:
 def _void_edits(pod: Pod, granted: Grant, config: AdmissionConfig) -> list[Edit]:
     if not config.void_others:
         return []
-    return void_edits(pod, {it.name for it in granted.need.containers})
+    return void_edits(pod, {container.name for container in granted.need.containers})
 
 
 def _refuse_foreign_scheduler(foreign: str, config: AdmissionConfig) -> None:

@@ -1,14 +1,14 @@
-"""What a webhook may change: JSONPatch operations (RFC 6902)."""
+"""JSONPatch operations (RFC 6902), the changes that a webhook may make."""
 
 import msgspec
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """One JSONPatch operation; ``add`` also replaces a member that is there (RFC 6902 4.1).
+    """One JSONPatch operation; ``add`` also replaces an existing member (RFC 6902 4.1).
 
     Attributes:
         path: a JSON pointer.
-        value: plain JSON; a ``remove`` has none that matters.
+        value: plain JSON; ignored for ``remove``.
     """
 
     path: str
@@ -17,5 +17,5 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def escape(key: str) -> str:
-    """Escape a key for a JSON pointer (RFC 6901)."""
+    """Return *key* escaped for a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

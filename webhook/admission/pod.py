@@ -1,4 +1,4 @@
-"""A pod, or a workload's pod template, as far as admission looks at it."""
+"""The fields of a pod, or of a workload's pod template, that admission reads."""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar
@@ -13,18 +13,18 @@ _T = TypeVar("_T")
 
 
 class MalformedReviewError(Exception):
-    """Bytes that are not what the API server sends; the message says what was wanted."""
+    """The body is not what the API server sends; the message says what was wanted."""
 
 
 class Resources(msgspec.Struct, frozen=True, gc=False):
-    """``resources`` of a container; JSON numbers are allowed where quantities stand."""
+    """``resources`` of a container; quantities may be JSON numbers."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
 class EnvVar(msgspec.Struct, frozen=True, gc=False):
-    """One environment variable; without a value it is empty or comes from somewhere else."""
+    """One environment variable; without a value it is empty or set by ``valueFrom``."""
 
     name: str
     value: str | None = None
@@ -40,7 +40,7 @@ class Container(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 
 class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
-    """One node selector requirement; all of a term's must hold."""
+    """One node selector requirement; a term matches when all of its requirements do."""
 
     key: str
     operator: str
@@ -48,7 +48,7 @@ class NodeSelectorRequirement(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeSelectorTerm(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """One node selector term; one of a selector's must match, and an empty one matches nothing."""
+    """One node selector term; a selector matches when any term does. An empty term never does."""
 
     match_expressions: list[NodeSelectorRequirement] | None = None
     match_fields: list[NodeSelectorRequirement] | None = None
@@ -85,7 +85,7 @@ class PodMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """``spec`` of a pod, as far as admission looks."""
+    """The fields of a pod's ``spec`` that admission reads."""
 
     containers: list[Container]
     init_containers: list[Container] | None = None
@@ -117,19 +117,19 @@ _stored_pod_decoder: Final = msgspec.json.Decoder(_StoredPod)
 
 
 def read_pod(body: bytes | msgspec.Raw, *, what: str = "the pod") -> Pod:
-    """Read a pod by itself.
+    """Decode a pod.
 
     Raises:
-        MalformedReviewError: it is not one; the message names *what* it should have been.
+        MalformedReviewError: the body is no pod; the message begins with *what*.
     """
     return decode(_pod_decoder, body, what=what)
 
 
 def read_stored_pod(body: bytes | msgspec.Raw, *, what: str) -> Pod:
-    """Read of the stored pod what an update may not change, its metadata; the spec is left empty.
+    """Decode the metadata of a stored pod, which an update may not change; the spec stays empty.
 
     Raises:
-        MalformedReviewError: it is no pod; the message names *what* it should have been.
+        MalformedReviewError: the body is no pod; the message begins with *what*.
     """
     stored = decode(_stored_pod_decoder, body, what=what)
     return Pod(spec=PodSpec(containers=[]), metadata=stored.metadata)
@@ -139,7 +139,7 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, wh
     """Decode JSON.
 
     Raises:
-        MalformedReviewError: it is none, or of another shape.
+        MalformedReviewError: the body is not JSON, or of another shape.
     """
     try:
         return decoder.decode(body)
@@ -148,18 +148,26 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | msgspec.Raw, *, wh
 
 
 def specs(pod: Pod) -> tuple[ContainerSpec, ...]:
-    """Give the pod's containers as the core sees them."""
+    """Return the pod's containers in the core's form."""
     return container_specs(
         [
-            (it.name, it.restart_policy, amounts(it, "limits"), amounts(it, "requests"))
-            for it in pod.spec.init_containers or ()
+            (
+                container.name,
+                container.restart_policy,
+                amounts(container, "limits"),
+                amounts(container, "requests"),
+            )
+            for container in pod.spec.init_containers or ()
         ],
-        [(it.name, amounts(it, "limits"), amounts(it, "requests")) for it in pod.spec.containers],
+        [
+            (container.name, amounts(container, "limits"), amounts(container, "requests"))
+            for container in pod.spec.containers
+        ],
     )
 
 
 def amounts(container: Container, which: str) -> dict[str, str]:
-    """Give a container's ``limits`` or ``requests``, each amount as a text."""
+    """Return a container's ``limits`` or ``requests``, each amount as text."""
     resources = container.resources
     found = resources and (resources.limits if which == "limits" else resources.requests)
     return {key: str(value) for key, value in (found or {}).items()}

@@ -1,8 +1,8 @@
 """What a grant changes in a pod: node affinity, card visibility, limits and requests.
 
-Affinity: what a grant requires of a node is added so that nothing required before is lost.
-Environment: NVIDIA's runtime believes one variable, so a container without a grant gets it void.
-Resources: what a grant writes into limits and requests, and what it takes away.
+Affinity: the grant's requirements are added to those the pod has.
+Environment: NVIDIA's runtime trusts one variable; containers without a grant get it as "void".
+Resources: the grant's amounts are written, and another system's resources are removed.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,32 +19,35 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def requirements(granted: Grant) -> tuple[AddedRequirement, ...]:
-    """Give what the labels of a node must say for the grant to have any chance there.
+    """Return the requirements on node labels without which the grant cannot fit on a node.
 
-    Labels say what a node has, not what is free, nor which of its cards has which model: the
-    scheduler's extender decides that. So these may be too weak, and are never too strong.
+    They are necessary, not sufficient: labels show what a node has, not what is free nor which of
+    its cards has which model. The scheduler extender decides that.
     """
     needs = granted.need.containers
     wanted = [AddedRequirement(key=names.SHARE_LABEL, operator="In", values=("true",))]
-    shares = [it.cards for it in needs if it.share is not None]
+    shares = [need.cards for need in needs if need.share is not None]
     if shares:
         assert granted.card_class is not None, "a share is a share of some class"  # noqa: S101
         key = f"{names.CARD_CLASS_LABEL_PREFIX}{granted.card_class.capacity_mib}"
         wanted.append(_more_than(key, max(shares) - 1))
-    sizes = [it.mib for it in needs if it.share is None]
+    sizes = [need.mib for need in needs if need.share is None]
     if sizes:
         wanted.append(_more_than(names.CARD_MEMORY_LABEL, max(sizes) - 1))
     return tuple(wanted)
 
 
 def node_edits(affinity: Affinity | None, wanted: Sequence[AddedRequirement]) -> list[Edit]:
-    """Require *wanted* of every node that the pod's affinity allowed so far.
+    """Return the edits that add *wanted* to the pod's required node affinity.
 
-    Terms are alternatives, so each one gets all of *wanted*. A term without conditions matches no
-    node, and so does a selector without terms: adding to those would open what was shut.
+    Terms are alternatives, so each one gets all of *wanted*. An empty term matches no node, nor
+    does a selector without terms; both stay as they are, because a requirement added to them
+    would make them match.
     """
     path = "/spec/affinity"
-    new: object = {"nodeSelectorTerms": [{"matchExpressions": [_json(it) for it in wanted]}]}
+    new: object = {
+        "nodeSelectorTerms": [{"matchExpressions": [_json(requirement) for requirement in wanted]}]
+    }
     if affinity is None:
         return [Edit(path=path, value={"nodeAffinity": {_REQUIRED: new}})]
     path += "/nodeAffinity"
@@ -71,10 +74,17 @@ def _term_edits(
     path: str, term: NodeSelectorTerm, wanted: Sequence[AddedRequirement]
 ) -> list[Edit]:
     if term.match_expressions is None:
-        return [Edit(path=path, value=[_json(it) for it in wanted])]
-    present = [(it.key, it.operator, tuple(it.values or ())) for it in term.match_expressions]
-    missing = [_json(it) for it in wanted if (it.key, it.operator, it.values) not in present]
-    return [Edit(path=f"{path}/-", value=it) for it in missing]
+        return [Edit(path=path, value=[_json(requirement) for requirement in wanted])]
+    present = [
+        (expression.key, expression.operator, tuple(expression.values or ()))
+        for expression in term.match_expressions
+    ]
+    missing = [
+        _json(requirement)
+        for requirement in wanted
+        if (requirement.key, requirement.operator, requirement.values) not in present
+    ]
+    return [Edit(path=f"{path}/-", value=requirement) for requirement in missing]
 
 
 def _more_than(key: str, number: int) -> AddedRequirement:
@@ -92,22 +102,22 @@ _KEY: Final = names.ENV_VISIBLE_DEVICES
 
 VOID: Final = "void"
 
-# Neither gives a card away: "void" means as if the variable were not set, "none" drivers alone.
+# Neither exposes a card: "void" is the same as an unset variable, "none" injects only drivers.
 # Source: NVIDIA container toolkit, documentation of NVIDIA_VISIBLE_DEVICES.
 _HARMLESS: Final = (VOID, "none")
 
 
 def places(pod: Pod) -> Iterator[tuple[str, Sequence[Container]]]:
-    """Give each list of containers with its JSON pointer."""
+    """Yield each list of containers with its JSON pointer."""
     yield "/spec/initContainers", pod.spec.init_containers or ()
     yield "/spec/containers", pod.spec.containers
 
 
 def refuse_chosen_cards(pod: Pod) -> None:
-    """Refuse a pod with a request that also chooses cards past the scheduler.
+    """Raise if a pod with a request also chooses cards itself, bypassing the scheduler.
 
     Raises:
-        RequestError: a container sets the variable to anything that shows it a card.
+        RequestError: a container sets the variable to a value that exposes a card.
     """
     for _, containers in places(pod):
         for container in containers:
@@ -122,9 +132,9 @@ def refuse_chosen_cards(pod: Pod) -> None:
 
 
 def void_edits(pod: Pod, granted: Collection[str]) -> list[Edit]:
-    """Keep every container that is not *granted* anything from seeing all cards of the node.
+    """Return the edits that keep containers without a grant from seeing all cards of the node.
 
-    CUDA images set the variable to "all", and a runtime that trusts it would obey.
+    CUDA images set the variable to "all", and the runtime trusts it.
     """
     edits = []
     for path, containers in places(pod):
@@ -140,7 +150,7 @@ def void_edits(pod: Pod, granted: Collection[str]) -> list[Edit]:
 
 
 def _is_set(container: Container) -> bool:
-    return any(it.name == _KEY for it in container.env or ())
+    return any(variable.name == _KEY for variable in container.env or ())
 
 
 _GPU_MEM: Final = escape(names.GPU_MEM)
@@ -149,14 +159,14 @@ _GPU_SLOT: Final = escape(names.GPU_SLOT)
 
 
 def resource_edits(pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str]]) -> list[Edit]:
-    """Write a grant's MiB and slots into limits and requests, and take *removals* out of them.
+    """Return the edits that write a grant's MiB and slots into limits and requests.
 
     Args:
-        pod: with every container that was granted something.
-        granted: what.
-        removals: container name to the resources of another system that it asked for.
+        pod: the pod with all containers of the grant.
+        granted: the grant.
+        removals: by container name, another system's resources to remove.
     """
-    needs = {it.name: it for it in granted.need.containers}
+    needs = {container.name: container for container in granted.need.containers}
     edits = []
     for path, containers in places(pod):
         for index, container in enumerate(containers):
@@ -170,7 +180,7 @@ def resource_edits(pod: Pod, granted: Grant, removals: Mapping[str, Sequence[str
 
 
 def _removal_edits(path: str, container: Container, gone: Sequence[str]) -> list[Edit]:
-    """Take a dialect's resources off, or kube-scheduler waits for what no node offers."""
+    """Return edits that remove a dialect's resources, which no node offers."""
     return [
         Edit(op="remove", path=f"{path}/{which}/{escape(key)}")
         for which in ("limits", "requests")
@@ -180,7 +190,7 @@ def _removal_edits(path: str, container: Container, gone: Sequence[str]) -> list
 
 
 def _amount_edits(path: str, container: Container, written: Mapping[str, str]) -> list[Edit]:
-    """Write amounts where they are absent; where they are present the grant agreed with them."""
+    """Return edits that add missing amounts; the grant has verified those that are present."""
     resources = container.resources
     if resources is None:
         return [Edit(path=path, value={"limits": written, "requests": written})]

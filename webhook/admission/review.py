@@ -1,4 +1,4 @@
-"""AdmissionReview v1 in and out: here JSON becomes types, and answers become JSON.
+"""Decodes AdmissionReview v1 requests and encodes the answers.
 
 Source: k8s.io/api/admission/v1 types.go.
 """
@@ -18,13 +18,13 @@ _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
 _NULL: Final = msgspec.Raw(b"null")
 
-# kube-apiserver cuts every warning to 256 characters once all of them together exceed 4096
+# kube-apiserver truncates every warning to 256 characters once all of them together exceed 4096
 # (apiserver, endpoints/filters/warning.go), and our warnings end with what to do.
 _MOST_WARNINGS_CHARS: Final = 4000
 
 
 class Operation(Enum):
-    """What somebody wants to do with the object."""
+    """The operation under review."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -32,14 +32,14 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """One question of the API server.
+    """One admission request of the API server.
 
     Attributes:
-        uid: of the question, repeated in the answer.
+        uid: of the request, repeated in the answer.
         group: API group of the object, empty for the core.
         name: of the object; the prefix of its name while it has none.
-        user: who asks.
-        dry_run: nothing will be stored whatever we answer.
+        user: who makes the request.
+        dry_run: nothing is stored, whatever the answer.
         object: JSON of the object.
         old: JSON of the stored object, for UPDATE.
     """
@@ -109,10 +109,10 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def read_review(body: bytes) -> Review:
-    """Read the API server's question; the objects in it are not looked at yet.
+    """Decode an AdmissionReview; the objects in it stay raw JSON.
 
     Raises:
-        MalformedReviewError: it is not one, with the reason.
+        MalformedReviewError: the body is not an AdmissionReview; the message says why.
     """
     wire = decode(_review_decoder, body, what="the body")
     if (wire.api_version, wire.kind) != (_API_VERSION, _KIND):
@@ -146,10 +146,10 @@ def read_review(body: bytes) -> Review:
 
 
 def read_pods(review: Review) -> tuple[Pod, Pod | None]:
-    """Read the pod of a review, and for an update the stored one.
+    """Decode the pod of a review, and for an update the stored one.
 
     Raises:
-        MalformedReviewError: the review is about something else, or its pods cannot be read.
+        MalformedReviewError: the review is of another kind, or a pod cannot be decoded.
     """
     if (review.group, review.kind) != ("", "Pod"):
         raise MalformedReviewError(
@@ -162,12 +162,12 @@ def read_pods(review: Review) -> tuple[Pod, Pod | None]:
 
 
 def kind_of(review: Review) -> str:
-    """Name the kind of the object for people."""
+    """Return the group and kind of the object, for messages."""
     return f"{review.group[:80] or 'core'} {review.kind[:80]}"
 
 
 def write_allowed(uid: str, *, edits: Sequence[Edit] = (), warnings: Sequence[str] = ()) -> bytes:
-    """Answer yes, with a JSONPatch if there is anything to change."""
+    """Return the answer that allows the object, with a JSONPatch if there are edits."""
     response = _Response(uid=uid, allowed=True, warnings=_bounded(warnings) or None)
     if edits:
         response.patch_type = "JSONPatch"
@@ -176,13 +176,13 @@ def write_allowed(uid: str, *, edits: Sequence[Edit] = (), warnings: Sequence[st
 
 
 def write_refused(uid: str, *, message: str, code: int, reason: str) -> bytes:
-    """Answer no; ``kubectl`` shows the message."""
+    """Return the answer that denies the object; ``kubectl`` shows the message."""
     status = _Status(code=code, message=shorten_bytes(message), reason=reason)
     return _encoder.encode(_Answer(response=_Response(uid=uid, allowed=False, status=status)))
 
 
 def _bounded(warnings: Sequence[str]) -> list[str]:
-    """Keep as many warnings as the API server hands on whole, each as long as an error may be."""
+    """Return as many warnings as the API server passes on untruncated, and a count of the rest."""
     kept: list[str] = []
     left = _MOST_WARNINGS_CHARS
     for number, warning in enumerate(warnings):

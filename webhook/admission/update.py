@@ -1,4 +1,4 @@
-"""An update of a stored pod: what nobody may change, and what its author could not repeat; pure."""
+"""Decides on an update of a stored pod; it restores what the webhook had changed in it."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,16 +14,16 @@ from webhook.admission.pod_edits import node_edits, places
 from webhook.admission.verdict import OURS, AdmissionResult, Allowed, Denied, Patched
 from webhook.admission_config import AdmissionConfig
 
-# What a pod asks is settled when it is created; how it may be moved is not.
+# A pod's request cannot change after creation; whether it may be moved can.
 _FIXED_KEYS: Final = tuple(key for key in names.REQUEST_KEYS if key != names.REBALANCE)
 
 
 def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> AdmissionResult:
-    """Judge an update of a stored pod; it needs no knowledge of the cluster.
+    """Return the decision on an update of a stored pod, independent of the cluster's state.
 
-    The assignment comes with the Binding, which is another resource, so nobody may touch it here.
-    Whoever applies a manifest twice repeats what it said before we changed it, and the API server
-    takes no such change of a stored pod: so what we changed is put back.
+    The assignment is written by the Binding, a subresource, so no update may change it. Applying a
+    manifest again reverts what the webhook changed at creation, which the API server would refuse
+    for a stored pod: so those changes are made again.
     """
     try:
         for key in (names.ASSIGNMENT, names.GRANTED, names.TERM):
@@ -32,7 +32,7 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
             wanted = "no change: only the node agent writes it"
             _refuse_change(old, new, names.WIRED, wanted=wanted)
         for key in _FIXED_KEYS:
-            wanted = "no change: what a pod asks is settled when it is created"
+            wanted = "no change: a pod's request cannot change after creation"
             _refuse_change(old, new, key, wanted=wanted, hint="create a new pod")
         if _ours(old.annotations) != _ours(new.annotations):
             beyond = check_bounds(new)
@@ -50,7 +50,7 @@ def admit_update(old: Pod, new: Pod, *, user: str, config: AdmissionConfig) -> A
 
 
 def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
-    """Change again what was changed when the pod was created; of the stored one no spec is read."""
+    """Return the edits that repeat what was changed when the pod was created."""
     data = granted.data
     edits = node_edits(new.spec.affinity, data.requires)
     if len(data.schedulers) > 1 and new.spec.scheduler_name == data.schedulers[0]:
@@ -59,14 +59,14 @@ def _put_back(new: Pod, granted: GrantNote) -> tuple[Edit, ...]:
 
 
 def _removals(new: Pod, removed: Mapping[str, tuple[str, ...]]) -> list[Edit]:
-    """Take the other system's resources off again."""
+    """Return edits that remove the other system's resources again."""
     return [
         Edit(op="remove", path=f"{path}/{index}/resources/{which}/{escape(key)}")
         for path, containers in places(new)
-        for index, it in enumerate(containers)
+        for index, container in enumerate(containers)
         for which in ("limits", "requests")
-        for key in removed.get(it.name, ())
-        if key in amounts(it, which)
+        for key in removed.get(container.name, ())
+        if key in amounts(container, which)
     ]
 
 

@@ -1,4 +1,4 @@
-"""What admission answers: a patch, a plain yes or a refusal."""
+"""The three results of admission: patched, allowed or denied."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +18,7 @@ NO_DIALECT: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patched:
-    """Yes, with these edits; *granted* says in plain words what was understood."""
+    """The object is allowed with these edits; *granted* describes the grant for people."""
 
     edits: tuple[Edit, ...]
     granted: str
@@ -28,7 +28,7 @@ class Patched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """Yes, as it stands: it asks for nothing, or has its grant already."""
+    """The object is allowed unchanged: it requests nothing, or already has its grant."""
 
     warnings: tuple[str, ...] = ()
     dialect: str = NO_DIALECT
@@ -36,7 +36,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """No, for a reason that its author can act on; *code* is an HTTP status."""
+    """The object is denied, for a reason its author can act on; *code* is an HTTP status."""
 
     message: str
     code: int = UNPROCESSABLE

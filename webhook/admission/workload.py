@@ -1,4 +1,4 @@
-"""Workloads: their pod templates, judged where their author types them."""
+"""Decides on workloads by their pod templates, so that authors see errors on apply."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,19 +29,19 @@ def admit_workload(
     config: AdmissionConfig,
     namespace_labels: Mapping[str, str] = NO_LABELS,
 ) -> AdmissionResult:
-    """Judge the pod templates of a workload that is about to be stored.
+    """Return the decision on a workload that is about to be stored, by its pod templates.
 
-    A template that an update leaves as it was is not judged again: it was admitted once, and its
-    workload must stay free to scale and to end.
+    A template that an update does not change is not checked again: it was admitted once, and its
+    workload must remain free to scale and to be deleted.
 
     Args:
         review: about a workload.
-        classes: the cluster's card classes; while they are None only the language is judged.
-        config: the administrator's.
+        classes: the cluster's card classes; while None, only the syntax is checked.
+        config: the administrator's configuration.
         namespace_labels: of the workload's namespace.
 
     Raises:
-        MalformedReviewError: it is no kind of workload that we know, or no object.
+        MalformedReviewError: the kind is no known workload, or the body is no object.
     """
     kind = _kind(review, config)
     beyond = check_size(review.object, review.old, what=f"the {review.kind}")
@@ -53,13 +53,13 @@ def admit_workload(
     for number, (where, template) in enumerate(_new_templates(review, kind)):
         if number == MAX_TEMPLATES:
             return _too_many(review)
-        outcome = _judge_template(
+        result = _judge_template(
             template, classes, config=config, namespace_labels=namespace_labels
         )
-        if isinstance(outcome, Denied):
-            return replace(outcome, message=f"in {shorten(where)}: {outcome.message}")
-        asked = asked or outcome.dialect != Allowed().dialect
-        warnings += [f"in {shorten(where)}: {it}" for it in outcome.warnings]
+        if isinstance(result, Denied):
+            return replace(result, message=f"in {shorten(where)}: {result.message}")
+        asked = asked or result.dialect != Allowed().dialect
+        warnings += [f"in {shorten(where)}: {warning}" for warning in result.warnings]
     return Allowed(warnings=tuple(warnings), dialect=OURS if asked else Allowed().dialect)
 
 
@@ -69,19 +69,19 @@ def _too_many(review: Review) -> AdmissionResult:
 
 
 def _new_templates(review: Review, kind: WorkloadKind) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Give the templates that are not as they were, with the paths that lead there."""
+    """Yield the new and changed pod templates with their paths."""
     for path in kind.templates:
         before = dict(_at(review.old, path)) if review.old else {}
         for where, template in _at(review.object, path):
-            # The API server writes one value in one way: structs in order, maps sorted by key.
+            # The API server's encoding is canonical: structs in order, maps sorted by key.
             if where not in before or bytes(template) != bytes(before[where]):
                 yield where, template
 
 
 def _kind(review: Review, config: AdmissionConfig) -> WorkloadKind:
-    for it in (*BUILT_IN_WORKLOADS, *config.workloads):
-        if (it.group, it.kind) == (review.group, review.kind):
-            return it
+    for workload in (*BUILT_IN_WORKLOADS, *config.workloads):
+        if (workload.group, workload.kind) == (review.group, review.kind):
+            return workload
     raise MalformedReviewError(
         f"request.kind is {kind_of(review)}; want a workload: Deployment, StatefulSet, DaemonSet, "
         "ReplicaSet, ReplicationController, Job, CronJob, or a kind that the key 'admission' of "
@@ -107,20 +107,20 @@ def _judge_template(
             message=f"{names.GRANTED} is {pod.annotations[names.GRANTED][:120]!r}; want no such "
             "annotation in a template: the webhook writes it on each pod; leave it out"
         )
-    outcome = admit_create(pod, classes, config=config, namespace_labels=namespace_labels)
-    if outcome is NOT_READ_YET:
+    result = admit_create(pod, classes, config=config, namespace_labels=namespace_labels)
+    if result is NOT_READ_YET:
         return Allowed(dialect=OURS)
-    if isinstance(outcome, Patched):
-        return Allowed(warnings=outcome.warnings, dialect=outcome.dialect)
-    return outcome
+    if isinstance(result, Patched):
+        return Allowed(warnings=result.warnings, dialect=result.dialect)
+    return result
 
 
 def _at(body: msgspec.Raw, path: str) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Find what stands at *path*, each with the path that leads there; nothing where it ends."""
+    """Yield the values at *path* with their full paths; nothing where the path does not exist."""
     found = [("", body)]
     for step in path.split("."):
-        found = [deeper for where, it in found for deeper in _step(where, it, step)]
-    yield from ((where, it) for where, it in found if bytes(it) != _NULL)
+        found = [child for where, value in found for child in _step(where, value, step)]
+    yield from ((where, value) for where, value in found if bytes(value) != _NULL)
 
 
 def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgspec.Raw]]:
@@ -128,7 +128,7 @@ def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgs
     match bytes(value)[:1]:
         case b"[" if step == "*":
             places = decode(_list_decoder, value, what=where)
-            yield from ((f"{where}[{index}]", it) for index, it in enumerate(places))
+            yield from ((f"{where}[{index}]", item) for index, item in enumerate(places))
         case b"{":
             fields = decode(_fields_decoder, value, what=where or "request.object")
             keys = fields if step == "*" else [step]
@@ -138,10 +138,12 @@ def _step(where: str, value: msgspec.Raw, step: str) -> Iterator[tuple[str, msgs
 
 
 def _misplaced(body: msgspec.Raw, kind: WorkloadKind, review: Review) -> Iterator[str]:
-    """Warn of requests above the pod template, where nobody reads them."""
-    # A CronJob's Jobs have metadata of their own, between its own and those of their pods.
+    """Yield warnings about requests in the workload's own metadata, where they have no effect."""
+    # A CronJob also has the metadata of its Jobs, above those of their pods.
     above = ("", "spec.jobTemplate.") if review.kind == "CronJob" else ("",)
-    for place in (f"{it}metadata.{part}" for it in above for part in ("annotations", "labels")):
+    for place in (
+        f"{parent}metadata.{part}" for parent in above for part in ("annotations", "labels")
+    ):
         found = [where.removeprefix(f"{place}.") for where, _ in _at(body, f"{place}.*")]
         for key in requests_among(found):
             yield (

@@ -66,7 +66,7 @@ def test_without_an_affinity_one_is_added_whole() -> None:
     ):
         edits = node_edits(affinity, [SHARED])
 
-        assert [it.path for it in edits] == [path]
+        assert [edit.path for edit in edits] == [path]
 
 
 def test_what_a_term_requires_already_is_not_added_again() -> None:
@@ -80,7 +80,7 @@ def test_what_a_term_requires_already_is_not_added_again() -> None:
         [SHARED],
     )
 
-    assert [it.path for it in edits] == [f"{REQUIRED}/nodeSelectorTerms/1/matchExpressions/-"]
+    assert [edit.path for edit in edits] == [f"{REQUIRED}/nodeSelectorTerms/1/matchExpressions/-"]
 
 
 def test_terms_that_match_nothing_stay_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""No review takes long, whatever its author writes, and no answer is a flood."""
+"""No review takes long, whatever its author writes, and no answer is long."""
 
 import contextlib
 import json
@@ -35,19 +35,19 @@ from webhook.admission.workload import admit_workload
 from webhook.admission_config import AdmissionConfig, WorkloadKind
 
 ALL = {"fracgpu.io/dialects": "all"}
-# What the adversary looks at: as many classes as cards.
+# The worst case: as many classes as cards.
 ODD_CLASSES = (
     *CLASSES,
     *card_classes(
-        (NodeCards(node=f"n{n}", cards=tuple(it)) for n, it in enumerate(odd_nodes(320))),
+        (NodeCards(node=f"n{n}", cards=tuple(cards)) for n, cards in enumerate(odd_nodes(320))),
         free_mib={},
     ),
 )
-HOSTILE = "Ж"  # stands in no word of ours
+HOSTILE = "Ж"  # occurs in none of our texts
 
 
 def answered(path: str, body: bytes) -> tuple[AdmissionResult | None, bytes]:
-    """Judge a body as the server does, but for the transport."""
+    """Return the decision on a body, and the answer, as the server without its transport."""
     review = read_review(body)
     if path == "/validate":
         outcome = admit_workload(review, ODD_CLASSES, config=RULES, namespace_labels=ALL)
@@ -89,21 +89,23 @@ async def test_globs_over_a_large_fleet_and_many_containers_hold_nobody_up() -> 
     """Through the server: 32 globs, 320 card models of 63 characters each, 128 containers."""
     containers = [a_container(f"{n:0>63}") for n in range(128)]
     spent_s, said = [], []
-    async with a_webhook() as world:
-        world.classes = ODD_CLASSES
+    async with a_webhook() as server:
+        server.classes = ODD_CLASSES
         for number in range(3):
             globs = [f"*[!q]*[!r]*[!s]*{number}{n:04}x" for n in range(31)]
             pod = a_pod(
-                fraction=",".join(f"{it['name']}=0.1{n:03}" for n, it in enumerate(containers)),
+                fraction=",".join(
+                    f"{container['name']}=0.1{n:03}" for n, container in enumerate(containers)
+                ),
                 model=",".join([*globs, "*"]),
             )
             pod["spec"]["containers"] = containers
             began_s = time.process_time()
-            answer = await world.post(a_review(pod))
+            answer = await server.post(a_review(pod))
             spent_s.append(time.process_time() - began_s)
             said.append(answer.response["status"]["message"])
 
-    assert all("want at most what one node has" in it for it in said)
+    assert all("want at most what one node has" in message for message in said)
     # With the caller's share, and generous; it was 0.4 s.
     assert min(spent_s) < 0.15
 
@@ -120,7 +122,7 @@ def test_an_answer_is_never_longer_than_a_kilobyte_and_warnings_fit_the_headers(
         if not response["allowed"]:
             assert len(response["status"]["message"].encode()) <= MOST_MESSAGE_BYTES
         warnings = response.get("warnings", [])
-        assert all(len(it.encode()) <= MOST_MESSAGE_BYTES for it in warnings)
+        assert all(len(warning.encode()) <= MOST_MESSAGE_BYTES for warning in warnings)
         assert sum(map(len, warnings)) <= 4096
     assert longest <= MOST_MESSAGE_BYTES
 
@@ -131,25 +133,25 @@ def flood(size: int) -> st.SearchStrategy[str]:
 
 KEYS = st.sampled_from(
     [
-        *(f"fracgpu.io/{it}" for it in ("fraction", "memory", "cores", "cards", "model")),
-        *(f"fracgpu.io/{it}" for it in ("placement", "rebalance", "granted", "wired")),
+        *(f"fracgpu.io/{key}" for key in ("fraction", "memory", "cores", "cards", "model")),
+        *(f"fracgpu.io/{key}" for key in ("placement", "rebalance", "granted", "wired")),
         *FOREIGN,
     ]
 )
 VALUES = st.one_of(
     flood(30_000),
-    flood(63).map(lambda it: f"{it}=0.5"),
-    flood(63).map(lambda it: f"train=0.5, {it}=x"),
-    flood(96).map(lambda it: f"*{it}*"),
+    flood(63).map(lambda text: f"{text}=0.5"),
+    flood(63).map(lambda text: f"train=0.5, {text}=x"),
+    flood(96).map(lambda text: f"*{text}*"),
     st.sampled_from(["0.5", "8Gi", "100", "2", "train=0.5"]),
 )
 
 
 @given(
-    annotations=st.dictionaries(KEYS | flood(300).map(lambda it: f"fracgpu.io/{it}"), VALUES),
+    annotations=st.dictionaries(KEYS | flood(300).map(lambda text: f"fracgpu.io/{text}"), VALUES),
     limits=st.dictionaries(
         st.sampled_from([*FOREIGN, "fracgpu.io/gpu-mem", "fracgpu.io/gpu-slot"])
-        | flood(300).map(lambda it: f"fracgpu.io/{it}"),
+        | flood(300).map(lambda text: f"fracgpu.io/{text}"),
         VALUES,
         max_size=3,
     ),
@@ -162,7 +164,7 @@ def test_an_error_repeats_at_most_200_characters_of_what_was_written(
     first = a_container(names[0] if names else "train", resources={"limits": limits})
     if env is not None:
         first["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": env}]
-    pod: Json = a_pod(first, *(a_container(it) for it in names[1:]))
+    pod: Json = a_pod(first, *(a_container(name) for name in names[1:]))
     pod["metadata"]["annotations"] = annotations
 
     outcome = judged(pod, labels=ALL)
@@ -209,7 +211,7 @@ def test_a_pod_too_large_to_be_read_is_refused_if_it_asks_and_left_alone_with_a_
                 ),
                 fraction="c0=0.5",
             ),
-            "all together more than 1000",
+            "all containers more than 1000",
         ),
         (a_pod(fraction="0.5", also={f"k{n}": "" for n in range(1000)}), "1001 annotations"),
     ],

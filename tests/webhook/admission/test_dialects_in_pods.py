@@ -1,4 +1,4 @@
-"""Other systems' pods as they are stored where their dialect is on: one row for each way to ask."""
+"""Other systems' pods where their dialect is enabled: one row for each form of request."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ CLASS = "of a card that shares 81920 MiB"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """How a pod asks, and what it is then.
+    """A pod's request in a dialect, and its translation.
 
     Attributes:
         limits: resources of the container, in limits and requests.
@@ -230,7 +230,7 @@ ROWS = [
         mib="81920",
     ),
 ]
-in_rows = pytest.mark.parametrize("row", ROWS, ids=lambda it: f"{it.dialect}: {it.source[:40]}")
+in_rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.dialect}: {row.source[:40]}")
 
 
 def on(dialect: str) -> dict[str, str]:
@@ -238,7 +238,7 @@ def on(dialect: str) -> dict[str, str]:
 
 
 def test_there_is_a_row_for_every_dialect() -> None:
-    assert {it.dialect for it in ROWS} == set(NAMES)
+    assert {row.dialect for row in ROWS} == set(NAMES)
 
 
 @in_rows

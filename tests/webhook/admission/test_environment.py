@@ -54,7 +54,7 @@ def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
         )
     )
 
-    edits = [(it.path, it.value) for it in void_edits(pod, {"granted"})]
+    edits = [(edit.path, edit.value) for edit in void_edits(pod, {"granted"})]
 
     assert edits == [
         ("/spec/initContainers/0/env", [VOID]),
@@ -66,7 +66,7 @@ def test_containers_without_a_grant_are_kept_from_all_cards() -> None:
 def test_containers_are_found_with_the_way_to_them() -> None:
     pod = parsed(a_pod(a_container("a"), init=[a_container("i")]))
 
-    assert [(path, [it.name for it in found]) for path, found in places(pod)] == [
+    assert [(path, [container.name for container in found]) for path, found in places(pod)] == [
         ("/spec/initContainers", ["i"]),
         ("/spec/containers", ["a"]),
     ]

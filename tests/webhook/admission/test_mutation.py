@@ -67,7 +67,7 @@ def admitted(
     init: Sequence[Json] = (),
     **asks: str,
 ) -> Json:
-    """What a pod looks like once it is stored."""
+    """Return the pod as it is stored."""
     spec = {"schedulerName": "fracgpu-scheduler", "affinity": affinity([SHARED, *requires])}
     return a_pod(*containers, init=init, spec=spec, also={**asks, "granted": granted})
 
@@ -518,8 +518,8 @@ REFUSED = {
     ),
     "resources without end": (
         a_pod(a_container(resources={"limits": {f"x.y/{n}": "1" for n in range(101)}}), cards="1"),
-        "container 'train' has more than 100 resources, or all together more than 1000; want fewer "
-        "in a pod that asks for a share of a card",
+        "container 'train' has more than 100 resources, or all containers more than 1000; want "
+        "fewer in a pod that asks for a share of a card",
     ),
     "two containers of one name": (
         a_pod(a_container("a"), init=[a_container("a")], fraction="a=0.5"),
@@ -545,7 +545,7 @@ def test_a_pod_that_makes_no_sense_is_refused_in_these_words(pod: Json, message:
 
 def test_a_pod_that_the_api_server_will_refuse_and_that_asks_us_nothing_is_not_ours() -> None:
     twice = "the pod has two containers with the name 'a'; want a name for each"
-    unread = f"{twice}; what it asks in other systems' words is left unread"
+    unread = f"{twice}; requests in other systems' keys are ignored"
 
     assert judged(a_pod(a_container("a"), a_container("a"))) == Allowed(warnings=(unread,))
 
@@ -617,8 +617,8 @@ CHANGES: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "another share": (
         {"fraction": "1"},
-        "fracgpu.io/fraction is '1'; want no change: what a pod asks is settled when it is "
-        "created; create a new pod",
+        "fracgpu.io/fraction is '1'; want no change: a pod's request cannot "
+        "change after creation; create a new pod",
     ),
     "a way to move it that does not exist": (
         {"rebalance": "nevr"},
@@ -727,7 +727,7 @@ resources = st.sampled_from(
 
 @st.composite
 def pods(draw: st.DrawFn) -> Json:
-    """Pods as API servers let them through: readable or not, grantable or not."""
+    """Draw pods as the API server accepts them: readable or not, grantable or not."""
     named = draw(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True))
     containers = [a_container(name) for name in named]
     for container in containers:
@@ -760,7 +760,7 @@ classes_st = st.lists(
         free_share=st.floats(0, 1),
     ),
     max_size=3,
-    unique_by=lambda it: it.capacity_mib,
+    unique_by=lambda card_class: card_class.capacity_mib,
 )
 
 
@@ -798,8 +798,10 @@ def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod
         assert before.mib in (None, each)
         if before.share is not None:
             assert any(
-                before.share * it.capacity_mib <= each < before.share * it.capacity_mib + 1
-                for it in CLASSES
+                before.share * card_class.capacity_mib
+                <= each
+                < before.share * card_class.capacity_mib + 1
+                for card_class in CLASSES
             )
     for spec in specs(result):
         for key, value in spec.limits.items():
@@ -808,7 +810,7 @@ def test_every_container_carries_a_whole_number_of_mib_for_each_of_its_cards(pod
 
 
 def holds(expression: Json, labels: dict[str, str]) -> bool:
-    """One node selector requirement, as kube-scheduler reads it."""
+    """Report whether a node selector requirement holds, as kube-scheduler evaluates it."""
     key, values = expression["key"], expression.get("values") or []
     there = key in labels
     match expression["operator"]:
@@ -831,15 +833,15 @@ def holds(expression: Json, labels: dict[str, str]) -> bool:
 
 
 def matches(pod: Json, node: dict[str, str], name: str) -> bool:
-    """Whether the pod's required node affinity lets it on the node."""
+    """Report whether the pod's required node affinity allows the node."""
     node_affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
     selector = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if selector is None:
         return True
     return any(
         (term.get("matchExpressions") or term.get("matchFields"))
-        and all(holds(it, node) for it in term.get("matchExpressions") or ())
-        and all(name in it["values"] for it in term.get("matchFields") or ())
+        and all(holds(expression, node) for expression in term.get("matchExpressions") or ())
+        and all(name in expression["values"] for expression in term.get("matchFields") or ())
         for term in selector.get("nodeSelectorTerms") or ()
     )
 
@@ -881,7 +883,7 @@ def a_granted_pod(seal: Seal, classes: Sequence[CardClass] = CLASSES, **asks: st
 
 
 def test_a_user_cannot_choose_a_class_by_writing_a_grant() -> None:
-    """Half of the less free class, in words and data like the webhook's own."""
+    """The forged grant is for half of the less free class, in the webhook's own format."""
     forged = a_granted_pod(Seal(key=b"guess", scope="ml", now=NOON), (A30S, H100S), fraction="0.5")
     text = forged["metadata"]["annotations"]["fracgpu.io/granted"]
     pod = a_pod(fraction="0.5", granted=text)
@@ -902,5 +904,5 @@ def test_a_grant_of_this_request_stays_and_one_of_an_earlier_one_must_still_be_t
 
     assert again == Allowed(dialect=OURS)
     assert isinstance(exported, Patched)
-    assert [it.path for it in exported.edits] == ["/metadata/annotations/fracgpu.io~1granted"]
+    assert [edit.path for edit in exported.edits] == ["/metadata/annotations/fracgpu.io~1granted"]
     assert isinstance(outdated, Denied)

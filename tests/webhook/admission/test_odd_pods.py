@@ -1,4 +1,4 @@
-"""Odd pods in a namespace where every dialect is on: judged without a crash, and twice the same."""
+"""Odd pods where every dialect is enabled: decided without a crash, and twice the same."""
 
 import json
 

@@ -16,7 +16,7 @@ def test_containers_are_seen_init_containers_first_with_their_kind_and_amounts()
 
     found = specs(read_pod(json.dumps(pod).encode()))
 
-    assert [(it.name, it.kind) for it in found] == [
+    assert [(container.name, container.kind) for container in found] == [
         ("warm", ContainerKind.INIT),
         ("side", ContainerKind.SIDECAR),
         ("app", ContainerKind.APP),

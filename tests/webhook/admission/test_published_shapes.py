@@ -1,4 +1,4 @@
-"""Every system's published example pods, taken over: no foreign word stays without a word of ours.
+"""Every system's published example pods, translated: each foreign key has a known fate.
 
 The shapes are written from facts that the systems publish (*source* of each row); a row's *fates*
 name every foreign key of the pod, and what must have become of it.
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def words(self) -> set[str]:
-        """Every foreign word of the pod."""
+        """Return every foreign key of the pod."""
         foreign = self.scheduler != "default-scheduler"
         return {*self.limits, *self.notes, *self.labels, *([SCHEDULER] if foreign else [])}
 
@@ -422,14 +422,14 @@ def taken(shape: Shape) -> AdmissionResult:
 
 def test_every_dialect_has_a_published_shape() -> None:
     words = [word for shape in SHAPES for word in shape.words]
-    owned = [(it.name, (it.limits, it.annotations)) for it in DIALECTS]
+    owned = [(dialect.name, (dialect.limits, dialect.annotations)) for dialect in DIALECTS]
 
     assert [
         name for name, places in owned if not any(w in keys for w in words for keys in places)
     ] == []
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda it: it.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_no_foreign_key_resource_or_scheduler_is_left_behind_without_a_word(shape: Shape) -> None:
     assert shape.fates.keys() == shape.words, "each foreign word of a shape has its fate"
     outcome = taken(shape)
@@ -447,7 +447,7 @@ def test_no_foreign_key_resource_or_scheduler_is_left_behind_without_a_word(shap
 
 
 def holds(word: str, fate: str, outcome: Patched, after: Json) -> bool:
-    """Tell whether *fate* is what became of *word*; a resource is gone whatever it said."""
+    """Report whether *fate* is what became of *word*; a resource is always removed."""
     amounts = after["spec"]["containers"][0]["resources"]
     if fate == "none":
         return bool(amounts["limits"][word] == "0")
@@ -458,10 +458,10 @@ def holds(word: str, fate: str, outcome: Patched, after: Json) -> bool:
     if fate == REMOVED:
         return word in outcome.granted
     if fate == WARNED:
-        return any(word in it for it in outcome.warnings)
+        return any(word in warning for warning in outcome.warnings)
     if fate == GRANTED:
         return word in outcome.granted
     if fate == LABEL:
-        return any(word in it.labels for it in DIALECTS)
+        return any(word in dialect.labels for dialect in DIALECTS)
     key, _, text = fate.partition("=")
     return bool(after["metadata"]["annotations"].get(f"fracgpu.io/{key}") == text)

@@ -48,4 +48,4 @@ def test_amounts_are_added_where_they_are_absent_and_foreign_ones_removed(
     edits = resource_edits(pod, GRANTED, {"train": ("aliyun.com/gpu-mem",)})
 
     where = "/spec/containers/1/resources"
-    assert [(it.op, it.path.removeprefix(where), it.value) for it in edits] == wanted
+    assert [(edit.op, edit.path.removeprefix(where), edit.value) for edit in edits] == wanted

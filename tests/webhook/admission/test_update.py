@@ -1,4 +1,4 @@
-"""What comes of an update of a stored pod; what it may not change is in test_mutation."""
+"""Updates of a stored pod; what an update may not change is in test_mutation."""
 
 import copy
 from typing import Any
@@ -22,7 +22,7 @@ HAMI = {"fracgpu.io/dialects": "hami"}
 
 
 def applied_again(pod: Json, once: Json) -> Json:
-    """The stored pod as ``kubectl apply`` changes it: back to its manifest, field by field."""
+    """Return the stored pod as ``kubectl apply`` changes it: back to its manifest, by field."""
     again = copy.deepcopy(once)
     again["spec"]["affinity"] = copy.deepcopy(pod["spec"].get("affinity"))
     again["spec"]["schedulerName"] = pod["spec"]["schedulerName"]
