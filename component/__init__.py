@@ -1,5 +1,5 @@
-"""What every role repeats: watchers of one object, and the gate that only a leader passes.
+"""Parts that several roles share: watchers of one object, and the leader gate.
 
-Above kube, process and fracgpu, below the roles; what a role counts, it hands in as a callback.
+Above kube, process and fracgpu, below the roles; a role passes its metrics in as callbacks.
 Start with `config_watcher.py`.
 """

@@ -1,4 +1,4 @@
-"""When a certificate ends: the one field of X.509 that this role needs, read without a library."""
+"""The expiry of a certificate, read from its DER without an X.509 library."""
 
 import base64
 import binascii
@@ -20,10 +20,10 @@ _LONG_FORM: Final = 0x80
 
 
 def not_after(cert_pem: bytes) -> datetime:
-    """Read the end of the first certificate of a PEM file.
+    """Return when the first certificate of a PEM file expires.
 
     Raises:
-        ValueError: there is none, or it is not built as RFC 5280 says.
+        ValueError: there is no certificate, or it is not as RFC 5280 specifies.
     """
     found = _PEM.search(cert_pem)
     if found is None:
@@ -52,7 +52,7 @@ def _time(validity: bytes, at: int) -> datetime:
     content, _ = _content(validity, at, tag=tag)
     text = content.decode("ascii")
     if tag == _UTC_TIME:
-        # Two digits of a year: 50 to 99 are of the last century (RFC 5280 4.1.2.5.1).
+        # The year has two digits: 50 to 99 mean 1950 to 1999 (RFC 5280 4.1.2.5.1).
         century = "19" if text[:2] >= "50" else "20"
         text = century + text
     elif tag != _GENERALIZED_TIME:

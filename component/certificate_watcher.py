@@ -1,4 +1,4 @@
-"""A serving certificate: read from its Secret through the API, and replaced while serving."""
+"""Watches the Secret of a serving certificate, and replaces the certificate while serving."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,25 +16,25 @@ from process.tls import CA_KEY, CERT_KEY, ServingTls, TlsError, read_secret
 
 log = structlog.get_logger()
 
-_LOOK_AGAIN_S: Final = 60.0  # kubelet takes about as long to renew a mounted file
+_LOOK_AGAIN_S: Final = 60.0  # kubelet takes about as long to update a mounted Secret
 
 
 class CertificateWatcher:
-    """Keeps a server's TLS at what one Secret holds.
+    """Keeps a server's certificate equal to the one in a Secret.
 
-    A Secret that is gone or spoilt changes nothing: the old certificate serves on, and the log says
-    so.
+    While the Secret is missing or invalid, the last certificate keeps serving, with a warning in
+    the log.
 
     Args:
-        client: where the Secret is.
+        client: reads the Secret.
         tls: of the server.
         namespace: of the Secret.
         secret: its name.
-        service_name: DNS name by which the API server calls; empty does not compare names, and None
-            does not ask whether it would take the certificate.
+        service_name: DNS name by which the API server calls; empty skips the comparison of names,
+            and None the whole check whether the API server would accept the certificate.
         on_taken: called with the Secret's data when another certificate is served.
-        on_refused: called when the Secret holds none that can be served.
-        on_expiry: called with the moment at which the served certificate ends.
+        on_refused: called when the Secret has no certificate that can be served.
+        on_expiry: called with the time at which the served certificate expires.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent fact
@@ -69,22 +69,22 @@ class CertificateWatcher:
 
     @property
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """The loops that keep this current."""
+        """The loops that keep the certificate current."""
         return {"follow_certificate": self._informer.run, "follow_client_ca": self._look_again}
 
     async def _look_again(self) -> None:
-        """Take the same Secret once more: the file of the clients' authority may be another now."""
+        """Apply the same Secret again every minute: the clients' CA file may have changed."""
         while True:
             await asyncio.sleep(_LOOK_AGAIN_S)
             if self._last is not None and self._tls.loaded:
                 self.take(self._last)
 
     def problem(self) -> str | None:
-        """Say why there is no certificate that the API server would take, or None.
+        """Return why the API server would not accept the certificate, or None.
 
-        What can be known here: the dates, by this machine's clock, the names, the purpose, and the
-        signature by an authority that the Secret names (``ca.crt``). Whether the configurations'
-        ``caBundle`` has that authority is not: they are the certificates role's to keep true.
+        Checks the dates by this machine's clock, the names, the purpose, and the signature by the
+        authority in the Secret (``ca.crt``). It does not check whether the ``caBundle`` of the
+        webhook configurations has that authority: the certs role keeps them current.
         """
         if not self._tls.loaded:
             return self._problem
@@ -102,7 +102,7 @@ class CertificateWatcher:
         return f"Secret {self._where}: the API server would refuse the certificate{called}: {why}"
 
     def take(self, change: Change[Mapping[str, bytes]]) -> None:
-        """Serve what the Secret holds now."""
+        """Serve the certificate that the Secret holds now."""
         if change.type is ChangeType.DELETED:
             log.warning("certificate_secret_deleted", secret=self._where)
             return
@@ -127,7 +127,7 @@ class CertificateWatcher:
         try:
             ends = not_after(cert_pem)
         except ValueError as error:
-            # OpenSSL took it, so it serves; only whoever counts the days is blind.
+            # OpenSSL accepted the certificate, so it serves; only its expiry is not reported.
             log.warning("certificate_end_unknown", secret=self._where, error=str(error))
             return
         if self._on_expiry is not None:

@@ -1,4 +1,4 @@
-"""The ConfigMap's keys, and the one that more than one role reads: ``placement``."""
+"""The keys of the ConfigMap, and the parser of ``placement``, which several roles read."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -21,10 +21,10 @@ _MOST_SHOWN: Final = 60
 
 
 def refuse_unknown_keys(keys: Iterable[str]) -> None:
-    """Refuse keys of the ConfigMap that no role reads.
+    """Raise if the ConfigMap has keys that no role reads.
 
     Raises:
-        ValueError: it names the first few of them, what was probably meant, and how many more.
+        ValueError: the message lists the first few, the likely meant keys, and how many more.
     """
     mistakes = unknown_keys(keys, KEYS)
     if mistakes:
@@ -32,18 +32,18 @@ def refuse_unknown_keys(keys: Iterable[str]) -> None:
 
 
 def read_strategy(placement: Mapping[str, object]) -> Strategy:
-    """Read the cluster's strategy from the mapping under ``placement``.
+    """Parse the cluster's strategy from the mapping under ``placement``.
 
     Raises:
-        ValueError: it names every mistake: unknown keys, and a strategy that does not exist.
+        ValueError: the message lists every mistake: unknown keys, and an unknown strategy.
     """
     mistakes = unknown_keys(placement, (_STRATEGY,))
     if mistakes:
         mistakes[-1] += f"; want only {_STRATEGY}"
     value = placement.get(_STRATEGY, DEFAULT_STRATEGY.value)
-    found = next((it for it in Strategy if it.value == value), None)
+    found = next((strategy for strategy in Strategy if strategy.value == value), None)
     if found is None:
-        known = [it.value for it in Strategy]
+        known = [strategy.value for strategy in Strategy]
         near = _nearest(value, known) if isinstance(value, str) else ""
         mistakes.append(f"{_STRATEGY} is {_shown(value)}; want one of {', '.join(known)}{near}")
     if mistakes or found is None:

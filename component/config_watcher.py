@@ -1,4 +1,4 @@
-"""One key of one ConfigMap, followed for ever; a bad edit keeps the last good value and says so."""
+"""Watches one key of a ConfigMap; an invalid edit is reported, and the last valid value kept."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _log = structlog.get_logger()
 
 
 class ConfigWatcher(Generic[T]):
-    """The current value of one key, as its administrator last wrote it *correctly*.
+    """The last valid value of one key of a ConfigMap.
 
-    A ConfigMap or key that does not exist means *default*. An edit that *parse* refuses changes
-    nothing but :attr:`problem`, and is logged and counted.
+    Without the ConfigMap or the key, the value is *default*. An edit that *parse* refuses only
+    sets :attr:`problem`, and is logged and counted.
 
     Args:
-        client: where to look.
+        client: reads the ConfigMap.
         name: of the ConfigMap.
         namespace: of the ConfigMap.
-        key: within ``data``; None for the names of all keys, one on each line.
-        parse: text to value; raises ValueError with a message for people.
-        default: the value while nothing is written.
-        on_change: called with each new value that differs from the one before.
-        on_refused: called with the reason of each edit that was not taken.
+        key: within ``data``; None for the names of all keys, one per line.
+        parse: converts the text; raises ValueError with a message for people.
+        default: the value while the key does not exist.
+        on_change: called with each value that differs from the previous one.
+        on_refused: called with the reason for each refused edit.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword per independent fact
@@ -69,12 +69,12 @@ class ConfigWatcher(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The last good value."""
+        """The last valid value."""
         return self._value
 
     @property
     def problem(self) -> str:
-        """Why what is written now is not in use; empty when it is."""
+        """Why the current text of the key is not in use; empty when it is."""
         return self._problem
 
     @property
@@ -87,11 +87,11 @@ class ConfigWatcher(Generic[T]):
         await self._informer.wait_synced()
 
     def list_again(self) -> None:
-        """Make the next :meth:`run` begin with a list; until that is read, nothing is synced."""
+        """Make the next :meth:`run` begin with a list; :attr:`synced` is false until then."""
         self._informer.list_again()
 
     async def run(self) -> None:
-        """Follow until cancelled; an API outage is waited out with the last good value."""
+        """Watch until cancelled; an outage of the API server keeps the last valid value."""
         await self._informer.run()
 
     def _text_in(self, data: Mapping[str, str]) -> str | None:
@@ -121,10 +121,10 @@ class ConfigWatcher(Generic[T]):
 
 
 def strict_mapping(text: str) -> dict[str, Any]:
-    """Read a YAML mapping in which no key stands twice; an empty text is an empty mapping.
+    """Parse a YAML mapping without duplicate keys; an empty text is an empty mapping.
 
     Raises:
-        ValueError: it is not YAML, not a mapping with texts as keys, or repeats a key.
+        ValueError: the text is not YAML, not a mapping with strings as keys, or repeats a key.
     """
     try:
         # _StrictLoader is a SafeLoader: it builds nothing but plain values.
@@ -141,7 +141,7 @@ def strict_mapping(text: str) -> dict[str, Any]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """The safe loader, which by itself lets the last of several equal keys win."""
+    """A safe loader that refuses duplicate keys, of which PyYAML silently keeps the last."""
 
     def construct_mapping(
         self,
@@ -153,7 +153,7 @@ class _StrictLoader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands there twice", key_node.start_mark
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
                 )
             if isinstance(key, Hashable):
                 seen.add(key)

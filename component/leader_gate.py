@@ -1,4 +1,4 @@
-"""Whether this replica may answer and write now: it leads, and it has listed the cluster since."""
+"""Whether this replica may answer and write: it leads, and has listed the cluster since then."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ from process.lifecycle import EndProcess
 
 
 class Elector(Protocol):
-    """What we need of :class:`kube.leader_election.LeaderElector`."""
+    """What the gate needs of :class:`kube.leader_election.LeaderElector`."""
 
     @property
     def another_leads(self) -> bool: ...
@@ -23,7 +23,7 @@ class Elector(Protocol):
 
 
 class ListWatcher(Protocol):
-    """What we need of an informer: whether its list has been read, and the loop itself."""
+    """What the gate needs of an informer: whether its list has been read, and the loop."""
 
     @property
     def synced(self) -> bool: ...
@@ -37,7 +37,7 @@ class ListWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """A list, and whether it was begun anew once the lease was ours."""
+    """An informer, and whether it was told to list again since this replica leads."""
 
     list: ListWatcher
     ours: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,10 +52,10 @@ class _Followed:
 
 
 class LeaderGate:
-    """Leadership and fresh lists, as one reason not to act.
+    """Combines leadership and fresh lists into one reason not to act.
 
-    A replica that waits its turn follows the cluster too, so that it is known to be able to. Once
-    the lease is ours everything is listed again: whatever the previous leader bound is then in it.
+    A standby replica runs its informers too, which shows that it could take over. When it becomes
+    the leader it lists everything again, and so sees all that the previous leader bound.
     """
 
     def __init__(self, election: Elector) -> None:
@@ -64,7 +64,7 @@ class LeaderGate:
         self._also: list[Callable[[], str | None]] = []
 
     def follow(self, name: str, informer: ListWatcher) -> Callable[[], Awaitable[None]]:
-        """Count *informer* in, and give the task that runs it, and anew from leadership on."""
+        """Require *informer* to be synced; return the task that runs it, and again once leading."""
         followed = self._followed[name] = _Followed(informer)
 
         async def run() -> None:
@@ -76,11 +76,11 @@ class LeaderGate:
         return run
 
     def also(self, why_not: Callable[[], str | None]) -> None:
-        """Count in one more reason not to answer, asked once everything has been listed."""
+        """Add a check: *why_not* is called once everything has been listed."""
         self._also.append(why_not)
 
     def once_listed(self, task: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Give a task that begins once this replica leads and every list has been read since."""
+        """Return a task that starts once this replica leads and every list has been read since."""
 
         async def run() -> None:
             await self._election.wait_leading()
@@ -91,10 +91,10 @@ class LeaderGate:
         return run
 
     async def run(self) -> None:
-        """Stand for election, then lead until that ends, which ends the process.
+        """Take part in leader election; losing the lease ends the process.
 
         Raises:
-            EndProcess: another replica may lead from now on.
+            EndProcess: the lease was lost, so another replica may lead now.
         """
         try:
             await self._election.run()
@@ -103,27 +103,27 @@ class LeaderGate:
 
     @property
     def leads(self) -> bool:
-        """Whether nobody else can hold the lease at this moment. Ask right before every write."""
+        """Whether no other replica can hold the lease now. Check right before every write."""
         return self._election.still_leader()
 
     def why_not(self) -> str | None:
-        """Give the reason not to answer kube-scheduler now, or None."""
+        """Return the reason not to answer kube-scheduler now, or None."""
         if not self.leads:
             return "another replica leads"
-        unread = self._unread(lambda it: it.fresh)
+        unread = self._unread(lambda followed: followed.fresh)
         return unread or next((why for each in self._also if (why := each())), None)
 
     def why_not_ready(self) -> str | None:
-        """Give the reason why Kubernetes should not count on this replica, or None.
+        """Return the reason why this replica is not ready, or None.
 
-        One that waits its turn behind a leader is as good as that leader, once it has listed.
+        A standby replica is ready once it has listed everything and another replica leads.
         """
         if self._election.another_leads and not self.leads:
-            return self._unread(lambda it: it.list.synced)
+            return self._unread(lambda followed: followed.list.synced)
         return self.why_not() if self.leads else "no replica leads yet"
 
     def _unread(self, is_read: Callable[[_Followed], bool]) -> str | None:
-        unread = [name for name, it in self._followed.items() if not is_read(it)]
+        unread = [name for name, followed in self._followed.items() if not is_read(followed)]
         return f"not listed yet: {', '.join(unread)}" if unread else None
 
     async def _until_leading(self, informer: ListWatcher) -> None:

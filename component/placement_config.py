@@ -1,4 +1,4 @@
-"""The key ``placement`` of the ConfigMap: which of several fitting cards is the best one."""
+"""The key ``placement`` of the ConfigMap: how a card is chosen among several that fit."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ DEFAULT: Final = DEFAULT_STRATEGY
 
 
 def parse_strategy(text: str) -> Strategy:
-    """Read the cluster's default strategy from ``strategy: least-waste``.
+    """Parse the cluster's default strategy from a text such as ``strategy: least-waste``.
 
-    The scheduler and the rebalancer read it by the same rules, or a move would be proven by another
-    strategy than places it. The scheduler tells the administrator about mistakes.
+    The scheduler and the rebalancer share this parser, so that a move is simulated with the
+    strategy that will place its pod. The scheduler reports mistakes to the administrator.
 
     Raises:
-        ValueError: anything that is not understood; the message says what was wanted.
+        ValueError: the text is invalid; the message says what was wanted.
     """
     return read_strategy(strict_mapping(text))

@@ -1,4 +1,4 @@
-"""Edits of a ConfigMap that were not taken: told where their author looks, as Events on it."""
+"""Reports refused edits of a ConfigMap as Events on it, where their author looks."""
 
 import asyncio
 
@@ -9,10 +9,10 @@ REASON = "ConfigRefused"
 
 
 class RefusedConfigReporter:
-    """Takes reasons at any time, and tells each of them in an Event of its own.
+    """Queues reasons, and records an Event for each.
 
     Args:
-        events: where they are told.
+        events: records the Events.
         name: of the ConfigMap.
         namespace: of the ConfigMap.
     """
@@ -23,15 +23,15 @@ class RefusedConfigReporter:
         self._waiting: asyncio.Queue[str] = asyncio.Queue()
 
     def key(self, key: str, reason: str) -> None:
-        """Say that what stands under *key* is not in use, for this *reason*."""
+        """Report that the value of *key* is not in use, and why."""
         self.note(f"key {key} is not in use, the last good one is: {reason}")
 
     def note(self, note: str) -> None:
-        """Say it in these words."""
+        """Report *note* as it is."""
         self._waiting.put_nowait(note)
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Record Events until cancelled."""
         while True:
             await self._events.emit(
                 self._regarding,

@@ -20,8 +20,10 @@ from webhook.metrics import WebhookMetrics
 
 
 def a_secret(name: str, **data: bytes) -> dict[str, object]:
-    """A Secret in the default namespace; an underscore in a key of *data* is a dot."""
-    encoded = {key.replace("_", "."): base64.b64encode(it).decode() for key, it in data.items()}
+    """Return a Secret in the default namespace; an underscore in a key of *data* is a dot."""
+    encoded = {
+        key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()
+    }
     return {"metadata": {"name": name, "namespace": "default"}, "data": encoded}
 
 
@@ -30,7 +32,7 @@ def keys_of(pair: Pair) -> dict[str, bytes]:
 
 
 class Following:
-    """A certificate that follows Secret default/tls, and what it did so far."""
+    """A watcher of Secret default/tls, and what it reported so far."""
 
     def __init__(self, client: KubeClient) -> None:
         self.registry = CollectorRegistry()

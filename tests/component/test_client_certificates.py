@@ -1,4 +1,4 @@
-"""The extender's certificate, and who may call."""
+"""The extender's certificate, and which clients may call."""
 
 import base64
 import json

@@ -27,7 +27,7 @@ def test_a_flood_of_unknown_keys_is_a_message_of_bounded_length() -> None:
     with pytest.raises(ValueError, match=r"19995 more keys .*; want only strategy") as placement:
         read_strategy({f"{'strategy' * 20}{n}": 1 for n in range(20_000)})
 
-    assert max(len(str(it.value)) for it in (refused, placement)) < 700
+    assert max(len(str(config.value)) for config in (refused, placement)) < 700
 
 
 @pytest.mark.parametrize("strategy", Strategy)

@@ -1,4 +1,4 @@
-"""One key of one ConfigMap, followed for ever."""
+"""The watcher of one key of a ConfigMap."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def _whole(text: str) -> int:
 
 
 class Seen:
-    """What the follower told its owner."""
+    """What the watcher reported to its owner."""
 
     def __init__(self) -> None:
         self.values: list[int] = []
@@ -85,7 +85,7 @@ async def following(
     api: OneConfigMap, seen: Seen | None = None
 ) -> AsyncIterator[ConfigWatcher[int]]:
     told = seen or Seen()
-    follower = ConfigWatcher(
+    watcher = ConfigWatcher(
         KubeClient(api),
         name="settings",
         namespace="here",
@@ -96,11 +96,11 @@ async def following(
         on_refused=told.refusals.append,
     )
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(follower.run(), name="follow")
+        task = group.create_task(watcher.run(), name="follow")
         async with asyncio.timeout(5):
-            await follower.wait_synced()
+            await watcher.wait_synced()
         try:
-            yield follower
+            yield watcher
         finally:
             task.cancel()
 
@@ -114,7 +114,7 @@ async def eventually(holds: Callable[[], bool]) -> None:
 async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
     told: list[str] = []
     api = OneConfigMap({"limit": "9"})
-    follower: ConfigWatcher[list[str]] = ConfigWatcher(
+    watcher: ConfigWatcher[list[str]] = ConfigWatcher(
         KubeClient(api),
         name="settings",
         namespace="here",
@@ -124,20 +124,20 @@ async def test_the_names_of_all_keys_can_be_followed_instead() -> None:
         on_change=lambda names: told.append(",".join(names)),
     )
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(follower.run(), name="follow")
-        await eventually(lambda: follower.value == ["limit"])
+        task = group.create_task(watcher.run(), name="follow")
+        await eventually(lambda: watcher.value == ["limit"])
         api.edit({"limit": "9", "burst": "1"})
-        await eventually(lambda: follower.value == ["burst", "limit"])
+        await eventually(lambda: watcher.value == ["burst", "limit"])
         api.edit({"limit": "10", "burst": "1"})
         api.delete()
-        await eventually(lambda: follower.value == [])
+        await eventually(lambda: watcher.value == [])
         task.cancel()
     assert told == ["limit", "burst,limit", ""]
 
 
 async def test_without_a_config_map_the_default_holds() -> None:
-    async with following(OneConfigMap(None)) as follower:
-        assert (follower.value, follower.problem, follower.synced) == (7, "", True)
+    async with following(OneConfigMap(None)) as watcher:
+        assert (watcher.value, watcher.problem, watcher.synced) == (7, "", True)
 
 
 async def test_only_the_one_config_map_is_asked_for() -> None:
@@ -147,55 +147,55 @@ async def test_only_the_one_config_map_is_asked_for() -> None:
 
 
 async def test_what_is_written_already_holds_once_synced() -> None:
-    async with following(OneConfigMap({"limit": "9"})) as follower:
-        assert follower.value == 9
+    async with following(OneConfigMap({"limit": "9"})) as watcher:
+        assert watcher.value == 9
 
 
 async def test_an_edit_is_followed_and_told() -> None:
     api, seen = OneConfigMap({"limit": "9"}), Seen()
-    async with following(api, seen) as follower:
+    async with following(api, seen) as watcher:
         api.edit({"limit": "10"})
-        await eventually(lambda: follower.value == 10)
+        await eventually(lambda: watcher.value == 10)
     assert seen.values == [9, 10]
 
 
 async def test_a_bad_edit_keeps_the_last_good_value_and_says_so() -> None:
     api, seen = OneConfigMap({"limit": "9"}), Seen()
-    async with following(api, seen) as follower:
+    async with following(api, seen) as watcher:
         api.edit({"limit": "many"})
-        await eventually(lambda: follower.problem != "")
-        assert (follower.value, follower.refused) == (9, 1)
+        await eventually(lambda: watcher.problem != "")
+        assert (watcher.value, watcher.refused) == (9, 1)
     assert seen.refusals == ["'many' is no whole number"]
     assert seen.values == [9]
 
 
 async def test_a_good_edit_ends_the_problem() -> None:
     api = OneConfigMap({"limit": "many"})
-    async with following(api) as follower:
-        assert (follower.value, follower.problem) == (7, "'many' is no whole number")
+    async with following(api) as watcher:
+        assert (watcher.value, watcher.problem) == (7, "'many' is no whole number")
         api.edit({"limit": "8"})
-        await eventually(lambda: follower.value == 8)
-        assert follower.problem == ""
+        await eventually(lambda: watcher.value == 8)
+        assert watcher.problem == ""
 
 
 async def test_an_edit_of_another_key_changes_nothing() -> None:
     api, seen = OneConfigMap({"limit": "many"}), Seen()
-    async with following(api, seen) as follower:
+    async with following(api, seen) as watcher:
         api.edit({"limit": "many", "other": "x"})
         api.edit({"limit": "3", "other": "x"})
-        await eventually(lambda: follower.value == 3)
+        await eventually(lambda: watcher.value == 3)
     assert len(seen.refusals) == 1
 
 
 async def test_a_deleted_key_or_config_map_means_the_default_again() -> None:
     api = OneConfigMap({"limit": "9"})
-    async with following(api) as follower:
+    async with following(api) as watcher:
         api.edit({})
-        await eventually(lambda: follower.value == 7)
+        await eventually(lambda: watcher.value == 7)
         api.edit({"limit": "11"})
-        await eventually(lambda: follower.value == 11)
+        await eventually(lambda: watcher.value == 11)
         api.delete()
-        await eventually(lambda: follower.value == 7)
+        await eventually(lambda: watcher.value == 7)
 
 
 def test_a_mapping_is_read() -> None:
@@ -209,8 +209,8 @@ def test_an_empty_text_is_an_empty_mapping() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("strategy: pack\nstrategy: spread", "the key 'strategy' stands there twice"),
-        ("a: {b: 1, b: 2}", "the key 'b' stands there twice"),
+        ("strategy: pack\nstrategy: spread", "the key 'strategy' appears twice"),
+        ("a: {b: 1, b: 2}", "the key 'b' appears twice"),
         ("- pack", "found list; want a mapping"),
         ("pack", "found str; want a mapping"),
         ("1: pack", "want a mapping"),

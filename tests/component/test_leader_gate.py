@@ -62,11 +62,11 @@ async def turns() -> None:
 
 
 @asynccontextmanager
-async def following(standing: LeaderGate, **lists: AList) -> AsyncIterator[None]:
+async def following(gate: LeaderGate, **lists: AList) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(as_coroutine(standing.follow(name, it)), name=name)
-            for name, it in lists.items()
+            group.create_task(as_coroutine(gate.follow(name, watcher)), name=name)
+            for name, watcher in lists.items()
         ]
         await turns()
         yield
@@ -79,71 +79,71 @@ async def as_coroutine(task: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_who_does_not_lead_does_not_answer() -> None:
-    standing = LeaderGate(AnElection())
+    gate = LeaderGate(AnElection())
 
-    assert standing.why_not() == "another replica leads"
-    assert not standing.leads
+    assert gate.why_not() == "another replica leads"
+    assert not gate.leads
 
 
 async def test_a_new_leader_answers_once_all_is_listed_anew() -> None:
     election, pods, nodes = AnElection(), AList(), AList()
-    standing = LeaderGate(election)
-    async with following(standing, pods=pods, nodes=nodes):
+    gate = LeaderGate(election)
+    async with following(gate, pods=pods, nodes=nodes):
         pods.read()
         nodes.read()
         await turns()
-        assert standing.why_not() == "another replica leads"
+        assert gate.why_not() == "another replica leads"
 
         election.leading.set()
-        # Also in the moment before the lists are begun anew: these may lack a Binding of the last.
-        assert standing.why_not() == "not listed yet: pods, nodes"
+        # Also before listing again: the old lists may lack the previous leader's Binding.
+        assert gate.why_not() == "not listed yet: pods, nodes"
         await turns()
-        assert standing.why_not() == "not listed yet: pods, nodes"
+        assert gate.why_not() == "not listed yet: pods, nodes"
         assert pods.runs == ["began", "ended", "began"]
         pods.read()
-        assert standing.why_not() == "not listed yet: nodes"
+        assert gate.why_not() == "not listed yet: nodes"
         nodes.read()
-        assert standing.why_not() is None
-        assert standing.leads
+        assert gate.why_not() is None
+        assert gate.leads
 
 
 async def test_a_further_reason_counts_once_all_is_listed() -> None:
     election, pods = AnElection(), AList()
-    standing = LeaderGate(election)
-    reasons = ["pods that wait are not marked yet"]
-    standing.also(lambda: reasons[0] if reasons else None)
-    async with following(standing, pods=pods):
+    gate = LeaderGate(election)
+    reasons = ["pending pods are not marked yet"]
+    gate.also(lambda: reasons[0] if reasons else None)
+    async with following(gate, pods=pods):
         election.leading.set()
         await turns()
-        assert standing.why_not() == "not listed yet: pods"
+        assert gate.why_not() == "not listed yet: pods"
         pods.read()
-        assert standing.why_not() == standing.why_not_ready() == reasons[0]
+        assert gate.why_not() == gate.why_not_ready() == reasons[0]
         reasons.clear()
-        assert standing.why_not() is None
+        assert gate.why_not() is None
 
 
 async def test_a_standby_that_has_listed_is_ready_while_another_leads() -> None:
     election, pods = AnElection(), AList()
-    standing = LeaderGate(election)
-    async with following(standing, pods=pods):
-        assert standing.why_not_ready() == "no replica leads yet"
+    gate = LeaderGate(election)
+    async with following(gate, pods=pods):
+        assert gate.why_not_ready() == "no replica leads yet"
         election.another_leads = True
-        assert standing.why_not_ready() == "not listed yet: pods"
+        assert gate.why_not_ready() == "not listed yet: pods"
         pods.read()
-        assert standing.why_not_ready() is None
-        assert standing.why_not() == "another replica leads"
+        assert gate.why_not_ready() is None
+        assert gate.why_not() == "another replica leads"
         election.another_leads = False
-        assert standing.why_not_ready() == "no replica leads yet"
+        assert gate.why_not_ready() == "no replica leads yet"
 
 
 async def test_a_leader_is_ready_once_it_answers() -> None:
     election, pods = AnElection(), AList()
-    standing = LeaderGate(election)
+    gate = LeaderGate(election)
     election.leading.set()
-    async with following(standing, pods=pods):
-        assert standing.why_not_ready() == standing.why_not() == "not listed yet: pods"
+    async with following(gate, pods=pods):
+        assert gate.why_not_ready() == gate.why_not() == "not listed yet: pods"
         pods.read()
-        assert standing.why_not_ready() is None
+        assert gate.why_not_ready() is None
 
 
 async def test_a_list_that_fails_while_another_leads_ends_the_task() -> None:
@@ -159,14 +159,14 @@ async def test_a_list_that_fails_while_another_leads_ends_the_task() -> None:
 
 async def test_a_task_that_needs_the_lists_waits_for_leadership_and_for_fresh_ones() -> None:
     election, pods, nodes = AnElection(), AList(), AList()
-    standing = LeaderGate(election)
+    gate = LeaderGate(election)
     began = asyncio.Event()
 
     async def task() -> None:
         began.set()
 
-    async with following(standing, pods=pods, nodes=nodes), asyncio.TaskGroup() as group:
-        group.create_task(as_coroutine(standing.once_listed(task)), name="task")
+    async with following(gate, pods=pods, nodes=nodes), asyncio.TaskGroup() as group:
+        group.create_task(as_coroutine(gate.once_listed(task)), name="task")
         pods.read()
         nodes.read()
         election.leading.set()

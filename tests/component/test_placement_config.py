@@ -27,7 +27,7 @@ def test_what_is_not_said_is_the_default() -> None:
         ("strategy:", "strategy is None"),
         ("Strategy: pack", "Strategy is not a key here; did you mean strategy"),
         ("pack", "want a mapping"),
-        ("strategy: pack\nstrategy: spread", "stands there twice"),
+        ("strategy: pack\nstrategy: spread", "appears twice"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_reason(text: str, reason: str) -> None:

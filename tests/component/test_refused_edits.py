@@ -1,4 +1,4 @@
-"""Edits of a ConfigMap that were not taken, told as Events on it."""
+"""Refused edits of a ConfigMap, reported as Events on it."""
 
 import asyncio
 
@@ -23,10 +23,13 @@ async def test_each_reason_becomes_a_warning_on_the_config_map(kube: KubeClient)
         refused.note("colour is not a key here")
 
         async def told() -> list[tuple[str, ...]]:
-            found = [decode_object(it) for it in (await kube.list(EVENTS, namespace=SPACE)).items]
+            found = [
+                decode_object(body) for body in (await kube.list(EVENTS, namespace=SPACE)).items
+            ]
             fields = ("type", "reason", "message")
             return sorted(
-                (it["involvedObject"]["name"], *(it[field] for field in fields)) for it in found
+                (event["involvedObject"]["name"], *(event[field] for field in fields))
+                for event in found
             )
 
         async def both() -> bool:
