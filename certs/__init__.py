@@ -1,5 +1,6 @@
-"""The role that makes certificates, keeps them fresh and tells the API server whom to trust.
+"""The certs role: issues and renews certificates, and injects CA bundles.
 
-`authority` knows X.509, `rotation` decides when to renew, `store` keeps Secrets, and `reconciler`
-(or `cert_manager`) brings all of it to what is desired. Start with `reconciler.py`.
+`authority` issues certificates, `rotation` decides when to renew, `store` keeps Secrets, and
+`reconciler` (or `cert_manager`) brings all of it to the desired state. Start with
+`reconciler.py`.
 """

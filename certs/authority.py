@@ -1,4 +1,4 @@
-"""Makes keys and certificates and reads them back: the only place that knows X.509."""
+"""Issues and parses keys and certificates: the only module that uses an X.509 library."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _ORGANIZATION: Final = "FracGPU"
-# Clocks differ: a certificate starts a little before it is made, at most by this.
+# Clocks differ, so certificates are valid from this long before they are issued.
 _BACKDATED: Final = timedelta(minutes=5)
 _COMMON_NAME_LIMIT: Final = 64  # characters, ub-common-name of RFC 5280
 
 
 class AuthorityError(Exception):
-    """A key or certificate that cannot be read, or does not fit its partner."""
+    """A key or certificate cannot be parsed, or the two do not belong together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A certificate and its private key, both PEM. The key never shows in a repr."""
+    """A certificate and its private key, both PEM. The repr omits the key."""
 
     cert_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -32,15 +32,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateInfo:
-    """What a certificate says, in plain values.
+    """The fields of a certificate, in plain values.
 
     Attributes:
         not_before: valid from, UTC.
         not_after: valid until, UTC.
-        names: DNS names and IP addresses it is good for, in their usual text.
+        names: the DNS names and IP addresses of its subject alternative names.
         fingerprint: SHA-256 of its DER, in hex.
-        key_id: names its public key.
-        issuer_key_id: names the key that signed it; its own when self-signed.
+        key_id: identifies its public key.
+        issuer_key_id: identifies the key that signed it; its own when self-signed.
         is_ca: whether it may sign others.
     """
 
@@ -54,9 +54,9 @@ class CertificateInfo:
 
 
 def make_ca(*, name: str, now: datetime, life: timedelta) -> Pair:
-    """Make a self-signed certificate authority with an ECDSA P-256 key.
+    """Return a new self-signed certificate authority with an ECDSA P-256 key.
 
-    It may sign servers and clients, and no further authorities.
+    It may sign certificates of servers and clients, but of no further authorities.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
@@ -74,27 +74,27 @@ def make_ca(*, name: str, now: datetime, life: timedelta) -> Pair:
 
 
 def make_serving(ca: Pair, *, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
-    """Make a server's certificate for *names*, signed by *ca*.
+    """Return a new server certificate for *names*, signed by *ca*.
 
     Args:
         ca: the authority and its key.
-        names: DNS names and IP addresses, at least one; the first also names the subject.
-        now: the time it is made.
-        life: how long it is good; never longer than *ca* itself.
+        names: DNS names and IP addresses, at least one; the first is also the subject.
+        now: the current time.
+        life: how long it is valid; never longer than *ca* itself.
 
     Raises:
         AuthorityError: *ca* cannot be read or may not sign, or a name is no name.
     """
     if not names:
         raise AuthorityError("a serving certificate has no name; want at least one")
-    # Clients look at these only; the subject is for people. RFC 9525.
+    # Clients check only these names; the subject is for people (RFC 9525).
     alternatives = x509.SubjectAlternativeName([_san(each) for each in names])
     usage = ExtendedKeyUsageOID.SERVER_AUTH
     return _sign(ca, names[0], usage, now=now, life=life, alternatives=alternatives)
 
 
 def make_client(ca: Pair, *, name: str, now: datetime, life: timedelta) -> Pair:
-    """Make a client's certificate with *name* as its common and its only DNS name.
+    """Return a new client certificate with *name* as its common name and only DNS name.
 
     Raises:
         AuthorityError: *ca* cannot be read or may not sign, or *name* is no name.
@@ -105,25 +105,25 @@ def make_client(ca: Pair, *, name: str, now: datetime, life: timedelta) -> Pair:
 
 
 def read(cert_pem: bytes) -> CertificateInfo:
-    """Read the first certificate of a PEM text.
+    """Parse the first certificate of a PEM text.
 
     Raises:
-        AuthorityError: there is none, or it lacks what ours have.
+        AuthorityError: there is none, or it lacks an extension that ours have.
     """
     return _facts(_load(cert_pem))
 
 
 def read_pair(pair: Pair) -> CertificateInfo:
-    """Read a certificate and check that its private key belongs to it.
+    """Parse a certificate, and check that its private key belongs to it.
 
     Raises:
-        AuthorityError: either cannot be read, or they do not belong together.
+        AuthorityError: either cannot be parsed, or they do not belong together.
     """
     return _facts(_read_pair(pair)[0])
 
 
 def split(bundle_pem: bytes) -> tuple[bytes, ...]:
-    """Take a bundle apart into the PEM of each certificate.
+    """Return the PEM of each certificate of a bundle.
 
     Raises:
         AuthorityError: it is not a list of certificates.
@@ -149,7 +149,7 @@ def _read_pair(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey
     try:
         key = serialization.load_pem_private_key(pair.key_pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Neither chained nor quoted: an error text must not carry a piece of a key.
+        # Not chained and not quoted: an error message must not contain part of a key.
         raise AuthorityError("the private key cannot be read") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise AuthorityError(f"the private key is {type(key).__name__}; want an ECDSA key")
@@ -178,7 +178,7 @@ def _facts(certificate: x509.Certificate) -> CertificateInfo:
 
 
 def _key_ids(certificate: x509.Certificate, extensions: x509.Extensions) -> tuple[bytes, bytes]:
-    """Name its key and its issuer's; Go leaves out the first in leaves, the second in roots."""
+    """Return its key id and its issuer's; Go omits the former in leaves, the latter in roots."""
     try:
         own = extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
     except x509.ExtensionNotFound:

@@ -1,8 +1,8 @@
-"""cert-manager makes the certificates; what is left is to have them trusted.
+"""Keeps CA bundles current for certificates that cert-manager issues.
 
 cert-manager replaces a Secret's certificate and its ``ca.crt`` in one write. Our bundle keeps the
-authority before it beside the new one until every replica was seen to serve the new certificate,
-so nobody is refused meanwhile.
+previous authority besides the new one until every replica serves the new certificate, so that no
+call fails in between.
 """
 
 from collections.abc import Sequence
@@ -34,17 +34,17 @@ _REPLICAS_EVERY: Final = timedelta(seconds=10)
 
 
 class Client(SecretClient, ConfigurationClient, SliceClient, Protocol):
-    """What the loop needs of ``kube.client.KubeClient``."""
+    """What the reconciler needs of ``kube.client.KubeClient``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptedCertificates:
-    """What others make, and who shall trust it.
+    """The certificates that cert-manager issues, and the webhook configurations that trust them.
 
     Attributes:
-        bundle_secret: the Secret whose ``ca.crt`` the webhook configurations shall trust.
-        service: whose replicas serve its certificate.
-        secrets: all Secrets whose certificate's end is measured.
+        bundle_secret: the Secret whose ``ca.crt`` the webhook configurations trust.
+        service: the Service whose replicas serve its certificate.
+        secrets: all Secrets whose certificate's expiry is published as a metric.
         targets: the webhook configurations.
     """
 
@@ -55,7 +55,7 @@ class AdoptedCertificates:
 
 
 class CertManagerReconciler(WorkLoop):
-    """Keeps the webhook configurations trusting what a Secret says; writes no Secret."""
+    """Keeps the webhook configurations' bundles equal to a Secret's; writes no Secret."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class CertManagerReconciler(WorkLoop):
         return _REPLICAS_EVERY if older else LOOK_AT_LEAST_EVERY
 
     async def _inject(self, bundle_pem: bytes) -> bool:
-        """Give every configuration the bundle; tell whether one changed under our hands."""
+        """Write the bundle into every configuration; report whether one changed concurrently."""
         moved = False
         for target in self._wanted.targets:
             outcome = await inject(self._client, target, bundle_pem=bundle_pem)

@@ -1,4 +1,4 @@
-"""What the certificates role counts and measures."""
+"""Metrics of the certs role."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from process.telemetry import Registry
 
 
 class CertsMetrics:
-    """Certificates are labelled by the name of their Secret."""
+    """The metrics; certificates are labelled by the name of their Secret."""
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._clock = clock
@@ -58,7 +58,7 @@ class CertsMetrics:
         )
 
     def expires(self, certificate: str, *, at: datetime) -> None:
-        """Remember when a stored certificate ends; scraped as the seconds left at that moment."""
+        """Record when a stored certificate expires; scraped as the seconds left at that moment."""
 
         def left_s() -> float:
             return (at - self._clock.now()).total_seconds()

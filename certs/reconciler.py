@@ -1,8 +1,9 @@
-"""The loop that keeps every certificate fresh and every webhook configuration trusting it.
+"""Reconciles all certificates and the CA bundles of the webhook configurations.
 
-Read, decide, act: the authority first, then trust in it, then what it signs, and last of all the
-authority before it, once nobody needs it. Everything is read from the API server in each round, so
-a restart forgets nothing but how long trust has lasted, which only makes it more patient.
+Read, decide, act: first the authority, then trust in it, then the certificates it signs, and last
+the removal of previous authorities that are no longer needed. Everything is read from the API
+server in each pass, so a restart forgets only how long an authority has been trusted, which only
+delays the next step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +43,11 @@ _ROLLOUT_EVERY: Final = timedelta(seconds=2)
 
 
 class Client(SecretClient, DeploymentClient, SliceClient, Protocol):
-    """What the loop needs of ``kube.client.KubeClient``."""
+    """What the reconciler needs of ``kube.client.KubeClient``."""
 
 
 class Purpose(Enum):
-    """What a certificate is for; one that serves is no good to call with, and the reverse."""
+    """What a certificate is for; a server's cannot be used by a client, nor vice versa."""
 
     SERVE = "serve"
     CALL = "call"
@@ -54,7 +55,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A certificate that shall be: good for these names, the first of which is its subject."""
+    """A desired certificate: its names, the first of which is the subject."""
 
     purpose: Purpose
     names: tuple[str, ...]
@@ -62,19 +63,19 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredCertificates:
-    """What there shall be.
+    """The desired certificates.
 
     Attributes:
-        ca_secret: name of the Secret of the authority.
-        leaves: what each Secret shall hold.
-        services: whose replicas serve them, and are looked at.
-        targets: the webhook configurations that shall trust the authority.
+        ca_secret: name of the authority's Secret.
+        leaves: the desired certificate of each Secret.
+        services: Services whose replicas serve them; the replicas are checked by a TLS handshake.
+        targets: the webhook configurations that must trust the authority.
         readers: Deployments whose pods read the bundle only when they start.
         node_readers: DaemonSets whose pods each restart such a program on their node.
-        ca_life: of the authority.
-        leaf_life: of what it signs.
+        ca_life: lifetime of the authority.
+        leaf_life: lifetime of the certificates it signs.
         overlap: how long a new authority is trusted everywhere before it signs.
-        grace: how long, at least, the one before is trusted after all has been signed anew.
+        grace: how long, at least, the previous one stays trusted after all leaves are renewed.
     """
 
     ca_secret: str
@@ -100,7 +101,7 @@ class _Authority:
 
 
 class Reconciler(WorkLoop):
-    """Acts when something changed and when something is due."""
+    """Reconciles whenever an object has changed or a renewal is due."""
 
     def __init__(
         self,
@@ -128,10 +129,10 @@ class Reconciler(WorkLoop):
         steps: list[Keep | Renew | Wait] = [authority.step]
         leaves = []
         for name in self._desired.leaves:
-            facts, step = await self._keep_leaf(
+            info, step = await self._keep_leaf(
                 name, authority, now=now, trusted_since=trusted_since
             )
-            leaves.append(facts)
+            leaves.append(info)
             steps.append(step)
         steps += await self._restart_readers(authority, now)
         steps += await self._retire(authority, leaves, now)
@@ -141,35 +142,35 @@ class Reconciler(WorkLoop):
     async def _keep_authority(self, now: datetime) -> _Authority:
         name = self._desired.ca_secret
         stored = await self._store.read(name)
-        pair, facts = stored_pair(stored)
+        pair, info = stored_pair(stored)
         bundle = stored_bundle(stored)
-        step = authority_step(facts, now=now, asked=asked_for(stored, facts))
+        step = authority_step(info, now=now, asked=asked_for(stored, info))
         trusted = trusted_authorities([each for _, each in bundle], now=now)
         kept = b"".join(pem for pem, each in bundle if each.fingerprint in trusted)
-        if isinstance(step, Renew) or stored is None or pair is None or facts is None:
+        if isinstance(step, Renew) or stored is None or pair is None or info is None:
             reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
             pair = make_ca(name=name, now=now, life=self._desired.ca_life)
             await self._write(name, pair, bundle_pem=pair.cert_pem + kept, over=stored)
             self._renewed(name, pair, reason)
             raise LookAgain
-        whole = kept if facts.fingerprint in trusted else pair.cert_pem + kept
+        whole = kept if info.fingerprint in trusted else pair.cert_pem + kept
         if stored.data.get(CA_KEY) != whole:
             await self._write(name, pair, bundle_pem=whole, over=stored)
             log.info("bundle_trimmed", secret=name, authorities=len(split(whole)))
             raise LookAgain
-        self._metrics.expires(name, at=facts.not_after)
+        self._metrics.expires(name, at=info.not_after)
         self._metrics.trusted(len(trusted))
         return _Authority(
             stored=stored,
             pair=pair,
-            facts=facts,
+            facts=info,
             bundle_pem=whole,
             bundle=[each for _, each in bundle],
             step=step,
         )
 
     async def _keep_trust(self, authority: _Authority, now: datetime) -> datetime | None:
-        """Give every configuration the bundle; return since when all of them have it."""
+        """Write the bundle into every configuration; return since when all of them have it."""
         outcomes = []
         for target in self._desired.targets:
             outcome = await inject(self._client, target, bundle_pem=authority.bundle_pem)
@@ -186,7 +187,7 @@ class Reconciler(WorkLoop):
         return self._trusted[1]
 
     async def _restart_readers(self, authority: _Authority, now: datetime) -> list[Keep]:
-        """Restart who reads the bundle only at its start; called once every Secret holds it."""
+        """Restart programs that read the bundle only at start; called once every Secret has it."""
         fingerprint = authority.facts.fingerprint
         if self._read_by_all == fingerprint:
             return []
@@ -202,24 +203,24 @@ class Reconciler(WorkLoop):
         if not all(done):
             return [Keep(until=now + _ROLLOUT_EVERY)]
         self._read_by_all = fingerprint
-        return [Keep(until=now)]  # look again: now it may sign
+        return [Keep(until=now)]  # reconcile again: now the authority may sign
 
     async def _keep_leaf(
         self, name: str, authority: _Authority, *, now: datetime, trusted_since: datetime | None
     ) -> tuple[CertificateInfo, Keep | Wait]:
         stored = await self._store.read(name)
-        pair, facts = stored_pair(stored)
+        pair, info = stored_pair(stored)
         wanted = self._desired.leaves[name]
         step = serving_step(
-            facts,
+            info,
             ca=authority.facts,
             bundle=authority.bundle,
             names=frozenset(wanted.names),
             now=now,
             signs_from=None if trusted_since is None else trusted_since + self._desired.overlap,
-            asked=asked_for(stored, facts),
+            asked=asked_for(stored, info),
         )
-        if isinstance(step, Renew) or stored is None or pair is None or facts is None:
+        if isinstance(step, Renew) or stored is None or pair is None or info is None:
             reason = step.reason if isinstance(step, Renew) else RenewalReason.MISSING
             pair = self._make(authority.pair, wanted, now)
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
@@ -227,8 +228,8 @@ class Reconciler(WorkLoop):
             raise LookAgain
         if stored.data.get(CA_KEY) != authority.bundle_pem:
             await self._write(name, pair, bundle_pem=authority.bundle_pem, over=stored)
-        self._metrics.expires(name, at=facts.not_after)
-        return facts, step
+        self._metrics.expires(name, at=info.not_after)
+        return info, step
 
     def _make(self, ca: Pair, wanted: Leaf, now: datetime) -> Pair:
         if wanted.purpose is Purpose.CALL:
@@ -238,10 +239,10 @@ class Reconciler(WorkLoop):
     async def _retire(
         self, authority: _Authority, leaves: Sequence[CertificateInfo], now: datetime
     ) -> list[Keep]:
-        """Take the authorities before this one out of the bundle, once nobody needs them.
+        """Remove previous authorities from the bundle once no replica needs them.
 
-        Returns what there is to wait for. Whom nobody can look at may still serve an old
-        certificate; then they stay until they expire.
+        Returns what to wait for. A replica that cannot be reached may still serve an old
+        certificate; then the authorities stay until they expire.
         """
         if len(authority.bundle) < 2:  # noqa: PLR2004 - itself and no other
             return []

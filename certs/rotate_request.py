@@ -1,7 +1,7 @@
-"""Asks the running certificates role for a rotation, and watches until it is done.
+"""Requests a rotation from the running certs role, and waits until it is done.
 
-The wish is an annotation on the Secret, so it needs no way to the role but the API server, and
-whoever asks needs no key: the role makes the new certificate in its own time.
+The request is an annotation on the Secret, so it needs only the API server, and the caller needs
+no key: the role issues the new certificate.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 class RotationRefused(Exception):  # noqa: N818 - an answer
-    """There is nothing that could be rotated; ``str()`` says why."""
+    """There is nothing to rotate; ``str()`` says why."""
 
 
 class Client(ReadingClient, Protocol):
-    """What asking needs of ``kube.client.KubeClient``."""
+    """What a request needs of ``kube.client.KubeClient``."""
 
     async def patch(
         self,
@@ -40,7 +40,7 @@ class Client(ReadingClient, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationRequest:
-    """What was asked for: the fingerprints that shall be gone, by Secret."""
+    """A requested rotation: the fingerprints to be replaced, by Secret."""
 
     replaced: dict[str, str]
     authority: bool
@@ -49,7 +49,7 @@ class RotationRequest:
 async def ask(
     client: Client, clock: Clock, settings: CertsSettings, *, authority: bool
 ) -> RotationRequest:
-    """Mark what shall be replaced: the authority (and so all it signed), or all it signed.
+    """Request the replacement of the authority (and so all it signed), or only of what it signed.
 
     Raises:
         RotationRefused: cert-manager makes the certificates, or there are none.
@@ -74,16 +74,16 @@ async def ask(
     return RotationRequest(replaced=present, authority=authority)
 
 
-def missing(order: RotationRequest, report: Report) -> list[str]:
-    """Say what is still to come, in the order in which it will; nothing when all is done."""
+def missing(request: RotationRequest, report: Report) -> list[str]:
+    """Return the steps still to come, in order; empty when the rotation is done."""
     here = {row.secret: row for row in report.rows}
     lacking = [
         f"{secret} is not renewed yet"
-        for secret, fingerprint in order.replaced.items()
+        for secret, fingerprint in request.replaced.items()
         if _is_old(here.get(secret), fingerprint)
     ]
-    if order.authority:
-        # An older bundle would trust an older authority: only the newest one will do.
+    if request.authority:
+        # A bundle may still trust only an older authority: the newest one is required.
         lacking += [
             f"{row.configuration} does not trust the new authority yet"
             for row in report.bundles
@@ -101,11 +101,11 @@ async def watch(
     client: Client,
     clock: Clock,
     settings: CertsSettings,
-    order: RotationRequest,
+    request: RotationRequest,
     *,
     say: Callable[[str], None],
 ) -> Report:
-    """Wait until *order* is done, telling *say* each time what is still to come; no time limit.
+    """Wait, without a limit, until *request* is done; pass the steps still to come to *say*.
 
     Raises:
         KubeError: the API server did not answer, or refused.
@@ -113,7 +113,7 @@ async def watch(
     told: list[str] | None = None
     while True:
         report = await look(client, settings, now=clock.now())
-        lacking = missing(order, report)
+        lacking = missing(request, report)
         if not lacking:
             return report
         if lacking != told:
@@ -135,16 +135,16 @@ async def rotate(
     limit_s: float,
     say: Callable[[str], None],
 ) -> Report | None:
-    """Ask, and wait for at most *limit_s* seconds; None when it was not done by then.
+    """Request a rotation and wait at most *limit_s* seconds; None if it was not done by then.
 
     Raises:
-        RotationRefused: there is nothing that could be rotated.
+        RotationRefused: there is nothing to rotate.
         KubeError: the API server did not answer, or refused.
     """
-    order = await ask(client, clock, settings, authority=authority)
-    say(f"asked to replace {', '.join(order.replaced)}")
+    request = await ask(client, clock, settings, authority=authority)
+    say(f"asked to replace {', '.join(request.replaced)}")
     try:
         async with asyncio.timeout(limit_s):
-            return await watch(client, clock, settings, order, say=say)
+            return await watch(client, clock, settings, request, say=say)
     except TimeoutError:
         return None

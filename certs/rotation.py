@@ -1,18 +1,18 @@
-"""When a certificate is renewed, and whom to trust meanwhile: decisions only, told the time.
+"""Decides when a certificate is renewed and which authorities are trusted meanwhile; pure.
 
-Trust comes before use. A new authority joins the bundle first; only when every webhook
-configuration has carried that bundle for a while does the authority sign what is served. The old
-one stays in the bundle until every replica was seen to serve what the new one signed, and where
-nobody can look, until it expires: so whatever a replica still serves stays trusted.
+Trust comes before use. A new authority is first added to the bundle; only after every webhook
+configuration has had that bundle for a while does it sign certificates. The old authority stays in
+the bundle until every replica serves a certificate of the new one or, if replicas cannot be
+reached, until it expires: so whatever a replica still serves stays trusted.
 
 =====================================================  ==========================
 a certificate that                                     is renewed
 =====================================================  ==========================
 is missing, unreadable, expired, or trusted by nobody  at once
 is past two thirds of its life                         once its signer is trusted
-has other names than wanted                            once its signer is trusted
-was signed by an authority before the current          once its signer is trusted
-somebody asked to replace                              once its signer is trusted
+has other names than desired                           once its signer is trusted
+was signed by a previous authority                     once its signer is trusted
+has a rotation request                                 once its signer is trusted
 =====================================================  ==========================
 """
 
@@ -24,11 +24,11 @@ from typing import Final
 
 from certs.authority import CertificateInfo
 
-_RENEWED_BEFORE_END: Final = 3  # a third of the life is left when it is renewed
+_RENEWED_BEFORE_END: Final = 3  # a certificate is renewed with a third of its life left
 
 
 class RenewalReason(Enum):
-    """Why a certificate is made anew; a metric label."""
+    """Why a certificate is renewed; a metric label."""
 
     MISSING = "missing"
     EXPIRED = "expired"
@@ -40,23 +40,23 @@ class RenewalReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Nothing to do before *until*."""
+    """There is nothing to do before *until*."""
 
     until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Make a new one now."""
+    """Renew the certificate now."""
 
     reason: RenewalReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """It wants renewal, but its signer is not trusted everywhere before *until*.
+    """The renewal is due, but its signer is not trusted everywhere before *until*.
 
-    ``None`` is "as soon as every configuration carries the bundle".
+    ``None`` means "as soon as every configuration has the bundle".
     """
 
     reason: RenewalReason
@@ -64,7 +64,7 @@ class Wait:
 
 
 def due_at(certificate: CertificateInfo) -> datetime:
-    """When two thirds of its life are over."""
+    """Return when two thirds of the certificate's life are over."""
     life = certificate.not_after - certificate.not_before
     return certificate.not_after - life / _RENEWED_BEFORE_END
 
@@ -72,9 +72,9 @@ def due_at(certificate: CertificateInfo) -> datetime:
 def authority_step(
     ca: CertificateInfo | None, *, now: datetime, asked: bool = False
 ) -> Keep | Renew:
-    """Decide about the authority; None is one that is missing or cannot be read.
+    """Return what to do about the authority; *ca* is None if it is missing or unreadable.
 
-    *asked* is whether somebody wants this very one replaced.
+    *asked* is whether a rotation of this very certificate was requested.
     """
     if ca is None or not ca.is_ca:
         return Renew(reason=RenewalReason.MISSING)
@@ -86,7 +86,7 @@ def authority_step(
 
 
 def trusted_authorities(bundle: Sequence[CertificateInfo], *, now: datetime) -> frozenset[str]:
-    """Name (by fingerprint) the authorities in *bundle* that are still worth trusting."""
+    """Return the fingerprints of the authorities in *bundle* that are still valid."""
     return frozenset(each.fingerprint for each in bundle if each.is_ca and now < each.not_after)
 
 
@@ -100,16 +100,16 @@ def serving_step(  # noqa: PLR0913 - one keyword for each fact it decides by
     signs_from: datetime | None,
     asked: bool = False,
 ) -> Keep | Renew | Wait:
-    """Decide about a server's or client's certificate, as the table above says.
+    """Return what to do about a server's or client's certificate, by the table above.
 
     Args:
-        leaf: the one stored; None when missing or unreadable.
-        ca: the current authority, which would sign a new one.
+        leaf: the stored certificate; None when missing or unreadable.
+        ca: the current authority, which would sign a new certificate.
         bundle: all authorities that clients trust.
-        names: what it must be good for.
-        now: the time.
-        signs_from: when *ca* is trusted everywhere; None when that is not known yet.
-        asked: whether somebody wants this very one replaced.
+        names: the desired names.
+        now: the current time.
+        signs_from: when *ca* is trusted everywhere; None when not known yet.
+        asked: whether a rotation of this very certificate was requested.
     """
     if leaf is None:
         return Renew(reason=RenewalReason.MISSING)
@@ -140,10 +140,10 @@ def _wanted(
 def retired_from(
     leaves: Sequence[CertificateInfo], *, ca: CertificateInfo, grace: timedelta
 ) -> datetime | None:
-    """When the authorities before *ca* may leave the bundle, if every replica has moved on.
+    """Return when authorities before *ca* may leave the bundle, if no replica needs them any more.
 
-    *grace* after the last certificate was made, for those who cannot be looked at: clients, and
-    whoever read the bundle a moment ago. None while a stored certificate is of another authority.
+    That is *grace* after the last certificate was issued, for programs that cannot be checked:
+    clients, and readers of the old bundle. None while another authority signed a stored one.
     """
     if not leaves or any(leaf.issuer_key_id != ca.key_id for leaf in leaves):
         return None
@@ -153,7 +153,7 @@ def retired_from(
 def next_look(
     steps: Sequence[Keep | Renew | Wait], *, now: datetime, limit: timedelta
 ) -> timedelta:
-    """How long nothing can become due: to the earliest *until*, at most *limit*."""
+    """Return the time to the earliest *until*, at most *limit*."""
     times = [step.until for step in steps if not isinstance(step, Renew) and step.until is not None]
     soonest = min([now + limit, *times])
     return max(timedelta(0), soonest - now)

@@ -1,4 +1,4 @@
-"""Puts the certificates role together."""
+"""Builds the certs role."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ NODE: Final = "node"
 
 
 def build(settings: CertsSettings) -> Service:
-    """Put the role together; nothing is opened before it runs."""
+    """Build the role; nothing is opened before it runs."""
     clock, registry, gate = SystemClock(), new_registry(), ReadyGate()
     metrics = CertsMetrics(registry, clock)
 
@@ -48,13 +48,13 @@ def build(settings: CertsSettings) -> Service:
         telemetry=TelemetryServer(
             registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
         ),
-        drain_wait_s=0,  # nobody calls this role
+        drain_wait_s=0,  # this role serves no requests
         drain_limit_s=settings.drain_limit_s,
     )
 
 
 def desired_of(settings: CertsSettings) -> DesiredCertificates:
-    """Spell out what the settings ask for."""
+    """Return the desired certificates for *settings*."""
     serving = {
         serving_secret(each): Leaf(purpose=Purpose.SERVE, names=_names(each, settings))
         for each in settings.services
@@ -78,7 +78,7 @@ def desired_of(settings: CertsSettings) -> DesiredCertificates:
 
 
 def adopted_of(settings: CertsSettings) -> AdoptedCertificates:
-    """Spell out what is left to do where cert-manager makes the certificates."""
+    """Return the bundle and targets to keep current when cert-manager issues the certificates."""
     return AdoptedCertificates(
         bundle_secret=serving_secret(settings.webhook_service),
         service=settings.webhook_service,
@@ -88,7 +88,7 @@ def adopted_of(settings: CertsSettings) -> AdoptedCertificates:
 
 
 def desired_node_files_of(settings: CertsSettings) -> DesiredNodeFiles:
-    """Spell out what there shall be on a control-plane node."""
+    """Return the desired files on a control-plane node."""
     return DesiredNodeFiles(
         folder=Path(settings.node_folder),
         secret=client_secret(settings.clients[0]),
@@ -98,7 +98,7 @@ def desired_node_files_of(settings: CertsSettings) -> DesiredNodeFiles:
 
 
 def targets_of(settings: CertsSettings) -> list[BundleTarget]:
-    """Name the webhook configurations that shall trust the authority."""
+    """Return the webhook configurations that must trust the authority."""
     return [
         BundleTarget(kind=kind, name=name)
         for name in settings.webhook_configurations
@@ -107,12 +107,12 @@ def targets_of(settings: CertsSettings) -> list[BundleTarget]:
 
 
 def serving_secret(service: str) -> str:
-    """Name the Secret of a Service's certificate."""
+    """Return the name of the Secret of a Service's certificate."""
     return f"{service}-tls"
 
 
 def client_secret(caller: str) -> str:
-    """Name the Secret of a caller's certificate."""
+    """Return the name of the Secret of a caller's certificate."""
     return f"{caller}-client"
 
 
@@ -147,8 +147,8 @@ def _loop(
 
 
 def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
-    # The API server calls a webhook at SERVICE.NAMESPACE.svc; the longer and shorter ones are
-    # what other clients in the cluster may write.
+    # The API server calls a webhook at SERVICE.NAMESPACE.svc; other clients in the cluster may use
+    # the longer and shorter names.
     local = f"{service}.{settings.namespace}"
     ours = (f"{local}.svc", f"{local}.svc.{settings.cluster_domain}", local, service)
     return tuple(dict.fromkeys(normal_name(each) for each in (*ours, *settings.extra_names)))
@@ -157,7 +157,7 @@ def _names(service: str, settings: CertsSettings) -> tuple[str, ...]:
 def _informers(
     client: KubeClient, loop: WorkLoop, settings: CertsSettings
 ) -> Iterable[Informer[None]]:
-    """Watch all that the loop reads, so that it looks again at once; contents do not matter."""
+    """Return informers of all objects the loop reads, which wake it on every change."""
 
     def watch(kind: Kind, name: str, namespace: str | None = None) -> Informer[None]:
         return Informer(

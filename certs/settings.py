@@ -1,4 +1,4 @@
-"""What the certificates role can be told."""
+"""Settings of the certs role."""
 
 import ipaddress
 import re
@@ -79,7 +79,7 @@ class CertsSettings(ProcessSettings):
     )
 
     def __post_init__(self) -> None:
-        """Refuse names that are none, and lives that do not leave room for an overlap."""
+        """Raise ValueError for invalid names, and for lives too short for the overlap."""
         for text in (*self.services, *self.clients, *self.extra_names):
             if not is_name(text):
                 raise ValueError(f"{text!r} is no name; want a DNS name or an IP address")
@@ -88,7 +88,7 @@ class CertsSettings(ProcessSettings):
                 f"--serving-life-s is {self.serving_life_s}; want at most --ca-life-s, "
                 f"{self.ca_life_s}"
             )
-        # Renewed with a third of its life left, a certificate must outlast the overlap.
+        # A certificate is renewed with a third of its life left, which must exceed the overlap.
         if self.overlap_s >= self.serving_life_s / 3:
             raise ValueError(
                 f"--overlap-s is {self.overlap_s}; want less than a third of --serving-life-s, "
@@ -97,12 +97,12 @@ class CertsSettings(ProcessSettings):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether *text* is a DNS name (a leading ``*.`` allowed) or an IP address."""
+    """Report whether *text* is a DNS name (a leading ``*.`` is allowed) or an IP address."""
     return _address(text) is not None or bool(_DNS_NAME.fullmatch(text))
 
 
 def normal_name(text: str) -> str:
-    """Write a name as a certificate does: lower case, and one spelling for each address."""
+    """Return a name as certificates have it: lower case, and addresses in canonical form."""
     return _address(text) or text.lower()
 
 

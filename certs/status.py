@@ -1,4 +1,4 @@
-"""How every certificate stands and who trusts it, as the API server tells it."""
+"""The status of every certificate and CA bundle, as read from the API server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class CertificateRole(Enum):
 
 
 class TrustState(Enum):
-    """What a webhook configuration carries."""
+    """Whether a webhook configuration trusts the authority."""
 
     CURRENT = "current"
     OTHER = "trusts the authority, with another bundle"
@@ -38,7 +38,7 @@ class TrustState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateStatus:
-    """One certificate; *facts* is None where there is none to read."""
+    """The status of one certificate; *facts* is None if it cannot be read."""
 
     secret: str
     role: CertificateRole
@@ -49,7 +49,7 @@ class CertificateStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleStatus:
-    """What one webhook of one configuration trusts."""
+    """Whether one webhook of one configuration trusts the authority."""
 
     configuration: str
     webhook: str
@@ -58,14 +58,14 @@ class BundleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """How it stands.
+    """The status of all certificates and bundles.
 
     Attributes:
-        rows: the certificates, the authority's first where it is ours.
+        rows: the certificates, starting with the authority's if it is ours.
         bundles: the webhook configurations.
-        authorities: how many authorities the bundle holds.
-        foreign_maker: whether cert-manager makes the certificates.
-        now: when this was true.
+        authorities: number of authorities in the bundle.
+        foreign_maker: whether cert-manager issues the certificates.
+        now: when the status was read.
     """
 
     rows: Sequence[CertificateStatus]
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it should be, in sentences; nothing when all is well."""
+        """The problems, as sentences; empty when there is none."""
         found = [f"Secret {row.secret}: {row.problem}" for row in self.rows if row.problem]
         found += [
             f"{row.configuration}, webhook {row.webhook}: {row.trust.value}"
@@ -89,7 +89,7 @@ class Report:
 
 
 async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Report:
-    """Read everything and judge it.
+    """Return the status of all certificates and bundles.
 
     Raises:
         KubeError: the API server did not answer, or refused.
@@ -101,7 +101,7 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
     foreign = any(is_cert_managers(stored) for stored in leaves.values())
     first = leaves.get(serving_secret(settings.webhook_service)) if foreign else authority
     bundle_pem = first.data.get(CA_KEY, b"") if first is not None else b""
-    bundle = [facts for _, facts in read_bundle(bundle_pem)]
+    bundle = [info for _, info in read_bundle(bundle_pem)]
     signers = {each.key_id: "older" for each in bundle}
     rows = []
     if not foreign:
@@ -132,7 +132,7 @@ async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Rep
 
 
 def is_cert_managers(stored: StoredSecret | None) -> bool:
-    """Tell whether cert-manager writes this Secret."""
+    """Report whether cert-manager writes this Secret."""
     annotations = stored.body.get("metadata", {}).get("annotations") if stored is not None else None
     return _CERT_MANAGERS in (annotations or {})
 
@@ -155,7 +155,7 @@ def _row(
         return CertificateStatus(secret=name, role=role, facts=None, signed_by="-", problem=problem)
     pair = Pair(cert_pem=stored.data[CERT_KEY], key_pem=stored.data.get(PRIVATE_KEY_KEY, b""))
     try:
-        facts = read_pair(pair) if own else read(pair.cert_pem)
+        info = read_pair(pair) if own else read(pair.cert_pem)
     except AuthorityError as error:
         return CertificateStatus(
             secret=name, role=role, facts=None, signed_by="-", problem=str(error)
@@ -163,16 +163,14 @@ def _row(
     signed_by = (
         "itself"
         if role is CertificateRole.AUTHORITY
-        else signers.get(facts.issuer_key_id, "unknown")
+        else signers.get(info.issuer_key_id, "unknown")
     )
     wrong: str | None = None
-    if facts.not_after <= now:
-        wrong = f"expired at {facts.not_after.isoformat()}"
+    if info.not_after <= now:
+        wrong = f"expired at {info.not_after.isoformat()}"
     elif signed_by == "unknown":
         wrong = "signed by an authority that is not in the bundle"
-    return CertificateStatus(
-        secret=name, role=role, facts=facts, signed_by=signed_by, problem=wrong
-    )
+    return CertificateStatus(secret=name, role=role, facts=info, signed_by=signed_by, problem=wrong)
 
 
 async def _bundle_rows(
@@ -199,6 +197,6 @@ def _trust(
         return TrustState.EMPTY
     if carried_pem == bundle_pem:
         return TrustState.CURRENT
-    trusted = {facts.fingerprint for _, facts in read_bundle(carried_pem)}
-    # The first of the bundle is the one that signs.
+    trusted = {info.fingerprint for _, info in read_bundle(carried_pem)}
+    # The first authority of the bundle is the one that signs.
     return TrustState.OTHER if bundle and bundle[0].fingerprint in trusted else TrustState.LACKS

@@ -1,6 +1,7 @@
-"""Secrets with certificates: written with an optimistic lock, read with doubt.
+"""Reads and writes the Secrets of certificates.
 
-Several writers agree on one content by the lock. What is stored may be nothing usable.
+Writes use the resourceVersion as an optimistic lock, so that concurrent writers agree on one
+content. Stored data may be unusable, so every reader validates it.
 """
 
 import base64
@@ -34,7 +35,7 @@ class SecretClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSecret:
-    """A Secret as it was read; what it holds never shows in a repr."""
+    """A Secret as it was read; the repr omits its data."""
 
     name: str
     data: Mapping[str, bytes] = field(repr=False)
@@ -49,7 +50,7 @@ class CertStore:
         self._namespace = namespace
 
     async def read(self, name: str) -> StoredSecret | None:
-        """Read a Secret; None when there is none. Values that are not base64 are left out.
+        """Return a Secret, or None if it does not exist. Values that are not base64 are omitted.
 
         Raises:
             KubeError: the API server did not answer, or refused.
@@ -63,10 +64,10 @@ class CertStore:
     async def write(
         self, name: str, data: Mapping[str, bytes], *, over: StoredSecret | None
     ) -> bool:
-        """Store *data*, if nobody wrote since *over* was read; tell whether we did.
+        """Store *data* unless the Secret changed since *over* was read; report whether it did.
 
-        False means that somebody else was faster: read theirs and decide again. Labels and other
-        values of the Secret stay as they are.
+        False means that another writer was faster: read the Secret and decide again. Labels and
+        other values of the Secret are kept.
 
         Raises:
             KubeError: the API server did not answer, or refused.
@@ -76,9 +77,9 @@ class CertStore:
             return await self._create(name, encoded)
         kept = over.body.get("data") or {}
         try:
-            # The resourceVersion that was read is still inside: it is the lock.
+            # The object still has the resourceVersion that was read, which is the lock.
             await self._client.replace(SECRETS, {**over.body, "data": {**kept, **encoded}})
-        except (Conflict, NotFound):  # written or deleted since it was read
+        except (Conflict, NotFound):  # changed or deleted since it was read
             return False
         return True
 
@@ -95,14 +96,15 @@ class CertStore:
 log = structlog.get_logger()
 
 ROTATE_KEY: Final = "fracgpu.io/rotate"
-"""Annotation of a Secret: the fingerprint of the certificate that shall be made anew.
+"""Annotation of a Secret: the fingerprint of the certificate to be renewed.
 
-It asks for one renewal and no more, whoever reads it how often: the new one has another.
+It requests exactly one renewal, however often it is read: the new certificate has another
+fingerprint.
 """
 
 
 def stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, CertificateInfo | None]:
-    """Read certificate and key; both None when they are missing or do not belong together."""
+    """Return certificate and key; both None if they are missing or do not belong together."""
     if stored is None or not stored.data.get(CERT_KEY):
         return None, None
     pair = Pair(cert_pem=stored.data[CERT_KEY], key_pem=stored.data.get(PRIVATE_KEY_KEY, b""))
@@ -114,12 +116,12 @@ def stored_pair(stored: StoredSecret | None) -> tuple[Pair | None, CertificateIn
 
 
 def stored_bundle(stored: StoredSecret | None) -> list[tuple[bytes, CertificateInfo]]:
-    """Read each authority of the bundle; nothing when there is none or it is no bundle."""
+    """Return each authority of the bundle; empty if it is missing or invalid."""
     return read_bundle(stored.data.get(CA_KEY, b"") if stored is not None else b"")
 
 
 def read_bundle(bundle_pem: bytes) -> list[tuple[bytes, CertificateInfo]]:
-    """Read each authority of a bundle; nothing when it is no bundle."""
+    """Return each authority of a bundle; empty if it is invalid."""
     try:
         return [(pem, read(pem)) for pem in split(bundle_pem)]
     except AuthorityError as error:
@@ -127,9 +129,9 @@ def read_bundle(bundle_pem: bytes) -> list[tuple[bytes, CertificateInfo]]:
         return []
 
 
-def asked_for(stored: StoredSecret | None, facts: CertificateInfo | None) -> bool:
-    """Tell whether somebody asked to replace just this certificate."""
-    if stored is None or facts is None:
+def asked_for(stored: StoredSecret | None, info: CertificateInfo | None) -> bool:
+    """Report whether a rotation of this very certificate was requested."""
+    if stored is None or info is None:
         return False
     annotations = stored.body.get("metadata", {}).get("annotations") or {}
-    return bool(annotations.get(ROTATE_KEY) == facts.fingerprint)
+    return bool(annotations.get(ROTATE_KEY) == info.fingerprint)

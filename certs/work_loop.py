@@ -1,4 +1,4 @@
-"""A loop that goes round when something changed and when something is due."""
+"""A loop that reconciles when an object has changed and when something is due."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,29 +15,29 @@ log = structlog.get_logger()
 
 LOOK_AT_LEAST_EVERY: Final = timedelta(minutes=5)
 _RETRY: Final = timedelta(seconds=5)
-# Looking again after a write is the rule; but should a write never take, it must not hammer.
+# The loop runs again after each write, with growing pauses in case a write never takes effect.
 _AGAIN_FIRST: Final = timedelta(milliseconds=20)
 _AGAIN_DOUBLINGS: Final = 8
 
 
 class LookAgain(Exception):  # noqa: N818 - not an error
-    """What was read is stale: we or somebody else wrote since."""
+    """What was read is stale: an object was written since, by us or by another writer."""
 
 
 class WorkLoop(ABC):
-    """Reads everything anew in each round, so that a restart forgets nothing that matters."""
+    """Reads everything again in each pass, so that a restart loses no state."""
 
     def __init__(self, clock: Clock, metrics: CertsMetrics) -> None:
         self._clock = clock
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._restless = 0
-        self.problem: str | None = "no round finished yet"
-        """Why not all is as wanted, or None: the readiness check."""
+        self.problem: str | None = "not reconciled yet"
+        """Why the desired state is not reached, or None; the readiness check."""
 
     @abstractmethod
     async def _go_round(self, now: datetime) -> timedelta:
-        """Make everything as wanted, as far as it goes now; return when to look again.
+        """Bring everything closer to the desired state; return how long to wait for the next pass.
 
         Raises:
             LookAgain: something was written.
@@ -45,18 +45,18 @@ class WorkLoop(ABC):
         """
 
     def wake(self) -> None:
-        """Tell the loop that something it reads may have changed."""
+        """Wake the loop: an object that it reads may have changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Go round until cancelled."""
+        """Reconcile until cancelled."""
         while True:
             self._changed.clear()
             pause = await self.run_once()
             await wait_at_most(self._clock, self._changed, limit_s=pause.total_seconds())
 
     async def run_once(self) -> timedelta:
-        """Go round once; return when to look again."""
+        """Reconcile once; return how long to wait for the next pass."""
         try:
             pause = await self._go_round(self._clock.now())
         except LookAgain:

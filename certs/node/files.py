@@ -1,7 +1,7 @@
-"""Files that are replaced all at once, as kubelet replaces those of a Secret volume.
+"""Replaces a set of files atomically, as kubelet does in a Secret volume.
 
-Each set of files has a folder of its own, and ``current`` is a link to the newest. So nobody reads
-the certificate of one set with the key of another, but for who has one open in between.
+Each set of files has its own folder, and ``current`` is a link to the newest. So a reader never
+mixes the certificate of one set with the key of another, unless it opens files across a switch.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _SET: Final = "set-"
 
 
 def replace_files(folder: Path, files: Mapping[str, bytes]) -> bool:
-    """Make ``folder/current`` hold exactly *files*, readable by their owner alone.
+    """Make ``folder/current`` hold exactly *files*, readable only by their owner.
 
     Returns whether anything changed.
 
@@ -27,7 +27,7 @@ def replace_files(folder: Path, files: Mapping[str, bytes]) -> bool:
     if link.is_symlink() and link.readlink() == Path(wanted.name) and _holds(wanted, files):
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(wanted, ignore_errors=True)  # what a crash left half written
+    shutil.rmtree(wanted, ignore_errors=True)  # left behind by a crash
     wanted.mkdir(mode=0o700)
     for name, content in files.items():
         path = wanted / name
@@ -44,7 +44,7 @@ def replace_files(folder: Path, files: Mapping[str, bytes]) -> bool:
 
 
 def digest(files: Mapping[str, bytes]) -> str:
-    """Name the contents of *files*: 64 hex digits, whatever their order."""
+    """Return a SHA-256 of *files* as 64 hex digits, independent of their order."""
     whole = hashlib.sha256()
     for name in sorted(files):
         whole.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
@@ -60,7 +60,7 @@ def _holds(folder: Path, files: Mapping[str, bytes]) -> bool:
 
 
 def read_note(folder: Path, name: str) -> str:
-    """Read a line that :func:`write_note` left; empty where there is none."""
+    """Return the line that :func:`write_note` wrote; empty if there is none."""
     try:
         return (folder / name).read_text().strip()
     except OSError:
@@ -68,7 +68,7 @@ def read_note(folder: Path, name: str) -> str:
 
 
 def write_note(folder: Path, name: str, text: str) -> None:
-    """Keep a line beside the files, over restarts."""
+    """Write a line next to the files; it survives restarts."""
     draft = folder / f".{name}"
     draft.write_text(f"{text}\n")
     draft.replace(folder / name)

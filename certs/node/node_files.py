@@ -1,11 +1,11 @@
-"""On a control-plane node: the files with which the cluster's own kube-scheduler asks the extender.
+"""Keeps the files on a control-plane node with which its kube-scheduler calls the extender.
 
 A static pod can mount neither a Secret nor a ConfigMap and resolves no Service names. So its client
 certificate, the CA bundle and its configuration, with the Service's address in it, are written
-into a folder of the node. kube-scheduler takes up a new certificate by itself. A new bundle or
-configuration it reads only when it starts: it is ended then, and kubelet starts it anew. That
-happens only when this process starts; the DaemonSet replaces its pods one after the other, so that
-one kube-scheduler is up always.
+into a folder of the node. kube-scheduler reloads a new certificate by itself, but reads the bundle
+and the configuration only when it starts: it is terminated, and kubelet starts it again. That
+happens only when this process starts; the DaemonSet replaces its pods one at a time, so one
+kube-scheduler is always running.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _SOON: Final = timedelta(seconds=1)
 
 
 class Restartable(Protocol):
-    """What we need of :class:`certs.node.static_pod.KubeSchedulerProcesses`."""
+    """What this module needs of :class:`certs.node.static_pod.KubeSchedulerProcesses`."""
 
     def running(self) -> frozenset[Process]: ...
 
@@ -47,12 +47,12 @@ class Restartable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredNodeFiles:
-    """What there shall be on the node.
+    """The desired files on the node.
 
     Attributes:
-        folder: of the node; the files are in its ``current``.
-        secret: with the client certificate.
-        service: whose name in the configuration becomes its address.
+        folder: a folder of the node; the files are in its ``current``.
+        secret: the Secret with the client certificate.
+        service: the Service whose name in the configuration is replaced by its address.
         configuration: the KubeSchedulerConfiguration to write.
     """
 
@@ -63,14 +63,14 @@ class DesiredNodeFiles:
 
 
 class NotYet(Exception):  # noqa: N818 - an answer
-    """Something that others make is not there; ``str()`` says what."""
+    """An object that another component creates does not exist yet; ``str()`` says which."""
 
 
 def with_address(text: str, *, service: str, namespace: str, address: str) -> str:
-    """Write the Service's *address* where its name is the host of a URL.
+    """Return *text* with the Service's name replaced by *address* in its URLs.
 
     Raises:
-        ValueError: there is no such URL.
+        ValueError: no URL has the Service as its host.
     """
     host = f"https://{service}.{namespace}.svc:"
     if host not in text:
@@ -80,7 +80,7 @@ def with_address(text: str, *, service: str, namespace: str, address: str) -> st
 
 
 class NodeFiles(WorkLoop):
-    """Writes the files, and has kube-scheduler started anew where it must be."""
+    """Writes the files, and restarts kube-scheduler when it must read them again."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class NodeFiles(WorkLoop):
         self._started_anew = False
 
     async def _go_round(self, now: datetime) -> timedelta:
-        del now  # the API server says what is newest
+        del now  # the API server has the newest state
         try:
             files = await self._files()
             changed = await asyncio.to_thread(replace_files, self._wanted.folder, files)
@@ -150,10 +150,10 @@ class NodeFiles(WorkLoop):
         return str(address)
 
     def _start_anew(self, files: Mapping[str, bytes]) -> None:
-        """Have kube-scheduler run with what it reads only at its start.
+        """Restart kube-scheduler if files that it reads only at its start have changed.
 
         Raises:
-            NotYet: it is still ending or starting.
+            NotYet: kube-scheduler is still ending or starting.
         """
         wanted = digest({name: files[name] for name in _READ_AT_START})
         if read_note(self._wanted.folder, _NOTE) == wanted:
@@ -165,7 +165,7 @@ class NodeFiles(WorkLoop):
                 self._kube_scheduler.end(process)
         running = self._kube_scheduler.running()
         if running & self._ended:
-            raise NotYet("kube-scheduler has not ended yet")
+            raise NotYet("kube-scheduler has not terminated yet")
         if self._ended and not running:
-            raise NotYet("kube-scheduler has not come back yet")
+            raise NotYet("kube-scheduler has not started again yet")
         write_note(self._wanted.folder, _NOTE, wanted)

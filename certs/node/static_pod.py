@@ -1,4 +1,4 @@
-"""The kube-scheduler of this node: a static pod's process, found in ``/proc`` by its own flags."""
+"""Finds the node's kube-scheduler, a static pod's process, in ``/proc`` by its flags."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 _PROGRAM: Final = "kube-scheduler"
-_START_TIME: Final = 19  # field 22 of proc_pid_stat(5), counted from behind the name
+_START_TIME: Final = 19  # field 22 of proc_pid_stat(5), counted after the name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process; a number that is used again has another start."""
+    """One process; a PID that is used again has another start time."""
 
     pid: int
     started: str
@@ -24,8 +24,8 @@ class KubeSchedulerProcesses:
     """The processes named ``kube-scheduler`` that were started with one configuration file.
 
     Args:
-        config: path of the file, as ``--config`` says it.
-        proc: where the node's processes are.
+        config: path of the file, as in ``--config``.
+        proc: the node's ``/proc``.
     """
 
     def __init__(self, *, config: str, proc: Path) -> None:
@@ -33,11 +33,11 @@ class KubeSchedulerProcesses:
         self._proc = proc
 
     def running(self) -> frozenset[Process]:
-        """Find them."""
+        """Return the processes that run now."""
         return frozenset(self._find())
 
     def end(self, process: Process) -> None:
-        """Ask it to end (SIGTERM), so that kubelet starts it anew; nothing if it has ended."""
+        """Send SIGTERM, so that kubelet starts it again; do nothing if the process has ended."""
         if process not in self.running():
             return
         try:
@@ -52,7 +52,7 @@ class KubeSchedulerProcesses:
             try:
                 words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 status = (folder / "stat").read_text(errors="replace")
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             if words[0].rpartition("/")[2] == _PROGRAM and self._is_told(words):
                 fields = status.rpartition(")")[2].split()

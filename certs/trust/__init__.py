@@ -1,6 +1,6 @@
-"""Who trusts the authority, and how they come to trust a new one before it is used.
+"""Makes clients trust a new authority before it is used.
 
 `ca_injector` writes bundles into webhook configurations, `rollout` restarts programs that read
-theirs only at start, `served_certificates` asks replicas what they serve. Start with
+theirs only at start, `served_certificates` checks which certificates replicas serve. Start with
 `ca_injector.py`.
 """

@@ -1,4 +1,4 @@
-"""Tells the API server whom to trust: the CA bundle inside webhook configurations."""
+"""Writes the CA bundle into webhook configurations, so that the API server trusts us."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kube.kinds import Kind
 
 
 class ConfigurationClient(Protocol):
-    """What injection needs of ``kube.client.KubeClient``."""
+    """What the injector needs of ``kube.client.KubeClient``."""
 
     async def get_object(
         self, kind: Kind, name: str, *, namespace: str | None = None
@@ -30,7 +30,7 @@ class ConfigurationClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleTarget:
-    """One webhook configuration that has to carry our bundle."""
+    """One webhook configuration that must have our bundle."""
 
     kind: Kind
     name: str
@@ -40,20 +40,20 @@ class BundleTarget:
 
 
 class InjectionResult(Enum):
-    """How it went with one target."""
+    """The result of injecting the bundle into one target."""
 
     ABSENT = "absent"
     CURRENT = "current"
     PATCHED = "patched"
     MOVED = "moved"
-    """It changed between reading and patching: look again."""
+    """It changed between reading and patching: read it again."""
 
 
 def bundle_patch(configuration: Mapping[str, Any], *, bundle_pem: bytes) -> list[dict[str, Any]]:
-    """Write the JSON patch that puts *bundle_pem* into every webhook; empty when all have it.
+    """Return the JSON patch that puts *bundle_pem* into every webhook; empty when all have it.
 
-    Each change is behind a test of the webhook's name, so that it cannot hit another one when
-    the list was reordered meanwhile.
+    A test of the webhook's name precedes each change, so that the patch fails instead of changing
+    another webhook if the list was reordered meanwhile.
     """
     wanted = base64.b64encode(bundle_pem).decode()
     operations: list[dict[str, Any]] = []
@@ -69,7 +69,7 @@ def bundle_patch(configuration: Mapping[str, Any], *, bundle_pem: bytes) -> list
 
 
 async def current_bundles(client: ConfigurationClient, target: BundleTarget) -> list[bytes]:
-    """Read what *target*'s webhooks trust now; nothing for a target that does not exist.
+    """Return the bundles of *target*'s webhooks; empty for a target that does not exist.
 
     Raises:
         KubeError: the API server did not answer, or refused.
@@ -82,7 +82,7 @@ async def current_bundles(client: ConfigurationClient, target: BundleTarget) -> 
 
 
 def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """Give the name and the bundle of each webhook; an empty bundle for one that has none."""
+    """Return the name and the bundle of each webhook; an empty bundle if it has none."""
     return [
         (
             str(webhook.get("name")),
@@ -95,7 +95,7 @@ def carried_bundles(configuration: Mapping[str, Any]) -> list[tuple[str, bytes]]
 async def inject(
     client: ConfigurationClient, target: BundleTarget, *, bundle_pem: bytes
 ) -> InjectionResult:
-    """Make *target* carry *bundle_pem*; writes only when it does not.
+    """Write *bundle_pem* into *target* unless it has that bundle already.
 
     Raises:
         KubeError: the API server did not answer, or refused.

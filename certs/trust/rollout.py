@@ -1,7 +1,7 @@
-"""Programs that read the CA bundle only when they start, such as kube-scheduler for its extender.
+"""Restarts programs that read the CA bundle only when they start, such as kube-scheduler.
 
-They are restarted, by an annotation of the pod template that names the authority, as soon as the
-bundle that they mount holds a new one, and before that one signs anything.
+An annotation of the pod template names the authority. It is changed as soon as the mounted bundle
+contains a new authority, and before that authority signs anything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ TRUSTS_KEY: Final = "fracgpu.io/trusts"
 
 
 class DeploymentClient(Protocol):
-    """What restarting needs of ``kube.client.KubeClient``."""
+    """What a rollout needs of ``kube.client.KubeClient``."""
 
     async def get_object(
         self, kind: Kind, name: str, *, namespace: str | None = None
@@ -41,9 +41,9 @@ async def restarted(
     authority: str,
     kind: Kind = DEPLOYMENTS,
 ) -> bool:
-    """Have every pod of the Deployment *name* started with *authority* in reach; tell if so.
+    """Restart the pods of *name* if they started before *authority*; report whether that is done.
 
-    Without such a Deployment nobody has to be restarted.
+    True if *name* does not exist, because then nothing has to be restarted.
 
     Args:
         client: reaches the API server.
@@ -68,16 +68,16 @@ async def restarted(
 
 
 def told(deployment: Mapping[str, Any]) -> str | None:
-    """Give the authority that the Deployment's pod template names."""
+    """Return the authority that the Deployment's pod template names, or None."""
     annotations = deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}
     authority: str | None = annotations.get(TRUSTS_KEY)
     return authority
 
 
 def rolled_out(deployment: Mapping[str, Any]) -> bool:
-    """Tell whether all pods are of the newest template, and none of an older one is left.
+    """Report whether all pods are of the newest template, and no older one is left.
 
-    They need not be ready: of several replicas that elect a leader only one ever is.
+    They need not be ready: of replicas that elect a leader, only one may ever be.
     """
     status = deployment.get("status") or {}
     wanted = deployment["spec"].get("replicas", 1)
@@ -86,9 +86,9 @@ def rolled_out(deployment: Mapping[str, Any]) -> bool:
 
 
 def rolled_out_everywhere(daemon_set: Mapping[str, Any]) -> bool:
-    """Tell whether each node has a pod of the newest template that is ready.
+    """Report whether each node has a ready pod of the newest template.
 
-    Ready they must be: that says that what they look after on their node has started anew.
+    A ready pod shows that the program on its node has been restarted.
     """
     status = daemon_set.get("status") or {}
     wanted = status.get("desiredNumberScheduled", 0)

@@ -1,4 +1,4 @@
-"""What the replicas of a Service really serve: asked of each of them, by a TLS handshake."""
+"""Checks by TLS handshakes which certificates the replicas of a Service serve."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ _SERVICE_LABEL: Final = "kubernetes.io/service-name"
 
 
 class SliceClient(Protocol):
-    """What looking for replicas needs of ``kube.client.KubeClient``."""
+    """What finding replicas needs of ``kube.client.KubeClient``."""
 
     async def list(
         self,
@@ -34,7 +34,7 @@ class SliceClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Replica:
-    """Where one replica answers."""
+    """The address and port of one replica."""
 
     host: str
     port: int
@@ -45,16 +45,16 @@ class Replica:
 
 
 class ServedCertificates:
-    """Finds the replicas of Services in EndpointSlices and looks at their certificates."""
+    """Finds the replicas of Services in EndpointSlices and checks their certificates."""
 
     def __init__(self, client: SliceClient, *, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
 
     async def all_serve(self, services: Sequence[str], *, trusting: bytes) -> bool:
-        """Tell whether every replica of every service passes for who trusts only *trusting*.
+        """Report whether every replica of every service is trusted by a client of only *trusting*.
 
-        Doubt is no: a service without replicas, or one that cannot be reached.
+        False if a service has no replicas, or a replica cannot be reached.
 
         Args:
             services: names of Services.
@@ -82,21 +82,23 @@ class ServedCertificates:
                 namespace=self._namespace,
                 label_selector=f"{_SERVICE_LABEL}={service}",
             )
-        except NotFound:  # a cluster that does not know the kind
+        except NotFound:  # the API server does not serve EndpointSlices
             return []
         found = set()
         for raw in listed.items:
             body = decode_object(raw)
-            # Not only the ready ones: one that starts or ends may be asked by somebody too.
-            hosts = [host for it in body.get("endpoints") or () for host in it["addresses"]]
-            ports = [it["port"] for it in body.get("ports") or () if it.get("port")]
+            # Not only ready ones: a replica that starts or ends may still receive calls.
+            hosts = [
+                host for endpoint in body.get("endpoints") or () for host in endpoint["addresses"]
+            ]
+            ports = [port["port"] for port in body.get("ports") or () if port.get("port")]
             found |= {Replica(host=host, port=port) for host in hosts for port in ports}
         return sorted(found)
 
 
 def _trusting_only(authorities_pem: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A replica is reached at its pod's address, which no certificate names.
+    # A replica is called at its pod's address, which is not in the certificate.
     context.check_hostname = False
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=authorities_pem.decode("ascii"))
@@ -104,8 +106,8 @@ def _trusting_only(authorities_pem: bytes) -> ssl.SSLContext:
 
 
 async def _passes(replica: Replica, context: ssl.SSLContext) -> bool:
-    # A server that asks for a client's certificate shows its own first, and in TLS 1.3 the
-    # handshake is over for us before it misses ours.
+    # A server that requests a client certificate sends its own first, and in TLS 1.3 our side
+    # of the handshake completes before the server notices that ours is missing.
     try:
         async with asyncio.timeout(_HANDSHAKE_LIMIT_S):
             _, writer = await asyncio.open_connection(replica.host, replica.port, ssl=context)

@@ -6,6 +6,6 @@ from kube.kinds import NAMESPACES
 
 @pytest.fixture
 async def kube(kube: KubeClient) -> KubeClient:
-    """The client everybody uses, and the namespace that installing us makes."""
+    """Return the shared client, with the namespace that the installation creates."""
     await kube.create(NAMESPACES, {"metadata": {"name": "fracgpu-system"}})
     return kube

@@ -10,7 +10,7 @@ from kube.objects import ObjectList, Raw
 
 
 class WithReplicas:
-    """The real client, and the Services' replicas as *urls* say; None is an unknown kind."""
+    """The real client, with the Services' replicas at *urls*; None means an unknown kind."""
 
     def __init__(self, kube: KubeClient | None, urls: dict[str, list[str]] | None) -> None:
         self._kube = kube

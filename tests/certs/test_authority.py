@@ -92,10 +92,10 @@ def test_a_name_longer_than_a_subject_may_be_is_fine_as_a_dns_name() -> None:
 
 
 def test_an_authority_signs_itself_and_says_so() -> None:
-    facts = read_pair(CA)
+    info = read_pair(CA)
 
-    assert facts.is_ca
-    assert facts.key_id == facts.issuer_key_id
+    assert info.is_ca
+    assert info.key_id == info.issuer_key_id
 
 
 @given(
@@ -174,7 +174,7 @@ def test_openssl_itself_reads_the_same_validity() -> None:
 
 
 def made_as_go_does() -> tuple[bytes, bytes]:
-    """A root and a leaf with the extensions that cert-manager gives them."""
+    """Return a root and a leaf with the extensions that cert-manager writes."""
     key, leaf_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
     own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())

@@ -27,7 +27,7 @@ MINUTES_5, SECONDS_10 = timedelta(minutes=5), timedelta(seconds=10)
 
 
 class World:
-    """Secrets as cert-manager writes them, and the loop that has them trusted."""
+    """Secrets as cert-manager writes them, and the reconciler that injects their bundle."""
 
     def __init__(self, kube: KubeClient) -> None:
         self.kube, self.clock, self.registry = kube, VirtualClock(now()), new_registry()
@@ -51,7 +51,7 @@ class World:
 
 
 @pytest.fixture
-async def world(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> World:
     for kind in BOTH:
         await apply(kube, kind, a_webhook("a.example.org"))
     return World(kube)
@@ -64,67 +64,67 @@ def serving(leaf: Pair) -> ServingTls:
 
 
 async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing(
-    world: World,
+    cluster: World,
 ) -> None:
-    assert await world.loop.run_once() == MINUTES_5
+    assert await cluster.loop.run_once() == MINUTES_5
 
-    assert world.loop.problem == "Secret fracgpu-webhook-tls has no usable ca.crt yet"
-    assert await world.trusted() == [None]
+    assert cluster.loop.problem == "Secret fracgpu-webhook-tls has no usable ca.crt yet"
+    assert await cluster.trusted() == [None]
 
 
-async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(world: World) -> None:
+async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(cluster: World) -> None:
     ca = a_ca()
-    await world.issue(ca)
+    await cluster.issue(ca)
 
-    assert await world.loop.run_once() == MINUTES_5
+    assert await cluster.loop.run_once() == MINUTES_5
 
-    assert world.loop.problem is None
-    assert await world.trusted() == [ca.cert_pem]
-    left_s = world.registry.get_sample_value(
+    assert cluster.loop.problem is None
+    assert await cluster.trusted() == [ca.cert_pem]
+    left_s = cluster.registry.get_sample_value(
         "fracgpu_certs_expiry_seconds", {"certificate": SECRET}
     )
     assert left_s == pytest.approx(3600, abs=10)
 
 
 async def test_the_authority_before_stays_trusted_until_every_replica_serves_the_new_certificate(
-    world: World,
+    cluster: World,
 ) -> None:
     old, new = a_ca(), a_ca()
-    old_leaf = await world.issue(old)
-    await world.loop.run_once()
-    new_leaf = await world.issue(new)
+    old_leaf = await cluster.issue(old)
+    await cluster.loop.run_once()
+    new_leaf = await cluster.issue(new)
 
     async with https(serving(old_leaf)) as late:
-        assert world.client.urls is not None
-        world.client.urls["fracgpu-webhook"] = [late]
-        pause = await world.loop.run_once()
-        assert (pause, await world.trusted()) == (SECONDS_10, [new.cert_pem + old.cert_pem])
+        assert cluster.client.urls is not None
+        cluster.client.urls["fracgpu-webhook"] = [late]
+        pause = await cluster.loop.run_once()
+        assert (pause, await cluster.trusted()) == (SECONDS_10, [new.cert_pem + old.cert_pem])
 
     async with https(serving(new_leaf)) as moved_on:
-        world.client.urls["fracgpu-webhook"] = [moved_on]
-        pause = await world.loop.run_once()
-        assert (pause, await world.trusted()) == (MINUTES_5, [new.cert_pem])
+        cluster.client.urls["fracgpu-webhook"] = [moved_on]
+        pause = await cluster.loop.run_once()
+        assert (pause, await cluster.trusted()) == (MINUTES_5, [new.cert_pem])
 
 
-async def test_an_authority_that_has_expired_is_trusted_no_longer(world: World) -> None:
+async def test_an_authority_that_has_expired_is_trusted_no_longer(cluster: World) -> None:
     old, new = a_ca(), a_ca(life=timedelta(days=9))
-    await world.issue(old)
-    await world.loop.run_once()
-    await world.issue(new)
-    await world.loop.run_once()
-    both = await world.trusted()
+    await cluster.issue(old)
+    await cluster.loop.run_once()
+    await cluster.issue(new)
+    await cluster.loop.run_once()
+    both = await cluster.trusted()
 
-    await world.clock.advance(timedelta(hours=2).total_seconds())
-    await world.loop.run_once()
+    await cluster.clock.advance(timedelta(hours=2).total_seconds())
+    await cluster.loop.run_once()
 
     assert both == [new.cert_pem + old.cert_pem]
-    assert await world.trusted() == [new.cert_pem]
+    assert await cluster.trusted() == [new.cert_pem]
 
 
-async def test_no_secret_is_written(world: World) -> None:
-    await world.issue(a_ca())
-    before = await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE)
+async def test_no_secret_is_written(cluster: World) -> None:
+    await cluster.issue(a_ca())
+    before = await cluster.kube.get(SECRETS, SECRET, namespace=NAMESPACE)
 
-    await world.loop.run_once()
+    await cluster.loop.run_once()
 
-    assert await world.kube.get(SECRETS, SECRET, namespace=NAMESPACE) == before
+    assert await cluster.kube.get(SECRETS, SECRET, namespace=NAMESPACE) == before

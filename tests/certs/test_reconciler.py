@@ -45,7 +45,7 @@ WANTED = DesiredCertificates(
 
 
 class World:
-    """One loop (or several) over one API server, on a virtual clock."""
+    """One or more reconcilers with one API server, on a virtual clock."""
 
     def __init__(self, kube: KubeClient, *, start: datetime = NOON) -> None:
         self.kube, self.clock, self.registry = kube, VirtualClock(start), new_registry()
@@ -59,7 +59,7 @@ class World:
         )
 
     async def settle(self, loop: Reconciler | None = None) -> timedelta:
-        """Go round, without waiting, until a round finds nothing to do; the pause it asks for."""
+        """Reconcile without pauses until there is nothing to do; return the next pause."""
         for _ in range(20):
             pause = await (loop or self.loop).run_once()
             if pause >= timedelta(seconds=10):
@@ -89,162 +89,162 @@ class World:
 
 
 @pytest.fixture
-async def world(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> World:
     for kind in BOTH:
         await apply(kube, kind, a_webhook("a.example.org"), a_webhook("b.example.org"))
     return World(kube)
 
 
-async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(world: World) -> None:
-    at_first = world.loop.problem
+async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(cluster: World) -> None:
+    at_first = cluster.loop.problem
 
-    pause = await world.settle()
+    pause = await cluster.settle()
 
-    ca, leaf = await world.facts(CA), await world.facts(LEAF)
+    ca, leaf = await cluster.facts(CA), await cluster.facts(LEAF)
     assert leaf.names == set(NAMES)
     assert leaf.issuer_key_id == ca.key_id
-    ca_pem = (await world.pair(CA)).cert_pem
-    assert await world.bundle(CA) == await world.bundle(LEAF) == ca_pem
+    ca_pem = (await cluster.pair(CA)).cert_pem
+    assert await cluster.bundle(CA) == await cluster.bundle(LEAF) == ca_pem
     for kind in BOTH:
-        assert await bundles(world.kube, kind) == [ca_pem, ca_pem]
-    assert (at_first, world.loop.problem) == ("no round finished yet", None)
+        assert await bundles(cluster.kube, kind) == [ca_pem, ca_pem]
+    assert (at_first, cluster.loop.problem) == ("not reconciled yet", None)
     assert pause == timedelta(minutes=5)
 
 
-async def test_what_is_as_wanted_is_not_written_again(world: World) -> None:
-    await world.settle()
-    before = [await world.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
+async def test_what_is_as_wanted_is_not_written_again(cluster: World) -> None:
+    await cluster.settle()
+    before = [await cluster.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
 
-    await world.settle(world.another())
+    await cluster.settle(cluster.another())
 
-    after = [await world.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
+    after = [await cluster.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
     assert after == before
 
 
-async def test_several_loops_that_start_together_agree_on_one_authority(world: World) -> None:
-    loops = [world.another() for _ in range(4)]
+async def test_several_loops_that_start_together_agree_on_one_authority(cluster: World) -> None:
+    loops = [cluster.another() for _ in range(4)]
 
     async with asyncio.TaskGroup() as group:
         for loop in loops:
-            group.create_task(world.settle(loop))
+            group.create_task(cluster.settle(loop))
 
-    ca, leaf = await world.facts(CA), await world.facts(LEAF)
+    ca, leaf = await cluster.facts(CA), await cluster.facts(LEAF)
     assert leaf.issuer_key_id == ca.key_id
-    ca_pem = (await world.pair(CA)).cert_pem
-    assert [await bundles(world.kube, kind) for kind in BOTH] == [[ca_pem, ca_pem]] * 2
+    ca_pem = (await cluster.pair(CA)).cert_pem
+    assert [await bundles(cluster.kube, kind) for kind in BOTH] == [[ca_pem, ca_pem]] * 2
 
 
-async def test_a_bundle_that_somebody_overwrote_is_restored(world: World) -> None:
-    await world.settle()
-    ca_pem = (await world.pair(CA)).cert_pem
+async def test_a_bundle_that_somebody_overwrote_is_restored(cluster: World) -> None:
+    await cluster.settle()
+    ca_pem = (await cluster.pair(CA)).cert_pem
     vandal = [{"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": THEIRS}]
-    await world.kube.patch(MUTATING_WEBHOOKS, "fracgpu-webhook", vandal, how=PatchType.JSON)
+    await cluster.kube.patch(MUTATING_WEBHOOKS, "fracgpu-webhook", vandal, how=PatchType.JSON)
 
-    await world.settle()
+    await cluster.settle()
 
-    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [ca_pem, ca_pem]
+    assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [ca_pem, ca_pem]
     configuration = "MutatingWebhookConfiguration/fracgpu-webhook"
-    assert world.metric("fracgpu_certs_injections_total", configuration=configuration) == 2
+    assert cluster.metric("fracgpu_certs_injections_total", configuration=configuration) == 2
 
 
-async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(world: World) -> None:
-    await world.settle()
-    first, ca = await world.facts(LEAF), await world.facts(CA)
+async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(cluster: World) -> None:
+    await cluster.settle()
+    first, ca = await cluster.facts(LEAF), await cluster.facts(CA)
 
-    await world.clock.advance((16 * DAY - 10 * MINUTE).total_seconds())
-    await world.settle()
-    assert await world.facts(LEAF) == first
-    await world.clock.advance((10 * MINUTE).total_seconds())
-    await world.settle()
+    await cluster.clock.advance((16 * DAY - 10 * MINUTE).total_seconds())
+    await cluster.settle()
+    assert await cluster.facts(LEAF) == first
+    await cluster.clock.advance((10 * MINUTE).total_seconds())
+    await cluster.settle()
 
-    second = await world.facts(LEAF)
+    second = await cluster.facts(LEAF)
     assert second.issuer_key_id == ca.key_id
     assert second.not_after > first.not_after
-    assert await world.facts(CA) == ca
-    assert world.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="due") == 1
+    assert await cluster.facts(CA) == ca
+    assert cluster.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="due") == 1
 
 
 async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old_until_it_ends(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    old_ca, old_leaf = await world.pair(CA), await world.pair(LEAF)
-    await world.clock.advance((16 * DAY + MINUTE).total_seconds())
-    await world.settle()
-    old_leaf = await world.pair(LEAF)
-    await world.clock.advance((4 * DAY).total_seconds())
+    await cluster.settle()
+    old_ca, old_leaf = await cluster.pair(CA), await cluster.pair(LEAF)
+    await cluster.clock.advance((16 * DAY + MINUTE).total_seconds())
+    await cluster.settle()
+    old_leaf = await cluster.pair(LEAF)
+    await cluster.clock.advance((4 * DAY).total_seconds())
 
-    pause = await world.settle()
+    pause = await cluster.settle()
 
-    new_ca = await world.pair(CA)
+    new_ca = await cluster.pair(CA)
     both = new_ca.cert_pem + old_ca.cert_pem
     assert new_ca != old_ca
-    assert [await bundles(world.kube, kind) for kind in BOTH] == [[both, both]] * 2
-    assert await world.bundle(LEAF) == both
-    assert await world.pair(LEAF) == old_leaf
+    assert [await bundles(cluster.kube, kind) for kind in BOTH] == [[both, both]] * 2
+    assert await cluster.bundle(LEAF) == both
+    assert await cluster.pair(LEAF) == old_leaf
     assert pause == MINUTE
 
-    await world.clock.advance(pause.total_seconds())
-    await world.settle()
+    await cluster.clock.advance(pause.total_seconds())
+    await cluster.settle()
 
-    leaf = await world.facts(LEAF)
+    leaf = await cluster.facts(LEAF)
     assert leaf.issuer_key_id == read(new_ca.cert_pem).key_id
-    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [both, both]
+    assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [both, both]
 
-    await world.clock.advance((10 * DAY).total_seconds())
-    await world.settle()
+    await cluster.clock.advance((10 * DAY).total_seconds())
+    await cluster.settle()
 
-    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [new_ca.cert_pem, new_ca.cert_pem]
+    assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [new_ca.cert_pem, new_ca.cert_pem]
 
 
 async def test_a_certificate_that_somebody_asked_to_replace_is_made_anew_once(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    ca, first = await world.facts(CA), await world.facts(LEAF)
-    await world.ask_for_another(LEAF)
-    await world.clock.advance(61)
+    await cluster.settle()
+    ca, first = await cluster.facts(CA), await cluster.facts(LEAF)
+    await cluster.ask_for_another(LEAF)
+    await cluster.clock.advance(61)
 
-    await world.settle()
-    second = await world.facts(LEAF)
-    await world.settle()
+    await cluster.settle()
+    second = await cluster.facts(LEAF)
+    await cluster.settle()
 
     assert second != first
-    assert (await world.facts(LEAF), await world.facts(CA)) == (second, ca)
-    assert world.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="asked") == 1
+    assert (await cluster.facts(LEAF), await cluster.facts(CA)) == (second, ca)
+    assert cluster.metric("fracgpu_certs_renewals_total", certificate=LEAF, reason="asked") == 1
 
 
 async def test_an_authority_that_somebody_asked_to_replace_is_followed_by_all_it_signed(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    old = await world.pair(CA)
-    await world.ask_for_another(CA)
+    await cluster.settle()
+    old = await cluster.pair(CA)
+    await cluster.ask_for_another(CA)
 
-    await world.settle()
-    new = await world.pair(CA)
+    await cluster.settle()
+    new = await cluster.pair(CA)
     both = new.cert_pem + old.cert_pem
-    assert await bundles(world.kube, MUTATING_WEBHOOKS) == [both, both]
-    await world.clock.advance(61)
-    await world.settle()
+    assert await bundles(cluster.kube, MUTATING_WEBHOOKS) == [both, both]
+    await cluster.clock.advance(61)
+    await cluster.settle()
 
-    issuers = {(await world.facts(name)).issuer_key_id for name in (LEAF, CLIENT)}
+    issuers = {(await cluster.facts(name)).issuer_key_id for name in (LEAF, CLIENT)}
     assert issuers == {read(new.cert_pem).key_id}
-    assert world.metric("fracgpu_certs_trusted_authorities") == 2
+    assert cluster.metric("fracgpu_certs_trusted_authorities") == 2
 
 
 async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: KubeClient) -> None:
-    world = World(kube, start=real_now())
-    await world.settle()
-    stored = await world.store.read(LEAF)
+    cluster = World(kube, start=real_now())
+    await cluster.settle()
+    stored = await cluster.store.read(LEAF)
     assert stored is not None
     tls = ServingTls(require_client_certificate=True)
     tls.apply_secret(stored.data)
 
     async with https(tls) as url:
-        bundle = await world.bundle(CLIENT)
-        assert await ask(url, trusting(bundle, client=await world.pair(CLIENT))) == "ok"
-        for stranger in (None, a_client(a_ca()), await world.pair(LEAF)):
+        bundle = await cluster.bundle(CLIENT)
+        assert await ask(url, trusting(bundle, client=await cluster.pair(CLIENT))) == "ok"
+        for stranger in (None, a_client(a_ca()), await cluster.pair(LEAF)):
             with pytest.raises(aiohttp.ClientError):
                 await ask(url, trusting(bundle, client=stranger))
 
@@ -252,34 +252,36 @@ async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: K
 async def test_an_authority_is_retired_once_every_replica_serves_what_its_successor_signed(
     kube: KubeClient,
 ) -> None:
-    world = World(kube, start=real_now())
+    cluster = World(kube, start=real_now())
     client = WithReplicas(kube, {})
-    world.registry = new_registry()
-    loop = world.another(client=client, registry=world.registry)
-    await world.settle(loop)
-    await world.ask_for_another(CA)
-    old_leaf = await world.pair(LEAF)
-    await world.settle(loop)
-    await world.clock.advance(61)
-    await world.settle(loop)
+    cluster.registry = new_registry()
+    loop = cluster.another(client=client, registry=cluster.registry)
+    await cluster.settle(loop)
+    await cluster.ask_for_another(CA)
+    old_leaf = await cluster.pair(LEAF)
+    await cluster.settle(loop)
+    await cluster.clock.advance(61)
+    await cluster.settle(loop)
     assert client.urls is not None
 
-    async with https(serving(await world.pair(LEAF))) as url:
+    async with https(serving(await cluster.pair(LEAF))) as url:
         client.urls["fracgpu-webhook"] = [url]
-        await world.settle(loop)
-        in_grace = split(await world.bundle(CA))
-    await world.clock.advance(3600)
+        await cluster.settle(loop)
+        in_grace = split(await cluster.bundle(CA))
+    await cluster.clock.advance(3600)
     async with https(serving(old_leaf)) as url:
         client.urls["fracgpu-webhook"] = [url]
-        pause = await world.settle(loop)
-        while_one_is_late = split(await world.bundle(CA))
-    async with https(serving(await world.pair(LEAF))) as url:
+        pause = await cluster.settle(loop)
+        while_one_is_late = split(await cluster.bundle(CA))
+    async with https(serving(await cluster.pair(LEAF))) as url:
         client.urls["fracgpu-webhook"] = [url]
-        await world.settle(loop)
+        await cluster.settle(loop)
 
     assert (len(in_grace), len(while_one_is_late), pause.total_seconds()) == (2, 2, 10)
-    assert await world.bundle(CA) == await world.bundle(LEAF) == (await world.pair(CA)).cert_pem
-    assert world.metric("fracgpu_certs_trusted_authorities") == 1
+    assert (
+        await cluster.bundle(CA) == await cluster.bundle(LEAF) == (await cluster.pair(CA)).cert_pem
+    )
+    assert cluster.metric("fracgpu_certs_trusted_authorities") == 1
 
 
 def serving(leaf: Pair) -> ServingTls:
@@ -291,46 +293,46 @@ def serving(leaf: Pair) -> ServingTls:
 @pytest.mark.parametrize("damage", [{"tls.key": "bm8="}, {"tls.crt": "bm8="}, {"tls.crt": None}])
 @pytest.mark.parametrize("name", [CA, LEAF])
 async def test_a_secret_that_somebody_damaged_is_made_anew(
-    world: World, name: str, damage: dict[str, str | None]
+    cluster: World, name: str, damage: dict[str, str | None]
 ) -> None:
-    await world.settle()
-    await world.kube.patch(SECRETS, name, {"data": damage}, namespace=NAMESPACE)
+    await cluster.settle()
+    await cluster.kube.patch(SECRETS, name, {"data": damage}, namespace=NAMESPACE)
 
-    await world.settle()
+    await cluster.settle()
 
-    ca, leaf = await world.facts(CA), await world.facts(LEAF)
-    await world.clock.advance(61)
-    await world.settle()
-    leaf = await world.facts(LEAF)
+    ca, leaf = await cluster.facts(CA), await cluster.facts(LEAF)
+    await cluster.clock.advance(61)
+    await cluster.settle()
+    leaf = await cluster.facts(LEAF)
     assert leaf.issuer_key_id == ca.key_id
-    assert ca.fingerprint in {read(pem).fingerprint for pem in split(await world.bundle(LEAF))}
+    assert ca.fingerprint in {read(pem).fingerprint for pem in split(await cluster.bundle(LEAF))}
 
 
 async def test_a_bundle_of_nonsense_is_replaced_by_one_that_trusts_the_authority(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    ca_pem = (await world.pair(CA)).cert_pem
+    await cluster.settle()
+    ca_pem = (await cluster.pair(CA)).cert_pem
     patch = {"data": {"ca.crt": "bm8="}}
-    await world.kube.patch(SECRETS, CA, patch, namespace=NAMESPACE)
+    await cluster.kube.patch(SECRETS, CA, patch, namespace=NAMESPACE)
 
-    await world.settle()
+    await cluster.settle()
 
-    assert await world.bundle(CA) == ca_pem
-    assert (await world.pair(CA)).cert_pem == ca_pem
+    assert await cluster.bundle(CA) == ca_pem
+    assert (await cluster.pair(CA)).cert_pem == ca_pem
 
 
-async def test_a_deleted_secret_comes_back(world: World) -> None:
-    await world.settle()
-    await world.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
+async def test_a_deleted_secret_comes_back(cluster: World) -> None:
+    await cluster.settle()
+    await cluster.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
 
-    await world.settle()
+    await cluster.settle()
 
-    assert (await world.facts(LEAF)).issuer_key_id == (await world.facts(CA)).key_id
+    assert (await cluster.facts(LEAF)).issuer_key_id == (await cluster.facts(CA)).key_id
 
 
 class Failing:
-    """The real client, silent while *down*."""
+    """The real client, which does not answer while *down*."""
 
     def __init__(self, kube: KubeClient) -> None:
         self._kube, self.down = kube, True
@@ -345,9 +347,11 @@ class Failing:
         raise Unavailable(verb="GET", path="/x", status=None, reason="Timeout", message="silence")
 
 
-async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(world: World) -> None:
-    client, registry = Failing(world.kube), new_registry()
-    loop = world.another(client=client, registry=registry)
+async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(
+    cluster: World,
+) -> None:
+    client, registry = Failing(cluster.kube), new_registry()
+    loop = cluster.another(client=client, registry=registry)
 
     assert await loop.run_once() == timedelta(seconds=5)
 
@@ -355,61 +359,61 @@ async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(wor
     failures = registry.get_sample_value("fracgpu_certs_failures_total", {"reason": "Timeout"})
     assert failures == 1
     client.down = False
-    await world.settle(loop)
+    await cluster.settle(loop)
     assert loop.problem is None
 
 
-async def test_the_loop_looks_when_told_and_when_something_is_due(world: World) -> None:
+async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: World) -> None:
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(world.loop.run())
-        await until_problem_free(world)
-        await world.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
-        world.loop.wake()
-        await until_stored(world, LEAF)
+        running = group.create_task(cluster.loop.run())
+        await until_problem_free(cluster)
+        await cluster.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
+        cluster.loop.wake()
+        await until_stored(cluster, LEAF)
 
-        before = await world.facts(LEAF)
-        await world.clock.advance((17 * DAY).total_seconds())
-        await until_changed(world, before)
+        before = await cluster.facts(LEAF)
+        await cluster.clock.advance((17 * DAY).total_seconds())
+        await until_changed(cluster, before)
         running.cancel()
 
 
-async def test_seconds_to_expiry_are_measured_at_each_scrape(world: World) -> None:
-    await world.settle()
+async def test_seconds_to_expiry_are_measured_at_each_scrape(cluster: World) -> None:
+    await cluster.settle()
 
-    now_s = world.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
-    await world.clock.advance(DAY.total_seconds())
-    later_s = world.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
+    now_s = cluster.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
+    await cluster.clock.advance(DAY.total_seconds())
+    later_s = cluster.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
 
-    assert world.clock.now() == NOON + DAY
+    assert cluster.clock.now() == NOON + DAY
     assert now_s == (24 * DAY).total_seconds()
     assert later_s == (23 * DAY).total_seconds()
 
 
-async def until_problem_free(world: World) -> None:
-    await _wind_until(world, lambda: _is(world.loop.problem is None))
+async def until_problem_free(cluster: World) -> None:
+    await _wind_until(cluster, lambda: _is(cluster.loop.problem is None))
 
 
-async def until_stored(world: World, name: str) -> None:
-    await _wind_until(world, lambda: _stored(world, name))
+async def until_stored(cluster: World, name: str) -> None:
+    await _wind_until(cluster, lambda: _stored(cluster, name))
 
 
-async def until_changed(world: World, before: CertificateInfo) -> None:
+async def until_changed(cluster: World, before: CertificateInfo) -> None:
     async def changed() -> bool:
-        return await world.facts(LEAF) != before
+        return await cluster.facts(LEAF) != before
 
-    await _wind_until(world, changed)
+    await _wind_until(cluster, changed)
 
 
 async def _is(answer: bool) -> bool:
     return answer
 
 
-async def _stored(world: World, name: str) -> bool:
-    return await world.store.read(name) is not None
+async def _stored(cluster: World, name: str) -> bool:
+    return await cluster.store.read(name) is not None
 
 
-async def _wind_until(world: World, condition: Callable[[], Any]) -> None:
+async def _wind_until(cluster: World, condition: Callable[[], Any]) -> None:
     """Let virtual seconds pass, as the loop's short pauses need, until *condition* holds."""
     async with asyncio.timeout(20):
         while not await condition():
-            await world.clock.advance(1)
+            await cluster.clock.advance(1)

@@ -169,7 +169,7 @@ def test_the_next_look_is_at_the_earliest_date_and_not_later_than_the_limit() ->
 
 @dataclass
 class Story:
-    """Years of rotation: what was stored and trusted at every moment we looked."""
+    """Years of rotation: what was stored and trusted at each pass."""
 
     ca_life: timedelta
     leaf_life: timedelta
@@ -185,7 +185,7 @@ class Story:
     _serial: "count[int]" = field(default_factory=count)
 
     def look(self) -> timedelta:
-        """One round of the loop, without the world; how long until the next."""
+        """Run one pass of the loop without I/O; return the time until the next."""
         first = authority_step(self.ca, now=self.now)
         if isinstance(first, Renew):
             kept = trusted_authorities(self.bundle, now=self.now)
@@ -207,7 +207,7 @@ class Story:
         return next_look([authority_step(self.ca, now=self.now), second], now=self.now, limit=DAY)
 
     def retire(self) -> None:
-        """Forget the authorities before, if the replica was seen to have moved on."""
+        """Remove previous authorities, if the replica serves a certificate of the current one."""
         assert self.ca is not None
         assert self.leaf is not None
         since = retired_from([self.leaf], ca=self.ca, grace=timedelta(0))

@@ -26,7 +26,7 @@ CA, WEBHOOK, SCHEDULER, CLIENT = (
 
 
 class World:
-    """The certificates role at work, on a virtual clock."""
+    """The running certs role, on a virtual clock."""
 
     def __init__(self, kube: KubeClient) -> None:
         self.kube, self.clock = kube, VirtualClock()
@@ -50,15 +50,15 @@ class World:
 
 
 @pytest.fixture
-async def world(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> World:
     await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
     return World(kube)
 
 
-async def test_when_all_is_well_every_certificate_and_bundle_is_current(world: World) -> None:
-    await world.settle()
+async def test_when_all_is_well_every_certificate_and_bundle_is_current(cluster: World) -> None:
+    await cluster.settle()
 
-    report = await world.look()
+    report = await cluster.look()
 
     assert [(row.secret, row.role, row.signed_by) for row in report.rows] == [
         (CA, CertificateRole.AUTHORITY, "itself"),
@@ -83,29 +83,29 @@ async def test_before_anything_is_made_everything_is_a_problem(kube: KubeClient)
 
 
 async def test_a_configuration_without_a_bundle_or_with_somebody_elses_is_a_problem(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    await world.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    await cluster.settle()
+    await cluster.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
     stranger = a_webhook("b.example.org", ca_bundle=a_ca().cert_pem)
-    await apply(world.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"), stranger)
+    await apply(cluster.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"), stranger)
 
-    assert (await world.look()).problems == [
+    assert (await cluster.look()).problems == [
         "MutatingWebhookConfiguration/fracgpu-webhook, webhook a.example.org: has no bundle",
         "MutatingWebhookConfiguration/fracgpu-webhook, webhook b.example.org: does not trust the "
         "authority",
     ]
 
 
-async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(world: World) -> None:
-    await world.settle()
-    stored = await CertStore(world.kube, namespace="fracgpu-system").read(CA)
+async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(cluster: World) -> None:
+    await cluster.settle()
+    stored = await CertStore(cluster.kube, namespace="fracgpu-system").read(CA)
     assert stored is not None
-    await world.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
+    await cluster.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
     bundle = stored.data["ca.crt"] + a_ca().cert_pem
-    await apply(world.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org", ca_bundle=bundle))
+    await apply(cluster.kube, MUTATING_WEBHOOKS, a_webhook("a.example.org", ca_bundle=bundle))
 
-    report = await world.look()
+    report = await cluster.look()
 
     assert (report.bundles[0].trust, report.problems) == (TrustState.OTHER, [])
 
@@ -119,50 +119,50 @@ async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(world: Worl
     ],
 )
 async def test_a_damaged_secret_is_a_problem_that_quotes_nothing(
-    world: World, patch: dict[str, Any], problem: str
+    cluster: World, patch: dict[str, Any], problem: str
 ) -> None:
-    await world.settle()
-    await world.change(WEBHOOK, patch)
+    await cluster.settle()
+    await cluster.change(WEBHOOK, patch)
 
-    (found,) = (await world.look()).problems
+    (found,) = (await cluster.look()).problems
 
     assert found.startswith(f"Secret {WEBHOOK}: {problem}")
     assert "bm8" not in found
 
 
 async def test_while_a_rotation_lasts_the_old_leaves_are_of_the_older_authority(
-    world: World,
+    cluster: World,
 ) -> None:
-    await world.settle()
-    ca = (await world.look()).rows[0].facts
+    await cluster.settle()
+    ca = (await cluster.look()).rows[0].facts
     assert ca is not None
-    await world.change(CA, {"metadata": {"annotations": {ROTATE_KEY: ca.fingerprint}}})
+    await cluster.change(CA, {"metadata": {"annotations": {ROTATE_KEY: ca.fingerprint}}})
 
-    await world.settle()
+    await cluster.settle()
 
-    report = await world.look()
+    report = await cluster.look()
     assert {row.signed_by for row in report.rows[1:]} == {"older"}
     assert (report.authorities, report.problems) == (2, [])
 
 
-async def test_what_has_expired_is_a_problem(world: World) -> None:
-    await world.settle()
-    await world.clock.advance(timedelta(days=31).total_seconds())
+async def test_what_has_expired_is_a_problem(cluster: World) -> None:
+    await cluster.settle()
+    await cluster.clock.advance(timedelta(days=31).total_seconds())
 
-    problems = (await world.look()).problems
+    problems = (await cluster.look()).problems
 
     end = (NOON + timedelta(days=30)).isoformat()
     assert problems == [f"Secret {name}: expired at {end}" for name in (WEBHOOK, SCHEDULER, CLIENT)]
 
 
-async def test_cert_managers_certificates_are_judged_by_their_own_bundle(world: World) -> None:
-    await world.settle()
+async def test_cert_managers_certificates_are_judged_by_their_own_bundle(cluster: World) -> None:
+    await cluster.settle()
     for name in (WEBHOOK, SCHEDULER, CLIENT):
         theirs = {"metadata": {"annotations": {"cert-manager.io/certificate-name": name}}}
-        await world.change(name, theirs)
-    await world.kube.delete(SECRETS, CA, namespace="fracgpu-system")
+        await cluster.change(name, theirs)
+    await cluster.kube.delete(SECRETS, CA, namespace="fracgpu-system")
 
-    report = await world.look()
+    report = await cluster.look()
 
     assert (report.foreign_maker, report.problems) == (True, [])
     assert [(row.secret, row.signed_by) for row in report.rows] == [
@@ -172,10 +172,10 @@ async def test_cert_managers_certificates_are_judged_by_their_own_bundle(world: 
     ]
 
 
-async def test_where_no_webhook_configuration_is_expected_none_is_missed(world: World) -> None:
-    await world.settle()
+async def test_where_no_webhook_configuration_is_expected_none_is_missed(cluster: World) -> None:
+    await cluster.settle()
     settings = CertsSettings(webhook_configurations=())
 
-    report = await look(world.kube, settings, now=world.clock.now())
+    report = await look(cluster.kube, settings, now=cluster.clock.now())
 
     assert (report.bundles, report.problems) == ([], [])

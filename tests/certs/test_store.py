@@ -84,7 +84,7 @@ async def test_labels_and_other_values_of_the_secret_stay(
 
 
 class Answering:
-    """A client whose one Secret has whatever data."""
+    """A client whose only Secret has the given data."""
 
     def __init__(self, data: object) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Certificates change while the webhook, a process of its own, is asked without a pause."""
+"""Certificates rotate while the webhook, in its own process, answers a steady load."""
 
 import asyncio
 import sys
@@ -47,7 +47,7 @@ async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_fa
                 argv = ["rotate", *words, "--limit-s=60", f"--kubeconfig={kubeconfig}"]
                 seen = len(traffic.leaves)
                 assert await asyncio.to_thread(fracgpu_certs, argv) == 0
-                # The command returns when the replicas serve it; the traffic meets it by and by.
+                # The command returns when the replicas serve it; the load sees it a little later.
                 await another_leaf(traffic, seen=seen)
 
     with capsys.disabled():

@@ -9,7 +9,7 @@ from tests.fakes.clock import NOON, VirtualClock
 
 
 class Scripted(WorkLoop):
-    """Does in each round what the script says."""
+    """Does in each pass what the script says."""
 
     def __init__(self, *script: Exception | timedelta) -> None:
         self.clock, self.registry = VirtualClock(), new_registry()

@@ -34,7 +34,7 @@ def a_client(ca: Pair) -> Pair:
 
 
 def trusting(*ca_pems: bytes, client: Pair | None = None) -> ssl.SSLContext:
-    """Trust nothing but these authorities, as strictly as OpenSSL can."""
+    """Return a context that trusts only these authorities, as strictly as OpenSSL can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.load_verify_locations(cadata=b"".join(ca_pems).decode())
@@ -64,14 +64,14 @@ async def https(tls: ServingTls) -> AsyncIterator[str]:
 
 
 async def ask(url: str, context: ssl.SSLContext) -> str:
-    """One request on a connection of its own."""
+    """Send one request on a new connection; return the body."""
     connector = aiohttp.TCPConnector(force_close=True, ssl=context)
     async with aiohttp.ClientSession(connector=connector) as session, session.get(url) as response:
         return await response.text()
 
 
 async def served(url: str) -> bytes:
-    """The certificate (DER) a new connection is shown, whoever signed it."""
+    """Return the certificate (DER) served on a new connection, whoever signed it."""
     host, _, port = url.removeprefix("https://").rstrip("/").partition(":")
     address = (host, int(port))
     pem = await asyncio.to_thread(ssl.get_server_certificate, address, timeout=10)

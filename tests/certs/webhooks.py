@@ -1,4 +1,4 @@
-"""Webhook configurations as somebody would apply them."""
+"""Webhook configurations as an administrator applies them."""
 
 import base64
 from typing import Any
@@ -34,7 +34,7 @@ async def apply(kube: KubeClient, kind: Kind, *webhooks: dict[str, Any]) -> None
 
 
 async def bundles(kube: KubeClient, kind: Kind) -> list[bytes | None]:
-    """The CA bundle of each webhook, in order."""
+    """Return the CA bundle of each webhook, in order."""
     configuration = await kube.get_object(kind, "fracgpu-webhook")
     texts = [each["clientConfig"].get("caBundle") for each in configuration["webhooks"]]
     return [base64.b64decode(text) if text else None for text in texts]

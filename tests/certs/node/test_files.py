@@ -11,7 +11,7 @@ FILES = {"tls.crt": b"one", "tls.key": b"secret"}
 
 
 def held(folder: Path) -> dict[str, bytes]:
-    return {it.name: it.read_bytes() for it in (folder / CURRENT).iterdir()}
+    return {file.name: file.read_bytes() for file in (folder / CURRENT).iterdir()}
 
 
 def test_they_are_there_for_their_owner_alone(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_they_are_there_for_their_owner_alone(tmp_path: Path) -> None:
     assert replace_files(folder, FILES)
 
     assert held(folder) == FILES
-    assert {it.stat().st_mode & 0o777 for it in (folder / CURRENT).iterdir()} == {0o600}
+    assert {file.stat().st_mode & 0o777 for file in (folder / CURRENT).iterdir()} == {0o600}
     assert (folder / CURRENT).resolve().stat().st_mode & 0o777 == 0o700
 
 

@@ -1,4 +1,4 @@
-"""The files of a control-plane node, and the kube-scheduler that reads some of them only once."""
+"""The files of a control-plane node, and the restart of the kube-scheduler that reads them."""
 
 import base64
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ CONFIG = "extenders:\n  - urlPrefix: https://leader.fracgpu-system.svc:9404\n"
 
 @dataclass
 class AKubelet:
-    """Starts kube-scheduler anew when it has ended, as soon as a test says so."""
+    """A kubelet that restarts an ended kube-scheduler when the test says so."""
 
     processes: set[Process] = field(default_factory=set)
     ended: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Node:
     kubelet: AKubelet = field(default_factory=AKubelet)
 
     def agent(self) -> NodeFiles:
-        """A new process of ours, as after an update."""
+        """Return a new process of ours, as after an update."""
         configuration = self.folder.parent / "given.yaml"
         if not configuration.exists():
             configuration.write_text(CONFIG)
@@ -136,7 +136,7 @@ async def test_for_a_new_bundle_kube_scheduler_is_ended_once_by_the_next_agent_a
 
     second = node.agent()
     await second.run_once()
-    assert (node.kubelet.ended, second.problem) == ([7], "kube-scheduler has not come back yet")
+    assert (node.kubelet.ended, second.problem) == ([7], "kube-scheduler has not started again yet")
     node.kubelet.start(8)
     await second.run_once()
     assert second.problem is None
@@ -153,7 +153,7 @@ async def test_one_that_does_not_end_is_waited_for_and_not_killed(node: Node) ->
     await agent.run_once()
     await agent.run_once()
 
-    assert agent.problem == "kube-scheduler has not ended yet"
+    assert agent.problem == "kube-scheduler has not terminated yet"
     assert node.kubelet.ended == [7]
 
 

@@ -23,7 +23,8 @@ def a_process(proc: Path, pid: int, *words: str, start: int = 700) -> None:
 
 def found(proc: Path) -> set[tuple[int, str]]:
     return {
-        (it.pid, it.started) for it in KubeSchedulerProcesses(config=CONFIG, proc=proc).running()
+        (process.pid, process.started)
+        for process in KubeSchedulerProcesses(config=CONFIG, proc=proc).running()
     }
 
 
@@ -45,7 +46,7 @@ def test_a_number_that_is_used_again_is_another_process(
 ) -> None:
     a_process(tmp_path, os.getpid(), "kube-scheduler", f"--config={CONFIG}", start=900)
 
-    # Were it ended, so were this test.
+    # Had it been terminated, this test would have ended too.
     KubeSchedulerProcesses(config=CONFIG, proc=tmp_path).end(
         Process(pid=os.getpid(), started="700")
     )

@@ -61,7 +61,7 @@ async def test_a_configuration_that_does_not_exist_is_no_trouble(kube: KubeClien
 
 
 class Reordering:
-    """The real client, but somebody reverses the webhooks between our read and our patch."""
+    """The real client, but the webhooks are reversed between our read and our patch."""
 
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube

@@ -28,7 +28,7 @@ def a_deployment(*, replicas: int = 2) -> dict[str, Any]:
 
 
 async def roll_out(kube: KubeClient, **counts: int) -> None:
-    """What the Deployment's controller does, or as much of it as *counts* says."""
+    """Do what the Deployment controller does, or as much of it as *counts* says."""
     deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
     whole = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}
     status = {"observedGeneration": deployment["metadata"]["generation"], **whole, **counts}
