@@ -1,5 +1,5 @@
-"""The extender of kube-scheduler: which card a pod gets, and the Binding that says so.
+"""The scheduler extender: chooses the cards of a pod, and binds the pod to them.
 
-`cache` is told of nodes and pods, `extender` answers kube-scheduler, and `core` puts both together
-without I/O. `service` wires them to a cluster. Start with `core.py`.
+`cache` holds nodes and pods, `extender` answers kube-scheduler, and `core` combines both without
+I/O. `service` connects them to a cluster. Start with `core.py`.
 """

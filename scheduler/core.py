@@ -1,8 +1,7 @@
-"""The part of the extender that decides: told of nodes and pods, asked where a pod goes.
+"""The extender's decisions, without HTTP and without an API server.
 
-No request and no API server is in it. Whoever wants the extender's own answer without running one
-(``fracgpu explain``, a benchmark) builds a `SchedulerCore`, tells it what an informer would, and
-asks.
+``fracgpu explain`` and the benchmarks build a `SchedulerCore`, feed it the events an informer
+would, and get the same answers as from a running extender.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +26,13 @@ from scheduler.extender.filter import Extender
 
 
 class SchedulerCore:
-    """The books, and the policies over them.
+    """The cache, and the placement policies on top of it.
 
     Args:
-        strategy: gives the cluster's default at the moment of asking.
-        clock: tells which cordons and assumptions still hold.
-        on_unreadable: told of an annotation, and how many pods or nodes have an unreadable one.
+        strategy: returns the cluster's current default.
+        clock: the time at which cordons and assumptions are evaluated.
+        on_unreadable: called with an annotation and the number of pods or nodes on which it is
+            unreadable.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class SchedulerCore:
         )
 
     def best_node(self, pod: PodInfo, candidates: Sequence[str]) -> str | None:
-        """Name the node that gets all ten points of those *candidates* on which the pod fits.
+        """Return the one of *candidates* that gets the maximum score for the pod.
 
-        None where it fits on none, or asks nothing of us.
+        None if the pod fits on none, or requests no card.
         """
         asked = ExtenderArgs(pod=pod, node_names=tuple(candidates))
         fitting = self.extender.filter(asked).passed
@@ -81,9 +81,9 @@ class SchedulerCore:
         return fitting[best] if scores[best] == MAX_SCORE else None
 
     def cards_on(self, pod: PodInfo, node: str) -> Placement | NoPlacement | None:
-        """Choose the cards that a Binding to a node would name.
+        """Return the cards that a Binding of the pod to *node* would assign.
 
-        None where the pod asks nothing of us, or the node is not known.
+        None if the pod requests no card, or the node is not known.
         """
         node_info = self.ledger.node(node, now=self._clock.now())
         if pod.need is None or node_info is None:

@@ -1,10 +1,10 @@
-"""A new leader marks every pod that waits before it gives any card away.
+"""A new leader marks every pending pod before it assigns any card.
 
-What the leader before it sent may still be under way: in a socket, in an API server that stalls
-before or after admission, in etcd. Once its pod is marked, such a Binding is refused; until all are
-marked, this replica answers nothing. What no longer waits when we list needs no mark: it is bound,
-and counted. What lands between our list and our mark is counted by the answer to the mark, for the
-watch may bring it late.
+Bindings of the previous leader may still be in flight: in a socket, in an API server that stalls
+before or after admission, in etcd. Once its pod is marked, such a Binding is refused; until all
+pending pods are marked, this replica answers no request. Pods that are bound when we list need no
+mark: they are counted. A pod that is bound between our list and its mark is counted by the answer
+to the mark, because the watch may show it later.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ _RETRY_S: Final = 1.0
 
 
 class Fence:
-    """Marks the pods that wait, once for this leadership.
+    """Marks the pending pods, once per leadership.
 
     Args:
-        pods: gives the pods as they were listed.
-        marker: marks one.
-        on_bound: told of a pod that the API server shows bound by then.
+        pods: returns the pods as they were listed.
+        marker: marks a pod.
+        on_bound: called with a pod that the API server shows bound by then.
         clock: paces the retries.
-        limit_s: a pod that could not be marked for so long is given up, with an error in the log.
-            An API server forgets a request after a minute (``--request-timeout``), and what it gets
-            to see later is refused by the policy that compares terms.
+        limit_s: after this, pods that could not be marked are given up, with an error in the log.
+            An API server drops a request after a minute (``--request-timeout``), and the policy
+            that compares terms denies whatever arrives later.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class Fence:
         self._left: int | None = None
 
     def why_not(self) -> str | None:
-        """Give the reason not to place anything yet, or None."""
+        """Return the reason not to place any pod yet, or None."""
         if self._left is None:
-            return "pods that wait are not marked yet"
-        return f"{self._left} pods that wait are not marked yet" if self._left else None
+            return "pending pods are not marked yet"
+        return f"{self._left} pending pods are not marked yet" if self._left else None
 
     async def run(self) -> None:
-        """Mark them all; then there is nothing more to do, for ever."""
+        """Mark all pending pods, then wait until cancelled."""
         await self.mark_pending()
         await asyncio.Event().wait()
 
     async def mark_pending(self) -> None:
-        """Mark every pod that waits for a share, or give up after the limit."""
+        """Mark every pending pod that requests a card, or give up after the limit."""
         until_s = self._clock.monotonic() + self._limit_s
-        left = [it for it in self._pods() if isinstance(it, PodInfo) and awaits_placement(it)]
+        left = [pod for pod in self._pods() if isinstance(pod, PodInfo) and awaits_placement(pod)]
         total = self._left = len(left)
         while left:
-            left = await self._round(left, until_s=until_s)
+            left = await self._mark_all(left, until_s=until_s)
             if left and self._clock.monotonic() >= until_s:
-                pods = [it.record.key for it in left[:10]]
+                pods = [pod.record.key for pod in left[:10]]
                 log.error("fence_incomplete", left=len(left), pods=pods, limit_s=self._limit_s)
                 break
             if left:
@@ -82,13 +82,13 @@ class Fence:
         self._left = 0
         log.info("fence_up", marked=total - len(left))
 
-    async def _round(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:
+    async def _mark_all(self, pods: list[PodInfo], *, until_s: float) -> list[PodInfo]:
         gate = asyncio.Semaphore(_AT_ONCE)
         failed: list[PodInfo] = []
 
         async def one(pod: PodInfo) -> None:
             async with gate:
-                # A round of many pods may outlast the limit where each has to be waited for.
+                # Marking many pods may outlast the limit if every request runs into its timeout.
                 late = self._clock.monotonic() >= until_s
                 if late or not await self._marked(pod):
                     failed.append(pod)
@@ -111,7 +111,7 @@ class Fence:
 
 
 def awaits_placement(pod: PodInfo) -> bool:
-    """Tell whether a pod that waits might be given a card."""
+    """Report whether a pending pod may be assigned a card."""
     record = pod.record
     asking = pod.need is not None or bool(pod.need_problem)
     return asking and record.live and not record.node and not record.terminating

@@ -1,7 +1,7 @@
-"""Where kube-scheduler finds the one replica that leads: an EndpointSlice that the leader writes.
+"""Keeps the EndpointSlice by which kube-scheduler reaches the replica that leads.
 
-A Service with a selector has every ready replica, and those that wait their turn are ready too. So
-the Service that kube-scheduler asks has no selector, and no controller touches its EndpointSlice:
+A Service with a selector has every ready replica, and standby replicas are ready too. So the
+Service that kube-scheduler calls has no selector, and no controller changes its EndpointSlice:
 https://kubernetes.io/docs/concepts/services-networking/service/#services-without-selectors
 """
 
@@ -20,10 +20,10 @@ from process.clock import Clock
 log = structlog.get_logger()
 
 PORT_NAME: Final = "extender"
-"""Of the Service's port: kube-proxy matches the ports of Service and slice by their names."""
+"""Name of the Service's port: kube-proxy matches ports of Service and slice by name."""
 _LABELS: Final = {
-    # kube-proxy finds a Service's slices by the first. The second keeps the cluster's own
-    # EndpointSlice controllers away: each minds only the slices that bear its name.
+    # kube-proxy finds a Service's slices by the first label. The second keeps the cluster's own
+    # EndpointSlice controllers away: each manages only the slices labelled with its name.
     "kubernetes.io/service-name": "",
     "endpointslice.kubernetes.io/managed-by": "fracgpu-scheduler",
 }
@@ -33,7 +33,7 @@ _WITHDRAW_LIMIT_S: Final = 2.0
 
 
 class SliceClient(Protocol):
-    """What announcing needs of ``kube.client.KubeClient``."""
+    """What this module needs of ``kube.client.KubeClient``."""
 
     async def get_object(
         self, kind: Kind, name: str, *, namespace: str | None = None
@@ -50,7 +50,7 @@ class SliceClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where this replica answers: an IP address, a port, and the node if it is known."""
+    """This replica's IP address and port, and its node if known."""
 
     address: str
     port: int
@@ -58,10 +58,10 @@ class Endpoint:
 
 
 class LeaderEndpoint:
-    """Keeps this replica, and no other, in the Service *service* while it leads.
+    """Keeps this replica as the only endpoint of *service* while it leads.
 
-    The slice bears the Service's name. A leader that ends takes itself out; one that is killed
-    stays in it until the next one writes, and asking it fails, so kube-scheduler asks again.
+    The slice has the Service's name. A leader that ends removes itself; one that is killed stays
+    in the slice until the next leader writes it, and calls to it fail, so kube-scheduler retries.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LeaderEndpoint:
         self._written: dict[str, Any] | None = None
 
     async def run(self) -> None:
-        """Keep the slice as it shall be until cancelled; begin once this replica leads."""
+        """Keep the slice as desired until cancelled, once this replica leads."""
         try:
             while True:
                 try:
@@ -107,15 +107,15 @@ class LeaderEndpoint:
         if _says(found, self._wanted):
             self._written = found
             return
-        if found["addressType"] != self._wanted["addressType"]:  # it can never be changed
+        if found["addressType"] != self._wanted["addressType"]:  # the address type is immutable
             await self._client.delete(ENDPOINT_SLICES, self._name, namespace=self._namespace)
             await self._write(None)
             return
         await self._write(found)
 
     async def _write(self, over: dict[str, Any] | None) -> None:
-        # Asked last of all; and the version that was read is a lock, so that what a replica that
-        # lost the lease has still under way cannot undo what the next leader writes.
+        # Checked last; and the resourceVersion that was read is a lock, so that a delayed write of
+        # a replica that lost the lease cannot overwrite the next leader's.
         if not self._leads():
             return
         try:
@@ -132,7 +132,7 @@ class LeaderEndpoint:
         log.info("leader_announced", slice=self._name, endpoints=self._wanted["endpoints"])
 
     async def _withdraw(self) -> None:
-        """Leave nobody in the slice, unless somebody wrote since; within 2 s, without raising."""
+        """Remove all endpoints, unless the slice changed since; takes at most 2 s, never raises."""
         written, self._written = self._written, None
         if written is None:
             return

@@ -1,4 +1,4 @@
-"""What the extender counts."""
+"""Metrics of the scheduler extender."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _READ = (
 
 
 class Verb(Enum):
-    """What kube-scheduler asks of an extender."""
+    """The verbs of a scheduler extender."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
@@ -31,7 +31,7 @@ class Verb(Enum):
 
 
 class RequestOutcome(Enum):
-    """How a request ended, seen from its caller."""
+    """How a request ended, from the caller's point of view."""
 
     ANSWERED = "answered"
     MALFORMED = "malformed"
@@ -43,15 +43,15 @@ class BindOutcome(Enum):
     """How a Binding ended."""
 
     BOUND = "bound"
-    REFUSED = "refused"  # the pod or the cards are not as the request thinks
-    CONFLICT = "conflict"  # the pod kept changing under our hands
-    UNKNOWN = "unknown"  # the API server did not say
-    FAILED = "failed"  # the API server said no
-    FENCED = "fenced"  # the API server knows another leader than this replica
+    REFUSED = "refused"  # the pod or the cards are not as the request assumes
+    CONFLICT = "conflict"  # the pod kept changing
+    UNKNOWN = "unknown"  # the API server did not answer
+    FAILED = "failed"  # the API server refused
+    FENCED = "fenced"  # the API server knows another leader
 
 
 class SchedulerMetrics:
-    """The extender's own metrics, in the registry it is given."""
+    """The extender's metrics, in the given registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
@@ -107,7 +107,7 @@ class SchedulerMetrics:
         self._skew.set(math.nan)
         self._drift = Gauge(
             "fracgpu_scheduler_ledger_drift",
-            "Nodes whose books differed from a fold from scratch in the last audit; always 0.",
+            "Nodes whose cached state differed from a rebuild in the last comparison; always 0.",
             registry=registry,
         )
         self._overbooked = Gauge(
@@ -117,7 +117,7 @@ class SchedulerMetrics:
         )
         self._marks = Counter(
             "fracgpu_scheduler_pods_marked_total",
-            "Pods that wait marked, so that no earlier Binding can land and they are tried again.",
+            "Pending pods marked, so that no earlier Binding takes effect and they are retried.",
             registry=registry,
         )
         self._unreadable = Gauge(
@@ -128,7 +128,7 @@ class SchedulerMetrics:
         )
         self._audits = Counter(
             "fracgpu_scheduler_audits_total",
-            "Comparisons of the books with a fold from scratch.",
+            "Comparisons of the cache with a rebuild from scratch.",
             registry=registry,
         )
         for key in _READ:
@@ -174,7 +174,7 @@ class SchedulerMetrics:
         leads: Callable[[], bool],
         config_valid: Callable[[], bool],
     ) -> None:
-        """Read these at each scrape."""
+        """Call these at each scrape."""
         self._assumed.set_function(assumed)
         self._leads.set_function(leads)
         self._config_valid.set_function(config_valid)

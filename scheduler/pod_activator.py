@@ -1,8 +1,8 @@
-"""Makes kube-scheduler look again at pods for which time alone has made room.
+"""Makes kube-scheduler retry pods that fit because a cordon or an assumption has expired.
 
-kube-scheduler tries a pod that an extender refused only after some event of the cluster, or after
-five minutes. A cordon that lapses and an assumption that is dropped are no events: nobody writes
-anything. So whoever waits and would now fit where that happened is marked, which is one.
+kube-scheduler retries a pod that an extender refused only after an event in the cluster, or after
+five minutes. The expiry of a cordon or an assumption writes no object, so there is no event. So
+pending pods that fit on the affected nodes are marked, which is an event.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,21 +24,21 @@ from scheduler.fence import awaits_placement
 log = structlog.get_logger()
 
 _TICK_S: Final = 1.0
-_AT_ONCE: Final = 50  # pods looked at in one tick; the others come with the next
+_AT_ONCE: Final = 50  # pods checked in one tick; the others follow in the next
 
 
 class PodActivator:
-    """Watches what lapses.
+    """Marks pods that fit after a cordon or an assumption has expired.
 
     Args:
-        ledger: knows the cordons and assumptions.
-        fit_index: says who fits where.
-        pods: gives the pods as the API server last showed them.
-        find: gives one of them anew, by namespace and name, if it still waits.
-        marker: marks one.
-        strategy: gives the cluster's default at the moment of asking.
+        ledger: has the cordons and assumptions.
+        fit_index: where each need fits.
+        pods: returns the informer's pods.
+        find: returns one of them by namespace and name, if it is still pending.
+        marker: marks a pod.
+        strategy: returns the cluster's current default.
         leads: whether this replica may write.
-        clock: paces it, and tells what holds.
+        clock: paces the loop, and the time at which cordons and assumptions are evaluated.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -66,22 +66,22 @@ class PodActivator:
         self._due: list[PodInfo] = []
 
     async def run(self) -> None:
-        """Watch for ever, about once a second."""
+        """Check about once a second, until cancelled."""
         while True:
             await self.once()
             await self._clock.sleep(_TICK_S)
 
     async def once(self) -> int:
-        """Look once; give the number of pods that were marked."""
+        """Check once; return the number of pods that were marked."""
         closed = self._what_is_closed(self._clock.now())
-        opened = frozenset(node for it, node in self._closed.items() if it not in closed)
+        opened = frozenset(node for hold, node in self._closed.items() if hold not in closed)
         self._closed = closed
         if opened:
             self._opened = opened | (self._opened if self._due else frozenset())
             waiting = (
-                it for it in self._pods() if isinstance(it, PodInfo) and awaits_placement(it)
+                pod for pod in self._pods() if isinstance(pod, PodInfo) and awaits_placement(pod)
             )
-            self._due = sorted(waiting, key=lambda it: -it.priority)
+            self._due = sorted(waiting, key=lambda pod: -pod.priority)
         looked_at, self._due = self._due[:_AT_ONCE], self._due[_AT_ONCE:]
         marked = 0
         for pod in looked_at:
@@ -89,15 +89,15 @@ class PodActivator:
         return marked
 
     def _what_is_closed(self, now: datetime) -> Mapping[object, str]:
-        """Give each cordon and each assumption that holds now, with its node."""
+        """Return each cordon and assumption that holds now, with its node."""
         closed: dict[object, str] = {
             (name, uuid): name
             for name, node in self._ledger.nodes.items()
             if node.cordons
             for uuid in node.cordoned(now=now)
         }
-        for uid, it in self._ledger.assumed.items():
-            closed[uid] = it.allocation.node
+        for uid, assumed in self._ledger.assumed.items():
+            closed[uid] = assumed.allocation.node
         return closed
 
     async def _wake(self, pod: PodInfo) -> bool:

@@ -1,4 +1,4 @@
-"""The extender put together: the only file of this role that names concrete parts."""
+"""Builds the extender: the only module of this role that names its concrete parts."""
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,14 +39,14 @@ from scheduler.version_skew import VersionSkewCheck
 from scheduler.workload_learner import WorkloadLearner
 
 _COMPONENT = "fracgpu-scheduler"
-_LEARN_S = 60.0  # between two looks at whether the workload is another one by now
+_LEARN_S = 60.0  # between two checks whether the workload has changed
 
-# Ended pods hold nothing, and in a cluster with jobs they are most of all pods.
+# Ended pods hold nothing, and in a cluster with Jobs they can be most of all pods.
 _LIVE_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def build(settings: SchedulerSettings) -> Service:
-    """Put the extender together."""
+    """Build the extender; nothing is opened before it runs."""
     clock = SystemClock()
     registry = new_registry()
     gate = ReadyGate()
@@ -174,14 +174,14 @@ def _wire(
         limit_s=settings.bind_limit_s,
         choosers=core.choosers,
     )
-    audit = CacheComparer(
+    comparer = CacheComparer(
         ledger,
         core.matrix,
         nodes=lambda: nodes.items().values(),
         pods=lambda: pods.items().values(),
         clock=clock,
         on_drift=metrics.compared,
-        on_overbooked=metrics.overbooked,
+        on_overcommitted=metrics.overbooked,
         every_s=settings.audit_s,
     )
     metrics.watch(
@@ -196,7 +196,7 @@ def _wire(
             **_beside_kube_scheduler(settings, client, clock, gate, leader_gate, metrics),
             "assumptions": assumptions.expire,
             "fence": leader_gate.once_listed(fence.run),
-            "audit": leader_gate.once_listed(audit.run),
+            "audit": leader_gate.once_listed(comparer.run),
             "wake": leader_gate.once_listed(
                 PodActivator(
                     ledger,
@@ -248,7 +248,7 @@ def _beside_kube_scheduler(
     leader_gate: LeaderGate,
     metrics: SchedulerMetrics,
 ) -> dict[str, Callable[[], Awaitable[None]]]:
-    """Give the tasks that only a replica in a pod has: being found, and fitting the cluster."""
+    """Return the tasks that only a replica in a pod has: its endpoint, and the version check."""
     tasks: dict[str, Callable[[], Awaitable[None]]] = {}
     if settings.announce_service:
         announcement = LeaderEndpoint(

@@ -1,4 +1,4 @@
-"""What can be tuned about the scheduler extender."""
+"""Settings of the scheduler extender."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings(ProcessSettings):
-    """Everything the extender can be told; what administrators tune is in the ConfigMap instead."""
+    """Settings of ``fracgpu run scheduler``; what administrators tune is in the ConfigMap."""
 
     telemetry_port: int = setting(
         9403, "port of /metrics, /livez, /readyz; 0 takes a free one", low=0, high=65535
@@ -44,7 +44,7 @@ class SchedulerSettings(ProcessSettings):
         "", "this replica's pod: the kube-scheduler in it must fit the API server; empty: unseen"
     )
     patience_s: float = setting(
-        0.05, "longest wait for late news before a pod is refused again", low=0, high=1
+        0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
     )
     bind_limit_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
@@ -54,13 +54,13 @@ class SchedulerSettings(ProcessSettings):
     )
     audit_s: float = setting(
         60.0,
-        "pause between two audits of the books against a fold from scratch",
+        "pause between two comparisons of the cache with a rebuild from scratch",
         low=1,
         high=3600,
     )
     fence_limit_s: float = setting(
         75.0,
-        "longest wait of a new leader for marks on the pods that wait; above kube-apiserver's "
+        "longest wait of a new leader for marks on the pending pods; above kube-apiserver's "
         "--request-timeout",
         low=1,
         high=600,

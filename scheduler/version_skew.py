@@ -1,6 +1,6 @@
-"""Whether the kube-scheduler in our pod is one that this cluster's API server supports.
+"""Checks that the API server supports the version of the kube-scheduler in our pod.
 
-It must not be newer than the API server, and at most one minor version older:
+kube-scheduler must not be newer than the API server, and at most one minor version older:
 https://kubernetes.io/releases/version-skew-policy/#kube-controller-manager-kube-scheduler-and-cloud-controller-manager
 """
 
@@ -47,15 +47,15 @@ class VersionClient(Protocol):
 
 
 def release_of(text: str) -> Release | None:
-    """Read a version such as ``v1.36.2`` or ``v1.33.4-eks-1``; None for anything else."""
+    """Parse a version such as ``v1.36.2`` or ``v1.33.4-eks-1``; None for anything else."""
     found = _VERSION.match(text)
     return Release(int(found[1]), int(found[2])) if found else None
 
 
 def kube_scheduler_of(pod: Mapping[str, Any]) -> Release | None:
-    """Read the release of the pod's kube-scheduler from its image's tag.
+    """Return the release of the pod's kube-scheduler, by its image's tag.
 
-    None without such a container, or where the tag does not say it (a digest alone, ``latest``).
+    None without such a container, or if the tag has no version (only a digest, or ``latest``).
     """
     for container in pod["spec"]["containers"]:
         image, _, _ = str(container["image"]).partition("@")
@@ -66,7 +66,7 @@ def kube_scheduler_of(pod: Mapping[str, Any]) -> Release | None:
 
 
 def problem_of(scheduler: Release, server: Release) -> str | None:
-    """Say why this kube-scheduler must not run against this API server, or None."""
+    """Return why this kube-scheduler must not run with this API server, or None."""
     if scheduler <= server:
         return None
     return (
@@ -76,7 +76,7 @@ def problem_of(scheduler: Release, server: Release) -> str | None:
 
 
 class VersionSkewCheck:
-    """Compares the two when this replica starts, and then every hour."""
+    """Compares the versions when this replica starts, and then every hour."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class VersionSkewCheck:
         self._problem: str | None = None
 
     def problem(self) -> str | None:
-        """Say why kube-scheduler is too new, or None: it is not, or nobody can tell."""
+        """Return why kube-scheduler is too new; None if it is not, or if that is unknown."""
         return self._problem
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Compare periodically until cancelled."""
         while True:
             pause_s = _LOOK_EVERY_S
             try:

@@ -1,4 +1,4 @@
-"""Teaches least-waste the mix of pods that this cluster runs, while requests are answered."""
+"""Updates least-waste's mix of pods in the background, while requests are answered."""
 
 import asyncio
 
@@ -11,19 +11,19 @@ log = structlog.get_logger()
 
 
 class WorkloadLearner:
-    """Lets an order learn in steps of some milliseconds; kube-scheduler's requests come first."""
+    """Learns in steps of some milliseconds, so that kube-scheduler's requests are not delayed."""
 
     def __init__(self, order: LeastWasteOrder) -> None:
         self._order = order
 
     async def run(self, clock: Clock, *, every_s: float) -> None:
-        """Learn for ever; each time from the mix as it is by then."""
+        """Learn the current mix of pods periodically, until cancelled."""
         while True:
             await self.once()
             await clock.sleep(every_s)
 
     async def once(self) -> bool:
-        """Learn if the mix is another one than was learnt; tell whether it was."""
+        """Learn the mix of pods if it has changed; report whether it had."""
         before = self._order.times_learnt
         for _ in self._order.learning():
             await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""What the extender knows of nodes and pods, kept as fresh as the API server's events allow.
+"""The extender's cache of nodes and pods, kept current by watch events.
 
-Events arrive in `event_handlers`; `assumptions` are our own Bindings that no event has shown yet;
-`comparer` folds everything afresh and compares. Start with `event_handlers.py`.
+`event_handlers` apply the events; `assumptions` are our own Bindings that no event has shown yet;
+`comparer` rebuilds the cache from scratch and compares. Start with `event_handlers.py`.
 """

@@ -1,9 +1,9 @@
-"""Placements that count although no informer has shown them yet, and how each is settled.
+"""Assumed placements, which count although no informer has shown them yet.
 
-An assumption is dropped only on proof: the pod seen bound, seen gone, or its Binding refused. An
-answer that never came proves nothing, so then the pod is looked up; one that is not bound is marked
-(:mod:`scheduler.cache.pod_marker`), after which its Binding cannot land any more. While the API
-server is silent the assumption stays: unknown is not free.
+An assumption is dropped only on proof: the pod was seen bound or deleted, or its Binding was
+refused. A missing answer proves nothing, so then the pod is read; if it is not bound it is marked
+(:mod:`scheduler.cache.pod_marker`), after which the Binding cannot take effect any more. While the
+API server does not answer, the assumption stays: unknown is not free.
 """
 
 import asyncio
@@ -29,19 +29,19 @@ _TICK_S: Final = 1.0
 
 
 class PodReader(Protocol):
-    """The one verb that looking up needs of the API server."""
+    """What reading a pod needs of the API server."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumptionTimeouts:
-    """How long to wait, in seconds; each longer than the one before.
+    """Timeouts in seconds, in ascending order.
 
     Attributes:
         request_s: one request to the API server.
-        check_s: an assumption not confirmed after this is looked up.
-        lapse_s: an assumption whose pod stays unbound, and cannot be marked, lapses after this.
+        check_s: the pod of an assumption that is not confirmed after this is read.
+        lapse_s: an assumption whose pod stays unbound and cannot be marked expires after this.
     """
 
     request_s: float = 4.0
@@ -50,12 +50,12 @@ class AssumptionTimeouts:
 
 
 async def read_now(api: PodReader, namespace: str, name: str, *, limit_s: float) -> PodInfo | None:
-    """Read a pod from the API server itself; None when there is none.
+    """Return a pod, read from the API server and not from the cache; None if it does not exist.
 
     Raises:
-        KubeError: it did not say.
-        TimeoutError: it did not say in time.
-        ValueError: what it sent is no pod.
+        KubeError: the API server refused or failed.
+        TimeoutError: the API server did not answer in time.
+        ValueError: the answer is no pod.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -73,7 +73,7 @@ class _Watched:
 
 
 class Assumptions:
-    """The ledger's assumptions, each with what is needed to look it up."""
+    """Tracks the ledger's assumptions until each is confirmed or dropped."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Assumptions:
         self._watched: dict[str, _Watched] = {}
 
     def count(self, record: PodRecord, *, node: str, assignment: Assignment) -> None:
-        """Count a placement from now on, before its Binding is written."""
+        """Assume a placement, before its Binding is written."""
         self._put(
             _Watched(
                 record=record, node=node, assignment=assignment, since_s=self._clock.monotonic()
@@ -102,106 +102,115 @@ class Assumptions:
         )
 
     def count_bound(self, record: PodRecord) -> None:
-        """Count a pod that the API server shows bound, until the informer shows it too.
+        """Assume a pod that the API server shows bound, until the informer shows it too.
 
-        The ledger is not told this as a fact: the informer's older news may still be on its way.
+        It is not added to the ledger as an observed pod: older watch events may still arrive.
         """
         if record.live and record.node and record.assignment is not None:
             self.count(record, node=record.node, assignment=record.assignment)
 
     def forget(self, uid: str) -> None:
-        """Drop an assumption that is proved wrong."""
+        """Drop an assumption that has proved wrong."""
         self._ledger.forget(uid)
         self._watched.pop(uid, None)
 
     async def expire(self) -> None:
-        """Settle assumptions for ever, about once a second."""
+        """Settle assumptions about once a second, until cancelled."""
         while True:
             await self._clock.sleep(_TICK_S)
             await self.settle()
 
     async def settle(self) -> None:
-        """Look up what is due, and drop what was confirmed or lapsed."""
+        """Read the pods of unconfirmed assumptions, and drop what is confirmed or has expired."""
         for uid in self._ledger.lapse(now=self._clock.now()):
             self._on_lapse()
-            it = self._watched.pop(uid, None)
-            log.error("assumption_lapsed", uid=uid, pod=it.record.key if it else "")
+            watched = self._watched.pop(uid, None)
+            log.error("assumption_lapsed", uid=uid, pod=watched.record.key if watched else "")
         assumed = self._ledger.assumed
-        self._watched = {uid: it for uid, it in self._watched.items() if uid in assumed}
+        self._watched = {uid: watched for uid, watched in self._watched.items() if uid in assumed}
         now_s = self._clock.monotonic()
-        due = [it for it in self._watched.values() if now_s - it.since_s >= self._times.check_s]
-        for it in due:
+        due = [
+            assumption
+            for assumption in self._watched.values()
+            if now_s - assumption.since_s >= self._times.check_s
+        ]
+        for assumption in due:
             try:
                 found = await read_now(
-                    self._api, it.record.namespace, it.record.name, limit_s=self._times.request_s
+                    self._api,
+                    assumption.record.namespace,
+                    assumption.record.name,
+                    limit_s=self._times.request_s,
                 )
             except (KubeError, TimeoutError, ValueError) as error:
-                log.warning("assumption_unchecked", pod=it.record.key, error=str(error))
+                log.warning("assumption_unchecked", pod=assumption.record.key, error=str(error))
                 self._postpone_all()
                 return
-            void = _is_open(found, it.record.uid)
+            void = _is_open(found, assumption.record.uid)
             if void:
                 try:
-                    found = await self._marker.mark(it.record)
+                    found = await self._marker.mark(assumption.record)
                 except (KubeError, TimeoutError, ValueError) as error:
-                    log.warning("assumption_unmarked", pod=it.record.key, error=str(error))
+                    log.warning("assumption_unmarked", pod=assumption.record.key, error=str(error))
                     void = False
-            self._settle(it, found, void=void)
+            self._settle(assumption, found, void=void)
 
     async def void(self, uid: str) -> PodInfo | None:
-        """Make an earlier Binding of this pod impossible, if one may be under way still.
+        """Prevent an earlier Binding of this pod, which may be in flight, from taking effect.
 
         Returns:
-            The pod as it stands after that; None where there is no such Binding, or no such pod.
+            The pod after that; None if there is no such Binding, or no such pod.
 
         Raises:
-            KubeError: the API server did not say how the pod stands.
-            TimeoutError: nor did it in time.
-            ValueError: what it sent is no pod.
+            KubeError: the API server refused or failed.
+            TimeoutError: the API server did not answer in time.
+            ValueError: the answer is no pod.
         """
-        it = self._watched.get(uid)
-        if it is None or uid not in self._ledger.assumed:
+        watched = self._watched.get(uid)
+        if watched is None or uid not in self._ledger.assumed:
             return None
-        found = await self._marker.mark(it.record)
-        if self._stands(it):
-            self._settle(it, found, void=True)
+        found = await self._marker.mark(watched.record)
+        if self._stands(watched):
+            self._settle(watched, found, void=True)
         return found
 
-    def _stands(self, it: _Watched) -> bool:
-        """Whether neither the informer nor another Binding was faster while we asked."""
-        uid = it.record.uid
-        return self._watched.get(uid) is it and uid in self._ledger.assumed
+    def _stands(self, watched: _Watched) -> bool:
+        """Report whether the assumption is still the current one, after awaiting the API server."""
+        uid = watched.record.uid
+        return self._watched.get(uid) is watched and uid in self._ledger.assumed
 
-    def _settle(self, it: _Watched, found: PodInfo | None, *, void: bool) -> None:
-        uid = it.record.uid
-        if not self._stands(it):
+    def _settle(self, watched: _Watched, found: PodInfo | None, *, void: bool) -> None:
+        uid = watched.record.uid
+        if not self._stands(watched):
             return
         if found is None or found.record.uid != uid or not found.record.live:
             self.forget(uid)
-            log.warning("assumption_settled", pod=it.record.key, as_="gone")
+            log.warning("assumption_settled", pod=watched.record.key, as_="gone")
         elif found.record.node:
             self.count_bound(found.record)
-            log.warning("assumption_settled", pod=it.record.key, as_="bound")
+            log.warning("assumption_settled", pod=watched.record.key, as_="bound")
         elif void:
             self.forget(uid)
-            log.warning("assumption_settled", pod=it.record.key, as_="void")
+            log.warning("assumption_settled", pod=watched.record.key, as_="void")
         else:
-            # Not bound, but its Binding may still lie in the API server's queue: let it lapse.
-            self._watched[uid] = replace(it, since_s=self._clock.monotonic())
+            # Not bound, but the Binding may still be queued in the API server: let it expire.
+            self._watched[uid] = replace(watched, since_s=self._clock.monotonic())
 
     def _postpone_all(self) -> None:
         now_s = self._clock.monotonic()
-        for it in tuple(self._watched.values()):
-            self._put(replace(it, since_s=now_s))
+        for assumption in tuple(self._watched.values()):
+            self._put(replace(assumption, since_s=now_s))
 
-    def _put(self, it: _Watched) -> None:
+    def _put(self, watched: _Watched) -> None:
         until = self._clock.now() + timedelta(seconds=self._times.lapse_s)
-        self._ledger.assume(it.record, node=it.node, assignment=it.assignment, until=until)
-        self._watched[it.record.uid] = it
+        self._ledger.assume(
+            watched.record, node=watched.node, assignment=watched.assignment, until=until
+        )
+        self._watched[watched.record.uid] = watched
 
 
 def _is_open(found: PodInfo | None, uid: str) -> bool:
-    """Whether this is the pod, and it might be bound yet."""
+    """Report whether *found* is this pod and may still be bound."""
     if found is None or found.record.uid != uid:
         return False
     return found.record.live and not found.record.node

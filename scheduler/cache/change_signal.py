@@ -1,4 +1,4 @@
-"""Wakes those who wait for the next event of a pod or a node."""
+"""Notifies waiters of the next event of a pod or a node."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from process.clock import Clock, wait_at_most
 
 
 class ChangeSignal:
-    """Counts what the API server told us, and wakes those who wait for more."""
+    """Counts watch events, and wakes those who wait for the next one."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -16,15 +16,15 @@ class ChangeSignal:
 
     @property
     def count(self) -> int:
-        """How many changes of pods and nodes we have heard of."""
+        """Number of pod and node events received so far."""
         return self._count
 
     def listen(self, listener: Callable[[str], None]) -> None:
-        """Tell *listener* of each change: the UID of the pod that changed, or ``""``."""
+        """Call *listener* on each event with the UID of the changed pod, or ``""`` for a node."""
         self._listeners.append(listener)
 
     def notify(self, pod_uid: str = "") -> None:
-        """Note one more change: of this pod, or of a node."""
+        """Signal an event of this pod, or of a node."""
         self._count += 1
         for listener in self._listeners:
             listener(pod_uid)
@@ -32,5 +32,5 @@ class ChangeSignal:
         self._next = asyncio.Event()
 
     async def wait(self, clock: Clock, *, limit_s: float) -> bool:
-        """Wait for the next change, at most *limit_s*; tell whether it came."""
+        """Wait at most *limit_s* for the next event; report whether it came."""
         return await wait_at_most(clock, self._next, limit_s=limit_s)

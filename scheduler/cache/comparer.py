@@ -1,9 +1,9 @@
-"""The books folded from scratch now and then, and compared: they never differ, and we can show it.
+"""Rebuilds the cache from scratch periodically and compares, to show that the two never differ.
 
-The books are kept up incrementally, and a mistake in that would book a MiB twice or leak one
-without anybody noticing. So every node is folded anew from what the API server last said and from
-what is assumed; the number of nodes that differ is a metric, and each one is an error in the log.
-So is each card of which pods were promised more than it shares, whoever bound them.
+The ledger and the node matrix are updated incrementally, where a mistake could count a MiB twice or
+leak one unnoticed. So every node is rebuilt from the informers' objects and the assumptions. The
+number of nodes that differ is a metric, and each one is an error in the log. So is each
+overcommitted card, whoever bound its pods.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,21 +21,21 @@ from scheduler.cache.event_handlers import AnyPod
 
 log = structlog.get_logger()
 
-_NODES_AT_ONCE: Final = 50  # some milliseconds; then kube-scheduler's requests come first
+_NODES_AT_ONCE: Final = 50  # takes some milliseconds, then kube-scheduler's requests are served
 
 
 class CacheComparer:
-    """Compares the ledger and the board with a fold of the informers' copies.
+    """Compares the ledger and the node matrix with the informers' objects.
 
     Args:
-        ledger: the books.
-        matrix: what requests are answered from.
-        nodes: gives the nodes as the API server last showed them.
-        pods: gives the pods likewise.
-        clock: tells which cordons and assumptions hold.
-        on_drift: told after each audit how many nodes differ.
-        on_overbooked: told after each audit of how many cards more was promised than they share.
-        every_s: pause between two audits.
+        ledger: who holds what.
+        matrix: the node matrix that requests are answered from.
+        nodes: returns the informer's nodes.
+        pods: returns the informer's pods.
+        clock: the time at which cordons and assumptions are evaluated.
+        on_drift: called after each comparison with the number of nodes that differ.
+        on_overcommitted: called after each comparison with the number of overcommitted cards.
+        every_s: pause between two comparisons.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator
@@ -47,7 +47,7 @@ class CacheComparer:
         pods: Callable[[], Iterable[AnyPod]],
         clock: Clock,
         on_drift: Callable[[int], None],
-        on_overbooked: Callable[[int], None] = lambda _: None,
+        on_overcommitted: Callable[[int], None] = lambda _: None,
         every_s: float,
     ) -> None:
         self._ledger = ledger
@@ -56,24 +56,24 @@ class CacheComparer:
         self._pods = pods
         self._clock = clock
         self._on_drift = on_drift
-        self._on_overbooked = on_overbooked
+        self._on_overcommitted = on_overcommitted
         self._every_s = every_s
 
     async def run(self) -> None:
-        """Audit for ever."""
+        """Compare periodically until cancelled."""
         while True:
             await self._clock.sleep(self._every_s)
             await self.once()
 
     async def once(self) -> tuple[str, ...]:
-        """Audit now; name the nodes that differ."""
+        """Compare now; return the names of the nodes that differ."""
         self._matrix.refresh(now=self._clock.now())
         moment = self._matrix.now
         nodes = {node.node: node for node in self._nodes()}
         holds = _by_node(self._pods())
         names = sorted({*nodes, *self._ledger.nodes, *self._matrix.rows})
         differ: list[str] = []
-        overbooked = 0
+        overcommitted = 0
         for at, name in enumerate(names):
             if at % _NODES_AT_ONCE == _NODES_AT_ONCE - 1:
                 await self._clock.sleep(0)
@@ -81,32 +81,32 @@ class CacheComparer:
             if self._is_untouched(name, moment) and not self._agrees(name, nodes.get(name), holds):
                 differ.append(name)
                 log.error("ledger_drifted", node=name)
-            overbooked += self._overbooked(name)
+            overcommitted += self._overcommitted(name)
         self._on_drift(len(differ))
-        self._on_overbooked(overbooked)
+        self._on_overcommitted(overcommitted)
         return tuple(differ)
 
-    def _overbooked(self, name: str) -> int:
-        """Count the cards of a node of which more was promised than they share, and name them."""
+    def _overcommitted(self, name: str) -> int:
+        """Log the overcommitted cards of a node, and return their number."""
         node_info = self._ledger.node(name, now=self._clock.now())
         over = (
-            [it for it in node_info.cards.values() if it.held_mib > it.card.capacity_mib]
+            [card for card in node_info.cards.values() if card.held_mib > card.card.capacity_mib]
             if node_info
             else []
         )
-        for it in over:
+        for card in over:
             log.error(
                 "card_overbooked",
                 node=name,
-                card=it.card.uuid,
-                held_mib=it.held_mib,
-                capacity_mib=it.card.capacity_mib,
-                pods=sorted(it.pods),
+                card=card.card.uuid,
+                held_mib=card.held_mib,
+                capacity_mib=card.card.capacity_mib,
+                pods=sorted(card.pods),
             )
         return len(over)
 
     def _is_untouched(self, name: str, moment: int) -> bool:
-        """Tell whether a node is as it was when this audit began; else the next one looks at it."""
+        """Report whether a node is unchanged since this comparison began; if not, skip it."""
         row = self._matrix.rows.get(name)
         return row is None or bool(self._matrix.changed[row] <= moment)
 
@@ -114,18 +114,19 @@ class CacheComparer:
         self, name: str, node: NodeCards | None, holds: Mapping[str, list[PodAllocation]]
     ) -> bool:
         now = self._clock.now()
-        booked = self._ledger.node(name, now=now)
+        cached = self._ledger.node(name, now=now)
         row = self._matrix.rows.get(name)
         shown = None if row is None else self._matrix.infos[row]
         if node is None:
-            return booked is None and shown is None
+            return cached is None and shown is None
         here = list(holds.get(name, ()))
-        for uid, it in self._ledger.assumed.items():
-            if it.allocation.node == name and it.until > now:
-                here.append(PodAllocation(pod_uid=uid, node=name, by_card=it.allocation.by_card))
+        for uid, assumed in self._ledger.assumed.items():
+            if assumed.allocation.node == name and assumed.until > now:
+                by_card = assumed.allocation.by_card
+                here.append(PodAllocation(pod_uid=uid, node=name, by_card=by_card))
         heat = node.known_heat(now=now)
         folded = build_node_info(node, here, cordoned=node.cordoned(now=now), heat=heat)
-        return booked == folded and shown == folded and self._shows(row, folded)
+        return cached == folded and shown == folded and self._shows(row, folded)
 
     def _shows(self, row: int | None, folded: NodeInfo) -> bool:
         free = [card_info.free_mib for card_info in folded.cards.values()]

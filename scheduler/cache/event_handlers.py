@@ -1,4 +1,4 @@
-"""From the API server's news to the ledger: the only place where it is told facts."""
+"""Applies watch events to the cache: the only module that adds observed objects."""
 
 from collections.abc import Callable
 
@@ -17,15 +17,15 @@ from scheduler.cache.change_signal import ChangeSignal
 
 log = structlog.get_logger()
 
-# A bound pod is kept in few words; one that waits, with all it asks.
+# A bound pod is stored in a compact form; a pending one with its whole request.
 AnyPod = BoundPod | PodInfo
 
 
 def decode_any_pod(body: bytes) -> AnyPod:
-    """Read a pod for an informer.
+    """Decode a pod for an informer.
 
     Raises:
-        ValueError: it is no pod.
+        ValueError: the body is no pod.
     """
     try:
         return decode_bound_pod(body) or decode_pod_info(body)
@@ -34,10 +34,10 @@ def decode_any_pod(body: bytes) -> AnyPod:
 
 
 def decode_pod(body: bytes) -> PodInfo:
-    """Read a pod with all that it asks.
+    """Decode a pod with its whole request.
 
     Raises:
-        ValueError: it is no pod.
+        ValueError: the body is no pod.
     """
     try:
         return decode_pod_info(body)
@@ -46,10 +46,10 @@ def decode_pod(body: bytes) -> PodInfo:
 
 
 def decode_node(body: bytes) -> NodeCards:
-    """Read a node for an informer.
+    """Decode a node for an informer.
 
     Raises:
-        ValueError: it is no node.
+        ValueError: the body is no node.
     """
     try:
         return read_node(body)
@@ -58,7 +58,7 @@ def decode_node(body: bytes) -> NodeCards:
 
 
 def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, str], PodInfo | None]:
-    """Look up pods that have no node yet, by namespace and name."""
+    """Return *find*, restricted to pods that have no node yet."""
 
     def found(namespace: str, name: str) -> PodInfo | None:
         pod = find(namespace, name)
@@ -68,15 +68,15 @@ def pending_only(find: Callable[[str, str], AnyPod | None]) -> Callable[[str, st
 
 
 class ClusterEventHandlers:
-    """Writes each change into the ledger and the roster, and then says that there is news.
+    """Writes each change into the ledger and the bound pod index, then notifies waiters.
 
     Args:
-        ledger: is told what cards are held.
-        changes: is told that something changed.
-        bound_pods: is told of bound pods.
-        on_new: told of each pod that is seen bound for the first time.
-        on_unreadable: told of an annotation, and how many pods or nodes have one that cannot be
-            read, each time that this changes.
+        ledger: records which cards are held.
+        changes: notified after each change.
+        bound_pods: index of bound pods.
+        on_new: called with each pod that is seen bound for the first time.
+        on_unreadable: called with an annotation and the number of pods or nodes on which it is
+            unreadable, each time that number changes.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class ClusterEventHandlers:
         self._changes.notify()
 
     def _note(self, annotation: str, uid: str, *, of: str, problem: str) -> None:
-        """Keep which objects have an annotation that cannot be read, and say so once for each."""
+        """Track which objects have an unreadable annotation, and log each once."""
         known = self._unreadable.setdefault(annotation, {})
         if known.get(uid, "") == problem:
             return

@@ -1,12 +1,12 @@
-"""A mark on a pod that waits: no Binding sent before it can land after it.
+"""Marks a pending pod, so that no Binding sent earlier can take effect afterwards.
 
-A Binding carries the resourceVersion of the pod that its sender saw, and the API server compares it
-in the very transaction that writes the node, wherever the request was held up before. So once the
-mark is written, a Binding that was sent earlier is answered with 409, and the pod as the API server
-then shows it is the truth: bound, or open to be placed anew.
+A Binding has the resourceVersion of the pod that its sender saw, and the API server compares it in
+the transaction that writes the node, wherever the request was delayed before. So once the mark is
+written, an earlier Binding is answered with 409, and the pod that the API server returns is final:
+it is bound, or free to be placed again.
 
-It also makes kube-scheduler look at the pod again: a change of a pod that an extender refused puts
-it back into the queue.
+The mark also makes kube-scheduler try the pod again: a change of a pod that an extender refused
+moves it back into the queue.
 
 Source: pkg/registry/core/pod/storage setPodNodeAndMetadata (preconditions of GuaranteedUpdate);
 pkg/scheduler/backend/queue PriorityQueue.Update and UnrollWildCardResource.
@@ -28,7 +28,7 @@ from scheduler.cache.event_handlers import decode_pod
 
 
 class PodPatcher(Protocol):
-    """The two verbs that marking needs of the API server."""
+    """What marking needs of the API server."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes: ...
 
@@ -48,10 +48,10 @@ class PodMarker:
 
     Args:
         api: reads and patches pods.
-        term: names the term of this leadership.
-        clock: makes each mark another one.
-        limit_s: of one request to the API server.
-        on_mark: told of each mark.
+        term: returns the term of this leadership.
+        clock: makes each mark unique.
+        limit_s: timeout of one request to the API server.
+        on_mark: called for each mark.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class PodMarker:
         self._on_mark = on_mark
 
     async def mark(self, record: PodRecord) -> PodInfo | None:
-        """Mark a pod and return it as it then stands; None when it is gone or replaced.
+        """Mark a pod and return it as it is afterwards; None if it is deleted or replaced.
 
         Raises:
-            KubeError: the API server did not do it, or did not say.
-            TimeoutError: it did not say in time.
-            ValueError: what it sent is no pod.
+            KubeError: the API server refused or failed; the mark may be written or not.
+            TimeoutError: the API server did not answer in time.
+            ValueError: the answer is no pod.
         """
         mark = f"{self._term()} {micro_time(self._clock.now())}"
         patch = {"metadata": {"uid": record.uid, "annotations": {names.TERM: mark}}}
         async with asyncio.timeout(self._limit_s):
             try:
-                # The status may be written without the right to change what a pod runs.
+                # Patching the status does not need the permission to change what a pod runs.
                 stored = await self._api.patch(
                     PODS, record.name, patch, namespace=record.namespace, subresource="status"
                 )

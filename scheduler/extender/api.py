@@ -1,4 +1,4 @@
-"""The scheduler extender's JSON, both ways, as kube-scheduler 1.30 to 1.36 speaks it.
+"""The JSON of the scheduler extender protocol of kube-scheduler 1.30 to 1.36.
 
 Source: k8s.io/kube-scheduler/extender/v1 types.go and pkg/scheduler/extender.go. The Go types carry
 no JSON tags, so the names on the wire are Go's: ``NodeNames``, ``PodUID``. Types are checked
@@ -22,7 +22,7 @@ from fracgpu.state.pod_info import PodInfo, decode_pod_info
 
 
 class ProtocolError(Exception):
-    """A body that is not what kube-scheduler sends."""
+    """The body is not what kube-scheduler sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterResult:
-    """Which nodes will do, and why each other one will not.
+    """The nodes on which the pod fits, and why it does not fit on the others.
 
     Attributes:
         passed: a subset of the request's names, in its order.
-        failed: reasons that preemption might remedy.
-        unresolvable: reasons that it cannot.
-        error: why nothing can be said at all; empty otherwise.
+        failed: reasons by node that preemption might resolve.
+        unresolvable: reasons by node that it cannot.
+        error: why the request cannot be answered at all; else empty.
     """
 
     passed: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class BindingArgs:
 
     @property
     def pod(self) -> str:
-        """``namespace/name``, for people."""
+        """``namespace/name``, for messages."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -77,7 +77,7 @@ class PreemptionArgs:
     """A preempt request.
 
     Attributes:
-        proposed: by node, the UIDs of the pods that kube-scheduler would take.
+        proposed: by node, the UIDs of the victims that kube-scheduler proposes.
     """
 
     pod: PodInfo
@@ -153,7 +153,7 @@ class _WireBindingResult(msgspec.Struct, rename="pascal"):
 
 
 _PODS_REMEMBERED: Final = 128
-# What stands between two hosts in a HostPriorityList, by the score of the one before.
+# The JSON between two hosts in a HostPriorityList, by the score of the first.
 _NEXT: Final = ',{"Host":"'
 _BETWEEN: Final = np.array(
     [f'","Score":{score}}}{_NEXT}' for score in range(MAX_SCORE + 1)], np.object_
@@ -167,10 +167,10 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 def read_args(body: bytes) -> ExtenderArgs:
-    """Read the body of a filter or prioritize request.
+    """Parse the body of a filter or prioritize request.
 
     Raises:
-        ProtocolError: it is not an ExtenderArgs with a pod and one list of nodes.
+        ProtocolError: the body is not an ExtenderArgs with a pod and one list of nodes.
     """
     try:
         wire = _args_decoder.decode(body)
@@ -189,12 +189,12 @@ def read_args(body: bytes) -> ExtenderArgs:
 
 @lru_cache(maxsize=_PODS_REMEMBERED)
 def _read_pod(body: bytes) -> PodInfo:
-    """Read a pod, or remember it: prioritize, and the next attempt, send the very same bytes."""
+    """Decode a pod, cached: prioritize, and the next attempt, send the same bytes again."""
     return decode_pod_info(body)
 
 
 def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
-    """Answer a filter request in the form, names or whole nodes, in which it was asked."""
+    """Return the answer to a filter request, in names or whole nodes as the request was."""
     nodes: _NodeList | None = None
     node_names: list[str] | None = None
     if not result.error:
@@ -214,15 +214,15 @@ def write_filter_result(result: FilterResult, args: ExtenderArgs) -> bytes:
 
 
 def write_priorities(names: Sequence[str], scores: NDArray[np.int64]) -> bytes:
-    """Answer a prioritize request: a HostPriorityList, one score for each node."""
+    """Return the answer to a prioritize request: a HostPriorityList, one score per node."""
     if len(names) != len(scores):
         raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
     if not names:
         return b"[]"
     together = "".join(names)
-    if len(_encoder.encode(together)) != len(together) + len('""'):  # something is to be escaped
+    if len(_encoder.encode(together)) != len(together) + len('""'):  # a name needs escaping
         names = [_encoder.encode(name)[1:-1].decode() for name in names]
-    # To encode an object for each of thousands takes three times as long as to join this text.
+    # Encoding thousands of objects takes three times as long as joining this text.
     parts = [""] * (2 * len(names))
     parts[0::2] = names
     parts[1::2] = _BETWEEN[scores].tolist()
@@ -231,10 +231,10 @@ def write_priorities(names: Sequence[str], scores: NDArray[np.int64]) -> bytes:
 
 
 def read_preemption_args(body: bytes) -> PreemptionArgs:
-    """Read the body of a preempt request: victims by UID, or whole pods where those are sent.
+    """Parse the body of a preempt request, with victims as UIDs or as whole pods.
 
     Raises:
-        ProtocolError: it is not an ExtenderPreemptionArgs.
+        ProtocolError: the body is not an ExtenderPreemptionArgs.
     """
     try:
         wire = _preemption_decoder.decode(body)
@@ -243,31 +243,32 @@ def read_preemption_args(body: bytes) -> PreemptionArgs:
         raise ProtocolError(f"not an ExtenderPreemptionArgs: {error}") from error
     proposed: dict[str, frozenset[str]] = {}
     for node, whole in (wire.node_name_to_victims or {}).items():
-        proposed[node] = frozenset(it.metadata.uid for it in whole.pods or ())
+        proposed[node] = frozenset(pod.metadata.uid for pod in whole.pods or ())
     for node, meta in (wire.node_name_to_meta_victims or {}).items():
-        proposed[node] = frozenset(it.uid for it in meta.pods or ())
+        proposed[node] = frozenset(pod.uid for pod in meta.pods or ())
     return PreemptionArgs(pod=pod, proposed=proposed)
 
 
 def write_preemption_result(victims: Mapping[str, Victims]) -> bytes:
-    """Answer a preempt request: the nodes where it helps, each with whom to take."""
+    """Return the answer to a preempt request: the nodes where it helps, with their victims."""
     return _encoder.encode(
         _WirePreemptionResult(
             node_name_to_meta_victims={
                 node: _MetaVictims(
-                    pods=[_MetaPod(uid=uid) for uid in it.uids], num_pdb_violations=it.violations
+                    pods=[_MetaPod(uid=uid) for uid in chosen.uids],
+                    num_pdb_violations=chosen.violations,
                 )
-                for node, it in victims.items()
+                for node, chosen in victims.items()
             }
         )
     )
 
 
 def read_binding_args(body: bytes) -> BindingArgs:
-    """Read the body of a bind request.
+    """Parse the body of a bind request.
 
     Raises:
-        ProtocolError: it is not an ExtenderBindingArgs with all four fields.
+        ProtocolError: the body is not an ExtenderBindingArgs with all four fields.
     """
     try:
         wire = _binding_decoder.decode(body)
@@ -282,7 +283,7 @@ def read_binding_args(body: bytes) -> BindingArgs:
 
 
 def write_binding_result(error: str) -> bytes:
-    """Answer a bind request; an empty *error* means the pod is bound."""
+    """Return the answer to a bind request; an empty *error* means the pod is bound."""
     return _encoder.encode(_WireBindingResult(error=error))
 
 

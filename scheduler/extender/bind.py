@@ -1,9 +1,9 @@
-"""Bind: choose the card, count it, and write node and card in one Binding.
+"""Bind: choose the cards, assume them, and write node and cards in one Binding.
 
-The API server takes both or neither. A 409 means that the pod is not as we believed, so it is read
-again and judged again; a write without an answer is left to :mod:`scheduler.cache.assumptions`.
-Each Binding carries the term of our leadership, which a policy of the API server compares with the
-Lease; a server that has not heard of our term yet denies it, and is asked again.
+The API server stores both or neither. A 409 means that the pod has changed, so it is read and
+checked again; a write without an answer is left to :mod:`scheduler.cache.assumptions`. Each
+Binding has the term of our leadership, which an admission policy compares with the Lease; an API
+server that has not seen our term yet denies it, and the Binding is sent again.
 """
 
 import asyncio
@@ -30,35 +30,35 @@ from scheduler.metrics import BindOutcome, SchedulerMetrics
 
 log = structlog.get_logger()
 
-# kube-scheduler patches the pod's status between our look and our write, once for each attempt; a
-# pod that changes more often than this is somebody else's quarrel.
+# kube-scheduler patches the pod's status between our read and our write, once for each attempt. If
+# a pod changes more often than this, another writer is fighting over it.
 _MOST_TRIES: Final = 3
 
-# Between tries of a Binding that the policy denies: an API server hears of a new term within some
-# milliseconds, one that is overloaded later. Together they stay below what one write may take.
+# Pauses between attempts of a Binding that the policy denies: an API server sees a new term within
+# some milliseconds, or later if overloaded. Their sum stays below the timeout of one write.
 _TERM_PAUSES_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class PodBinder(PodReader, Protocol):
-    """The two verbs that binding needs of the API server."""
+    """What binding needs of the API server."""
 
     async def bind(self, binding: Mapping[str, Any], *, namespace: str, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindRefusal:
-    """Why a pod was not bound: for kube-scheduler's event, and for counting."""
+    """Why a pod was not bound: the text of kube-scheduler's Event, and the metric's label."""
 
     reason: str
     outcome: BindOutcome = BindOutcome.REFUSED
 
 
 class _NotLeading(Exception):  # noqa: N818 - an answer, not a mistake
-    """Another replica may write now."""
+    """Another replica may lead now."""
 
 
 class _Conflicted:
-    """The pod is not as we believed."""
+    """The pod has changed since it was read."""
 
 
 class Binder:
@@ -66,15 +66,15 @@ class Binder:
 
     Args:
         api: reads and binds pods.
-        ledger: is asked what is free.
-        assumptions: count what is being written.
-        find: gives the informer's copy of a pod by namespace and name, or None.
-        strategy: gives the cluster's default at the moment of asking.
+        ledger: what is free on each card.
+        assumptions: hold the placements that are being written.
+        find: returns the informer's copy of a pod by namespace and name, or None.
+        strategy: returns the cluster's current default.
         leads: whether this replica may still write.
-        term: names the term of this leadership.
-        clock: tells which cordons and assumptions still hold.
+        term: returns the term of this leadership.
+        clock: the time at which cordons and assumptions are evaluated.
         metrics: count the outcomes.
-        limit_s: of one request to the API server.
+        limit_s: timeout of one request to the API server.
         choosers: strategies that choose cards themselves.
     """
 
@@ -107,9 +107,9 @@ class Binder:
         self._under_way: set[str] = set()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Bind a pod; an empty answer means that it is done, a text says why it is not."""
+        """Bind a pod; return an empty string, or the reason why the pod is not bound."""
         if args.uid in self._under_way:
-            return f"a Binding of pod {args.pod} is under way already"
+            return f"another Binding of pod {args.pod} is in progress"
         self._under_way.add(args.uid)
         try:
             refusal = await self._bind(args)
@@ -156,7 +156,7 @@ class Binder:
         record = pod.record
         reason = ""
         if record.uid != args.uid:
-            reason = f"pod {args.pod} was replaced by another of its name"
+            reason = f"pod {args.pod} was replaced by another pod of the same name"
         elif record.terminating:
             reason = f"pod {args.pod} is being deleted"
         elif record.node:
@@ -167,7 +167,7 @@ class Binder:
         elif pod.need_problem:
             reason = pod.need_problem
         elif pod.need != asked:
-            reason = f"pod {args.pod} asks for something else than a moment ago"
+            reason = f"the request of pod {args.pod} has changed since it was filtered"
         return BindRefusal(reason=reason) if reason else None
 
     async def _try(self, pod: PodInfo, args: BindingArgs) -> BindRefusal | _Conflicted | None:
@@ -177,18 +177,18 @@ class Binder:
             if isinstance(choice, BindRefusal):
                 return choice
             assignment = choice
-            # No await since the choice: another bind would choose the same MiB.
+            # There must be no await since the choice, or another bind could choose the same MiB.
             self._assumptions.count(pod.record, node=args.node, assignment=assignment)
         return await self._write(pod, args, assignment)
 
     async def _known(self, args: BindingArgs) -> PodInfo | BindRefusal:
-        """Give the pod as we know it, once no earlier Binding of it can land any more."""
+        """Return the pod, once no earlier Binding of it can take effect any more."""
         try:
-            # Two Bindings under way could land on two cards, and we count one.
+            # Either of two Bindings in flight could take effect, but only one is counted.
             found = await self._assumptions.void(args.uid)
         except (KubeError, TimeoutError, ValueError) as error:
             why = str(error) or type(error).__name__
-            reason = f"cannot tell whether an earlier Binding of pod {args.pod} will land: {why}"
+            reason = f"cannot tell if an earlier Binding of pod {args.pod} will take effect: {why}"
             return BindRefusal(reason=reason, outcome=BindOutcome.UNKNOWN)
         found = found or self._find(args.namespace, args.name)
         if found is None or found.record.uid != args.uid:
@@ -240,7 +240,7 @@ class Binder:
         return None
 
     async def _send(self, binding: Mapping[str, Any], args: BindingArgs) -> None:
-        """Send a Binding, again after a pause where the API server knows only an older term."""
+        """Send a Binding; retry after a pause if the API server knows only an older term."""
         for pause_s in (*_TERM_PAUSES_S, None):
             if not self._leads():
                 raise _NotLeading
@@ -263,7 +263,7 @@ class Binder:
         return BindRefusal(reason=f"pod {args.pod} is gone") if pod is None else pod
 
     def _is_done(self, pod: PodInfo, args: BindingArgs) -> bool:
-        """Tell whether an earlier request had already bound the pod so, and its answer was lost."""
+        """Report whether an earlier request, whose answer was lost, already bound the pod there."""
         record = pod.record
         if record.uid != args.uid or record.node != args.node:
             return False
@@ -275,9 +275,9 @@ class Binder:
 
 
 def _is_of_another_term(error: KubeError) -> bool:
-    """Tell whether the policy that compares terms denied it: the API server names the policy.
+    """Report whether *error* is a denial by the policy that compares terms, which it names.
 
-    It answers 403 where the terms differ, and 422 where it knows no Lease yet. Source:
+    The status is 403 if the terms differ, and 422 if there is no Lease yet. Source:
     staging/src/k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go, where a
     denial without a reason is Invalid.
     """
@@ -287,7 +287,7 @@ def _is_of_another_term(error: KubeError) -> bool:
 def _binding(
     pod: PodInfo, args: BindingArgs, written: str | None, *, term: str
 ) -> Mapping[str, Any]:
-    """Build the Binding; UID and resourceVersion in it are preconditions on the pod.
+    """Return the Binding; its UID and resourceVersion are preconditions on the pod.
 
     Source: pkg/registry/core/pod/storage setPodNodeAndMetadata, which also copies the annotations.
     """

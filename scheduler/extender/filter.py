@@ -1,4 +1,4 @@
-"""Filter and prioritize: two questions about one picture. They change nothing."""
+"""Filter and prioritize: both read the same cluster state, and change nothing."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,20 +17,21 @@ from fracgpu.request.need import PodNeed, Strategy
 from process.clock import Clock
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
-# The best node gets all ten points and nobody else more than these, so that what kube-scheduler's
-# plug-ins add does not bury the difference, and no tie is left to its dice.
+# The best node gets all ten points and every other at most these. So the scores of kube-scheduler's
+# plugins do not outweigh the difference, and kube-scheduler breaks no tie at random.
 _RUNNER_UP: Final = 7
 
 
 class NodeScorer(Protocol):
-    """A policy that knows more of nodes than each card's score."""
+    """A policy that scores whole nodes, not only their cards."""
 
     def score(
         self, need: PodNeed | None, host: HostResources, rows: Rows
     ) -> NDArray[np.float64] | None:
-        """Judge nodes on which the pod fits, by their rows: 1.0 for the best, 0.0 for the worst.
+        """Return a score for each of *rows*, nodes on which the pod fits: 1.0 best, 0.0 worst.
 
-        None where it has nothing to say; then the cards' own scores decide.
+        The array has one float per row, in the order of *rows*. None if the policy has no
+        preference; then the scores of the cards decide.
         """
 
 
@@ -38,10 +39,10 @@ class Extender:
     """Answers kube-scheduler from the ledger.
 
     Args:
-        fit_index: who fits where.
-        strategy: gives the cluster's default at the moment of asking.
-        clock: tells which cordons and assumptions still hold.
-        orders: strategies that judge nodes themselves.
+        fit_index: where each need fits.
+        strategy: returns the cluster's current default.
+        clock: the time at which cordons and assumptions are evaluated.
+        orders: strategies that score nodes themselves.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Extender:
         self._orders = orders or {}
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Sort the candidates into those that will do and those that will not, with reasons."""
+        """Return the candidates on which the pod fits, and the reasons for the others."""
         pod, names = args.pod, args.node_names
         if pod.need_problem:
             return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
@@ -79,8 +80,8 @@ class Extender:
         counted: Counter[Obstacle] = Counter()
         for (met, _), count in zip(why, counts.tolist(), strict=True):
             counted[met] += count
-        # The same words for every node: kube-scheduler adds equal reasons up, and sorts others by
-        # their first digit, so that only we can put the commonest first.
+        # Every node gets the same text: kube-scheduler sums up equal reasons and sorts different
+        # ones as text, so only one combined text can list the most common obstacle first.
         text = refusal(counted)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
@@ -90,9 +91,9 @@ class Extender:
         return FilterResult(passed=passed, failed=failed, unresolvable=unresolvable)
 
     def _own_node(self, uid: str, need: PodNeed) -> str:
-        """Name the node where a pod itself is assumed and would fit; empty where there is none.
+        """Return the node where the pod itself is assumed and would fit; empty if there is none.
 
-        Its Binding may have been lost on the way, or the answer to it.
+        Its Binding, or the answer to it, may have been lost.
         """
         assumption = self._ledger.assumed.get(uid)
         if assumption is None:
@@ -106,9 +107,9 @@ class Extender:
         return name
 
     def prioritize(self, args: ExtenderArgs) -> Rows:
-        """Score the candidates, in their order, 0 to 10: exactly one that fits gets the 10.
+        """Return the candidates' scores, 0 to 10, in their order; exactly one that fits gets 10.
 
-        Everybody gets 0 where the pod asks nothing of us.
+        All scores are 0 if the pod requests no card.
         """
         pod, names = args.pod, args.node_names
         if pod.need is None:
@@ -119,7 +120,7 @@ class Extender:
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)
         own = self._own_node(pod.record.uid, pod.need)
-        if own in names:  # where its earlier Binding may have landed: there the answer is at hand
+        if own in names:  # its earlier Binding may have taken effect there
             scores[names.index(own)] = MAX_SCORE
             return scores
         if not len(fitting):
@@ -132,7 +133,7 @@ class Extender:
         if quality is None:
             quality = answers.score[fit_rows]
         scores[fitting] = np.rint(quality * _RUNNER_UP).astype(np.int64)
-        # Among equals the one known longest, in whatever order they are named.
+        # Of equal nodes the one with the lowest row, independent of the candidates' order.
         ties = np.flatnonzero(quality == quality.max())
         scores[fitting[ties[fit_rows[ties].argmin()]]] = MAX_SCORE
         return scores

@@ -1,4 +1,4 @@
-"""Preempt: whom kube-scheduler should take off which node, so that the pod gets a card."""
+"""Preempt: which pods kube-scheduler should evict from which node, so that the pod fits."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,10 +21,10 @@ log = structlog.get_logger()
 
 
 def decode_budget(body: bytes) -> PodDisruptionBudget:
-    """Read a disruption budget for an informer.
+    """Decode a PodDisruptionBudget for an informer.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the body is none.
     """
     try:
         return read_budget(body)
@@ -33,14 +33,14 @@ def decode_budget(body: bytes) -> PodDisruptionBudget:
 
 
 class Preemptor:
-    """Chooses victims over what the books say. It takes nobody itself: kube-scheduler does.
+    """Chooses victims; kube-scheduler evicts them.
 
     Args:
         ledger: who holds what.
-        bound_pods: what those pods are.
-        budgets: gives the disruption budgets now.
-        strategy: gives the cluster's default now.
-        clock: tells which cordons and assumptions still hold.
+        bound_pods: index of bound pods.
+        budgets: returns the current PodDisruptionBudgets.
+        strategy: returns the cluster's current default.
+        clock: the time at which cordons and assumptions are evaluated.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Preemptor:
         self._clock = clock
 
     def preempt(self, args: PreemptionArgs) -> Mapping[str, Victims]:
-        """Name, of the nodes asked about, those where it helps, each with its victims."""
+        """Return the nodes of the request where preemption helps, each with its victims."""
         pod = args.pod
         if pod.need is None:
             return {}
@@ -78,9 +78,11 @@ class Preemptor:
         if node_info is None:
             return None
         here = self._here(node, proposed)
-        going = [it for it in here if it.terminating]
-        occupants = [
-            _occupant(it) for it in here if it.priority < pod.priority and not it.terminating
+        going = [other for other in here if other.terminating]
+        potential_victims = [
+            _potential_victim(other)
+            for other in here
+            if other.priority < pod.priority and not other.terminating
         ]
         room = PreemptionTarget(
             node=_without(node_info, going),
@@ -89,12 +91,13 @@ class Preemptor:
         victims = choose_victims(
             room,
             need,
-            occupants,
+            potential_victims,
             strategy=self._strategy(),
             budgets=self._budgets(),
             proposed=proposed,
         )
-        # kube-scheduler takes a node without victims for a mistake; there it only has to wait.
+        # kube-scheduler treats a node without victims as an error; such a node is left out, because
+        # there the pod need only wait for terminating pods.
         return victims if victims is not None and victims.uids else None
 
     def _here(self, node: str, proposed: frozenset[str]) -> list[BoundPod]:
@@ -105,7 +108,7 @@ class Preemptor:
     def _missing(
         self, pod: PodInfo, node: str, node_info: NodeInfo, *, going: Sequence[BoundPod]
     ) -> HostResources:
-        """Say what the host lacks once the pods that are going have gone."""
+        """Return what the host lacks once its terminating pods are gone."""
         there, used = node_info.node.host, self._bound_pods.used(node)
         if there == NO_HOST_RESOURCES:
             return NO_HOST_RESOURCES
@@ -114,16 +117,16 @@ class Preemptor:
             cpu_milli=used.cpu_milli
             + wanted.cpu_milli
             - there.cpu_milli
-            - sum(it.host.cpu_milli for it in going),
+            - sum(other.host.cpu_milli for other in going),
             memory_mib=used.memory_mib
             + wanted.memory_mib
             - there.memory_mib
-            - sum(it.host.memory_mib for it in going),
+            - sum(other.host.memory_mib for other in going),
             pods=used.pods + 1 - there.pods - len(going) if there.pods else 0,
         )
 
 
-def _occupant(pod: BoundPod) -> PotentialVictim:
+def _potential_victim(pod: BoundPod) -> PotentialVictim:
     return PotentialVictim(
         uid=pod.uid,
         budgeted=BudgetedPod(namespace=pod.namespace, name=pod.name, labels=pod.labels),
@@ -135,6 +138,6 @@ def _occupant(pod: BoundPod) -> PotentialVictim:
 
 
 def _without(node_info: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
-    for it in going:
-        node_info = node_info.minus(it.holds.by_card, pod_uid=it.uid)
+    for pod in going:
+        node_info = node_info.minus(pod.holds.by_card, pod_uid=pod.uid)
     return node_info

@@ -1,4 +1,4 @@
-"""The extender over HTTP: four questions of kube-scheduler, and the probes."""
+"""The extender's HTTP server: kube-scheduler's four verbs, probes and metrics."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -25,14 +25,14 @@ _JSON: Final = "application/json"
 
 
 class NotReady(Exception):  # noqa: N818 - an answer, not a mistake
-    """This replica may not answer now; ``str()`` says why."""
+    """This replica must not answer now; ``str()`` says why."""
 
 
 class ExtenderServer(HttpServer):
     """``POST /filter /prioritize /preempt /bind`` and ``GET /livez /readyz /metrics``.
 
     A malformed body is answered with 400 and a reason. While this replica does not lead, filter and
-    bind carry the reason in their ``Error``; the others have none and answer 503.
+    bind return the reason in their ``Error`` field; the others have no such field and answer 503.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each collaborator

@@ -1,10 +1,10 @@
-"""A second look before a pod is refused twice on the same news.
+"""Filters again after a short wait, before a pod is refused twice on the same cached state.
 
 kube-scheduler and this process watch the API server independently. When memory is freed, it may
-ask again some milliseconds before we have heard of it; our stale "no" would then stand until some
-other event of the cluster, or for five minutes (its flush of unschedulable pods). It asks again
-only when it has heard something, so being asked twice with no news in between means that news is
-on its way to us: wait for it, briefly, and never for more than a fifth of the time.
+ask again some milliseconds before our watch shows that; a stale refusal would then last until
+another event in the cluster, or for five minutes (the flush of unschedulable pods). kube-scheduler
+retries only after an event, so two requests with no event in between mean that our watch lags
+behind: wait for the event, briefly, and never for more than a fifth of the time.
 
 Source: pkg/scheduler schedule_one.go (a pod that an extender refused is retried on any event of
 pods and nodes), and seen on a real kube-scheduler 1.36.
@@ -18,23 +18,23 @@ from process.clock import Clock
 from scheduler.cache.change_signal import ChangeSignal
 from scheduler.extender.api import ExtenderArgs, FilterResult
 
-_MOST_REMEMBERED: Final = 10_000  # refused pods; one that is forgotten is not waited for once
+_MOST_REMEMBERED: Final = 10_000  # refused pods; a forgotten one gets no wait once
 
-_REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules one pod after the other: do not hold it up
+_REST_PER_WAIT: Final = 4.0  # kube-scheduler schedules pods one at a time, so waits must be rare
 
 
 class Filter(Protocol):
-    """What answers: :class:`scheduler.extender.filter.Extender`."""
+    """What this module needs of :class:`scheduler.extender.filter.Extender`."""
 
     def filter(self, args: ExtenderArgs) -> FilterResult: ...
 
 
 class StaleCacheRetry:
-    """Filters, and looks again where a "no" may only be late news.
+    """Filters, and filters again once the cache has caught up if it may be stale.
 
     Args:
-        inner: answers from what is known now.
-        changes: tells what we have heard.
+        inner: answers from the current cache.
+        changes: signals pod and node events.
         clock: bounds the wait.
         limit_s: the longest wait, in seconds; kube-scheduler schedules nothing meanwhile.
     """
@@ -48,10 +48,10 @@ class StaleCacheRetry:
         self._limit_s = limit_s
         self._refused_at: OrderedDict[str, int] = OrderedDict()
         self._rest_until_s = -math.inf
-        changes.listen(self._overlook_own)
+        changes.listen(self._ignore_own_status)
 
     async def filter(self, args: ExtenderArgs) -> FilterResult:
-        """Answer as *inner* does, after a wait where that is called for."""
+        """Return the answer of *inner*, after a wait if the cache may be stale."""
         uid = args.pod.record.uid
         result = self._inner.filter(args)
         if not _may_change(result):
@@ -76,12 +76,12 @@ class StaleCacheRetry:
         self._rest_until_s = now_s + (now_s - began_s) * _REST_PER_WAIT
         return result
 
-    def _overlook_own(self, pod_uid: str) -> None:
-        """Not count as news that kube-scheduler wrote our refusal into the pod's own status."""
+    def _ignore_own_status(self, pod_uid: str) -> None:
+        """Ignore the event of kube-scheduler writing our refusal into the pod's own status."""
         if self._refused_at.get(pod_uid) == self._changes.count - 1:
             self._refused_at[pod_uid] += 1
 
 
 def _may_change(result: FilterResult) -> bool:
-    """Tell whether nothing passed, and a change of pods could let something pass."""
+    """Report whether no node passed, and a change of pods could let one pass."""
     return not result.passed and not result.error and bool(result.failed)

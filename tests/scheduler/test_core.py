@@ -1,4 +1,4 @@
-"""The deciding part, without an API server, answers as the extender does."""
+"""The core, without an API server, answers as the extender does."""
 
 import json
 
@@ -61,5 +61,5 @@ def test_the_cards_are_those_that_a_binding_would_name() -> None:
     answer = core.cards_on(pending(), "a")
 
     assert isinstance(answer, Placement)
-    assert [it.card for it in answer.assignment["train"]] == ["GPU-a-0"]
+    assert [claim.card for claim in answer.assignment["train"]] == ["GPU-a-0"]
     assert core.cards_on(pending(), "unknown") is None

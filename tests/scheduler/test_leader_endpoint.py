@@ -73,7 +73,9 @@ async def stored(client: KubeClient) -> dict[str, Any]:
 async def until_told(client: KubeClient, *addresses: str) -> None:
     async def holds() -> bool:
         found = (await stored(client))["endpoints"]
-        return found is not None and [it["addresses"][0] for it in found] == list(addresses)
+        return found is not None and [endpoint["addresses"][0] for endpoint in found] == list(
+            addresses
+        )
 
     await until(holds, what=f"the slice has {addresses}")
 

@@ -1,4 +1,4 @@
-"""What the extender counts."""
+"""Metrics of the extender."""
 
 from prometheus_client import CollectorRegistry
 

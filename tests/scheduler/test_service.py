@@ -1,4 +1,4 @@
-"""The whole role against the embedded API server."""
+"""The whole role with the embedded API server."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ class Replica:
         )
 
     def announced(self, address: str) -> "Replica":
-        """The same replica, one that tells the cluster where it is."""
+        """Return the same replica, publishing its address as the Service's endpoint."""
         self.settings = replace(
             self.settings, announce_service="fracgpu-scheduler-leader", announce_address=address
         )
@@ -202,14 +202,16 @@ async def test_the_strategy_follows_the_config_map_and_a_bad_edit_keeps_the_last
 
 
 async def told(client: KubeClient) -> list[str]:
-    """Give the addresses that kube-proxy would lead to."""
+    """Return the addresses that kube-proxy would forward to."""
     listed = await client.list(
         ENDPOINT_SLICES,
         namespace=names.SYSTEM_NAMESPACE,
         label_selector="kubernetes.io/service-name=fracgpu-scheduler-leader",
     )
     slices = [json.loads(bytes(raw)) for raw in listed.items]
-    return [address for it in slices for end in it["endpoints"] for address in end["addresses"]]
+    return [
+        address for found in slices for end in found["endpoints"] for address in end["addresses"]
+    ]
 
 
 async def test_both_replicas_are_ready_and_only_the_leader_is_asked(
@@ -226,7 +228,7 @@ async def test_both_replicas_are_ready_and_only_the_leader_is_asked(
 
     async with second_after(first, second):
         await until(leads_to(["192.0.2.1"]), what="the first is announced")
-        assert [(await it.readiness())[0] for it in (first, second)] == [200, 200]
+        assert [(await replica.readiness())[0] for replica in (first, second)] == [200, 200]
         first.stop.set()
         await until(leads_to(["192.0.2.2"]), what="the second is announced", limit_s=40)
     assert await told(client) == []

@@ -1,4 +1,4 @@
-"""What can be tuned about the scheduler extender."""
+"""Settings of the scheduler extender."""
 
 import pytest
 

@@ -40,13 +40,15 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
             await client.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
             node = a_sharing_node("n", cards=some_cards("n", count=1))
             await register(client, node)
-            asked_first, asked_second = [await created(client, it) for it in ("first", "second")]
+            asked_first, asked_second = [
+                await created(client, name) for name in ("first", "second")
+            ]
             async with replica("a", kubeconfig, tmp_path) as a:
                 await until(a.ready, what="a leads", limit_s=60)
                 async with replica("b", kubeconfig, tmp_path) as b:
                     os.kill(a.process.pid, signal.SIGSTOP)
                     async with asyncio.TaskGroup() as group:
-                        # It lies in the paused process's socket until that wakes.
+                        # It stays in the paused process's socket until the process resumes.
                         late = group.create_task(a.bind(http, asked_first), name="late bind")
 
                         async def bound() -> bool:
@@ -57,6 +59,6 @@ async def test_a_paused_leader_writes_nothing_after_another_took_over(tmp_path: 
                     answer = late.result()
 
             assert answer == "another replica leads" or answer.startswith("no answer")
-            first, second = [await seen(client, it) for it in ("first", "second")]
+            first, second = [await seen(client, name) for name in ("first", "second")]
             assert (first.record.node, second.record.node) == ("", "n")
             assert json.loads(second.annotations[names.ASSIGNMENT])["train"][0]["mib"] == 20_000

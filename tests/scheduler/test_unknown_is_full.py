@@ -1,4 +1,4 @@
-"""Unknown is full: what cannot be read on a pod or a node never makes anything free."""
+"""Unknown is full: an unreadable annotation of a pod or node never makes memory free."""
 
 from datetime import timedelta
 from typing import Any
@@ -28,25 +28,25 @@ READERS = {
 
 
 def a_world(*, assignment: str = HELD, **node: str) -> World:
-    """One node of two cards, with a bound pod of 20,000 MiB on the first; annotations by name."""
-    world = World(cards=2, mib=CARD_MIB)
+    """Return one node of two cards, with a bound pod of 20,000 MiB on the first card."""
+    cluster = World(cards=2, mib=CARD_MIB)
     pod = a_gpu_pod("bound", mib=20_000, nodeName="n")
     pod["metadata"]["annotations"][names.ASSIGNMENT] = assignment
-    world.api.put(pod)
-    world.see("bound", ChangeType.ADDED)
-    world.annotate_node(node)
-    return world
+    cluster.api.put(pod)
+    cluster.see("bound", ChangeType.ADDED)
+    cluster.annotate_node(node)
+    return cluster
 
 
-def fits(world: World, mib: int) -> bool:
-    """Whether kube-scheduler would be told that a new pod of this size fits on the node."""
-    world.api.put(a_gpu_pod("new", mib=mib))
-    return bool(world.extender.filter(world.asking("new")).passed)
+def fits(cluster: World, mib: int) -> bool:
+    """Report whether filter passes the node for a new pod of this size."""
+    cluster.api.put(a_gpu_pod("new", mib=mib))
+    return bool(cluster.extender.filter(cluster.asking("new")).passed)
 
 
-def free_mib(world: World) -> dict[str, int]:
-    """What a new pod could get of each card: nothing of a node that takes none."""
-    loads = world.ledger.node("n", now=world.clock.now())
+def free_mib(cluster: World) -> dict[str, int]:
+    """Return the MiB that a new pod could get of each card: 0 on a node that fits none."""
+    loads = cluster.ledger.node("n", now=cluster.clock.now())
     assert loads is not None
     closed = bool(loads.node.problem)
     cordoned = {uuid for uuid, load in loads.cards.items() if load.cordoned}
@@ -60,43 +60,43 @@ def free_mib(world: World) -> dict[str, int]:
 def test_an_assignment_that_cannot_be_read_is_counted_on_every_card_by_the_pods_limits(
     spoilt: str,
 ) -> None:
-    world = a_world(assignment=spoilt)
+    cluster = a_world(assignment=spoilt)
 
-    assert not fits(world, 4_001)
-    assert fits(world, 4_000)
-    assert free_mib(world) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
+    assert not fits(cluster, 4_001)
+    assert fits(cluster, 4_000)
+    assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
     gauge = "fracgpu_scheduler_unreadable_objects"
-    assert world.count(gauge, annotation=names.ASSIGNMENT) == 1
+    assert cluster.count(gauge, annotation=names.ASSIGNMENT) == 1
 
-    world.delete("bound")
+    cluster.delete("bound")
 
-    assert fits(world, CARD_MIB)
-    assert world.count(gauge, annotation=names.ASSIGNMENT) == 0
+    assert fits(cluster, CARD_MIB)
+    assert cluster.count(gauge, annotation=names.ASSIGNMENT) == 0
 
 
 def test_without_limits_that_can_be_read_such_a_pod_takes_every_card() -> None:
-    world = World(cards=2, mib=CARD_MIB)
+    cluster = World(cards=2, mib=CARD_MIB)
     pod = a_gpu_pod("bound", nodeName="n", annotations={names.ASSIGNMENT: "?"})
     pod["spec"]["containers"][0]["resources"] = {}
-    world.api.put(pod)
-    world.see("bound", ChangeType.ADDED)
+    cluster.api.put(pod)
+    cluster.see("bound", ChangeType.ADDED)
 
-    assert not fits(world, 1)
+    assert not fits(cluster, 1)
 
 
 def test_a_field_of_a_later_version_is_skipped() -> None:
     later = '{"train":[{"card":"GPU-n-0","mib":20000,"since":"2027"}]}'
 
-    world = a_world(assignment=later)
+    cluster = a_world(assignment=later)
 
-    assert free_mib(world) == {"GPU-n-0": 4_000, "GPU-n-1": CARD_MIB}
+    assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": CARD_MIB}
 
 
 def test_one_bad_annotation_on_a_node_no_longer_discards_the_others() -> None:
-    world = a_world(heat='{"GPU-n-1":1.01}', foreign='{"GPU-n-1":20000}')
+    cluster = a_world(heat='{"GPU-n-1":1.01}', foreign='{"GPU-n-1":20000}')
 
-    assert free_mib(world) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
-    assert world.count("fracgpu_scheduler_unreadable_objects", annotation=names.NODE_HEAT) == 1
+    assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
+    assert cluster.count("fracgpu_scheduler_unreadable_objects", annotation=names.NODE_HEAT) == 1
 
 
 @pytest.mark.parametrize("spoilt", ["cards", "cordons", "foreign"])
@@ -104,21 +104,21 @@ def test_one_bad_annotation_on_a_node_no_longer_discards_the_others() -> None:
 def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothing_new(
     spoilt: str, text: str
 ) -> None:
-    world = a_world(**{spoilt: text})
-    world.api.put(a_gpu_pod("new", mib=1))
+    cluster = a_world(**{spoilt: text})
+    cluster.api.put(a_gpu_pod("new", mib=1))
 
-    result = world.extender.filter(world.asking("new"))
+    result = cluster.extender.filter(cluster.asking("new"))
 
     assert not result.passed
     (why,) = result.unresolvable.values()
     assert "no shared cards known" in why
-    world.annotate_node(dict.fromkeys((spoilt,)))
-    assert fits(world, 1) is (spoilt != "cards")
+    cluster.annotate_node(dict.fromkeys((spoilt,)))
+    assert fits(cluster, 1) is (spoilt != "cards")
 
 
 def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
-    world = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
-    loads = world.ledger.node("n", now=world.clock.now())
+    cluster = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
+    loads = cluster.ledger.node("n", now=cluster.clock.now())
 
     assert loads is not None
     assert [load.heat for load in loads.cards.values()] == [0.4, 1.0]
@@ -127,26 +127,26 @@ def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
 @pytest.mark.parametrize("load_time", [None, "", "then"])
 def test_heat_whose_time_is_unknown_is_unknown_and_closes_no_node(load_time: str | None) -> None:
     notes = {} if load_time is None else {"load-time": load_time}
-    world = a_world(heat='{"GPU-n-0":0.1}', **notes)
-    loads = world.ledger.node("n", now=world.clock.now())
+    cluster = a_world(heat='{"GPU-n-0":0.1}', **notes)
+    loads = cluster.ledger.node("n", now=cluster.clock.now())
 
     assert loads is not None
     assert [load.heat for load in loads.cards.values()] == [1.0, 1.0]
-    assert fits(world, CARD_MIB)
+    assert fits(cluster, CARD_MIB)
 
 
 async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_memory() -> None:
     """Its clock may differ by five minutes; after fifteen it has been silent three times."""
     said = {"heat": '{"GPU-n-1":0.1}', "foreign": '{"GPU-n-1":20000}'}
-    world = a_world(**said, **{"load-time": annotations.write_time(NOON + timedelta(minutes=6))})
+    cluster = a_world(**said, **{"load-time": annotations.write_time(NOON + timedelta(minutes=6))})
     heats = []
     for minutes in (0, 1, 20, 1):  # six and five minutes ahead, fifteen behind, a minute more
-        await world.clock.advance(60 * minutes)
-        changed = world.ledger.take_changed(now=world.clock.now())
-        loads = world.ledger.node("n", now=world.clock.now())
+        await cluster.clock.advance(60 * minutes)
+        changed = cluster.ledger.take_changed(now=cluster.clock.now())
+        loads = cluster.ledger.node("n", now=cluster.clock.now())
         assert loads is not None
         heats.append(([load.heat for load in loads.cards.values()][1], "n" in changed))
-        assert free_mib(world) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
+        assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
 
     assert heats == [(1.0, True), (0.1, True), (1.0, True), (1.0, False)]
 
@@ -160,7 +160,7 @@ json_bits = st.sampled_from(
 
 @st.composite
 def spoilt(draw: st.DrawFn, text: str) -> str:
-    """The text cut short, or with a stretch replaced or something put in, up to three times."""
+    """Return the text truncated, or with parts replaced or inserted, up to three times."""
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(text)))
         end = draw(st.integers(start, min(len(text), start + 8)))
@@ -170,7 +170,10 @@ def spoilt(draw: st.DrawFn, text: str) -> str:
 
 
 def reads_the_same_or_not_at_all(key: str, text: str, truth: str) -> bool:
-    """A text that can be read and says something else is a lie, and no reader finds out."""
+    """Report whether the damaged text is unreadable or still has its meaning.
+
+    A text that parses to another value cannot be detected by any reader.
+    """
     try:
         return READERS[key](text) == READERS[key](truth) and bool(text)
     except WireError:

@@ -1,4 +1,4 @@
-"""Whether the kube-scheduler in the pod fits the API server."""
+"""The version skew between the kube-scheduler in the pod and the API server."""
 
 import asyncio
 import json
@@ -36,7 +36,11 @@ def test_a_release_is_read_from_a_version(text: str, release: Release | None) ->
 
 
 def a_pod(*images: str) -> dict[str, Any]:
-    return {"spec": {"containers": [{"name": f"c{n}", "image": it} for n, it in enumerate(images)]}}
+    return {
+        "spec": {
+            "containers": [{"name": f"c{n}", "image": image} for n, image in enumerate(images)]
+        }
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from scheduler.workload_learner import WorkloadLearner
 from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod, some_cards
 
-HOST = HostResources(pods=1)  # what the pods in here ask besides cards
+HOST = HostResources(pods=1)  # what the pods of these tests request besides cards
 
 
-def bound(world: World, name: str, *, node: str, card: int, mib: int) -> None:
+def bound(cluster: World, name: str, *, node: str, card: int, mib: int) -> None:
     slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
     pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices})
     pod["spec"]["nodeName"] = node
-    world.api.put(pod)
-    world.see(name)
+    cluster.api.put(pod)
+    cluster.see(name)
 
 
 def pending(**wanted: Any) -> PodInfo:
@@ -38,22 +38,24 @@ def pending(**wanted: Any) -> PodInfo:
 
 
 class Wasting:
-    """A world of four nodes with pods of half a card and of a whole one."""
+    """A cluster of four nodes with pods of half a card and of a whole one."""
 
     def __init__(self) -> None:
-        self.world = World("a", "b", "c", "d", cards=2)
-        bound(self.world, "half", node="b", card=1, mib=12_000)
-        bound(self.world, "whole", node="c", card=0, mib=24_000)
-        self.board = self.world.survey.matrix
-        self.order = LeastWasteOrder(self.board, self.world.roster, now=self.world.clock.now)
-        self.world.strategy = Strategy.LEAST_WASTE
+        self.cluster = World("a", "b", "c", "d", cards=2)
+        bound(self.cluster, "half", node="b", card=1, mib=12_000)
+        bound(self.cluster, "whole", node="c", card=0, mib=24_000)
+        self.matrix = self.cluster.fits.matrix
+        self.order = LeastWasteOrder(
+            self.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
+        )
+        self.cluster.strategy = Strategy.LEAST_WASTE
         self.extender = Extender(
-            self.world.survey,
+            self.cluster.fits,
             strategy=lambda: Strategy.LEAST_WASTE,
-            clock=self.world.clock,
+            clock=self.cluster.clock,
             orders={Strategy.LEAST_WASTE: self.order},
         )
-        self.board.refresh(now=self.world.clock.now())
+        self.matrix.refresh(now=self.cluster.clock.now())
 
     def scores(self, pod: PodInfo) -> dict[str, int]:
         nodes = ("a", "b", "c", "d")
@@ -62,7 +64,7 @@ class Wasting:
 
     def quality(self, pod: PodInfo, *nodes: str) -> list[float] | None:
         assert pod.need is not None
-        found = self.order.score(pod.need, HOST, self.board.rows_of(nodes))
+        found = self.order.score(pod.need, HOST, self.matrix.rows_of(nodes))
         return None if found is None else found.tolist()
 
 
@@ -121,9 +123,9 @@ async def test_what_is_full_or_gone_is_told_at_once() -> None:
     await WorkloadLearner(wasting.order).once()
     pod = pending(mib=24_000)
     before = wasting.quality(pod, "a", "d")
-    bound(wasting.world, "p0", node="a", card=0, mib=24_000)
-    bound(wasting.world, "p1", node="a", card=1, mib=24_000)
-    wasting.board.refresh(now=wasting.world.clock.now())
+    bound(wasting.cluster, "p0", node="a", card=0, mib=24_000)
+    bound(wasting.cluster, "p1", node="a", card=1, mib=24_000)
+    wasting.matrix.refresh(now=wasting.cluster.clock.now())
 
     after = wasting.quality(pod, "a", "d")
 
@@ -131,8 +133,8 @@ async def test_what_is_full_or_gone_is_told_at_once() -> None:
     assert after is not None
     assert before[0] > 0
     assert after == [0.0, 1.0]
-    wasting.world.ledger.remove_node("a")
-    wasting.board.refresh(now=wasting.world.clock.now())
+    wasting.cluster.ledger.remove_node("a")
+    wasting.matrix.refresh(now=wasting.cluster.clock.now())
     assert wasting.quality(pod, "d") == [1.0]
 
 
@@ -143,23 +145,23 @@ async def test_pods_of_several_containers_are_left_to_the_cards_scores() -> None
     assert pod.need is not None
     two = type(pod.need)(containers=pod.need.containers * 2)
 
-    assert wasting.order.score(two, HOST, wasting.board.rows_of(["a"])) is None
+    assert wasting.order.score(two, HOST, wasting.matrix.rows_of(["a"])) is None
     assert wasting.order.prefer(two, HOST, "a") is None
 
 
-async def test_binds_that_follow_each_other_without_a_question_book_no_mib_twice() -> None:
+async def test_binds_that_follow_each_other_without_a_question_count_no_mib_twice() -> None:
     wasting = Wasting()
     assert await WorkloadLearner(wasting.order).once()
-    world = wasting.world
-    world.choosers[Strategy.LEAST_WASTE] = wasting.order
+    cluster = wasting.cluster
+    cluster.choosers[Strategy.LEAST_WASTE] = wasting.order
     for n in range(5):
-        world.create(f"p{n}", mib=9_000)
+        cluster.create(f"p{n}", mib=9_000)
 
-    answers = [await world.bind(f"p{n}", node="a") for n in range(5)]
+    answers = [await cluster.bind(f"p{n}", node="a") for n in range(5)]
 
     assert answers[:4] == [""] * 4
     assert "no room on node a any more" in answers[4]
-    loads = world.ledger.node("a", now=world.clock.now())
+    loads = cluster.ledger.node("a", now=cluster.clock.now())
     assert loads is not None
     assert [load.held_mib for load in loads.cards.values()] == [18_000, 18_000]
 
@@ -168,23 +170,26 @@ class TwoModels:
     """Two nodes of each of two models, empty."""
 
     def __init__(self) -> None:
-        self.world = World("a", "b", cards=2)
+        self.cluster = World("a", "b", cards=2)
         for name in ("x", "y"):
-            cards = tuple(replace(it, model="NVIDIA T4") for it in some_cards(name, count=2))
-            self.world.add_node(name, cards)
+            cards = tuple(replace(card, model="NVIDIA T4") for card in some_cards(name, count=2))
+            self.cluster.add_node(name, cards)
         self.order = LeastWasteOrder(
-            self.world.survey.matrix, self.world.roster, now=self.world.clock.now
+            self.cluster.fits.matrix, self.cluster.bound_pods, now=self.cluster.clock.now
         )
 
     def runs(self, name: str, *, model: str, node: str, mib: int = 12_000) -> None:
         slices = f'{{"train":[{{"card":"GPU-{node}-0","mib":{mib}}}]}}'
         notes = {ASSIGNMENT: slices, **({MODEL: model} if model else {})}
-        self.world.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
-        self.world.see(name)
+        self.cluster.api.put(a_gpu_pod(name, mib=mib, annotations=notes, nodeName=node))
+        self.cluster.see(name)
 
     def learnt(self) -> dict[frozenset[str] | None, float]:
         self.order.learn_now()
-        return {it.demand.models: it.frequency_ratio for it in self.order.classes}
+        return {
+            workload_class.demand.models: workload_class.frequency_ratio
+            for workload_class in self.order.classes
+        }
 
 
 A30, T4 = frozenset({"NVIDIA A30"}), frozenset({"NVIDIA T4"})
@@ -203,8 +208,8 @@ def test_the_shipped_policy_learns_which_models_pods_accept() -> None:
 def test_pods_that_come_later_are_learnt_with_their_models_as_well() -> None:
     two = TwoModels()
     two.order.learn_now()
-    two.world.book = ClusterEventHandlers(
-        two.world.ledger, two.world.news, two.world.roster, on_new=two.order.observe
+    two.cluster.handlers = ClusterEventHandlers(
+        two.cluster.ledger, two.cluster.changes, two.cluster.bound_pods, on_new=two.order.observe
     )
     for n in range(4):
         two.runs(f"p{n}", model="*T4*" if n % 2 else "", node="x")
@@ -219,24 +224,24 @@ def test_a_model_that_joins_the_fleet_is_one_that_the_globs_of_earlier_pods_allo
     two = TwoModels()
     two.runs("glob", model="!*A30*", node="x")
     assert two.learnt().keys() == {T4}
-    cards = tuple(replace(it, model="NVIDIA L4") for it in some_cards("z", count=2))
-    two.world.add_node("z", cards)
+    cards = tuple(replace(card, model="NVIDIA L4") for card in some_cards("z", count=2))
+    two.cluster.add_node("z", cards)
 
     assert two.learnt().keys() == {T4 | {"NVIDIA L4"}}
 
 
 def test_pods_on_nodes_without_cards_are_no_part_of_the_mix() -> None:
     two = TwoModels()
-    two.world.add_node("plain", ())
+    two.cluster.add_node("plain", ())
     two.runs("named", model="", node="a")
     plain = a_gpu_pod("cpu", nodeName="plain")
     plain["metadata"]["annotations"] = {}
     plain["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    two.world.api.put(plain)
-    two.world.see("cpu")
+    two.cluster.api.put(plain)
+    two.cluster.see("cpu")
 
     assert list(two.learnt()) == [None]
-    assert [it.demand.cards for it in two.order.classes] == [1]
+    assert [workload_class.demand.cards for workload_class in two.order.classes] == [1]
 
 
 def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name_it() -> None:
@@ -251,7 +256,7 @@ def test_a_share_that_accepts_any_model_leaves_the_scarce_one_to_those_that_name
     two.runs("on-t4", model="*T4*", node="y", mib=12_000)
     two.order.learn_now()
     pod = pending(mib=12_000)
-    rows = two.world.survey.matrix.rows_of(["b", "y"])
+    rows = two.cluster.fits.matrix.rows_of(["b", "y"])
 
     found = two.order.score(pod.need, HOST, rows)
 

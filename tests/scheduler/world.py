@@ -1,4 +1,4 @@
-"""A small world for the extender: an API server of pods, an informer that may lag, a ledger."""
+"""A small cluster for the extender: an API server of pods, an informer that may lag, a ledger."""
 
 import asyncio
 import copy
@@ -46,7 +46,7 @@ PATH = "/api/v1/namespaces/default/pods/p/binding"
 
 
 def silence() -> Unavailable:
-    """What the client raises when no answer came."""
+    """Return what the client raises when no answer came."""
     return Unavailable(verb="POST", path=PATH, status=None, reason="Timeout", message="no answer")
 
 
@@ -60,7 +60,7 @@ def conflict(message: str) -> Conflict:
 
 @dataclass(slots=True)
 class PodServer:
-    """The API server as far as binding sees it: a PodBinder with the real preconditions."""
+    """The parts of the API server that binding uses: a PodBinder with the real preconditions."""
 
     pods: dict[str, Json] = field(default_factory=dict)
     version: int = 100
@@ -139,7 +139,7 @@ class PodServer:
             raise silence()
 
     def land(self, binding: Mapping[str, Any], name: str) -> None:
-        """Write what a Binding says."""
+        """Apply a Binding to its pod."""
         pod = self.pods[name]
         pod["spec"]["nodeName"] = binding["target"]["name"]
         notes = binding["metadata"].get("annotations", {})
@@ -148,7 +148,7 @@ class PodServer:
 
 
 def _violated(pod: Json, wanted: Json) -> str:
-    """Which precondition of a Binding does not hold, in about the API server's words."""
+    """Return which precondition of a Binding fails, similar to the API server's message."""
     meta = pod["metadata"]
     faults = {
         "the UID in the precondition does not match": wanted["uid"] != meta["uid"],
@@ -162,21 +162,21 @@ def _violated(pod: Json, wanted: Json) -> str:
 
 
 class World:
-    """The extender's parts put together over a PodServer, on a virtual clock."""
+    """The extender's parts with a PodServer, on a virtual clock."""
 
     def __init__(self, *nodes: str, cards: int = 2, mib: int = 24_000) -> None:
         self.clock = VirtualClock()
         self.api = PodServer()
         self.ledger = Ledger()
-        self.news = ChangeSignal()
-        self.roster = BoundPodIndex()
+        self.changes = ChangeSignal()
+        self.bound_pods = BoundPodIndex()
         self.strategy = Strategy.PACK
         self.leads = True
         self.term = "lease/1"
         self.registry = CollectorRegistry()
         self.metrics = SchedulerMetrics(self.registry)
-        self.book = ClusterEventHandlers(
-            self.ledger, self.news, self.roster, on_unreadable=self.metrics.unreadable
+        self.handlers = ClusterEventHandlers(
+            self.ledger, self.changes, self.bound_pods, on_unreadable=self.metrics.unreadable
         )
         self._nodes: dict[str, Json] = {}
         self._copy: dict[tuple[str, str], AnyPod] = {}
@@ -214,16 +214,16 @@ class World:
         self.budgets: list[PodDisruptionBudget] = []
         self.preemptor = Preemptor(
             self.ledger,
-            self.roster,
+            self.bound_pods,
             budgets=lambda: self.budgets,
             strategy=lambda: self.strategy,
             clock=self.clock,
         )
-        self.survey = FitIndex(NodeMatrix(self.ledger))
-        self.extender = Extender(self.survey, strategy=lambda: self.strategy, clock=self.clock)
+        self.fits = FitIndex(NodeMatrix(self.ledger))
+        self.extender = Extender(self.fits, strategy=lambda: self.strategy, clock=self.clock)
         self.waker = PodActivator(
             self.ledger,
-            self.survey,
+            self.fits,
             pods=self.pods,
             find=pending_only(lambda namespace, name: self._copy.get((namespace, name))),
             marker=self.marker,
@@ -233,7 +233,7 @@ class World:
         )
 
     def pods(self) -> list[AnyPod]:
-        """The pods as the informer knows them."""
+        """Return the pods as the informer has them."""
         return list(self._copy.values())
 
     def add_node(self, name: str, cards: tuple[Card, ...]) -> None:
@@ -241,7 +241,7 @@ class World:
         self._tell_node(name, ChangeType.ADDED)
 
     def annotate_node(self, notes: Mapping[str, str | None], *, node: str = "n") -> None:
-        """Write ``fracgpu.io/`` annotations on a node, by their last word; None removes one."""
+        """Write ``fracgpu.io/`` annotations on a node, by name without prefix; None removes one."""
         there = self._nodes[node]["metadata"]["annotations"]
         for word, text in notes.items():
             if text is None:
@@ -253,7 +253,7 @@ class World:
     def _tell_node(self, name: str, what: ChangeType) -> None:
         node = read_node(json.dumps(self._nodes[name]).encode())
         key = ObjectKey("", name)
-        self.book.node_changed(
+        self.handlers.node_changed(
             Change(type=what, key=key, uid=name, resource_version="1", object=node)
         )
 
@@ -283,7 +283,7 @@ class World:
         else:
             self._copy[record.namespace, record.name] = pod
         key = ObjectKey(record.namespace, record.name)
-        self.book.pod_changed(
+        self.handlers.pod_changed(
             Change(
                 type=what,
                 key=key,
@@ -294,11 +294,11 @@ class World:
         )
 
     def copy_of(self, name: str = "p") -> Json:
-        """The pod as it is in the API server, to be changed and put back."""
+        """Return a copy of the pod in the API server, to be changed and written back."""
         pod: Json = copy.deepcopy(self.api.pods[name])
         return pod
 
-    # -- questions -----------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------
 
     def args(self, name: str = "p", *, node: str = "n") -> BindingArgs:
         return BindingArgs(

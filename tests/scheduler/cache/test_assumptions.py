@@ -1,4 +1,4 @@
-"""Placements that count although no informer has shown them yet."""
+"""Assumed placements, which no informer has shown yet."""
 
 import asyncio
 
@@ -9,126 +9,126 @@ from tests.scheduler.world import World, refusal, silence
 
 
 async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> World:
-    """A world in which one Binding was sent and no answer came."""
-    world = World()
-    world.create(mib=mib)
+    """Return a cluster in which one Binding was sent and no answer came."""
+    cluster = World()
+    cluster.create(mib=mib)
     if answer_lost:
-        world.api.answer_lost = True
+        cluster.api.answer_lost = True
     else:
-        world.api.bind_raises = silence()
-    await world.bind()
-    world.api.answer_lost, world.api.bind_raises = False, None
-    world.api.gets = 0
-    return world
+        cluster.api.bind_raises = silence()
+    await cluster.bind()
+    cluster.api.answer_lost, cluster.api.bind_raises = False, None
+    cluster.api.gets = 0
+    return cluster
 
 
-async def settle_after(world: World, seconds: float) -> None:
-    await world.clock.advance(seconds)
-    await world.assumptions.settle()
+async def settle_after(cluster: World, seconds: float) -> None:
+    await cluster.clock.advance(seconds)
+    await cluster.assumptions.settle()
 
 
 async def test_nothing_is_looked_up_before_its_time() -> None:
-    world = await unconfirmed()
-    await settle_after(world, 9)
+    cluster = await unconfirmed()
+    await settle_after(cluster, 9)
 
-    assert world.api.gets == 0
+    assert cluster.api.gets == 0
 
 
 async def test_a_pod_found_bound_goes_on_counting_however_late_the_informer_is() -> None:
-    world = await unconfirmed()
+    cluster = await unconfirmed()
     for _ in range(30):
-        await settle_after(world, 11)
-        assert world.held() == 1000
+        await settle_after(cluster, 11)
+        assert cluster.held() == 1000
 
-    world.see("p")
-    assert world.held() == 1000
-    assert world.ledger.assumed == {}
+    cluster.see("p")
+    assert cluster.held() == 1000
+    assert cluster.ledger.assumed == {}
 
 
 async def test_a_pod_found_unbound_is_marked_so_that_its_binding_cannot_land_and_is_free() -> None:
-    world = await unconfirmed(answer_lost=False)
-    (lost,) = world.api.bindings
-    await settle_after(world, 11)
+    cluster = await unconfirmed(answer_lost=False)
+    (lost,) = cluster.api.bindings
+    await settle_after(cluster, 11)
 
-    assert (world.held(), world.api.patches) == (0, ["p"])
+    assert (cluster.held(), cluster.api.patches) == (0, ["p"])
     with pytest.raises(Conflict, match="resourceVersion"):
-        await world.api.bind(lost, namespace="default", name="p")
-    assert world.count("fracgpu_scheduler_assumptions_lapsed_total") == 0
+        await cluster.api.bind(lost, namespace="default", name="p")
+    assert cluster.count("fracgpu_scheduler_assumptions_lapsed_total") == 0
 
 
 async def test_a_pod_that_is_bound_while_it_is_marked_goes_on_counting() -> None:
-    world = await unconfirmed(answer_lost=False)
-    (lost,) = world.api.bindings
-    world.api.after_get = lambda: world.api.land(lost, "p")
-    await settle_after(world, 11)
+    cluster = await unconfirmed(answer_lost=False)
+    (lost,) = cluster.api.bindings
+    cluster.api.after_get = lambda: cluster.api.land(lost, "p")
+    await settle_after(cluster, 11)
 
-    assert (world.held(), world.api.patches) == (1000, ["p"])
+    assert (cluster.held(), cluster.api.patches) == (1000, ["p"])
 
 
 async def test_a_pod_found_unbound_that_cannot_be_marked_lapses_in_the_end() -> None:
-    world = await unconfirmed(answer_lost=False)
-    world.api.patch_raises = refusal()
-    await settle_after(world, 11)
-    assert world.held() == 1000  # the write may still be under way
+    cluster = await unconfirmed(answer_lost=False)
+    cluster.api.patch_raises = refusal()
+    await settle_after(cluster, 11)
+    assert cluster.held() == 1000  # the write may still be in flight
 
-    await settle_after(world, 50)
-    assert world.held() == 0
-    assert world.count("fracgpu_scheduler_assumptions_lapsed_total") == 1
+    await settle_after(cluster, 50)
+    assert cluster.held() == 0
+    assert cluster.count("fracgpu_scheduler_assumptions_lapsed_total") == 1
 
 
 @pytest.mark.parametrize("error", [silence(), TimeoutError()])
 async def test_while_the_api_server_is_silent_nothing_lapses(
     error: KubeError | TimeoutError,
 ) -> None:
-    world = await unconfirmed()
-    world.api.get_raises = error
+    cluster = await unconfirmed()
+    cluster.api.get_raises = error
     for _ in range(20):
-        await settle_after(world, 30)
-        assert world.held() == 1000
+        await settle_after(cluster, 30)
+        assert cluster.held() == 1000
 
 
 async def test_a_pod_found_gone_is_free() -> None:
-    world = await unconfirmed()
-    world.delete(seen=False)
-    await settle_after(world, 11)
+    cluster = await unconfirmed()
+    cluster.delete(seen=False)
+    await settle_after(cluster, 11)
 
-    assert world.held() == 0
-    assert world.ledger.assumed == {}
+    assert cluster.held() == 0
+    assert cluster.ledger.assumed == {}
 
 
 async def test_a_pod_found_replaced_is_free() -> None:
-    world = await unconfirmed()
-    world.delete(seen=False)
-    world.create(mib=7)
-    await settle_after(world, 11)
+    cluster = await unconfirmed()
+    cluster.delete(seen=False)
+    cluster.create(mib=7)
+    await settle_after(cluster, 11)
 
-    assert world.held() == 0
+    assert cluster.held() == 0
 
 
 async def test_a_pod_found_ended_is_free() -> None:
-    world = await unconfirmed()
-    world.api.pods["p"]["status"] = {"phase": "Failed"}
-    await settle_after(world, 11)
+    cluster = await unconfirmed()
+    cluster.api.pods["p"]["status"] = {"phase": "Failed"}
+    await settle_after(cluster, 11)
 
-    assert world.held() == 0
+    assert cluster.held() == 0
 
 
 async def test_what_the_informer_confirmed_is_not_looked_up() -> None:
-    world = await unconfirmed()
-    world.see("p")
-    await settle_after(world, 11)
+    cluster = await unconfirmed()
+    cluster.see("p")
+    await settle_after(cluster, 11)
 
-    assert world.api.gets == 0
-    assert world.held() == 1000
+    assert cluster.api.gets == 0
+    assert cluster.held() == 1000
 
 
 async def test_the_loop_settles_about_once_a_second() -> None:
-    world = await unconfirmed()
-    world.delete(seen=False)
+    cluster = await unconfirmed()
+    cluster.delete(seen=False)
 
     async with asyncio.TaskGroup() as group:
-        loop = group.create_task(world.assumptions.expire(), name="look after")
-        await world.clock.advance(12)
+        loop = group.create_task(cluster.assumptions.expire(), name="look after")
+        await cluster.clock.advance(12)
         loop.cancel()
 
-    assert world.held() == 0
+    assert cluster.held() == 0

@@ -1,4 +1,4 @@
-"""The books against a fold from scratch."""
+"""The cache compared with a rebuild from scratch."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,13 +19,13 @@ from tests.scheduler.world import World
 from tests.support.gpu import some_cards
 
 
-class Books:
-    """A ledger with a hundred nodes and a pod on each, and what an informer would hold of them."""
+class CachedNodes:
+    """A ledger with a hundred nodes and a pod on each, and the informer's objects for them."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.ledger = Ledger()
-        self.board = NodeMatrix(self.ledger)
+        self.matrix = NodeMatrix(self.ledger)
         self.nodes = [NodeCards(node=f"n{n}", cards=some_cards(f"n{n}")) for n in range(100)]
         self.pods = [self.a_pod(n, 1000) for n in range(100)]
         for node in self.nodes:
@@ -47,84 +47,84 @@ class Books:
     def _listed(self) -> Iterable[AnyPod]:
         return self.pods
 
-    async def audit(self) -> tuple[str, ...]:
-        audit = CacheComparer(
+    async def compare(self) -> tuple[str, ...]:
+        comparer = CacheComparer(
             self.ledger,
-            self.board,
+            self.matrix,
             nodes=lambda: self.nodes,
             pods=self._listed,
             clock=self.clock,
             on_drift=self.drifts.append,
-            on_overbooked=self.overbooked.append,
+            on_overcommitted=self.overbooked.append,
             every_s=60,
         )
-        return await audit.once()
+        return await comparer.once()
 
 
 async def test_a_card_promised_beyond_its_memory_is_counted_and_named_whoever_bound_its_pods(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    books = Books()
-    assert await books.audit() == ()
-    late = replace(books.a_pod(7, 23_001), name="late", holds=replace(
-        books.a_pod(7, 23_001).holds, pod_uid="late"))  # fmt: skip
-    books.pods.append(late)
-    books.ledger.observe(late.holds)
+    cached = CachedNodes()
+    assert await cached.compare() == ()
+    late = replace(cached.a_pod(7, 23_001), name="late", holds=replace(
+        cached.a_pod(7, 23_001).holds, pod_uid="late"))  # fmt: skip
+    cached.pods.append(late)
+    cached.ledger.observe(late.holds)
 
-    assert await books.audit() == ()
+    assert await cached.compare() == ()
 
-    assert (books.drifts, books.overbooked) == ([0, 0], [0, 1])
+    assert (cached.drifts, cached.overbooked) == ([0, 0], [0, 1])
     said = capsys.readouterr().out
     assert "card_overbooked" in said
     assert all(word in said for word in ("GPU-n7-0", "24001", "late", "u7"))
 
 
-async def test_books_that_are_right_agree() -> None:
-    books = Books()
+async def test_a_cache_that_is_right_agrees() -> None:
+    cached = CachedNodes()
 
-    assert await books.audit() == ()
-    assert books.drifts == [0]
+    assert await cached.compare() == ()
+    assert cached.drifts == [0]
 
 
 async def test_a_mib_too_much_or_too_little_is_found_and_named() -> None:
-    books = Books()
-    books.pods[7] = books.a_pod(7, 1001)
-    del books.pods[93]
+    cached = CachedNodes()
+    cached.pods[7] = cached.a_pod(7, 1001)
+    del cached.pods[93]
 
-    assert await books.audit() == ("n7", "n93")
-    assert books.drifts == [2]
-
-
-async def test_a_board_that_lags_behind_the_ledger_is_found() -> None:
-    books = Books()
-    await books.audit()
-    books.board.free_mib[books.board.rows["n3"], 1] += 1
-
-    assert await books.audit() == ("n3",)
+    assert await cached.compare() == ("n7", "n93")
+    assert cached.drifts == [2]
 
 
-async def test_a_node_that_is_gone_from_the_api_server_and_not_from_the_books_is_found() -> None:
-    books = Books()
-    books.nodes.pop()
+async def test_a_matrix_that_lags_behind_the_ledger_is_found() -> None:
+    cached = CachedNodes()
+    await cached.compare()
+    cached.matrix.free_mib[cached.matrix.rows["n3"], 1] += 1
 
-    assert await books.audit() == ("n99",)
+    assert await cached.compare() == ("n3",)
+
+
+async def test_a_node_that_is_gone_from_the_api_server_and_not_from_the_cache_is_found() -> None:
+    cached = CachedNodes()
+    cached.nodes.pop()
+
+    assert await cached.compare() == ("n99",)
 
 
 async def test_assumptions_are_part_of_the_fold() -> None:
-    world = World()
-    world.create(mib=1000)
-    assert await world.bind() == ""
-    board = NodeMatrix(world.ledger)
+    cluster = World()
+    cluster.create(mib=1000)
+    assert await cluster.bind() == ""
+    matrix = NodeMatrix(cluster.ledger)
     drifts: list[int] = []
-    audit = CacheComparer(
-        world.ledger,
-        board,
-        nodes=world.ledger.nodes.values,
+    comparer = CacheComparer(
+        cluster.ledger,
+        matrix,
+        nodes=cluster.ledger.nodes.values,
         pods=lambda: (),
-        clock=world.clock,
+        clock=cluster.clock,
         on_drift=drifts.append,
         every_s=60,
     )
 
-    assert world.ledger.assumed
-    assert await audit.once() == ()
+    assert cluster.ledger.assumed
+    assert await comparer.once() == ()

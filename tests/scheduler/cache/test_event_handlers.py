@@ -1,4 +1,4 @@
-"""From the API server's news to the ledger."""
+"""Watch events update the ledger."""
 
 import json
 
@@ -25,39 +25,41 @@ def test_what_is_none_is_a_value_error_that_an_informer_survives() -> None:
 
 
 def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
-    world = World()
+    cluster = World()
     pod = a_gpu_pod("p", annotations={ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000}]}'})
     pod["spec"]["nodeName"] = "n"
-    world.api.put(pod)
+    cluster.api.put(pod)
 
-    world.see("p", ChangeType.ADDED)
-    assert world.held() == 1000
-    world.delete("p")
-    assert world.held() == 0
+    cluster.see("p", ChangeType.ADDED)
+    assert cluster.held() == 1000
+    cluster.delete("p")
+    assert cluster.held() == 0
 
 
 def test_a_deleted_node_is_gone() -> None:
-    world = World()
+    cluster = World()
     node = decode_node(json.dumps(a_sharing_node("n")).encode())
     key = ObjectKey("", "n")
-    world.book.node_changed(
+    cluster.handlers.node_changed(
         Change(type=ChangeType.DELETED, key=key, uid="n", resource_version="2", object=node)
     )
 
-    assert world.ledger.node("n", now=world.clock.now()) is None
+    assert cluster.ledger.node("n", now=cluster.clock.now()) is None
 
 
 def test_each_change_is_news_after_the_ledger_has_it() -> None:
-    world = World()
+    cluster = World()
     heard: list[tuple[str, bool]] = []
 
     def listen(uid: str) -> None:
-        known = world.ledger.snapshot(now=world.clock.now()).card(CardUuid("GPU-m-0")) is not None
+        known = (
+            cluster.ledger.snapshot(now=cluster.clock.now()).card(CardUuid("GPU-m-0")) is not None
+        )
         heard.append((uid, known))
 
-    world.news.listen(listen)
-    pod = world.create("p")
-    world.add_node("m", ())
-    world.add_node("m", decode_node(json.dumps(a_sharing_node("m")).encode()).cards)
+    cluster.changes.listen(listen)
+    pod = cluster.create("p")
+    cluster.add_node("m", ())
+    cluster.add_node("m", decode_node(json.dumps(a_sharing_node("m")).encode()).cards)
 
     assert heard == [(pod.record.uid, False), ("", False), ("", True)]

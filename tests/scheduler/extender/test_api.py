@@ -1,4 +1,4 @@
-"""The scheduler extender's JSON, both ways, as a real kube-scheduler 1.36 sent it."""
+"""The scheduler extender's JSON, as a real kube-scheduler 1.36 sent it."""
 
 import contextlib
 import json
@@ -89,7 +89,9 @@ def test_whole_nodes_are_answered_with_the_same_whole_nodes() -> None:
     found = answered(FilterResult(passed=("gpu-2",)), args)
 
     assert found["NodeNames"] is None
-    assert found["Nodes"] == {"items": [it for it in sent if it["metadata"]["name"] == "gpu-2"]}
+    assert found["Nodes"] == {
+        "items": [node for node in sent if node["metadata"]["name"] == "gpu-2"]
+    }
 
 
 @pytest.mark.parametrize("form", ["names", "nodes"])
@@ -192,7 +194,7 @@ readers: tuple[Callable[[bytes], object], ...] = (read_args, read_binding_args)
                 | st.dictionaries(st.sampled_from(["items", "metadata", "name", "spec"]), inner)
             ),
         ),
-    ).map(lambda it: json.dumps(it).encode())
+    ).map(lambda value: json.dumps(value).encode())
 )
 def test_any_bytes_are_read_or_refused_and_never_anything_else(body: bytes) -> None:
     for read in readers:

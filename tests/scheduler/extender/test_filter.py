@@ -1,4 +1,4 @@
-"""Filter and prioritize: two questions about one picture."""
+"""Filter and prioritize over the same cluster state."""
 
 import re
 from collections import Counter
@@ -21,24 +21,24 @@ from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
-def scores(world: World, *nodes: str) -> dict[str, int]:
-    return dict(zip(nodes, world.extender.prioritize(world.asking("p", *nodes)), strict=True))
+def scores(cluster: World, *nodes: str) -> dict[str, int]:
+    return dict(zip(nodes, cluster.extender.prioritize(cluster.asking("p", *nodes)), strict=True))
 
 
 def test_nodes_are_sorted_by_whether_and_why() -> None:
-    world = World("roomy", "full", cards=1)
-    world.ledger.set_node(NodeCards(node="whole", cards=some_cards("whole"), shared=False))
-    world.create("filler", mib=24_000)
-    assert world.extender.filter(world.asking("filler", "full")).passed == ("full",)
-    world.ledger.assume(
-        world.see("filler").record,
+    cluster = World("roomy", "full", cards=1)
+    cluster.ledger.set_node(NodeCards(node="whole", cards=some_cards("whole"), shared=False))
+    cluster.create("filler", mib=24_000)
+    assert cluster.extender.filter(cluster.asking("filler", "full")).passed == ("full",)
+    cluster.ledger.assume(
+        cluster.see("filler").record,
         node="full",
         assignment=on("GPU-full-0", 24_000, container="train"),
-        until=world.clock.now() + timedelta(hours=1),
+        until=cluster.clock.now() + timedelta(hours=1),
     )
-    world.create(mib=1000)
+    cluster.create(mib=1000)
 
-    result = world.extender.filter(world.asking("p", "whole", "full", "unseen", "roomy"))
+    result = cluster.extender.filter(cluster.asking("p", "whole", "full", "unseen", "roomy"))
 
     text = (
         "node(s) without a fitting card (2 no shared cards known, 1 too little free memory; "
@@ -50,7 +50,7 @@ def test_nodes_are_sorted_by_whether_and_why() -> None:
 
 
 def fit_error(reasons: Mapping[str, str]) -> str:
-    """Write the event as kube-scheduler does.
+    """Return the Event's message as kube-scheduler writes it.
 
     Source: pkg/scheduler/framework/types.go FitError.Error, 1.36: equal reasons are counted, and
     "count reason" is sorted as text.
@@ -60,7 +60,7 @@ def fit_error(reasons: Mapping[str, str]) -> str:
     return f"0/{len(reasons)} nodes are available: {', '.join(parts)}."
 
 
-# What kube-scheduler adds when preemption has found nobody either.
+# What kube-scheduler adds when preemption found no victim either.
 PREEMPTION = (
     " preemption: 0/5000 nodes are available: 2500 No preemption victims found for incoming pod, "
     "2500 Preemption is not helpful for scheduling."
@@ -69,7 +69,7 @@ PREEMPTION = (
 
 def test_an_event_at_5000_nodes_has_six_coarse_reasons_the_commonest_first_within_1_kb() -> None:
     nodes = [f"gpu-node-{n}.eu-central-1.compute.internal" for n in range(5_000)]
-    world = World("first")
+    cluster = World("first")
     for n, name in enumerate(nodes[:4_990]):
         # Cards of many states side by side, in numbers that differ from node to node.
         cards = tuple(
@@ -81,16 +81,18 @@ def test_an_event_at_5000_nodes_has_six_coarse_reasons_the_commonest_first_withi
             )
             for card in some_cards(name, count=n % 9)
         )
-        world.ledger.set_node(
+        cluster.ledger.set_node(
             NodeCards(node=name, cards=cards, shared=n % 11 > 0, schedulable=n % 13 > 0)
         )
-    world.create(mib=3_000, cards=2, annotations={names.MODEL: "*A30*", names.CORES: "30"})
+    cluster.create(mib=3_000, cards=2, annotations={names.MODEL: "*A30*", names.CORES: "30"})
 
-    result = world.extender.filter(world.asking("p", *nodes))
+    result = cluster.extender.filter(cluster.asking("p", *nodes))
 
     refused = {**result.failed, **result.unresolvable}
     event = fit_error(refused) + PREEMPTION
-    counts = [int(it) for it in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", event)]
+    counts = [
+        int(number) for number in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", event)
+    ]
     assert len(refused) + len(result.passed) == 5_000
     assert len(refused) > 4_000
     assert 4 <= len(counts) <= 6
@@ -106,57 +108,57 @@ def test_all_six_reasons_with_every_count_at_its_longest_are_within_1_kb() -> No
 
 
 def test_a_pod_that_asks_nothing_of_us_passes_everywhere() -> None:
-    world = World()
-    world.api.put(a_pod("p", namespace="default"))
+    cluster = World()
+    cluster.api.put(a_pod("p", namespace="default"))
 
-    assert world.extender.filter(world.asking("p", "n", "any")).passed == ("n", "any")
-    assert scores(world, "n", "any") == {"n": 0, "any": 0}
+    assert cluster.extender.filter(cluster.asking("p", "n", "any")).passed == ("n", "any")
+    assert scores(cluster, "n", "any") == {"n": 0, "any": 0}
 
 
 def test_a_request_that_cannot_be_read_passes_nowhere_and_says_why() -> None:
-    world = World()
-    world.create(annotations={names.FRACTION: "half"})
+    cluster = World()
+    cluster.create(annotations={names.FRACTION: "half"})
 
-    result = world.extender.filter(world.asking())
+    result = cluster.extender.filter(cluster.asking())
 
     assert result.passed == ()
     assert names.FRACTION in result.unresolvable["n"]
-    assert scores(world, "n") == {"n": 0}
+    assert scores(cluster, "n") == {"n": 0}
 
 
 def test_filter_and_prioritize_change_nothing() -> None:
-    world = World()
-    world.create(mib=1000)
-    before = world.ledger.snapshot(now=world.clock.now())
+    cluster = World()
+    cluster.create(mib=1000)
+    before = cluster.ledger.snapshot(now=cluster.clock.now())
 
-    world.extender.filter(world.asking())
-    world.extender.prioritize(world.asking())
+    cluster.extender.filter(cluster.asking())
+    cluster.extender.prioritize(cluster.asking())
 
-    assert world.ledger.snapshot(now=world.clock.now()) == before
-    assert world.ledger.assumed == {}
-    assert (world.api.gets, world.api.bindings) == (0, [])
+    assert cluster.ledger.snapshot(now=cluster.clock.now()) == before
+    assert cluster.ledger.assumed == {}
+    assert (cluster.api.gets, cluster.api.bindings) == (0, [])
 
 
 async def test_pack_prefers_the_node_whose_card_it_fills_and_spread_the_other() -> None:
-    world = World("n", "m", cards=1)
-    world.create("first", mib=12_000)
-    await world.bind("first", node="n")
-    world.create(mib=12_000)
+    cluster = World("n", "m", cards=1)
+    cluster.create("first", mib=12_000)
+    await cluster.bind("first", node="n")
+    cluster.create(mib=12_000)
 
-    assert scores(world, "n", "m") == {"n": 10, "m": 4}
-    world.strategy = Strategy.SPREAD
-    assert scores(world, "n", "m") == {"n": 0, "m": 10}
+    assert scores(cluster, "n", "m") == {"n": 10, "m": 4}
+    cluster.strategy = Strategy.SPREAD
+    assert scores(cluster, "n", "m") == {"n": 0, "m": 10}
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_the_best_node_is_the_only_best_one_whatever_the_order(strategy: Strategy) -> None:
     names = [f"n{number}" for number in range(12)]
-    world = World(*names)
-    world.strategy = strategy
-    world.create(mib=8000)
+    cluster = World(*names)
+    cluster.strategy = strategy
+    cluster.create(mib=8000)
 
-    asked = scores(world, *names)
-    reversed_ = scores(world, *reversed(names))
+    asked = scores(cluster, *names)
+    reversed_ = scores(cluster, *reversed(names))
 
     assert asked == reversed_
     assert sorted(asked.values())[-1] == 10
@@ -164,22 +166,22 @@ def test_the_best_node_is_the_only_best_one_whatever_the_order(strategy: Strateg
 
 
 def test_a_node_that_does_not_fit_or_is_unknown_scores_nothing() -> None:
-    world = World("small", cards=1, mib=800)
-    world.create(mib=1000)
+    cluster = World("small", cards=1, mib=800)
+    cluster.create(mib=1000)
 
-    assert scores(world, "small", "unseen") == {"small": 0, "unseen": 0}
+    assert scores(cluster, "small", "unseen") == {"small": 0, "unseen": 0}
 
 
 def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
-    world = World()
-    args = world.asking
-    world.api.put(a_gpu_pod("p", mib=1000, annotations={names.MODEL: "*H100*"}))
+    cluster = World()
+    args = cluster.asking
+    cluster.api.put(a_gpu_pod("p", mib=1000, annotations={names.MODEL: "*H100*"}))
 
-    other_model = world.extender.filter(args())
+    other_model = cluster.extender.filter(args())
     assert list(other_model.unresolvable) == ["n"]
 
-    pod = world.create("q", mib=1000, cards=3)
-    too_few_cards = world.extender.filter(replace(args("q"), pod=pod))
+    pod = cluster.create("q", mib=1000, cards=3)
+    too_few_cards = cluster.extender.filter(replace(args("q"), pod=pod))
     assert list(too_few_cards.unresolvable) == ["n"]
 
     full = NoPlacement(
@@ -191,18 +193,18 @@ def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
 
 
 async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:
-    world = World("n", "m", cards=1, mib=24_000)
-    world.create("p", mib=20_000)
-    world.create("other", mib=20_000)
-    world.api.bind_raises = silence()
-    await world.bind("p")
-    world.create("filler", mib=20_000)
-    world.api.bind_raises = None
-    assert await world.bind("filler", node="m") == ""
+    cluster = World("n", "m", cards=1, mib=24_000)
+    cluster.create("p", mib=20_000)
+    cluster.create("other", mib=20_000)
+    cluster.api.bind_raises = silence()
+    await cluster.bind("p")
+    cluster.create("filler", mib=20_000)
+    cluster.api.bind_raises = None
+    assert await cluster.bind("filler", node="m") == ""
 
-    # Nobody else may have the card while the Binding may land, but the pod itself may.
-    assert world.extender.filter(world.asking("p", "n", "m")).passed == ("n",)
-    assert world.extender.prioritize(world.asking("p", "n", "m")).tolist() == [10, 0]
-    assert world.extender.filter(world.asking("other", "n", "m")).passed == ()
-    assert await world.bind("p") == ""
-    assert world.held("GPU-n-0") == 20_000
+    # No other pod may get the card while the Binding may take effect, but the pod itself may.
+    assert cluster.extender.filter(cluster.asking("p", "n", "m")).passed == ("n",)
+    assert cluster.extender.prioritize(cluster.asking("p", "n", "m")).tolist() == [10, 0]
+    assert cluster.extender.filter(cluster.asking("other", "n", "m")).passed == ()
+    assert await cluster.bind("p") == ""
+    assert cluster.held("GPU-n-0") == 20_000

@@ -1,4 +1,4 @@
-"""Preempt: over what the books say."""
+"""Preempt: which victims are chosen."""
 
 import json
 from typing import Any
@@ -12,13 +12,13 @@ from tests.scheduler.world import World
 from tests.support.gpu import a_gpu_pod
 
 
-def bound(world: World, name: str, *, card: int, mib: int, priority: int = 0, **meta: Any) -> str:
+def bound(cluster: World, name: str, *, card: int, mib: int, priority: int = 0, **meta: Any) -> str:
     slices = f'{{"train":[{{"card":"GPU-n-{card}","mib":{mib}}}]}}'
     pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices}, priority=priority)
     pod["spec"]["nodeName"] = "n"
     pod["metadata"] |= meta
-    world.api.put(pod)
-    return world.see(name, ChangeType.ADDED).record.uid
+    cluster.api.put(pod)
+    return cluster.see(name, ChangeType.ADDED).record.uid
 
 
 def asked(*proposed: str, mib: int = 20_000, priority: int = 10) -> PreemptionArgs:
@@ -27,58 +27,60 @@ def asked(*proposed: str, mib: int = 20_000, priority: int = 10) -> PreemptionAr
 
 
 def test_kube_schedulers_victims_on_two_cards_become_ours_on_one() -> None:
-    world = World(cards=2)
-    a1, a2 = (bound(world, f"a{n}", card=0, mib=12_000) for n in range(2))
-    b1, b2 = (bound(world, f"b{n}", card=1, mib=12_000) for n in range(2))
+    cluster = World(cards=2)
+    a1, a2 = (bound(cluster, f"a{n}", card=0, mib=12_000) for n in range(2))
+    b1, b2 = (bound(cluster, f"b{n}", card=1, mib=12_000) for n in range(2))
 
-    (victims,) = world.preemptor.preempt(asked(a1, b1)).values()
+    (victims,) = cluster.preemptor.preempt(asked(a1, b1)).values()
 
     assert set(victims.uids) in ({a1, a2}, {b1, b2})
 
 
 def test_pods_of_the_same_or_higher_priority_are_never_taken() -> None:
-    world = World(cards=1)
-    uid = bound(world, "boss", card=0, mib=12_000, priority=10)
+    cluster = World(cards=1)
+    uid = bound(cluster, "boss", card=0, mib=12_000, priority=10)
 
-    assert world.preemptor.preempt(asked(uid)) == {}
+    assert cluster.preemptor.preempt(asked(uid)) == {}
 
 
 def test_where_a_pod_is_already_going_one_only_has_to_wait() -> None:
-    world = World(cards=1)
-    uid = bound(world, "going", card=0, mib=20_000, deletionTimestamp="2026-01-01T00:00:00Z")
+    cluster = World(cards=1)
+    uid = bound(cluster, "going", card=0, mib=20_000, deletionTimestamp="2026-01-01T00:00:00Z")
 
-    assert world.preemptor.preempt(asked(uid)) == {}
+    assert cluster.preemptor.preempt(asked(uid)) == {}
 
 
 def test_a_binding_under_way_is_not_taken_back() -> None:
-    world = World(cards=1)
-    world.create("new", mib=20_000)
-    world.ledger.assume(
-        world.see("new").record,
+    cluster = World(cards=1)
+    cluster.create("new", mib=20_000)
+    cluster.ledger.assume(
+        cluster.see("new").record,
         node="n",
         assignment={"train": ()},
-        until=world.clock.now(),
+        until=cluster.clock.now(),
     )
 
-    assert world.preemptor.preempt(asked("nobody")) == {}
+    assert cluster.preemptor.preempt(asked("nobody")) == {}
 
 
 def test_broken_budgets_are_reported() -> None:
-    world = World(cards=1)
-    uid = bound(world, "guarded", card=0, mib=20_000, labels={"app": "a"})
-    world.budgets.append(
+    cluster = World(cards=1)
+    uid = bound(cluster, "guarded", card=0, mib=20_000, labels={"app": "a"})
+    cluster.budgets.append(
         PodDisruptionBudget(namespace="default", name="b", allowed=0, labels={"app": "a"})
     )
 
-    (victims,) = world.preemptor.preempt(asked(uid)).values()
+    (victims,) = cluster.preemptor.preempt(asked(uid)).values()
 
     assert (victims.uids, victims.violations) == ((uid,), 1)
 
 
 def test_unknown_nodes_and_pods_without_a_need_are_left_out() -> None:
-    world = World(cards=1)
+    cluster = World(cards=1)
     args = asked("x")
     plain = decode_pod_info(b'{"metadata":{"name":"p","namespace":"d"},"spec":{"priority":5}}')
 
-    assert world.preemptor.preempt(PreemptionArgs(pod=args.pod, proposed={"m": frozenset()})) == {}
-    assert world.preemptor.preempt(PreemptionArgs(pod=plain, proposed=args.proposed)) == {}
+    assert (
+        cluster.preemptor.preempt(PreemptionArgs(pod=args.pod, proposed={"m": frozenset()})) == {}
+    )
+    assert cluster.preemptor.preempt(PreemptionArgs(pod=plain, proposed=args.proposed)) == {}

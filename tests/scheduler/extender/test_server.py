@@ -1,4 +1,4 @@
-"""The extender over HTTP."""
+"""The extender's HTTP server."""
 
 import asyncio
 import io
@@ -24,10 +24,10 @@ RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 
 
 class Served:
-    """A world whose extender listens on loopback."""
+    """A cluster whose extender listens on loopback."""
 
-    def __init__(self, world: World, url: str, http: aiohttp.ClientSession) -> None:
-        self.world = world
+    def __init__(self, cluster: World, url: str, http: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
         self.url = url
         self.http = http
 
@@ -47,21 +47,21 @@ class Served:
 
 @asynccontextmanager
 async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
-    world = World(*(nodes or ("gpu-1", "gpu-2")), cards=4)
+    cluster = World(*(nodes or ("gpu-1", "gpu-2")), cards=4)
     election = AnElection()
     if leads:
         election.leading.set()
-    standing = LeaderGate(election)
+    leader_gate = LeaderGate(election)
     server = ExtenderServer(
-        extender=world.extender,
-        patient=StaleCacheRetry(world.extender, world.news, world.clock, limit_s=0.0),
-        preemptor=world.preemptor,
-        binder=world.binder,
-        leader_gate=standing,
-        metrics=world.metrics,
-        clock=world.clock,
-        registry=world.registry,
-        readiness=lambda: Readiness(checks={"leader": standing.why_not()}),
+        extender=cluster.extender,
+        patient=StaleCacheRetry(cluster.extender, cluster.changes, cluster.clock, limit_s=0.0),
+        preemptor=cluster.preemptor,
+        binder=cluster.binder,
+        leader_gate=leader_gate,
+        metrics=cluster.metrics,
+        clock=cluster.clock,
+        registry=cluster.registry,
+        readiness=lambda: Readiness(checks={"leader": leader_gate.why_not()}),
         host="127.0.0.1",
         port=0,
         body_limit_mib=1,
@@ -69,7 +69,7 @@ async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
     await server.start()
     try:
         async with aiohttp.ClientSession() as http:
-            yield Served(world, f"http://127.0.0.1:{server.port}", http)
+            yield Served(cluster, f"http://127.0.0.1:{server.port}", http)
     finally:
         await server.stop(1.0)
 
@@ -85,7 +85,7 @@ async def test_recorded_requests_of_kube_scheduler_are_answered() -> None:
 
     assert {"gpu-1", "gpu-2"} <= set(filtered["NodeNames"])
     assert filtered["Error"] == ""
-    assert {it["Host"]: it["Score"] for it in scored} == {"gpu-1": 10, "gpu-2": 2}
+    assert {entry["Host"]: entry["Score"] for entry in scored} == {"gpu-1": 10, "gpu-2": 2}
 
 
 async def test_recorded_requests_with_whole_nodes_are_answered_with_whole_nodes() -> None:
@@ -101,10 +101,10 @@ async def test_a_recorded_bind_request_writes_the_binding() -> None:
     args = json.loads(recorded("bind"))
     pod = json.loads(recorded("filter-names"))["Pod"]
     async with serving() as served:
-        served.world.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
+        served.cluster.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
         assert await served.ask("bind", recorded("bind")) == {"Error": ""}
 
-        (binding,) = served.world.api.bindings
+        (binding,) = served.cluster.api.bindings
     assert binding["target"]["name"] == args["Node"]
 
 
@@ -118,7 +118,7 @@ async def test_a_malformed_body_is_answered_with_400_and_a_reason_and_the_proces
             assert (status, text.startswith("not an Extender")) == (400, True)
         assert (await served.get("livez"))[0] == 200
         labels = {"verb": verb, "outcome": "malformed"}
-        assert served.world.count("fracgpu_scheduler_requests_total", **labels) == 6
+        assert served.cluster.count("fracgpu_scheduler_requests_total", **labels) == 6
 
 
 async def test_a_body_above_the_limit_is_refused() -> None:
@@ -129,7 +129,7 @@ async def test_a_body_above_the_limit_is_refused() -> None:
 
 
 def a_preempt_request(uid: str, node: str, *, whole: bool = False) -> bytes:
-    """What kube-scheduler sends: UIDs, or whole pods where nodeCacheCapable is false."""
+    """Return what kube-scheduler sends: UIDs, or whole pods where nodeCacheCapable is false."""
     pod = a_gpu_pod("big", mib=20_000, priority=10)
     low = a_gpu_pod("low")
     low["metadata"]["uid"] = uid
@@ -152,9 +152,9 @@ async def test_a_preempt_request_is_answered_with_victims_by_uid(whole: bool) ->
                 annotations={ASSIGNMENT: slices.replace("n-0", f"n-{card}")},
             )
             pod["spec"]["nodeName"] = "n"
-            served.world.api.put(pod)
-            served.world.see(f"low-{card}")
-        uid = served.world.api.pods["low-0"]["metadata"]["uid"]
+            served.cluster.api.put(pod)
+            served.cluster.see(f"low-{card}")
+        uid = served.cluster.api.pods["low-0"]["metadata"]["uid"]
         found = await served.ask("preempt", a_preempt_request(uid, "n", whole=whole))
 
     (victims,) = found["NodeNameToMetaVictims"].values()
@@ -179,7 +179,7 @@ async def test_a_replica_that_does_not_lead_says_so_and_writes_nothing() -> None
         assert filtered["Error"] == bound["Error"] == "another replica leads"
         assert filtered["NodeNames"] is None
         assert (status, text) == (503, "another replica leads\n")
-        assert served.world.api.bindings == []
+        assert served.cluster.api.bindings == []
         assert (await served.get("readyz"))[0] == 503
 
 
@@ -198,12 +198,12 @@ async def test_requests_are_answered_while_a_binding_is_under_way() -> None:
     args = json.loads(recorded("bind"))
     pod = json.loads(recorded("filter-names"))["Pod"]
     async with serving() as served, asyncio.TaskGroup() as group:
-        served.world.api.held = asyncio.Event()
-        served.world.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
+        served.cluster.api.held = asyncio.Event()
+        served.cluster.api.put({**pod, "metadata": {**pod["metadata"], "uid": args["PodUID"]}})
         binding = group.create_task(served.ask("bind", recorded("bind")), name="bind")
 
         filtered = await served.ask("filter", recorded("filter-names"))
-        served.world.api.held.set()
+        served.cluster.api.held.set()
 
     assert filtered["Error"] == ""
     assert binding.result() == {"Error": ""}

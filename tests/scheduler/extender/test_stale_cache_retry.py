@@ -1,4 +1,4 @@
-"""A second look before a pod is refused twice on the same news."""
+"""A retry before a pod is refused twice on the same cached state."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ YES = FilterResult(passed=("n",))
 
 @dataclass(slots=True)
 class Answers:
-    """Answers as it is told, and counts how often it is asked."""
+    """Returns given answers, and counts the calls."""
 
     now: FilterResult = field(default_factory=lambda: NO)
     asked: int = 0
@@ -30,9 +30,9 @@ class Answers:
 class World:
     def __init__(self) -> None:
         self.clock = VirtualClock()
-        self.news = ChangeSignal()
+        self.changes = ChangeSignal()
         self.answers = Answers()
-        self.patient = StaleCacheRetry(self.answers, self.news, self.clock, limit_s=0.05)
+        self.patient = StaleCacheRetry(self.answers, self.changes, self.clock, limit_s=0.05)
 
     async def ask(self, uid: str = "p") -> FilterResult:
         record = PodRecord(uid=uid, namespace="default", name=uid)
@@ -40,14 +40,14 @@ class World:
         return await self.patient.filter(args)
 
     async def ask_and_wait(self, uid: str = "p") -> FilterResult:
-        """Ask, and let the time pass that the answer may take."""
+        """Filter, and advance the clock by the longest wait."""
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(self.ask(uid), name="ask")
             await self.clock.advance(0.06)
         return asking.result()
 
     async def waits(self, uid: str = "p") -> bool:
-        """Tell whether an answer takes time."""
+        """Report whether the answer comes after a wait."""
         began = self.clock.monotonic()
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(self.ask(uid), name="ask")
@@ -64,102 +64,102 @@ async def test_the_first_no_is_answered_at_once() -> None:
 
 
 async def test_a_yes_is_answered_at_once() -> None:
-    world = World()
-    await world.ask()
-    world.answers.now = YES
+    cluster = World()
+    await cluster.ask()
+    cluster.answers.now = YES
 
-    assert await world.ask() == YES
+    assert await cluster.ask() == YES
 
 
 async def test_the_second_no_waits_for_news_that_turns_it_into_a_yes() -> None:
-    world = World()
-    await world.ask()
+    cluster = World()
+    await cluster.ask()
 
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(world.ask(), name="ask")
-        await world.clock.wait_for_sleepers(1)
-        world.answers.now = YES
-        world.news.notify("another")
+        asking = group.create_task(cluster.ask(), name="ask")
+        await cluster.clock.wait_for_sleepers(1)
+        cluster.answers.now = YES
+        cluster.changes.notify("another")
 
     assert asking.result() == YES
-    assert world.clock.monotonic() == 0
+    assert cluster.clock.monotonic() == 0
 
 
 async def test_news_that_change_nothing_are_not_the_end_of_the_wait() -> None:
-    world = World()
-    await world.ask()
+    cluster = World()
+    await cluster.ask()
 
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(world.ask(), name="ask")
-        await world.clock.wait_for_sleepers(1)
-        world.news.notify("another")
-        await world.clock.advance(0.01)
-        world.answers.now = YES
-        world.news.notify("yet another")
+        asking = group.create_task(cluster.ask(), name="ask")
+        await cluster.clock.wait_for_sleepers(1)
+        cluster.changes.notify("another")
+        await cluster.clock.advance(0.01)
+        cluster.answers.now = YES
+        cluster.changes.notify("yet another")
 
     assert asking.result() == YES
 
 
 async def test_the_wait_has_an_end() -> None:
-    world = World()
-    await world.ask()
+    cluster = World()
+    await cluster.ask()
 
-    assert await world.ask_and_wait() == NO
-    assert world.clock.monotonic() < 0.1
+    assert await cluster.ask_and_wait() == NO
+    assert cluster.clock.monotonic() < 0.1
 
 
 async def test_after_news_a_no_is_answered_at_once() -> None:
-    world = World()
-    await world.ask()
-    world.news.notify("another")
+    cluster = World()
+    await cluster.ask()
+    cluster.changes.notify("another")
 
-    assert not await world.waits()
+    assert not await cluster.waits()
 
 
 async def test_news_of_the_pod_itself_are_no_news() -> None:
-    world = World()
-    await world.ask()
-    world.news.notify("p")  # kube-scheduler wrote our refusal into its status
+    cluster = World()
+    await cluster.ask()
+    cluster.changes.notify("p")  # kube-scheduler wrote our refusal into its status
 
-    assert await world.waits()
+    assert await cluster.waits()
 
 
 async def test_a_no_that_pods_cannot_change_is_answered_at_once() -> None:
-    world = World()
-    world.answers.now = NEVER
-    await world.ask()
+    cluster = World()
+    cluster.answers.now = NEVER
+    await cluster.ask()
 
-    assert not await world.waits()
+    assert not await cluster.waits()
 
 
 async def test_waiting_takes_at_most_a_fifth_of_the_time() -> None:
-    world = World()
+    cluster = World()
     for uid in ("p", "q"):
-        await world.ask(uid)
-    assert await world.waits("p")
+        await cluster.ask(uid)
+    assert await cluster.waits("p")
 
-    assert not await world.waits("q")
-    await world.clock.advance(0.25)
-    assert await world.waits("q")
+    assert not await cluster.waits("q")
+    await cluster.clock.advance(0.25)
+    assert await cluster.waits("q")
 
 
 async def test_a_pod_that_passed_is_forgotten() -> None:
-    world = World()
-    await world.ask()
-    world.answers.now = YES
-    await world.ask()
-    world.answers.now = NO
+    cluster = World()
+    await cluster.ask()
+    cluster.answers.now = YES
+    await cluster.ask()
+    cluster.answers.now = NO
 
-    assert not await world.waits()
+    assert not await cluster.waits()
 
 
 async def test_only_so_many_pods_are_remembered() -> None:
-    world = World()
+    cluster = World()
     for n in range(10_001):
-        await world.ask(f"p{n}")
+        await cluster.ask(f"p{n}")
 
-    assert not await world.waits("p0")
-    assert await world.waits("p10000")
+    assert not await cluster.waits("p0")
+    assert await cluster.waits("p10000")
 
 
 async def test_news_wake_whoever_waits_for_more() -> None:
