@@ -1,5 +1,5 @@
-"""Moves pods off hot cards: reads Prometheus, decides with the core, acts through one door.
+"""Moves pods off hot cards: reads Prometheus, plans moves, and evicts pods.
 
-`controller` goes round: `usage` reads, `fracgpu.disruption` plans, `moves` acts, and
-`event_reporter` and `cycle_metrics` tell. Start with `controller.py`.
+`controller` runs the loop: `usage` reads, `fracgpu.disruption` plans, `moves` acts, and
+`event_reporter` and `cycle_metrics` report. Start with `controller.py`.
 """

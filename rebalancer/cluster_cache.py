@@ -1,4 +1,4 @@
-"""Pods and nodes as the API server shows them, kept by informers and folded into a ledger."""
+"""Pods and nodes, kept current by informers, and the ledger of who holds what."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ class _Node:
 
 
 class ClusterCache:
-    """The book of who holds what, as of the last word from the API server."""
+    """The cluster state as of the last watch events."""
 
     def __init__(self, client: KubeClient) -> None:
         self._ledger = Ledger()
-        self._occupants: dict[str, PlacedPod] = {}
+        self._placed_pods: dict[str, PlacedPod] = {}
         self._nodes: dict[str, _Node] = {}
-        self._pod_informer = Informer(client, PODS, decode=_read_occupant, on_change=self._pod)
+        self._pod_informer = Informer(client, PODS, decode=_read_placed_pod, on_change=self._pod)
         self._node_informer = Informer(client, NODES, decode=_read_node, on_change=self._node)
 
     def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Give the loops that keep this up to date."""
+        """Return the loops that keep the cache current."""
         return {"pods": self._pod_informer.run, "nodes": self._node_informer.run}
 
     async def wait_synced(self) -> None:
@@ -49,24 +49,24 @@ class ClusterCache:
 
     @property
     def nodes(self) -> Mapping[str, NodeCards]:
-        return {name: it.cards for name, it in self._nodes.items()}
+        return {name: node.cards for name, node in self._nodes.items()}
 
     @property
     def taints(self) -> Mapping[str, tuple[Taint, ...]]:
-        return {name: it.taints for name, it in self._nodes.items()}
+        return {name: node.taints for name, node in self._nodes.items()}
 
     @property
     def occupants(self) -> Mapping[str, PlacedPod]:
         """Live pods that hold or ask for a share of a card, by UID."""
-        return MappingProxyType(dict(self._occupants))
+        return MappingProxyType(dict(self._placed_pods))
 
     def cards(self) -> dict[CardUuid, str]:
-        """Give every card of a shared node, and its node."""
+        """Return the node's name of each card of the shared nodes."""
         return {
             card.uuid: name
-            for name, it in self._nodes.items()
-            if it.cards.shared
-            for card in it.cards.cards
+            for name, node in self._nodes.items()
+            if node.cards.shared
+            for card in node.cards.cards
         }
 
     def snapshot(self, *, now: datetime) -> Snapshot:
@@ -76,7 +76,7 @@ class ClusterCache:
         record = change.object.info.record
         if change.type is ChangeType.DELETED:
             self._ledger.remove_pod(change.uid)
-            self._occupants.pop(change.uid, None)
+            self._placed_pods.pop(change.uid, None)
             return
         self._ledger.set_pod(record)
         view = change.object.info
@@ -84,9 +84,9 @@ class ClusterCache:
             view.need is not None or view.need_problem or record.assignment or record.problem
         )
         if record.live and concerned:
-            self._occupants[change.uid] = change.object
+            self._placed_pods[change.uid] = change.object
         else:
-            self._occupants.pop(change.uid, None)
+            self._placed_pods.pop(change.uid, None)
 
     def _node(self, change: Change[_Node]) -> None:
         name = change.key.name
@@ -98,7 +98,7 @@ class ClusterCache:
         self._nodes[name] = change.object
 
 
-def _read_occupant(body: bytes) -> PlacedPod:
+def _read_placed_pod(body: bytes) -> PlacedPod:
     return PlacedPod(
         info=decode_pod_info(body), scheduling_constraints=scheduling_constraints_of(body)
     )

@@ -1,4 +1,4 @@
-"""What the rebalancer takes from the ConfigMap: its own key, read strictly."""
+"""The rebalancer's policy: the key ``rebalancer`` of the ConfigMap, parsed strictly."""
 
 import hashlib
 from typing import Any, Final
@@ -17,14 +17,14 @@ _MOST_SHOWN: Final = 60
 
 
 def parse_policy(text: str) -> RebalancerPolicy:
-    """Read a policy; what is left out keeps its default (and the default mode is ``dryRun``).
+    """Parse a policy; keys that are left out keep their default (of mode, ``dryRun``).
 
     Raises:
-        ValueError: it names every mistake: unknown keys, wrong types, figures out of range, and
-            figures that contradict each other.
+        ValueError: the message lists every mistake: unknown keys, wrong types, figures out of
+            range, and figures that contradict each other.
     """
     found = strict_mapping(text)
-    by_key = {camel(it.name): it for it in tunables()}
+    by_key = {camel(tunable.name): tunable for tunable in tunables()}
     mistakes = unknown_keys(found, (*by_key, _MODE))
     values: dict[str, Any] = {}
     for key, value in found.items():
@@ -33,34 +33,35 @@ def parse_policy(text: str) -> RebalancerPolicy:
         elif key in by_key:
             values[by_key[key].name] = _figure(key, value, by_key[key], mistakes)
     if not mistakes:
-        # Ranges were checked above, under the names that people write; pairs are checked here.
-        mistakes += [_in_camel(it) for it in RebalancerPolicy(**values).mistakes()]
+        # Ranges were checked above, under the ConfigMap's keys; pairs are checked here.
+        mistakes += [_in_camel(mistake) for mistake in RebalancerPolicy(**values).mistakes()]
     if mistakes:
         raise ValueError("; ".join(mistakes))
     return RebalancerPolicy(**values)
 
 
 def policy_hash(policy: RebalancerPolicy) -> str:
-    """Name a policy shortly, so that a record can say under which one it was made."""
+    """Return a short hash of a policy, by which a move record names its policy."""
     return hashlib.sha256(repr(policy).encode()).hexdigest()[:12]
 
 
 def camel(name: str) -> str:
-    """Write a field's name as the ConfigMap does: ``hot_ratio`` is ``hotRatio``."""
+    """Return a field's name as the ConfigMap has it: ``hotRatio`` for ``hot_ratio``."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
 def reference() -> str:
-    """Write the table of all keys, for the documentation."""
+    """Return the table of all keys, for the documentation."""
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
-    modes = ", ".join(f"`{it.value}`" for it in Mode)
+    modes = ", ".join(f"`{mode.value}`" for mode in Mode)
     lines.append(
         f"| `mode` | how far the rebalancer may go | `{RebalancerPolicy().mode.value}` | {modes} |"
     )
     lines += [
-        f"| `{camel(it.name)}` | {it.meaning} | {it.default:g} | {it.low:g} to {it.high:g} |"
-        for it in tunables()
+        f"| `{camel(tunable.name)}` | {tunable.meaning} | {tunable.default:g} "
+        f"| {tunable.low:g} to {tunable.high:g} |"
+        for tunable in tunables()
     ]
     return "\n".join(lines) + "\n"
 
@@ -93,7 +94,7 @@ def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> f
 
 
 def _in_camel(mistake: str) -> str:
-    for tunable in sorted(tunables(), key=lambda it: -len(it.name)):
+    for tunable in sorted(tunables(), key=lambda field: -len(field.name)):
         mistake = mistake.replace(tunable.name, camel(tunable.name))
     return mistake
 

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 
 class UsageSource(Protocol):
-    """What the loop needs of :class:`rebalancer.usage.measured.MeasuredUsage`."""
+    """What the controller needs of :class:`rebalancer.usage.measured.MeasuredUsage`."""
 
     def observe(
         self, cards: Collection[CardUuid], policy: RebalancerPolicy
@@ -40,7 +40,7 @@ class UsageSource(Protocol):
 
 
 class PolicySource(Protocol):
-    """What the loop needs of :class:`component.config_watcher.ConfigWatcher`."""
+    """What the controller needs of :class:`component.config_watcher.ConfigWatcher`."""
 
     @property
     def value(self) -> RebalancerPolicy: ...
@@ -50,7 +50,7 @@ class PolicySource(Protocol):
 
 
 class StrategySource(Protocol):
-    """The cluster's placement strategy, as a config watcher keeps it."""
+    """The cluster's placement strategy, kept current by a config watcher."""
 
     @property
     def value(self) -> Strategy: ...
@@ -58,7 +58,7 @@ class StrategySource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerParts:
-    """What the loop works with; *changed* is set when the policy was edited, well or badly."""
+    """The controller's parts; *changed* is set on every edit of the policy, valid or not."""
 
     cache: ClusterCache
     usage: UsageSource
@@ -75,7 +75,7 @@ class ControllerParts:
 
 
 class Controller:
-    """Runs on the leader alone; what it must remember is in the API server, not here."""
+    """Runs only on the leader; its state is kept in the API server, not here."""
 
     def __init__(self, parts: ControllerParts) -> None:
         self._parts = parts
@@ -86,7 +86,7 @@ class Controller:
         self._config_problem = ""
 
     def trouble(self) -> str | None:
-        """Say why nothing can be moved now, for ``/readyz``; None on a replica that stands by."""
+        """Return why nothing can be moved now, for ``/readyz``; None on a standby replica."""
         return (self._trouble or None) if self._leading_since else None
 
     @property
@@ -105,17 +105,17 @@ class Controller:
             await wait_at_most(parts.clock, parts.changed, limit_s=parts.config.value.tick_s)
 
     async def cycle(self) -> None:
-        """Do one round; what the API server or Prometheus refuses is told and left to the next."""
+        """Run one cycle; an error of the API server or Prometheus is left to the next cycle."""
         await self._tell_config()
         try:
-            await self._round(self._parts.config.value)
+            await self._run_cycle(self._parts.config.value)
         except KubeError as error:
             self._parts.metrics.api_error()
             self._say("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._say("the record of past moves is unreadable", detail=str(error))
 
-    async def _round(self, policy: RebalancerPolicy) -> None:
+    async def _run_cycle(self, policy: RebalancerPolicy) -> None:
         parts = self._parts
         await parts.store.load()
         now = parts.clock.now()
@@ -124,19 +124,19 @@ class Controller:
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
         await self._warm(cards, measured, policy, now=now)
-        state = self._picture(measured, now=now)
+        state = self._disruption_state(measured, now=now)
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
         for record in parts.store.records:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
-        state = self._picture(measured, now=now)
-        # In a thread: on a thousand cards it takes long enough to hold up the lease's renewal.
+        state = self._disruption_state(measured, now=now)
+        # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
         plan = await asyncio.to_thread(plan_moves, state, policy=policy, now=now)
 
         for move in plan.moves:
             await self._begin(move, context)
-        await self._cordon(self._picture(measured, now=now), policy, now=now)
+        await self._cordon(self._disruption_state(measured, now=now), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
     async def _warm(
@@ -147,29 +147,29 @@ class Controller:
         *,
         now: datetime,
     ) -> None:
-        """Advance every card's heat, and tell of each card that became hot.
+        """Advance every card's heat, and report each card that became hot.
 
-        *nodes* has the node of each card that was measured, though it may have gone meanwhile.
+        *nodes* has the node of each measured card, even if the node was deleted meanwhile.
         """
         before = self._heat
-        past = [it.past() for it in self._parts.store.records]
+        past = [record.past() for record in self._parts.store.records]
         self._heat = advance_all(before, measured.usage, past, policy=policy, now=now)
-        for card, it in sorted(self._heat.items()):
+        for card, card_heat in sorted(self._heat.items()):
             was_hot = card in before and before[card].heat is Heat.HOT
             reading = measured.usage[card].reading
-            if it.heat is Heat.HOT and not was_hot and reading is not None:
+            if card_heat.heat is Heat.HOT and not was_hot and reading is not None:
                 await self._parts.reporter.hot_card(
                     card, node=nodes[card], reading=reading, policy=policy
                 )
 
-    def _picture(self, measured: Measured, *, now: datetime) -> DisruptionState:
+    def _disruption_state(self, measured: Measured, *, now: datetime) -> DisruptionState:
         parts = self._parts
         return DisruptionState(
             snapshot=parts.cache.snapshot(now=now),
             usage=measured.usage,
             heat=self._heat,
             pods=parts.cache.occupants,
-            past=[it.past() for it in parts.store.records],
+            past=[record.past() for record in parts.store.records],
             taints=parts.cache.taints,
             strategy=parts.placement.value,
             scheduler_name=parts.scheduler_name,
@@ -177,7 +177,7 @@ class Controller:
         )
 
     async def _begin(self, move: Move, context: StepContext) -> None:
-        """Put a move on record; the next cycle, with its card's cordon in place, goes on."""
+        """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
         dry_run = context.policy.mode is Mode.DRY_RUN
         record = plan_record(move, policy=policy_hash(context.policy), dry_run=dry_run, now=now)
@@ -192,13 +192,13 @@ class Controller:
         self, state: DisruptionState, policy: RebalancerPolicy, *, now: datetime
     ) -> None:
         if policy.mode is not Mode.ACTIVE:
-            return  # ours lapse by themselves
+            return  # our cordons expire by themselves
         desired = DesiredCordons(
             cordon=cards_to_cordon(state, policy=policy, now=now),
             cool=frozenset(
                 card
-                for card, it in self._heat.items()
-                if it.heat is Heat.COOL and state.reading(card) is not None
+                for card, card_heat in self._heat.items()
+                if card_heat.heat is Heat.COOL and state.reading(card) is not None
             ),
             lasting=timedelta(seconds=policy.cordon_s),
         )
@@ -226,7 +226,7 @@ class Controller:
                 await self._parts.reporter.config_refused(config.problem)
 
     def _say(self, trouble: str, *, detail: str) -> None:
-        """Keep the trouble for ``/readyz``, and log it when it begins and when it ends."""
+        """Store *trouble* for ``/readyz``, and log when it begins and ends."""
         before, self._kind = self._kind, trouble
         self._trouble = f"{trouble}: {detail}" if trouble else ""
         if trouble and trouble != before:

@@ -1,4 +1,4 @@
-"""Counts each cycle, and logs what is held back when that is news."""
+"""Publishes the metrics of each cycle, and logs newly held moves."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ _HOT: frozenset[Heat] = frozenset({Heat.HOT, Heat.RELIEVING})
 
 
 class Observes(Protocol):
-    """The part of a histogram that takes figures."""
+    """What this module needs of a histogram."""
 
     def observe(self, amount: float) -> None: ...
 
 
 class CycleMetrics:
-    """The figures of the loop; remembers only what it said last, so as not to repeat it."""
+    """Metrics of the controller; remembers the last held moves, to log only new ones."""
 
     def __init__(self, metrics: RebalancerMetrics) -> None:
         self._metrics = metrics
@@ -40,13 +40,13 @@ class CycleMetrics:
 
     @contextmanager
     def cycle(self, clock: Clock) -> Iterator[None]:
-        """Time one cycle."""
+        """Measure the duration of one cycle."""
         with _timed(self._metrics.cycle_s, clock):
             yield
 
     @contextmanager
     def queries(self, clock: Clock) -> Iterator[None]:
-        """Time all questions of one cycle."""
+        """Measure the duration of all queries of one cycle."""
         with _timed(self._metrics.query_s, clock):
             yield
 
@@ -75,11 +75,11 @@ class CycleMetrics:
         policy: RebalancerPolicy,
         now: datetime,
     ) -> None:
-        """Count what one cycle saw and decided."""
+        """Publish what one cycle observed and decided."""
         metrics = self._metrics
         metrics.set_cards(
-            Counter(it.heat for it in state.heat.values()),
-            Counter(it.quality for it in state.usage.values()),
+            Counter(reading.heat for reading in state.heat.values()),
+            Counter(usage.quality for usage in state.usage.values()),
         )
         self._count_heat(state, policy=policy, now=now)
         metrics.coverage.set(fresh_ratio(state.usage, state.cards()))
@@ -88,7 +88,7 @@ class CycleMetrics:
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
-        under_way = sum(it.under_way for it in state.past) + len(plan.moves)
+        under_way = sum(move.under_way for move in state.past) + len(plan.moves)
         this_hour = len(begun_within(state.past, hours=1, now=now)) + len(plan.moves)
         metrics.in_flight.set(under_way)
         metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
@@ -98,9 +98,9 @@ class CycleMetrics:
     def _count_heat(
         self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
     ) -> None:
-        hot = [uuid for uuid, it in state.heat.items() if it.heat in _HOT]
+        hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat in _HOT]
         relievable = 0
-        # A clock may be set back, a counter may not.
+        # The clock may be set back, but a counter must not decrease.
         elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
         self._counted_at = now
         for uuid in hot:
@@ -112,17 +112,17 @@ class CycleMetrics:
 
     def _count_decisions(self, plan: Plan) -> None:
         self._metrics.decisions.labels("moved", "").inc(len(plan.moves))
-        for it in plan.held:
-            self._metrics.decisions.labels("held", it.reason.label).inc()
-        held = frozenset((it.subject, it.reason) for it in plan.held)
-        for it in plan.held:
-            if (it.subject, it.reason) not in self._held:
+        for hold in plan.held:
+            self._metrics.decisions.labels("held", hold.reason.label).inc()
+        held = frozenset((hold.subject, hold.reason) for hold in plan.held)
+        for hold in plan.held:
+            if (hold.subject, hold.reason) not in self._held:
                 log.info(
                     "move_held",
-                    subject=it.subject,
-                    reason=it.reason.label,
-                    text=it.reason.value,
-                    detail=it.detail,
+                    subject=hold.subject,
+                    reason=hold.reason.label,
+                    text=hold.reason.value,
+                    detail=hold.detail,
                 )
         self._held = held
 

@@ -1,4 +1,4 @@
-"""Tells what happened to a move: a log line, a figure, and an Event on the objects concerned."""
+"""Reports what happens to a move: a log line, a metric, and Events on the objects concerned."""
 
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
@@ -34,7 +34,7 @@ class Emits(Protocol):
 
 
 class EventReporter:
-    """One method for each thing that may happen to a move or a card."""
+    """Has one method for each thing that can happen to a move or a card."""
 
     def __init__(self, events: Emits, metrics: RebalancerMetrics, *, namespace: str) -> None:
         self._events = events
@@ -42,7 +42,7 @@ class EventReporter:
         self._namespace = namespace
 
     async def config_refused(self, problem: str) -> None:
-        """Say it where the administrator who made the edit will look."""
+        """Record an Event on the ConfigMap, where the author of the edit looks."""
         regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
         await self._events.emit(
             regarding,
@@ -54,7 +54,7 @@ class EventReporter:
     async def hot_card(
         self, card: CardUuid, *, node: str, reading: CardReading, policy: RebalancerPolicy
     ) -> None:
-        """Say that a card became hot, and whether moving a pod could help at all."""
+        """Report that a card became hot, and whether moving a pod could help at all."""
         why = unrelievable(reading, policy)
         level = reading.level_ratio
         log.warning(
@@ -122,7 +122,7 @@ class EventReporter:
         *,
         policy: RebalancerPolicy,
     ) -> None:
-        """The replacement is ready; *before* is the record of the phase it waited in."""
+        """Report a ready replacement; *before* is the record of the previous phase."""
         move = record.move
         self._metrics.unavailable_s.observe(
             (record.phase_since - before.phase_since).total_seconds()
@@ -148,7 +148,7 @@ class EventReporter:
 
     async def ended(self, record: MoveRecord) -> None:
         ending = record.ending
-        assert ending is not None, "told of an end without one"  # noqa: S101
+        assert ending is not None, "a record that ended without an ending"  # noqa: S101
         mode = Mode.DRY_RUN if record.dry_run else Mode.ACTIVE
         self._metrics.moves.labels(mode.value, ending.value).inc()
         log.info(
@@ -186,10 +186,10 @@ class EventReporter:
 
 
 def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) -> bool:
-    """Tell whether the replacement got a card that its owner was moved off a short while ago."""
+    """Report whether the replacement got a card that its owner was moved off recently."""
     return any(
-        it.move.owner_uid == record.move.owner_uid
-        and it.move.source == record.landed
-        and record.phase_since - it.started_at < within
-        for it in state.past
+        move.move.owner_uid == record.move.owner_uid
+        and move.move.source == record.landed
+        and record.phase_since - move.started_at < within
+        for move in state.past
     )

@@ -1,4 +1,4 @@
-"""What the rebalancer tells Prometheus; every label set exists from the start, at 0."""
+"""Metrics of the rebalancer; every label set exists from the start, at 0."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -18,7 +18,7 @@ _PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)
 
 
 class RebalancerMetrics:
-    """One instance per process; *registry* is where they live."""
+    """The metrics, in *registry*; one instance per process."""
 
     def __init__(self, registry: Registry) -> None:
         def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
@@ -89,17 +89,17 @@ class RebalancerMetrics:
 
     def _create(self) -> None:
         modes = (Mode.ACTIVE.value, Mode.DRY_RUN.value)
-        outcomes = [(it.value,) for it in EvictionOutcome]
+        outcomes = [(outcome.value,) for outcome in EvictionOutcome]
         label_sets: tuple[tuple[Counter | Gauge | Histogram, Iterable[tuple[str, ...]]], ...] = (
-            (self.cards, ((it.value,) for it in Heat)),
-            (self.trust, ((it.value,) for it in ReadingQuality)),
+            (self.cards, ((heat.value,) for heat in Heat)),
+            (self.trust, ((quality.value,) for quality in ReadingQuality)),
             (self.hot_cards, (("true",), ("false",))),
-            (self.decisions, (("moved", ""), *(("held", it.label) for it in HoldReason))),
-            (self.moves, ((mode, it.value) for mode in modes for it in Ending)),
-            (self.phase_s, ((it.value,) for it in MovePhase)),
+            (self.decisions, (("moved", ""), *(("held", reason.label) for reason in HoldReason))),
+            (self.moves, ((mode, ending.value) for mode in modes for ending in Ending)),
+            (self.phase_s, ((phase.value,) for phase in MovePhase)),
             (self.evictions, outcomes),
             (self.rehearsals, outcomes),
-            (self.query_errors, ((it.value,) for it in QueryError)),
+            (self.query_errors, ((error.value,) for error in QueryError)),
             (self.budget, (("in_flight",), ("hour",))),
         )
         for metric, labels in label_sets:
@@ -107,7 +107,7 @@ class RebalancerMetrics:
                 metric.labels(*values)
 
     def watch_config(self, valid: Callable[[], bool]) -> None:
-        """Ask *valid* at each scrape."""
+        """Call *valid* at each scrape for whether the configuration is in use."""
         self.config_valid.set_function(valid)
 
     def set_cards(self, heats: Mapping[Heat, int], trusts: Mapping[ReadingQuality, int]) -> None:

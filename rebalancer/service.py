@@ -1,4 +1,4 @@
-"""Puts the rebalancer together: the only place that names its concrete parts."""
+"""Builds the rebalancer: the only module that names its concrete parts."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ COMPONENT: Final = "fracgpu-rebalancer"
 
 
 def build(settings: RebalancerSettings) -> Service:
-    """Put the role together; nothing is opened before the service runs."""
+    """Build the role; nothing is opened before it runs."""
     registry, gate, clock = new_registry(), ReadyGate(), SystemClock()
     metrics = RebalancerMetrics(registry)
 
@@ -63,7 +63,7 @@ def build(settings: RebalancerSettings) -> Service:
         telemetry=TelemetryServer(
             registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
         ),
-        drain_wait_s=0.0,  # nobody calls the rebalancer
+        drain_wait_s=0.0,  # the rebalancer serves no requests
         drain_limit_s=settings.drain_limit_s,
     )
 
@@ -77,7 +77,7 @@ def running(
     gate: ReadyGate,
     clock: Clock,
 ) -> Running:
-    """Wire the loop to its parts and name the tasks that run it."""
+    """Connect the controller to its parts, and return the tasks to run."""
     identity = settings.identity or socket.gethostname()
     election = LeaderElector(
         client, clock, name=COMPONENT, namespace=settings.namespace, identity=identity
@@ -85,7 +85,7 @@ def running(
 
     def guard() -> None:
         if not election.still_leader():
-            raise EndProcess("leadership is in doubt; nothing more is written")
+            raise EndProcess("the lease may be lost; nothing more is written")
 
     cycle_metrics = CycleMetrics(metrics)
     cache = ClusterCache(client)
@@ -109,21 +109,21 @@ def running(
         default=DEFAULT,
     )
     metrics.watch_config(lambda: not (config.problem or placement.problem))
-    book = MoveStore(client, namespace=settings.namespace, guard=guard)
+    store = MoveStore(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
     reporter = EventReporter(events, metrics, namespace=settings.namespace)
 
     async def persist(record: MoveRecord) -> None:
-        await book.put(record, now=clock.now())
+        await store.put(record, now=clock.now())
 
-    rebalancer = Controller(
+    controller = Controller(
         ControllerParts(
             cache=cache,
             usage=MeasuredUsage(prometheus, on_trouble=cycle_metrics.no_answer),
             config=config,
             placement=placement,
             changed=changed,
-            store=book,
+            store=store,
             executor=MoveExecutor(Evictor(client, guard=guard), reporter, persist),
             cordons=Cordons(client, guard=guard),
             reporter=reporter,
@@ -145,11 +145,11 @@ def running(
         await placement.wait_synced()
         await election.wait_leading()
         cycle_metrics.leading()
-        await rebalancer.run()
+        await controller.run()
 
     gate.add("cluster", lambda: None if cache.synced else "pods and nodes not listed yet")
-    # It keeps its lease, its moves under way and its cordons, so it is as ready as it can be.
-    gate.remark("rebalancing", rebalancer.trouble)
+    # Trouble does not affect readiness: this replica still has the lease, its moves and cordons.
+    gate.remark("rebalancing", controller.trouble)
     return Running(
         tasks={
             **cache.tasks(),

@@ -1,4 +1,4 @@
-"""What the rebalancer must be told to start; what it may do is tuned in the ConfigMap."""
+"""Settings of the rebalancer; its policy is in the ConfigMap."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""One move from plan to proof, so that a crash at any point loses nothing.
+"""Carries out a move from plan to verification, so that a crash at any point loses nothing.
 
-`record` has its phases, `store` keeps the records in a ConfigMap, `executor` takes each a step
-further, and `evictor` is the only door out. Start with `executor.py`.
+`record` has its phases, `store` keeps the records in a ConfigMap, `executor` advances each record,
+and only `evictor` requests evictions. Start with `executor.py`.
 """

@@ -1,4 +1,4 @@
-"""Keeps new slices off hot cards, by a Node annotation whose entries lapse by themselves."""
+"""Keeps new slices off hot cards, by a Node annotation whose entries expire by themselves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ from kube.objects import decode_object, identity
 
 log = structlog.get_logger()
 
-REASON: Final = "hot"  # marks the entries that are ours
+REASON: Final = "hot"  # identifies our entries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredCordons:
-    """What should stand on the nodes.
+    """The desired cordons.
 
     Attributes:
         cordon: cards to keep new slices off.
-        cool: cards known to be cool, whose entry of ours goes at once. What is neither is left to
-            lapse: not to know a card's heat is no reason to open it.
-        lasting: how long an entry lives unless it is renewed.
+        cool: cards known to be cool, whose cordon by us is removed at once. Cordons of other cards
+            are left to expire: unknown heat is no reason to uncordon a card.
+        lasting: how long a cordon lasts unless it is renewed.
     """
 
     cordon: frozenset[CardUuid]
@@ -41,19 +41,23 @@ class DesiredCordons:
 def desired_on(
     node: NodeCards, desired: DesiredCordons, *, now: datetime
 ) -> tuple[Cordon, ...] | None:
-    """Give the entries that should stand on *node*; None when it is right as it is.
+    """Return the cordons desired on *node*; None if its annotation is already right.
 
-    Entries of others are kept until they lapse, even where we want the same card: theirs keeps
-    slices off it just as well. Ours are renewed when half their life is over.
+    Cordons of others are kept until they expire, even on a card that we would cordon: they keep
+    slices off it as well. Ours are renewed when half their life is over.
 
-    An annotation that cannot be read closes the whole node to new slices, so it is replaced: by an
-    entry for each card that is not known to be cool, since the old one may have been about it.
+    An unreadable annotation closes the whole node to new slices, so it is replaced by a cordon for
+    each card that is not known to be cool, since the old one may have cordoned it.
     """
-    mine = [it for it in node.cordons if it.reason == REASON]
-    others = [it for it in node.cordons if it.reason != REASON and it.until > now]
-    taken = {it.card for it in others}
+    mine = [cordon for cordon in node.cordons if cordon.reason == REASON]
+    others = [cordon for cordon in node.cordons if cordon.reason != REASON and cordon.until > now]
+    taken = {cordon.card for cordon in others}
     here = {card.uuid for card in node.cards}
-    until = {it.card: it.until for it in mine if it.until > now and it.card not in desired.cool}
+    until = {
+        cordon.card: cordon.until
+        for cordon in mine
+        if cordon.until > now and cordon.card not in desired.cool
+    }
     unreadable = names.NODE_CORDONS in node.unreadable
     repel = (here - desired.cool) | desired.cordon if unreadable else desired.cordon
     for card in (repel & here) - taken:
@@ -61,12 +65,14 @@ def desired_on(
             until[card] = now + desired.lasting
     ours = [Cordon(card=card, until=end, reason=REASON) for card, end in until.items()]
     after = [*others, *ours]
-    changed = {(it.card, it.until) for it in after} != {(it.card, it.until) for it in node.cordons}
-    return tuple(sorted(after, key=lambda it: it.card)) if changed or unreadable else None
+    changed = {(cordon.card, cordon.until) for cordon in after} != {
+        (cordon.card, cordon.until) for cordon in node.cordons
+    }
+    return tuple(sorted(after, key=lambda cordon: cordon.card)) if changed or unreadable else None
 
 
 class Cordons:
-    """Publishes what is wanted, node by node; a node that cannot be written waits for next time.
+    """Writes the desired cordons, node by node; a node that fails is left to the next cycle.
 
     Args:
         client: reaches the API server.
@@ -80,7 +86,7 @@ class Cordons:
     async def publish(
         self, nodes: Mapping[str, NodeCards], desired: DesiredCordons, *, now: datetime
     ) -> Sequence[str]:
-        """Make it so; returns the nodes that could not be written."""
+        """Write the desired cordons; return the nodes that could not be written."""
         failed = []
         for name, node in sorted(nodes.items()):
             if desired_on(node, desired, now=now) is None:
@@ -93,7 +99,7 @@ class Cordons:
         return failed
 
     async def _write(self, name: str, desired: DesiredCordons, *, now: datetime) -> None:
-        # Read anew: what others wrote since our informer last heard must not be lost.
+        # Read again: what others wrote since the last watch event must not be lost.
         body = await self._client.get(NODES, name)
         node = read_node(body)
         entries = desired_on(node, desired, now=now)
@@ -109,4 +115,4 @@ class Cordons:
         }
         self._guard()
         await self._client.patch(NODES, name, {"metadata": metadata})
-        log.info("cordons_written", node=name, cards=[it.card for it in entries])
+        log.info("cordons_written", node=name, cards=[cordon.card for cordon in entries])

@@ -1,4 +1,4 @@
-"""The only door out: nothing else of this program asks for an eviction."""
+"""Requests evictions; no other module of FracGPU does."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ from kube.client import KubeClient
 from kube.errors import Conflict, KubeError, NotFound, TooManyRequests, Unavailable
 from kube.kinds import PODS
 
-# The API server's words; it is a 500, and asking again gives the same answer for ever.
+# The API server's message; its status is 500, and a retry always gives the same answer.
 # Source: kubernetes pkg/registry/core/pod/storage/eviction.go.
 _TWO_BUDGETS: Final = "more than one PodDisruptionBudget"
 
 
 class EvictionOutcome(Enum):
-    """What became of an eviction; also a metric label."""
+    """The outcome of an eviction; also a metric label."""
 
-    ALLOWED = "allowed"  # evicted, or in a rehearsal: would be
-    GONE = "gone"  # it is terminating or gone already
+    ALLOWED = "allowed"  # evicted, or in a dry run would be
+    GONE = "gone"  # the pod is terminating or gone already
     OTHER_POD = "other_pod"  # the name belongs to another pod
-    BLOCKED = "blocked"  # a disruption budget says: not now
-    BUSY = "busy"  # the API server says: not now
-    REFUSED = "refused"  # never, as things stand
-    UNCLEAR = "unclear"  # no answer: it may have happened
+    BLOCKED = "blocked"  # a PodDisruptionBudget refused it for now
+    BUSY = "busy"  # the API server refused it for now
+    REFUSED = "refused"  # refused for good
+    UNCLEAR = "unclear"  # no answer: the pod may have been evicted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionResult:
-    """The outcome, in the API server's words, and how long it asked us to wait."""
+    """The outcome, with the API server's message and the delay it asked for."""
 
     outcome: EvictionOutcome
     detail: str = ""
@@ -40,7 +40,7 @@ class EvictionResult:
 
 
 class Evictor:
-    """Asks the API server to evict one pod, and only that one: its UID is a precondition.
+    """Requests the eviction of one very pod: its UID is a precondition.
 
     Args:
         client: reaches the API server.
@@ -52,17 +52,17 @@ class Evictor:
         self._guard = guard
 
     async def dry_run(self, move: Move) -> EvictionResult:
-        """Ask with ``dryRun=All``: budgets, RBAC and webhooks are judged, nothing is done."""
-        return await self._ask(move, rehearsal=True)
+        """Request with ``dryRun=All``: budgets, RBAC and webhooks are checked, no pod evicted."""
+        return await self._ask(move, dry_run=True)
 
     async def evict(self, move: Move) -> EvictionResult:
-        """Evict it with its own grace period; safe to call again after any outcome."""
-        return await self._ask(move, rehearsal=False)
+        """Evict the pod with its own grace period; safe to call again after any outcome."""
+        return await self._ask(move, dry_run=False)
 
     async def look(self, move: Move) -> EvictionResult:
-        """Say whether the pod is still there to be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
+        """Return whether the pod can still be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
 
-        A pending pod bypasses every disruption budget, so one that is not running is refused.
+        A pending pod bypasses every disruption budget, so a pod that is not running is refused.
         """
         try:
             body = await self._client.get(PODS, move.name, namespace=move.namespace)
@@ -79,15 +79,15 @@ class Evictor:
             return EvictionResult(outcome=EvictionOutcome.REFUSED, detail=str(error))
         return _state_of(pod, move)
 
-    async def _ask(self, move: Move, *, rehearsal: bool) -> EvictionResult:
-        # Read first: after an answer that was lost on the way, the pod itself knows.
+    async def _ask(self, move: Move, *, dry_run: bool) -> EvictionResult:
+        # Read the pod first: it shows whether an eviction whose answer was lost took place.
         seen = await self.look(move)
         if seen.outcome is not EvictionOutcome.ALLOWED:
             return seen
         self._guard()
         try:
             await self._client.evict(
-                namespace=move.namespace, name=move.name, uid=move.pod_uid, dry_run=rehearsal
+                namespace=move.namespace, name=move.name, uid=move.pod_uid, dry_run=dry_run
             )
         except KubeError as error:
             return judge(error)
@@ -108,7 +108,7 @@ def _state_of(pod: PodInfo, move: Move) -> EvictionResult:
 
 
 def judge(error: KubeError) -> EvictionResult:
-    """Say what an error of the Eviction API means for the pod."""
+    """Return what an error of the Eviction API means for the pod."""
     detail = str(error)
     if isinstance(error, NotFound):
         return EvictionResult(outcome=EvictionOutcome.GONE, detail=detail, code=error.status)

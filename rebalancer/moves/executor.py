@@ -1,11 +1,11 @@
-"""Takes each move one step further, by what the API server shows; a crash loses nothing.
+"""Advances each move by what the API server shows, so that a crash loses nothing.
 
 ========= ====================================================== ==========================
 phase     what must be true to go on                             else
 ========= ====================================================== ==========================
-planned   cordon visible, still right, rehearsal allowed         wait; aborted when outdated
-evicting  the pod is evicted, or gone already                    again, with longer pauses
-evicted   a pod that is not a sibling is ready in its place      wait; lost after a while
+planned   cordon visible, still right, dry run allowed           wait; aborted when outdated
+evicting  the pod is evicted, or gone already                    retry, with longer pauses
+evicted   a ready pod that is not a sibling replaces it          wait; lost after a while
 verifying settled: the source is less busy by half the pod's use useless; longer rest
 ========= ====================================================== ==========================
 """
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 _FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 60.0
-_NEEDED_RELIEF: Final = 0.5  # of the pod's use must be gone from the source
+_NEEDED_RELIEF: Final = 0.5  # share of the pod's use by which the source must be less busy
 
 
 class Evicts(Protocol):
@@ -72,11 +72,11 @@ class MoveReporter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What a step looks at.
+    """What a step depends on.
 
     Attributes:
-        state: of this cycle, with *every* past move in it.
-        nodes: as the API server shows them, cordons included.
+        state: the disruption state of this cycle, with *every* past move.
+        nodes: the nodes as the API server shows them, with their cordons.
     """
 
     state: DisruptionState
@@ -86,13 +86,13 @@ class StepContext:
 
 
 class MoveExecutor:
-    """Moves records through their phases.
+    """Advances records through their phases.
 
     Args:
-        evictor: the only door out.
-        reporter: tells people and Prometheus.
-        persist: writes a record; when it returns, a crash cannot lose it. It raises where this
-            process may not write any more.
+        evictor: evicts pods.
+        reporter: logs, counts and records Events.
+        persist: writes a record; when it returns, a crash cannot lose the record. It raises if
+            this process may not write any more.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class MoveExecutor:
         self._persist = persist
 
     async def step(self, record: MoveRecord, context: StepContext) -> None:
-        """Take one move as far as it can go now."""
+        """Advance one move as far as possible now."""
         match record.phase:
             case MovePhase.PLANNED:
                 await self._planned(record, context)
@@ -122,7 +122,7 @@ class MoveExecutor:
                 assert_never(record.phase)
 
     async def dry_run(self, record: MoveRecord, context: StepContext) -> None:
-        """End a dry run's move where a real one would begin to disturb."""
+        """End a dry run's move at the point where a real one would evict the pod."""
         result = await self._evictor.dry_run(record.move)
         self._reporter.dry_run_answered(record, result)
         detail = f"{result.outcome.value} {result.detail}".strip()
@@ -152,7 +152,7 @@ class MoveExecutor:
         await self._begin(record, result, context)
 
     def _not_yet(self, record: MoveRecord, context: StepContext) -> str:
-        """Say what a planned move still waits for; empty when nothing."""
+        """Return what a planned move still waits for; empty when nothing."""
         node = context.nodes.get(record.move.source_node)
         if node is None or record.move.source not in node.cordoned(now=context.now):
             return "the cordon of its card"
@@ -169,10 +169,10 @@ class MoveExecutor:
                     record.to(MovePhase.EVICTING, now=context.now), siblings=siblings, detail=""
                 )
                 self._reporter.left_phase(record, now=context.now)
-                await self._persist(begun)  # before the side effect that it announces
+                await self._persist(begun)  # persisted before the side effect that it announces
                 await self._evicting(begun, context)
             case EvictionOutcome.BLOCKED | EvictionOutcome.BUSY | EvictionOutcome.UNCLEAR:
-                await self._note(record, result.detail)  # nobody was disturbed: ask again
+                await self._note(record, result.detail)  # no pod was evicted: retry
             case EvictionOutcome.GONE | EvictionOutcome.OTHER_POD:
                 await self._end(record, Ending.OTHER_POD, context, detail=result.detail)
             case EvictionOutcome.REFUSED:
@@ -186,7 +186,7 @@ class MoveExecutor:
             return
         late = record.age(now=now) > timedelta(seconds=policy.evict_ttl_s)
         stop = late or policy.mode is not Mode.ACTIVE
-        # Once it may have been evicted, only the pod itself can say that it was not.
+        # Once the pod may have been evicted, only the pod itself can show that it was not.
         result = await (self._evictor.look if stop else self._evictor.evict)(record.move)
         if not stop:
             self._reporter.asked(record, result)
@@ -200,7 +200,7 @@ class MoveExecutor:
                 await self._persist(gone)
                 await self._reporter.evicted(gone)
             case EvictionOutcome.OTHER_POD:
-                # The name came back with another UID: ours is gone, however that happened.
+                # The name belongs to a pod with another UID: ours is gone, for whatever reason.
                 await self._persist(replace(record.to(MovePhase.EVICTED, now=now), detail=""))
                 self._reporter.left_phase(record, now=now)
             case EvictionOutcome.REFUSED:
@@ -266,39 +266,39 @@ class MoveExecutor:
         await self._reporter.ended(ended)
 
     async def _note(self, record: MoveRecord, detail: str) -> None:
-        """Remember why nothing happens, when that is news."""
+        """Persist and log why the move waits, if the reason is new."""
         if detail != record.detail:
             log.info("move_waits", move=record.id, pod=record.move.pod, why=detail)
             await self._persist(replace(record, detail=detail))
 
 
 def without_move(state: DisruptionState, record: MoveRecord) -> DisruptionState:
-    """Give the picture as if this move had never been begun."""
+    """Return the disruption state as if this move had never begun."""
     mine = record.past()
-    return replace(state, past=[it for it in state.past if it != mine])
+    return replace(state, past=[move for move in state.past if move != mine])
 
 
 def under_way(records: tuple[MoveRecord, ...]) -> list[MoveRecord]:
-    """Give the moves whose replacement is not ready yet."""
-    return [it for it in records if it.phase in UNDER_WAY]
+    """Return the moves whose replacement is not ready yet."""
+    return [record for record in records if record.phase in UNDER_WAY]
 
 
 def _of_owner(move: Move, state: DisruptionState) -> set[str]:
-    return {uid for uid, it in state.pods.items() if it.owner_uid == move.owner_uid}
+    return {uid for uid, pod in state.pods.items() if pod.owner_uid == move.owner_uid}
 
 
 def _replacement(record: MoveRecord, state: DisruptionState) -> PlacedPod | None:
-    """Give the ready pod that stands in the victim's place, the first by name."""
+    """Return the ready pod that replaces the victim, the first by name; None if there is none."""
     known = {record.move.pod_uid, *record.siblings}
     ready = [
-        it
-        for uid, it in state.pods.items()
-        if it.owner_uid == record.move.owner_uid
+        pod
+        for uid, pod in state.pods.items()
+        if pod.owner_uid == record.move.owner_uid
         and uid not in known
-        and it.info.ready
-        and it.info.record.assignment
+        and pod.info.ready
+        and pod.info.record.assignment
     ]
-    return min(ready, key=lambda it: it.info.record.key, default=None)
+    return min(ready, key=lambda pod: pod.info.record.key, default=None)
 
 
 def _card_of(pod: PlacedPod, state: DisruptionState) -> CardUuid | None:

@@ -1,7 +1,7 @@
-"""One move from plan to proof: its phases, the only ways between them, and its record.
+"""The record of a move: its phases, the allowed transitions, and its JSON.
 
-A record is written before the step that it announces, so that whoever reads it after a crash knows
-what may have happened: a ``planned`` move has disturbed nobody; an ``evicting`` one may have.
+A record is written before the step that it announces, so that after a crash it shows what may have
+happened: a ``planned`` move has evicted no pod; an ``evicting`` one may have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.move import Move, PastMove
 from kube.objects import decode, encode
 
-KEPT: Final = timedelta(hours=25)  # the longest budget looks back a day
+KEPT: Final = timedelta(hours=25)  # the longest budget covers a day
 _MOST: Final = 1000  # records of some 700 bytes; a ConfigMap holds 1 MiB
 _VERSION: Final = 1
 
 
 class MovePhase(Enum):
-    """How far a move has come."""
+    """The phase of a move."""
 
-    PLANNED = "planned"  # the source is cordoned; nobody was disturbed
+    PLANNED = "planned"  # the source is cordoned; no pod was evicted
     EVICTING = "evicting"  # the pod may have been evicted
-    EVICTED = "evicted"  # it was; its replacement is not ready yet
+    EVICTED = "evicted"  # the pod was evicted; its replacement is not ready yet
     VERIFYING = "verifying"  # the replacement is ready; did the source cool down?
     DONE = "done"
     ABORTED = "aborted"
@@ -49,27 +49,27 @@ class Ending(Enum):
     USELESS = "useless"  # carried out, and the source stayed as busy as before
     UNVERIFIED = "unverified"  # carried out, and the source could not be measured afterwards
     DRY_RUN = "dry_run"
-    OUTDATED = "outdated"  # looked at again, it was not right any more
-    EXPIRED = "expired"  # not begun in time
+    OUTDATED = "outdated"  # checked again, the move was not right any more
+    EXPIRED = "expired"  # the eviction did not begin in time
     PAUSED = "paused"  # the mode was changed
     REFUSED = "refused"  # the API server does not allow this eviction
     BLOCKED = "blocked"  # a disruption budget did not allow it in time
-    OTHER_POD = "other_pod"  # the name belongs to another pod by now
+    OTHER_POD = "other_pod"  # the name belongs to another pod now
     LOST = "lost"  # no replacement became ready in time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveRecord:
-    """What is known of one move, as it is persisted.
+    """One move, as it is persisted.
 
     Attributes:
         id: unique, for people and logs.
         phase_since: when the phase began.
-        policy: hash of the policy it was made under.
+        policy: hash of the policy under which it was planned.
         siblings: UIDs of the owner's pods when the eviction began; a pod that is none of them is
-            the replacement. Forgotten once that is known: an owner may have a thousand pods, and
+            the replacement. Removed once that is known: an owner may have a thousand pods, and
             the records of a day must fit into one ConfigMap.
-        failures: evictions refused for the time being.
+        failures: number of evictions refused so far.
         retry_at: not before this time.
         landed: the card of the replacement.
     """
@@ -90,7 +90,7 @@ class MoveRecord:
     detail: str = ""
 
     def to(self, phase: MovePhase, *, now: datetime) -> "MoveRecord":
-        """Advance; what the table does not list is our own mistake."""
+        """Return the record in the next phase; a transition not in the table is a bug."""
         assert phase in NEXT[self.phase], f"{self.phase.value} -> {phase.value}"  # noqa: S101
         siblings = self.siblings if phase is MovePhase.EVICTED else ()
         return replace(
@@ -98,17 +98,17 @@ class MoveRecord:
         )
 
     def ended(self, ending: Ending, *, now: datetime, detail: str = "") -> "MoveRecord":
-        """End well or not, by what *ending* says."""
+        """Return the record with its final phase, by *ending*."""
         carried_out = self.phase is MovePhase.VERIFYING or ending is Ending.DRY_RUN
         last = self.to(MovePhase.DONE if carried_out else MovePhase.ABORTED, now=now)
         return replace(last, ending=ending, detail=detail)
 
     def age(self, *, now: datetime) -> timedelta:
-        """How long the phase has lasted."""
+        """Return how long the phase has lasted."""
         return now - self.phase_since
 
     def past(self) -> PastMove:
-        """Give what the budgets count of it."""
+        """Return the move as the budgets count it."""
         return PastMove(
             move=self.move,
             started_at=self.planned_at,
@@ -126,7 +126,7 @@ class _StoredMoves:
 
 
 def plan_record(move: Move, *, policy: str, dry_run: bool, now: datetime) -> MoveRecord:
-    """Begin the record of a move."""
+    """Return the first record of a move."""
     return MoveRecord(
         id=f"{move.pod_uid[:8]}-{now:%Y%m%dT%H%M%S}",
         move=move,
@@ -139,23 +139,25 @@ def plan_record(move: Move, *, policy: str, dry_run: bool, now: datetime) -> Mov
 
 
 def kept(records: Sequence[MoveRecord], *, now: datetime) -> tuple[MoveRecord, ...]:
-    """Drop what no budget looks at any more; of the rest the newest thousand, in order."""
-    young = [it for it in records if it.phase not in ENDED or now - it.phase_since < KEPT]
+    """Return the records that a budget still counts, the newest thousand at most, in order."""
+    young = [
+        record for record in records if record.phase not in ENDED or now - record.phase_since < KEPT
+    ]
     return tuple(young[-_MOST:])
 
 
 def read_records(text: str) -> tuple[MoveRecord, ...]:
-    """Read what :func:`write_records` wrote.
+    """Parse what :func:`write_records` wrote.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not such JSON.
     """
-    book = decode(text.encode(), _StoredMoves)
-    if book.version != _VERSION:
-        raise ValueError(f"version {book.version}; want {_VERSION}")
-    return book.moves
+    stored = decode(text.encode(), _StoredMoves)
+    if stored.version != _VERSION:
+        raise ValueError(f"version {stored.version}; want {_VERSION}")
+    return stored.moves
 
 
 def write_records(records: Sequence[MoveRecord]) -> str:
-    """Write records as JSON."""
+    """Return records as JSON."""
     return encode(_StoredMoves(version=_VERSION, moves=tuple(records))).decode()

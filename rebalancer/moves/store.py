@@ -1,4 +1,4 @@
-"""The records of moves in a ConfigMap, written with its resourceVersion as the lock."""
+"""Stores move records in a ConfigMap, with its resourceVersion as an optimistic lock."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -14,11 +14,11 @@ _KEY: Final = "moves"
 
 
 class MovesUnreadable(Exception):  # noqa: N818 - says what it is
-    """What stands in the ConfigMap is no record: nobody knows which moves were made."""
+    """The ConfigMap cannot be parsed, so past moves are unknown."""
 
 
 class MoveStore:
-    """The one place where moves are remembered; read at start, then written through.
+    """The persisted move records; read by :meth:`load`, then written through.
 
     Args:
         client: reaches the API server.
@@ -35,11 +35,11 @@ class MoveStore:
 
     @property
     def records(self) -> tuple[MoveRecord, ...]:
-        """What is persisted, oldest first."""
+        """The persisted records, oldest first."""
         return self._records
 
     async def load(self) -> None:
-        """Read the records afresh.
+        """Read the records again.
 
         Raises:
             Unreadable: somebody wrote something else there.
@@ -64,10 +64,10 @@ class MoveStore:
         """Add a record, or replace the one with its id; when this returns it is persisted.
 
         Raises:
-            Conflict: somebody else wrote since we read; load again.
-            KubeError: nothing is known about the outcome; load again.
+            Conflict: the ConfigMap changed since it was read; load again.
+            KubeError: the outcome is unknown; load again.
         """
-        others = [it for it in self._records if it.id != record.id]
+        others = [other for other in self._records if other.id != record.id]
         await self._write(kept([*others, record], now=now))
 
     async def _write(self, records: Sequence[MoveRecord]) -> None:

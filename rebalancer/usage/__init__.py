@@ -1,5 +1,5 @@
-"""How busy the cards are, as Prometheus tells it, and whether that can be believed.
+"""How busy the cards are according to Prometheus, and whether that can be trusted.
 
-`promql` writes the queries, `prometheus` asks them, and `measured` judges the answers: what is
+`promql` builds the queries, `prometheus` sends them, and `measured` validates the answers: what is
 missing, old or impossible is unknown. Start with `measured.py`.
 """

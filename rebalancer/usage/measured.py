@@ -1,4 +1,4 @@
-"""Series of Prometheus to card usage; what is missing, old or impossible is not believed."""
+"""Turns Prometheus series into card usage; missing, old or impossible values are not trusted."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from rebalancer.usage import promql
 from rebalancer.usage.prometheus import QueryError, QueryFailed, Sample, is_sane
 
 _PERCENT: Final = 100.0
-_LATEST_S: Final = 1e11  # Unix time in milliseconds would be above it
-_SLACK: Final = 1e-6  # means of floats may come out a hair above their largest term
+_LATEST_S: Final = 1e11  # a Unix time in milliseconds would be above it
+_SLACK: Final = 1e-6  # means of floats may exceed their largest term slightly
 
 
 class Querier(Protocol):
@@ -24,10 +24,10 @@ class Querier(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one cycle learnt.
+    """The usage measured in one cycle.
 
     Attributes:
-        usage: one entry for each card that was asked about.
+        usage: one entry for each requested card.
         trouble: why Prometheus gave no answer; empty when it did.
         age_s: age of the newest sample of any card; None when there is none.
         strangers: cards that Prometheus knows and the ledger does not.
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
-    """The answers of one cycle, all as of one time: by UUID, pods by UUID and then UID."""
+    """The answers of one cycle, as of one time: by card UUID, pods by card UUID and pod UID."""
 
     age_s: Mapping[str, float]
     collect_age_s: Mapping[str, float]
@@ -59,7 +59,7 @@ class _Answers:
 
 
 class MeasuredUsage:
-    """Asks every question of one cycle as of one time, and judges what came back."""
+    """Sends all queries of one cycle as of one time, and validates the answers."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class MeasuredUsage:
         self._on_trouble = on_trouble
 
     async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
-        """Measure *cards*; never raises for trouble with Prometheus."""
+        """Return the usage of *cards*; errors of Prometheus are in the result, never raised."""
         try:
             answers = await self._ask_all(policy)
         except QueryFailed as error:
@@ -93,7 +93,7 @@ class MeasuredUsage:
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
         clock = await self._prometheus.ask(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
-            raise QueryFailed(QueryError.GARBLED, "its clock tells no time")
+            raise QueryFailed(QueryError.GARBLED, "its answer to time() is no time")
         at_s = clock[0].value
         return _Answers(
             age_s=await self._by_card(promql.AGE, at_s),
@@ -113,15 +113,17 @@ class MeasuredUsage:
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
         found = await self._prometheus.ask(query, at_s=at_s)
-        return {it.labels["UUID"]: it.value for it in found if it.labels.get("UUID")}
+        return {
+            sample.labels["UUID"]: sample.value for sample in found if sample.labels.get("UUID")
+        }
 
     async def _by_pod(self, query: str, at_s: float) -> dict[str, dict[str, float]]:
         found = await self._prometheus.ask(query, at_s=at_s)
         by_card: dict[str, dict[str, float]] = {}
-        for it in found:
-            card, pod = it.labels.get("UUID"), it.labels.get("pod_uid")
+        for sample in found:
+            card, pod = sample.labels.get("UUID"), sample.labels.get("pod_uid")
             if card and pod:
-                by_card.setdefault(card, {})[pod] = it.value
+                by_card.setdefault(card, {})[pod] = sample.value
         return by_card
 
 
@@ -144,7 +146,7 @@ def _age_fault(uuid: CardUuid, answers: _Answers, policy: RebalancerPolicy) -> _
     if not is_sane(age_s, low=-policy.stale_after_s, high=policy.stale_after_s):
         return ReadingQuality.STALE, "the newest sample of a card is too old"
     collect_age_s = answers.collect_age_s.get(uuid)
-    # Only our own exporter tells when it last read its cards; others get the benefit of the doubt.
+    # Only our own exporter reports when it last read its cards; others are trusted without that.
     if collect_age_s is not None and not is_sane(
         collect_age_s, low=-policy.stale_after_s, high=policy.stale_after_s
     ):
@@ -183,7 +185,7 @@ def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
     highs = answers.pod_high.get(uuid, {})
     for pod_uid, mean in answers.pod_mean.get(uuid, {}).items():
         high = highs.get(pod_uid)
-        # A pod whose figures cannot be true has none: it is then neither moved nor accounted for.
+        # A pod with impossible figures is treated as unmeasured: it is neither moved nor counted.
         if high is not None and _both_sane(mean, high):
             pods[pod_uid] = MeasuredPodUse(busy_ratio=_ratio(mean), high_ratio=_ratio(high))
     return CardReading(
@@ -198,8 +200,8 @@ def _reading(uuid: CardUuid, answers: _Answers) -> CardReading:
 
 
 def _both_sane(mean: float, high: float) -> bool:
-    # Sums over a pod's containers may overshoot a little, percentiles more.
-    return all(is_sane(it, low=-_SLACK, high=2 * _PERCENT) for it in (mean, high))
+    # Sums over a pod's containers may exceed 100 % slightly, sums of percentiles by more.
+    return all(is_sane(value, low=-_SLACK, high=2 * _PERCENT) for value in (mean, high))
 
 
 def _ratio(percent: float) -> float:

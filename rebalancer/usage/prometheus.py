@@ -1,6 +1,6 @@
-"""Asking Prometheus: a blocking library in a thread of its own, with limits on time and size.
+"""Queries Prometheus with a blocking library in its own thread, limited in time and size.
 
-Anything but a complete, undisputed answer is :class:`QueryFailed`, with the kind of trouble.
+Anything but a complete answer without warnings is :class:`QueryFailed`, with the kind of error.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ _VECTOR_PARTS: Final = 2
 
 
 class QueryError(Enum):
-    """What kind of no-answer; also a metric label."""
+    """Why a query failed; also a metric label."""
 
     UNREACHABLE = "unreachable"
     SLOW = "slow"
     REFUSED = "refused"  # an HTTP status other than 200
-    PARTIAL = "partial"  # it answered with warnings: some of its data is missing
-    GARBLED = "garbled"  # not what the API promises
+    PARTIAL = "partial"  # answered with warnings: some data is missing
+    GARBLED = "garbled"  # not as the API specifies
     TOO_LARGE = "too_large"
 
 
@@ -48,14 +48,14 @@ class QueryFailed(Exception):  # noqa: N818 - says what happened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One series of an instant answer; *value* may be NaN or infinite."""
+    """One series of an instant vector; *value* may be NaN or infinite."""
 
     labels: Mapping[str, str]
     value: float
 
 
 class Prometheus:
-    """One Prometheus, or something that answers like one.
+    """A client of one Prometheus, or of a server with the same API.
 
     Args:
         url: its base address.
@@ -77,15 +77,15 @@ class Prometheus:
         self._limit_s = limit_s
         self._token_file = token_file
         self._session = requests.Session()
-        # Prometheus is a neighbour: proxies and .netrc of the environment are not meant for it.
+        # Prometheus is in the cluster: proxies and .netrc of the environment must not apply.
         self._session.trust_env = False
         if ca_file is not None:
             self._session.verify = str(ca_file)
-        # A new round comes anyway, so a failed query is not repeated.
+        # The next cycle queries again anyway, so a failed query is not retried.
         once = Retry(total=0, read=False)  # "False" keeps a timeout a timeout
         self._connect = PrometheusConnect(url=url.rstrip("/"), session=self._session, retry=once)
         adapter = _LimitedAdapter(limit_s=limit_s, limit_bytes=limit_bytes, retry=once)
-        # The longest matching prefix wins over the adapter that the library has mounted.
+        # The longest matching prefix takes precedence over the adapter that the library mounted.
         self._session.mount(f"{url.rstrip('/')}/api/", adapter)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._busy = False
@@ -103,23 +103,23 @@ class Prometheus:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
-        """Ask for an instant vector (a scalar is one sample without labels).
+        """Return an instant vector (a scalar is one sample without labels).
 
         Args:
             query: PromQL.
-            at_s: Unix time to evaluate at; None is the server's now.
+            at_s: Unix time to evaluate at; None means the server's current time.
 
         Raises:
             NoAnswer: there is none that can be used.
         """
         if self._busy:
-            raise QueryFailed(QueryError.SLOW, "the query before is still waiting for its answer")
+            raise QueryFailed(QueryError.SLOW, "the previous query is still waiting for its answer")
         loop = asyncio.get_running_loop()
         self._busy = True
         work = loop.run_in_executor(self._thread, self._ask, query, at_s)
         work.add_done_callback(self._done)
         try:
-            # The thread keeps the limit itself; this is for a name server that does not answer.
+            # The thread enforces the limit itself, except for a name server that does not answer.
             async with asyncio.timeout(2 * self._limit_s):
                 return await asyncio.shield(work)
         except TimeoutError as error:
@@ -130,7 +130,7 @@ class Prometheus:
     def _done(self, work: asyncio.Future[tuple[Sample, ...]]) -> None:
         self._busy = False
         if not work.cancelled():
-            work.exception()  # whoever gave up waiting does not want it any more
+            work.exception()  # the caller has given up waiting
 
     def _ask(self, query: str, at_s: float | None) -> tuple[Sample, ...]:
         params = {} if at_s is None else {"time": f"{at_s:.3f}"}
@@ -143,7 +143,7 @@ class Prometheus:
 
 @contextmanager
 def _troubles() -> Iterator[None]:
-    """Turn what the libraries raise into :class:`QueryFailed`."""
+    """Convert the libraries' exceptions into :class:`QueryFailed`."""
     try:
         yield
     except PrometheusApiClientException as error:
@@ -168,14 +168,15 @@ def _samples(result: Any) -> tuple[Sample, ...]:
         return (Sample(labels={}, value=float(result[1])),)  # a scalar: [time, "value"]
     return tuple(
         Sample(
-            labels={str(k): str(v) for k, v in it["metric"].items()}, value=float(it["value"][1])
+            labels={str(k): str(v) for k, v in series["metric"].items()},
+            value=float(series["value"][1]),
         )
-        for it in result
+        for series in result
     )
 
 
 class _Disputed(requests.RequestException):
-    """An answer that must not be believed, or not be read to its end."""
+    """An answer that cannot be trusted, or must not be read to its end."""
 
     def __init__(self, trouble: QueryError, detail: str) -> None:
         super().__init__(detail)
@@ -183,9 +184,9 @@ class _Disputed(requests.RequestException):
 
 
 class _LimitedAdapter(HTTPAdapter):
-    """Reads no more than a body's limit, for no longer than the time limit of the whole answer.
+    """Limits the size of the body, and the time of the whole answer.
 
-    The library itself limits only each single wait, and drops the warnings beside the result.
+    The library itself limits only each single read, and drops the warnings next to the result.
     """
 
     def __init__(self, *, limit_s: float, limit_bytes: int, retry: Retry) -> None:
@@ -209,7 +210,7 @@ class _LimitedAdapter(HTTPAdapter):
                 body += chunk
                 self._check(len(body), deadline_s)
             complete = True
-        except _Disputed:  # an OSError as well, by the library's ancestry
+        except _Disputed:  # also an OSError, because the library derives from it
             raise
         except ReadTimeoutError as error:
             raise requests.Timeout(str(error)) from error
@@ -217,7 +218,7 @@ class _LimitedAdapter(HTTPAdapter):
             raise requests.ConnectionError(str(error)) from error
         finally:
             if not complete:
-                response.raw.close()  # what is still to come must not answer the next query
+                response.raw.close()  # the rest of this answer must not be read as the next one
             response.raw.release_conn()
         return bytes(body)
 
@@ -229,7 +230,7 @@ class _LimitedAdapter(HTTPAdapter):
 
 
 class _Body:
-    """A body that was read already, for the library to read."""
+    """A body that was already read, in the form that the library reads."""
 
     def __init__(self, content: bytes) -> None:
         self._rest = content
@@ -242,7 +243,7 @@ class _Body:
         self._rest = b""
 
     def release_conn(self) -> None:
-        """Do nothing: the connection was given back when the body had been read."""
+        """Do nothing: the connection was released when the body had been read."""
 
 
 def _refuse_warnings(response: requests.Response, body: bytes) -> None:
@@ -251,11 +252,11 @@ def _refuse_warnings(response: requests.Response, body: bytes) -> None:
     try:
         answer = json.loads(body)
     except ValueError:
-        return  # the library will say so
+        return  # the library raises for it
     if isinstance(answer, dict) and answer.get("warnings"):
         raise _Disputed(QueryError.PARTIAL, f"answered with warnings: {answer['warnings']}")
 
 
 def is_sane(value: float, *, low: float, high: float) -> bool:
-    """Tell whether a measured value is a number that can be true."""
+    """Report whether a measured value is finite and within bounds."""
     return math.isfinite(value) and low <= value <= high

@@ -1,11 +1,11 @@
-"""PromQL text: one function for each question the rebalancer asks, and nothing else.
+"""The PromQL queries of the rebalancer, one function for each.
 
-Both dialects of DCGM names are understood: the classic one in per cent and MiB, and that of
-dcgm-exporter 4.9 in ratios and bytes. ``max by (UUID)`` picks the line of the card as a whole,
-whether or not lines of single pods share its name and whatever scraping did to the labels.
+Both conventions of DCGM metrics are supported: the classic one in per cent and MiB, and that of
+dcgm-exporter 4.9 in ratios and bytes. ``max by (UUID)`` selects the series of the whole card,
+whether or not series of single pods share its name, and whatever relabelling was applied.
 
-Range vectors ignore Prometheus' staleness markers, so a window keeps answering for a card that is
-gone; hence the questions about age and coverage, without which no other answer is believed.
+Range vectors ignore Prometheus' staleness markers, so a window still has values for a card that is
+gone; hence the queries for age and coverage, without which no other answer is trusted.
 """
 
 from typing import Final
@@ -15,32 +15,32 @@ from fracgpu.disruption.policy import RebalancerPolicy
 _PERCENT: Final = "DCGM_FI_DEV_GPU_UTIL"
 _RATIO: Final = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 
-# Per cent of a card's time, whichever dialect the exporter speaks.
+# Per cent of a card's time, for both conventions.
 BUSY: Final = f"max by (UUID) ({_PERCENT} or 100 * {_RATIO})"
 
 # Age in seconds of the newest sample of each card.
 AGE: Final = f"time() - max by (UUID) (timestamp({_PERCENT}) or timestamp({_RATIO}))"
 
-# Age in seconds of what each card's exporter last read: it may serve an old reading as a new one.
-# Joined by scrape target, because the exporter tells it once for all of its cards. Exporters that
-# do not tell it have no entry here.
+# Age in seconds of each exporter's last reading: an exporter may serve an old reading as new.
+# Joined by scrape target, because the exporter has one timestamp for all of its cards. Exporters
+# without this metric have no entry here.
 COLLECT_AGE: Final = (
     f"time() - min by (UUID) ((0 * (timestamp({_PERCENT}) or timestamp({_RATIO})))"
     " + on (job, instance) group_left ()"
     " max by (job, instance) (fracgpu_collect_timestamp_seconds))"
 )
 
-# Free MiB of each card as measured.
+# Measured free MiB of each card.
 FREE_MIB: Final = "min by (UUID) (DCGM_FI_DEV_FB_FREE or DCGM_FI_DEV_FB_FREE_BYTES / 1048576)"
 
-# The server's own clock: every other question of a cycle is asked as of this time.
+# The server's clock: all other queries of a cycle are evaluated at this time.
 SERVER_TIME: Final = "time()"
 
 _POD_BUSY: Final = "fracgpu_pod_sm_util"
 
 
 def samples(policy: RebalancerPolicy) -> str:
-    """How many samples each card has in the short window."""
+    """Return the query for the number of samples of each card in the short window."""
     window = _seconds(policy.fast_window_s)
     return (
         f"max by (UUID) (count_over_time({_PERCENT}[{window}])"
@@ -49,10 +49,10 @@ def samples(policy: RebalancerPolicy) -> str:
 
 
 def peak(policy: RebalancerPolicy) -> str:
-    """The largest single sample of each card in the long window, per cent.
+    """Return the query for the largest sample of each card in the long window, per cent.
 
-    A window's mean may look sane with a sample in it that cannot be true, and the windows of the
-    other questions see only the samples nearest to their steps.
+    A window's mean may look sane despite an impossible sample, and the subqueries of the other
+    queries read only the samples nearest to their steps.
     """
     window = _seconds(policy.slow_window_s)
     return (
@@ -62,45 +62,45 @@ def peak(policy: RebalancerPolicy) -> str:
 
 
 def level(policy: RebalancerPolicy) -> str:
-    """Mean per cent of each card over the short window."""
+    """Return the query for the mean per cent of each card over the short window."""
     return f"avg_over_time(({BUSY})[{_range(policy.fast_window_s, policy)}])"
 
 
 def slow_level(policy: RebalancerPolicy) -> str:
-    """Mean per cent of each card over the long window."""
+    """Return the query for the mean per cent of each card over the long window."""
     return f"avg_over_time(({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
 def fast_hot(policy: RebalancerPolicy) -> str:
-    """Share of the short window's samples of each card above the hot line, 0..1."""
+    """Return the query for the share, 0..1, of short-window samples above the hot line."""
     return _above(policy.hot_ratio, _range(policy.fast_window_s, policy))
 
 
 def slow_hot(policy: RebalancerPolicy) -> str:
-    """Share of the long window's samples of each card above the hot line, 0..1."""
+    """Return the query for the share, 0..1, of long-window samples above the hot line."""
     return _above(policy.hot_ratio, _range(policy.slow_window_s, policy))
 
 
 def forecast_mean(policy: RebalancerPolicy) -> str:
-    """Mean per cent of each card over the forecast window."""
+    """Return the query for the mean per cent of each card over the forecast window."""
     return f"avg_over_time(({BUSY})[{_range(policy.forecast_window_s, policy)}])"
 
 
 def forecast_quantile(policy: RebalancerPolicy) -> str:
-    """Upper quartile of the per cent of each card over the long window."""
+    """Return the query for the upper quartile of each card's per cent over the long window."""
     return f"quantile_over_time(0.75, ({BUSY})[{_range(policy.slow_window_s, policy)}])"
 
 
 def pod_mean(policy: RebalancerPolicy) -> str:
-    """Mean per cent of its card that each pod used over the long window."""
+    """Return the query for the mean per cent of its card that each pod used, long window."""
     window = _seconds(policy.slow_window_s)
     return f"sum by (UUID, pod_uid) (avg_over_time({_POD_BUSY}[{window}]))"
 
 
 def pod_high(policy: RebalancerPolicy) -> str:
-    """90th percentile of what each pod used of its card over the forecast window.
+    """Return the query for the 90th percentile of what each pod used, forecast window.
 
-    Summed over its containers, which bounds the pod's own percentile from above well enough.
+    Summed over its containers, a close enough upper bound of the pod's own percentile.
     """
     window = _seconds(policy.forecast_window_s)
     return f"sum by (UUID, pod_uid) (quantile_over_time(0.9, {_POD_BUSY}[{window}]))"

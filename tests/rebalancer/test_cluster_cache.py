@@ -1,4 +1,4 @@
-"""The rebalancer's picture of pods and nodes follows the API server."""
+"""The rebalancer's cache of pods and nodes follows the API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.support.waiting import until_true
 
 
 @pytest.fixture
-async def world(kube: KubeClient) -> AsyncIterator[ClusterCache]:
+async def cache(kube: KubeClient) -> AsyncIterator[ClusterCache]:
     await make_cluster(kube)
     found = ClusterCache(kube)
     assert not found.synced
@@ -28,34 +28,37 @@ async def world(kube: KubeClient) -> AsyncIterator[ClusterCache]:
             task.cancel()
 
 
-def held_mib(world: ClusterCache) -> int:
-    load = world.snapshot(now=NOON).card(HOT_CARD)
+def held_mib(cache: ClusterCache) -> int:
+    load = cache.snapshot(now=NOON).card(HOT_CARD)
     return int(load.held_mib) if load else -1
 
 
-async def test_pods_and_cards_are_there_once_synced(world: ClusterCache) -> None:
-    assert world.synced
-    assert world.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
-    assert sorted(it.info.record.name for it in world.occupants.values()) == ["pod-a", "pod-b"]
-    assert held_mib(world) == 8000
+async def test_pods_and_cards_are_there_once_synced(cache: ClusterCache) -> None:
+    assert cache.synced
+    assert cache.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
+    assert sorted(occupant.info.record.name for occupant in cache.occupants.values()) == [
+        "pod-a",
+        "pod-b",
+    ]
+    assert held_mib(cache) == 8000
 
 
 async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
-    kube: KubeClient, world: ClusterCache
+    kube: KubeClient, cache: ClusterCache
 ) -> None:
     await end_pod(kube, "pod-a")
-    await until_true(lambda: held_mib(world) == 4000, what="the memory is free again")
-    assert len(world.occupants) == 1
+    await until_true(lambda: held_mib(cache) == 4000, what="the memory is free again")
+    assert len(cache.occupants) == 1
 
     done = {"status": {"phase": "Succeeded"}}
     await kube.patch(PODS, "pod-b", done, namespace=NAMESPACE, subresource="status")
-    await until_true(lambda: not world.occupants, what="a finished pod occupies nothing")
+    await until_true(lambda: not cache.occupants, what="a finished pod occupies nothing")
 
     await add_pod(kube, "pod-c", mib=1000)
-    await until_true(lambda: held_mib(world) == 1000, what="the new pod is counted")
+    await until_true(lambda: held_mib(cache) == 1000, what="the new pod is counted")
 
 
-async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: ClusterCache) -> None:
+async def test_pods_without_a_share_are_not_kept(kube: KubeClient, cache: ClusterCache) -> None:
     plain = {
         "metadata": {"name": "plain", "namespace": NAMESPACE},
         "spec": {"containers": [{"name": "a", "image": "x"}]},
@@ -63,22 +66,22 @@ async def test_pods_without_a_share_are_not_kept(kube: KubeClient, world: Cluste
     await kube.create(PODS, plain)
     await add_pod(kube, "pod-c", card=COOL_CARD, node="n2")
 
-    await until_true(lambda: len(world.occupants) == 3, what="the pod after it is there")
+    await until_true(lambda: len(cache.occupants) == 3, what="the pod after it is there")
 
-    assert "plain" not in {it.info.record.name for it in world.occupants.values()}
+    assert "plain" not in {occupant.info.record.name for occupant in cache.occupants.values()}
 
 
 async def test_taints_sharing_and_vanishing_of_nodes_are_followed(
-    kube: KubeClient, world: ClusterCache
+    kube: KubeClient, cache: ClusterCache
 ) -> None:
     spec = {"taints": [{"key": "team", "value": "ml", "effect": "NoSchedule"}]}
     await kube.patch(NODES, "n2", {"spec": spec})
-    await until_true(lambda: bool(world.taints["n2"]), what="the taint")
-    assert world.taints["n2"] == (Taint(key="team", value="ml"),)
+    await until_true(lambda: bool(cache.taints["n2"]), what="the taint")
+    assert cache.taints["n2"] == (Taint(key="team", value="ml"),)
 
     await kube.patch(NODES, "n2", {"metadata": {"labels": {"fracgpu.io/share": "false"}}})
-    await until_true(lambda: COOL_CARD not in world.cards(), what="the node stops sharing")
+    await until_true(lambda: COOL_CARD not in cache.cards(), what="the node stops sharing")
 
     await kube.delete(NODES, "n2")
-    await until_true(lambda: set(world.nodes) == {"n1"}, what="the node is gone")
-    assert "n2" not in world.snapshot(now=NOON).nodes
+    await until_true(lambda: set(cache.nodes) == {"n1"}, what="the node is gone")
+    assert "n2" not in cache.snapshot(now=NOON).nodes

@@ -1,4 +1,4 @@
-"""The ConfigMap's key: strict, complete in its complaints, and documented by itself."""
+"""The ConfigMap's key: parsed strictly, every mistake reported, and the generated reference."""
 
 import re
 from dataclasses import fields, replace
@@ -29,7 +29,7 @@ def test_what_is_written_replaces_the_default() -> None:
 
 
 def test_every_default_can_be_written_down() -> None:
-    written = {camel(it.name): it.default for it in tunables()}
+    written = {camel(tunable.name): tunable.default for tunable in tunables()}
 
     assert parse_policy(yaml.safe_dump(written)) == RebalancerPolicy()
     assert len(written) == len(fields(RebalancerPolicy)) - 1  # all but the mode
@@ -54,7 +54,7 @@ def test_every_default_can_be_written_down() -> None:
         ("fastWindowS: 60", "scrapeIntervalS is 15; want at most a fifth of fastWindowS, 60"),
         ("- a list", "found list; want a mapping"),
         ("{", "not YAML"),
-        ("hotRatio: 0.9\nhotRatio: 0.8", "the key 'hotRatio' stands there twice"),
+        ("hotRatio: 0.9\nhotRatio: 0.8", "the key 'hotRatio' appears twice"),
     ],
 )
 def test_a_mistake_is_named_as_it_was_written(text: str, message: str) -> None:
@@ -92,7 +92,7 @@ def test_the_reference_lists_every_key_with_default_and_range() -> None:
 
     assert "| `mode` | how far the rebalancer may go | `dryRun` |" in table
     assert "| `hotRatio` | busy share above which a sample is hot | 0.8 | 0.2 to 1 |" in table
-    assert all(f"| `{camel(it.name)}` |" in table for it in tunables())
+    assert all(f"| `{camel(tunable.name)}` |" in table for tunable in tunables())
 
 
 def test_the_documentation_holds_the_reference_as_it_is() -> None:

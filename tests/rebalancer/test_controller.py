@@ -1,4 +1,4 @@
-"""The loop over an embedded API server: what stops it from moving, and what it says then."""
+"""The controller with an embedded API server: what keeps it from moving, and what it reports."""
 
 import asyncio
 from collections.abc import Collection
@@ -35,8 +35,8 @@ DRY_RUN = RebalancerPolicy(mode=Mode.DRY_RUN, startup_grace_s=0)
 
 
 async def all_are_there(kube: KubeClient) -> bool:
-    pods = [await kube.get_object(PODS, it, namespace=NAMESPACE) for it in ("pod-a", "pod-b")]
-    return not any("deletionTimestamp" in it["metadata"] for it in pods)
+    pods = [await kube.get_object(PODS, name, namespace=NAMESPACE) for name in ("pod-a", "pod-b")]
+    return not any("deletionTimestamp" in pod["metadata"] for pod in pods)
 
 
 async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: KubeClient) -> None:
@@ -48,7 +48,7 @@ async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: Kub
             for _ in range(5):
                 await rig.tick()
 
-        assert [it["event"] for it in logs].count("moving_suspended") == 1
+        assert [line["event"] for line in logs].count("moving_suspended") == 1
         assert rig.figure("blind") == 1
         assert rig.loop.suspended == "blind, no pod is moved: unreachable: connection refused"
         assert await all_are_there(kube)
@@ -216,7 +216,7 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
     await make_cluster(kube)
 
     class NodeGoes(Usage):
-        """The node of the hot card goes in the cycle in which the card becomes hot, the second."""
+        """Removes the hot card's node in the cycle in which the card becomes hot, the second."""
 
         asked = 0
 

@@ -26,23 +26,23 @@ from tests.support.rebalancing import (
 
 
 class Counted:
-    """A tally and its registry."""
+    """The cycle metrics and their registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.tally = CycleMetrics(RebalancerMetrics(self.registry))
+        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry))
 
     def count(
         self,
-        picture: DisruptionState,
+        state: DisruptionState,
         plan: Plan | None = None,
         *,
         later_s: float = 0,
         trouble: str = "",
     ) -> None:
-        measured = Measured(usage=picture.usage, age_s=None if trouble else 7.0, trouble=trouble)
+        measured = Measured(usage=state.usage, age_s=None if trouble else 7.0, trouble=trouble)
         now = NOON + timedelta(seconds=later_s)
-        self.tally.count(picture, plan or Plan(), measured, policy=ACTIVE, now=now)
+        self.cycle_metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
 
     def __getitem__(self, name: str) -> float | None:
         return self.get(name)
@@ -112,32 +112,32 @@ def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
         counted.count(a_picture(), plan)
 
     assert counted.get("decisions_total", outcome="held", reason="too_young") == 3
-    assert [it["event"] for it in logs] == ["move_held", "move_held"]
+    assert [line["event"] for line in logs] == ["move_held", "move_held"]
     assert logs[0]["subject"] == "ml/a"
 
 
 def test_a_policy_is_told_when_it_changes() -> None:
     counted = Counted()
-    counted.tally.config(ACTIVE, now=NOON)
+    counted.cycle_metrics.config(ACTIVE, now=NOON)
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
-    counted.tally.config(ACTIVE, now=NOON + timedelta(hours=1))
+    counted.cycle_metrics.config(ACTIVE, now=NOON + timedelta(hours=1))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp()
 
     off: RebalancerPolicy = replace(ACTIVE, mode=Mode.OFF)
-    counted.tally.config(off, now=NOON + timedelta(hours=2))
+    counted.cycle_metrics.config(off, now=NOON + timedelta(hours=2))
     assert counted["config_last_success_timestamp_seconds"] == NOON.timestamp() + 7200
 
 
 async def test_times_and_troubles_are_counted() -> None:
     counted, clock = Counted(), VirtualClock()
-    with counted.tally.cycle(clock):
+    with counted.cycle_metrics.cycle(clock):
         await clock.advance(3)
-    with counted.tally.queries(clock):
+    with counted.cycle_metrics.queries(clock):
         await clock.advance(2)
-    counted.tally.no_answer(QueryFailed(QueryError.SLOW, "x"))
-    counted.tally.api_error()
-    counted.tally.leading()
+    counted.cycle_metrics.no_answer(QueryFailed(QueryError.SLOW, "x"))
+    counted.cycle_metrics.api_error()
+    counted.cycle_metrics.leading()
 
     assert counted["cycle_seconds_sum"] == 3
     assert counted["prometheus_query_seconds_sum"] == 2

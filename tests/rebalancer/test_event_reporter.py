@@ -1,4 +1,4 @@
-"""What people read of a move: Events in plain words on the objects concerned."""
+"""What people read about a move: Events on the objects concerned."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -41,11 +41,11 @@ def a_journal() -> tuple[EventReporter, Written, CollectorRegistry]:
 
 
 async def test_a_hot_card_is_told_on_its_node_with_the_reason_not_to_move() -> None:
-    journal, written, _ = a_journal()
+    reporter, written, _ = a_journal()
     relievable = a_reading(0.9, pods={"a": 0.45, "b": 0.45})
 
-    await journal.hot_card(HOT_CARD, node="n1", reading=relievable, policy=ACTIVE)
-    await journal.hot_card(HOT_CARD, node="n1", reading=a_reading(0.9), policy=ACTIVE)
+    await reporter.hot_card(HOT_CARD, node="n1", reading=relievable, policy=ACTIVE)
+    await reporter.hot_card(HOT_CARD, node="n1", reading=a_reading(0.9), policy=ACTIVE)
 
     assert written.events[0] == (
         "Node /n1",
@@ -57,10 +57,10 @@ async def test_a_hot_card_is_told_on_its_node_with_the_reason_not_to_move() -> N
 
 
 async def test_a_plan_says_will_and_a_dry_run_would() -> None:
-    journal, written, _ = a_journal()
+    reporter, written, _ = a_journal()
 
-    await journal.planned(RECORD)
-    await journal.planned(replace(RECORD, dry_run=True))
+    await reporter.planned(RECORD)
+    await reporter.planned(replace(RECORD, dry_run=True))
 
     where, reason, note, _ = written.events[0]
     assert (where, reason) == ("Pod ml/pod-x", "MovePlanned")
@@ -71,7 +71,7 @@ async def test_a_plan_says_will_and_a_dry_run_would() -> None:
 
 
 async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
-    journal, written, registry = a_journal()
+    reporter, written, registry = a_journal()
     evicted = replace(RECORD, phase=MovePhase.EVICTED)
     there = replace(
         evicted.to(MovePhase.VERIFYING, now=NOON + timedelta(seconds=8)),
@@ -79,9 +79,9 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
         replacement="ml/pod-y",
     )
 
-    await journal.completed(there, evicted, a_picture(), policy=ACTIVE)
+    await reporter.completed(there, evicted, a_picture(), policy=ACTIVE)
     elsewhere = replace(there, landed=CardUuid("GPU-other"))
-    await journal.completed(elsewhere, evicted, a_picture(), policy=ACTIVE)
+    await reporter.completed(elsewhere, evicted, a_picture(), policy=ACTIVE)
 
     assert written.events[0][2] == "ml/pod-y runs on card GPU-cool instead of GPU-hot"
     value = registry.get_sample_value
@@ -91,11 +91,11 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
 
 
 async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
-    journal, written, registry = a_journal()
+    reporter, written, registry = a_journal()
     for ending in Ending:
         verifying = (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED)
         phase = MovePhase.VERIFYING if ending in verifying else MovePhase.PLANNED
-        await journal.ended(replace(RECORD, phase=phase).ended(ending, now=NOON, detail="why"))
+        await reporter.ended(replace(RECORD, phase=phase).ended(ending, now=NOON, detail="why"))
 
     for ending in Ending:
         labels = {"mode": "active", "result": ending.value}
@@ -103,7 +103,7 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
     told = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}
     assert told == {("MoveIneffective", "why")} | {
-        ("MoveAborted", f"{it.value}: why") for it in Ending if it not in quiet
+        ("MoveAborted", f"{ending.value}: why") for ending in Ending if ending not in quiet
     }
     assert {level for *_, level in written.events} == {EventLevel.WARNING}
     assert registry.get_sample_value("fracgpu_rebalancer_lost_pods_total") == 1
@@ -111,9 +111,9 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
 
 
 async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
-    journal, written, _ = a_journal()
+    reporter, written, _ = a_journal()
 
-    await journal.config_refused("hotRatio is 80")
+    await reporter.config_refused("hotRatio is 80")
 
     where, reason, note, level = written.events[0]
     assert (where, reason, level) == (
@@ -125,13 +125,13 @@ async def test_a_refused_configuration_is_told_on_the_config_map() -> None:
 
 
 def test_answers_and_phases_are_counted() -> None:
-    journal, _, registry = a_journal()
+    reporter, _, registry = a_journal()
 
-    journal.asked(RECORD, EvictionResult(outcome=EvictionOutcome.BLOCKED))
-    journal.dry_run_answered(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
-    journal.verified(relief_ratio=0.25)
-    journal.verified(relief_ratio=-0.25)
-    journal.left_phase(RECORD, now=NOON + timedelta(seconds=9))
+    reporter.asked(RECORD, EvictionResult(outcome=EvictionOutcome.BLOCKED))
+    reporter.dry_run_answered(RECORD, EvictionResult(outcome=EvictionOutcome.ALLOWED))
+    reporter.verified(relief_ratio=0.25)
+    reporter.verified(relief_ratio=-0.25)
+    reporter.left_phase(RECORD, now=NOON + timedelta(seconds=9))
 
     value = registry.get_sample_value
     assert value("fracgpu_rebalancer_evictions_total", {"code": "blocked"}) == 1

@@ -1,4 +1,4 @@
-"""The rebalancer's own figures exist from the start, and keep to units and few labels."""
+"""The rebalancer's metrics exist from the start, with units and few labels."""
 
 from prometheus_client import CollectorRegistry
 
@@ -16,10 +16,12 @@ def test_every_label_set_exists_at_zero_before_anything_happens() -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
 
-    assert all(value("decisions_total", outcome="held", reason=it.label) == 0 for it in HoldReason)
-    assert all(value("moves_total", mode="active", result=it.value) == 0 for it in Ending)
-    assert all(value("cards", state=it.value) == 0 for it in Heat)
-    assert all(value("card_trust", trust=it.value) == 0 for it in ReadingQuality)
+    assert all(
+        value("decisions_total", outcome="held", reason=reason.label) == 0 for reason in HoldReason
+    )
+    assert all(value("moves_total", mode="active", result=ending.value) == 0 for ending in Ending)
+    assert all(value("cards", state=heat.value) == 0 for heat in Heat)
+    assert all(value("card_trust", trust=quality.value) == 0 for quality in ReadingQuality)
     assert value("evictions_total", code="allowed") == 0
     assert value("prometheus_errors_total", trouble="slow") == 0
     assert value("lost_pods_total") == 0

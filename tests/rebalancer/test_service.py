@@ -1,4 +1,4 @@
-"""The whole role over real transports: an API server, a real Prometheus, and an exporter."""
+"""The whole role with real transports: an API server, a real Prometheus, and an exporter."""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ QUICK: Final[dict[str, Any]] = {
 
 @dataclass
 class Load:
-    """What the exporter tells: per cent of each card, and of each pod on the hot one."""
+    """What the exporter reports: per cent of each card, and of each pod on the hot one."""
 
     cards: dict[str, float]
     pods: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Load:
 
 
 class Role:
-    """The rebalancer under test, and what it says about itself."""
+    """The rebalancer under test, and its own metrics."""
 
     def __init__(self, session: ClientSession, server: HttpServer) -> None:
         self._session, self._server = session, server
@@ -74,7 +74,7 @@ class Role:
             return answer.status, await answer.text()
 
     async def shows(self, line: str) -> bool:
-        """Tell whether /metrics has exactly this line."""
+        """Report whether /metrics has exactly this line."""
         return line in (await self.get("/metrics"))[1].splitlines()
 
 
@@ -121,8 +121,8 @@ async def configure(kube: KubeClient, text: str) -> None:
 
 def is_leaving(kube: KubeClient, *pods: str) -> Callable[[], Any]:
     async def ask() -> list[str]:
-        found = [await kube.get_object(PODS, it, namespace=NAMESPACE) for it in pods]
-        return [it["metadata"]["name"] for it in found if "deletionTimestamp" in it["metadata"]]
+        found = [await kube.get_object(PODS, name, namespace=NAMESPACE) for name in pods]
+        return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" in pod["metadata"]]
 
     return ask
 
@@ -133,8 +133,8 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
 ) -> None:
     await make_cluster(kube)
     pods = {
-        it: (await kube.get_object(PODS, it, namespace=NAMESPACE))["metadata"]["uid"]
-        for it in ("pod-a", "pod-b")
+        name: (await kube.get_object(PODS, name, namespace=NAMESPACE))["metadata"]["uid"]
+        for name in ("pod-a", "pod-b")
     }
     load = Load({HOT_CARD: 95, COOL_CARD: 5}, dict.fromkeys(pods.values(), 47))
     leaving = is_leaving(kube, *pods)
@@ -142,7 +142,7 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
         exporter.text = load.page
         start = RealPrometheus.start(tmp_path / "prometheus", {"node": exporter.address})
         async with start as prometheus, a_role(api, tmp_path, prometheus.url) as role:
-            # Unconfigured, its windows are far too long for this test: it is blind, and says so.
+            # With the default windows, too long for this test, it lacks data, and reports so.
             await until(
                 lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="it leads and is blind"
             )
@@ -177,7 +177,7 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
     seen = await events(kube)
     assert seen.count("ConfigRefused") == 1
     wanted = ["HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"]
-    assert [it for it in seen if it in wanted] == wanted
+    assert [event for event in seen if event in wanted] == wanted
     lease = await kube.get_object(LEASES, "fracgpu-rebalancer", namespace=names.SYSTEM_NAMESPACE)
     assert lease["spec"]["holderIdentity"] == ""  # given back at the orderly stop
 

@@ -1,4 +1,4 @@
-"""What the rebalancer must be told."""
+"""Settings of the rebalancer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cordons: ours come, are renewed and go; those of others stay."""
+"""Cordons: ours are written, renewed and removed; those of others stay."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ OURS = a_cordon(NOON + LASTING)
         # renewed in the second half of its life
         ((a_cordon(NOON + 2 * MINUTE),), wanted(HOT_CARD), (OURS,)),
         ((a_cordon(NOON + 3 * MINUTE),), wanted(HOT_CARD), None),
-        # gone at once where the card is known to be cool, left to lapse where it is not
+        # removed at once if the card is known to be cool, else left to expire
         ((OURS,), wanted(cool=(HOT_CARD,)), ()),
         ((OURS,), wanted(), None),
         ((a_cordon(NOON - MINUTE),), wanted(), ()),
@@ -129,7 +129,7 @@ async def test_a_node_that_is_gone_is_named_and_the_others_are_written(
 
 
 class Meddled(KubeClient):
-    """A client beside which somebody writes to a node right after each read of it."""
+    """A client with a concurrent writer that changes a node right after each read of it."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str | None = None) -> bytes:
         body = await super().get(kind, name, namespace=namespace)

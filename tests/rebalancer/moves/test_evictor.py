@@ -1,4 +1,4 @@
-"""The only door out: what each answer of the Eviction API means, and that only one pod goes."""
+"""What each answer of the Eviction API means, and that only the requested pod is evicted."""
 
 import pytest
 
@@ -28,7 +28,7 @@ from tests.support.rebalancing import a_move
 
 
 def may_write() -> None:
-    """Guard nothing."""
+    """Allow every write."""
 
 
 async def a_pod_to_move(kube: KubeClient) -> Move:
@@ -42,7 +42,7 @@ async def is_there(kube: KubeClient) -> bool:
     return "deletionTimestamp" not in pod["metadata"]
 
 
-async def test_a_rehearsal_is_judged_like_an_eviction_and_does_nothing(kube: KubeClient) -> None:
+async def test_a_dry_run_is_judged_like_an_eviction_and_does_nothing(kube: KubeClient) -> None:
     move = await a_pod_to_move(kube)
     evictor = Evictor(kube, guard=may_write)
 
@@ -96,7 +96,7 @@ async def test_a_pod_that_took_the_name_is_not_touched(kube: KubeClient) -> None
 
 
 async def test_the_uid_is_a_precondition_of_the_write_itself(kube: KubeClient) -> None:
-    """Between our look and our write the name may change hands."""
+    """Between our read and our write another pod may get the name."""
     await a_pod_to_move(kube)
 
     with pytest.raises(Conflict) as caught:

@@ -1,4 +1,4 @@
-"""A move from plan to proof against an API server, and what is left of it after a crash."""
+"""A move from plan to verification against an API server, also across crashes."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -95,7 +95,7 @@ async def test_no_eviction_before_the_cordon_is_visible(kube: KubeClient) -> Non
         assert rig.record().phase is MovePhase.PLANNED
         assert rig.record().detail == "the cordon of its card"
         assert not await terminating(kube)
-        await rig.tick()  # the cordon was written anew in the cycle before
+        await rig.tick()  # the cordon was written again in the previous cycle
         assert rig.record().phase is MovePhase.EVICTED
 
 
@@ -297,7 +297,7 @@ async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient
 
 
 async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClient) -> None:
-    """The process dies inside the eviction: whoever comes next must know."""
+    """The process dies during the eviction: the next one must see that."""
 
     class DeadError(Exception):
         pass

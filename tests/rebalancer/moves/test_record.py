@@ -1,4 +1,4 @@
-"""Records of moves: legal phases, what budgets see of them, and JSON there and back."""
+"""Records of moves: allowed transitions, what budgets count, and JSON round trips."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -112,7 +112,7 @@ def test_records_survive_json(records: list[MoveRecord]) -> None:
     "text",
     ["", "[]", "{}", '{"version": 2, "moves": []}', '{"version": 1, "moves": [{"id": "x"}]}'],
 )
-def test_what_is_no_book_is_refused(text: str) -> None:
+def test_what_is_no_list_of_records_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - two kinds of it
         read_records(text)
 

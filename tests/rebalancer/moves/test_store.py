@@ -1,4 +1,4 @@
-"""The book of moves in its ConfigMap: written through, locked, and never half understood."""
+"""The move store in its ConfigMap: written through, locked, and never half parsed."""
 
 import pytest
 
@@ -15,7 +15,7 @@ RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
 
 
 @pytest.fixture
-async def book(kube: KubeClient) -> MoveStore:
+async def store(kube: KubeClient) -> MoveStore:
     await kube.create(NAMESPACES, {"metadata": {"name": names.SYSTEM_NAMESPACE}})
     return another(kube)
 
@@ -24,11 +24,11 @@ def another(kube: KubeClient) -> MoveStore:
     return MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=lambda: None)
 
 
-async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: MoveStore) -> None:
-    await book.load()
-    assert book.records == ()
-    await book.put(RECORD, now=NOON)
-    await book.put(RECORD.to(MovePhase.EVICTING, now=NOON), now=NOON)
+async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, store: MoveStore) -> None:
+    await store.load()
+    assert store.records == ()
+    await store.put(RECORD, now=NOON)
+    await store.put(RECORD.to(MovePhase.EVICTING, now=NOON), now=NOON)
 
     second = another(kube)
     await second.load()
@@ -37,24 +37,24 @@ async def test_what_is_put_is_read_by_the_next_process(kube: KubeClient, book: M
 
 
 async def test_a_writer_that_did_not_see_the_last_write_conflicts(
-    kube: KubeClient, book: MoveStore
+    kube: KubeClient, store: MoveStore
 ) -> None:
     second = another(kube)
-    await book.load()
+    await store.load()
     await second.load()
-    await book.put(RECORD, now=NOON)
+    await store.put(RECORD, now=NOON)
 
     with pytest.raises(Conflict):
         await second.put(RECORD, now=NOON)
     await second.load()
     await second.put(RECORD.to(MovePhase.EVICTING, now=NOON), now=NOON)
     with pytest.raises(Conflict):
-        await book.put(RECORD, now=NOON)
+        await store.put(RECORD, now=NOON)
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"version": 7, "moves": []}'])
-async def test_an_unreadable_book_is_not_taken_for_an_empty_one(
-    kube: KubeClient, book: MoveStore, text: str
+async def test_an_unreadable_store_is_not_taken_for_an_empty_one(
+    kube: KubeClient, store: MoveStore, text: str
 ) -> None:
     body = {
         "metadata": {"name": NAME, "namespace": names.SYSTEM_NAMESPACE},
@@ -63,41 +63,41 @@ async def test_an_unreadable_book_is_not_taken_for_an_empty_one(
     await kube.create(CONFIGMAPS, body)
 
     with pytest.raises(MovesUnreadable, match="delete it to forget all past moves"):
-        await book.load()
+        await store.load()
 
 
-async def test_a_deleted_book_is_begun_anew(kube: KubeClient, book: MoveStore) -> None:
-    await book.load()
-    await book.put(RECORD, now=NOON)
+async def test_a_deleted_store_is_begun_anew(kube: KubeClient, store: MoveStore) -> None:
+    await store.load()
+    await store.put(RECORD, now=NOON)
     await kube.delete(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
 
-    await book.load()
-    assert list(book.records) == []
-    await book.put(RECORD, now=NOON)
+    await store.load()
+    assert list(store.records) == []
+    await store.put(RECORD, now=NOON)
 
-    assert book.records == (RECORD,)
+    assert store.records == (RECORD,)
 
 
-async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, book: MoveStore) -> None:
-    await book.load()
-    await book.put(RECORD, now=NOON)
+async def test_what_others_keep_in_the_config_map_stays(kube: KubeClient, store: MoveStore) -> None:
+    await store.load()
+    await store.put(RECORD, now=NOON)
     patch = {"metadata": {"labels": {"team": "ml"}}}
     await kube.patch(CONFIGMAPS, NAME, patch, namespace=names.SYSTEM_NAMESPACE)
 
-    await book.load()
-    await book.put(RECORD, now=NOON)
+    await store.load()
+    await store.put(RECORD, now=NOON)
 
     found = await kube.get_object(CONFIGMAPS, NAME, namespace=names.SYSTEM_NAMESPACE)
     assert found["metadata"]["labels"] == {"team": "ml"}
 
 
 async def test_nothing_is_written_where_the_guard_objects(
-    kube: KubeClient, book: MoveStore
+    kube: KubeClient, store: MoveStore
 ) -> None:
     def guard() -> None:
         raise PermissionError
 
     with pytest.raises(PermissionError):
         await MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=guard).put(RECORD, now=NOON)
-    await book.load()
-    assert book.records == ()
+    await store.load()
+    assert store.records == ()

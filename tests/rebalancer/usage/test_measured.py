@@ -1,4 +1,4 @@
-"""From series to readings: a real Prometheus over an hour and more of every kind of trouble."""
+"""From series to readings: a real Prometheus with more than an hour of data of every kind."""
 
 import math
 import time
@@ -28,7 +28,7 @@ FROZEN = {"job": "fracgpu", "instance": "10.0.0.2:9400"}
 
 
 def card(uuid: str, points: Mapping[float, float], *, free: bool = True) -> list[Past]:
-    """The device lines of one card, as our exporter writes them."""
+    """Return the device series of one card, as our exporter writes them."""
     labels = {"UUID": uuid, "pod": "", **TARGET}
     lines = [Past(name=UTIL, labels=labels, points=points)]
     if free:
@@ -41,13 +41,13 @@ def spiky(*, every_s: float, for_s: float) -> dict[float, float]:
 
 
 def between_steps(end_s: float) -> float:
-    """Give an age whose sample no step of a window looks at: the next one comes in time for it."""
+    """Return an age whose sample no subquery step reads, because a newer one exists by then."""
     step_s = POLICY.step_s
     return 300.0 if -(end_s - 300) % step_s >= step_s / 2 else 315.0
 
 
 def an_hour(end_s: float) -> list[Past]:
-    """One card for each case."""
+    """Return the samples of one card for each case."""
     ours = {"UUID": "GPU-hot", **TARGET}
     fresh = {ago: end_s - ago for ago in steady(0)}
     return [
@@ -101,7 +101,7 @@ ALL: Final = tuple(
 
 @pytest.fixture
 async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
-    """What a rebalancer with default windows makes of that hour."""
+    """Return what a rebalancer with default windows measures of that hour."""
     end_s = time.time()  # noqa: TID251 - the real server's clock
     write_blocks(tmp_path / "data", an_hour(end_s), end_s=end_s)
     async with (
@@ -112,7 +112,7 @@ async def measured(tmp_path: Path) -> AsyncIterator[Measured]:
 
 
 async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Measured) -> None:
-    trust = {uuid.removeprefix("GPU-"): it.quality for uuid, it in measured.usage.items()}
+    trust = {uuid.removeprefix("GPU-"): usage.quality for uuid, usage in measured.usage.items()}
 
     assert trust == {
         "hot": ReadingQuality.OK,
@@ -121,7 +121,7 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
         "heating": ReadingQuality.OK,
         "ratio": ReadingQuality.OK,
         "relabelled": ReadingQuality.OK,
-        # A window over it still answers, which is exactly the trap.
+        # A window over it still has values, which must not be trusted.
         "gone": ReadingQuality.UNKNOWN,
         "late": ReadingQuality.STALE,
         "frozen": ReadingQuality.STALE,
@@ -140,7 +140,7 @@ async def test_an_hour_of_a_real_prometheus_is_judged_card_by_card(measured: Mea
 
 
 def _check_readings(measured: Measured) -> None:
-    readings = {uuid: it.reading for uuid, it in measured.usage.items()}
+    readings = {uuid: usage.reading for uuid, usage in measured.usage.items()}
     hot, cool = readings[CardUuid("GPU-hot")], readings[CardUuid("GPU-cool")]
     spiky_card, heating = readings[CardUuid("GPU-spiky")], readings[CardUuid("GPU-heating")]
     ratio, relabelled = readings[CardUuid("GPU-ratio")], readings[CardUuid("GPU-relabelled")]
@@ -250,7 +250,7 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
 
     measured = await source.observe(ALL, POLICY)
 
-    assert {it.quality for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
+    assert {usage.quality for usage in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert set(measured.usage) == set(ALL)
     assert measured.trouble == "refused: HTTP 503"
     assert troubles == [QueryError.REFUSED]
@@ -262,11 +262,11 @@ async def test_one_question_without_an_answer_makes_every_card_unknown(fail_on: 
 async def test_a_server_without_a_clock_is_not_believed(clock: tuple[Sample, ...]) -> None:
     measured = await MeasuredUsage(Scripted(clock=clock)).observe(ALL, POLICY)
 
-    assert measured.trouble == "garbled: its clock tells no time"
+    assert measured.trouble == "garbled: its answer to time() is no time"
 
 
 async def test_an_empty_prometheus_makes_every_card_unknown_without_trouble() -> None:
     measured = await MeasuredUsage(Scripted()).observe(ALL, POLICY)
 
-    assert {it.quality for it in measured.usage.values()} == {ReadingQuality.UNKNOWN}
+    assert {usage.quality for usage in measured.usage.values()} == {ReadingQuality.UNKNOWN}
     assert (measured.trouble, measured.age_s) == ("", None)

@@ -1,4 +1,4 @@
-"""Asking Prometheus: every way of not answering is told apart, in bounded time and memory."""
+"""Queries of Prometheus: each kind of failure is distinguished, in bounded time and memory."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ SOON_S = 0.5
 
 
 def client(url: str, **options: Any) -> Prometheus:
-    """A client that is patient, as a busy machine needs it, unless a test is about its limit."""
+    """Return a client with a long limit, as a busy machine needs, unless a test is about it."""
     return Prometheus(url, **{"limit_s": 60.0, "limit_bytes": 10_000, **options})
 
 
@@ -70,7 +70,7 @@ async def test_whatever_is_no_complete_answer_is_told_apart(
 
 @pytest.mark.parametrize("behaviour", [silent, dripping])
 async def test_an_answer_that_would_never_be_complete_is_given_up(behaviour: Behaviour) -> None:
-    """Neither ever ends by itself: that the test ends shows that the limit is kept."""
+    """Neither answer ever ends by itself: that the test ends shows that the limit holds."""
     async with serving(behaviour) as (url, _), client(url, limit_s=SOON_S) as prometheus:
         assert await _trouble(prometheus) is QueryError.SLOW
 
@@ -108,7 +108,7 @@ async def test_a_query_that_still_hangs_is_not_queued_behind() -> None:
         async with asyncio.TaskGroup() as group:
             first = group.create_task(prometheus.ask("up"))
             await asked.wait()
-            with pytest.raises(QueryFailed, match="the query before is still waiting") as caught:
+            with pytest.raises(QueryFailed, match="the previous query is still waiting") as caught:
                 await prometheus.ask("down")
             assert not first.done()
             go_on.set()

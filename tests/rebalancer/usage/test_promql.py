@@ -1,4 +1,4 @@
-"""PromQL text: it parses, it follows the settings, and it speaks both dialects."""
+"""PromQL text: it parses, follows the policy, and supports both metric conventions."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ def questions(policy: RebalancerPolicy) -> dict[str, str]:
         "collect_age": promql.COLLECT_AGE,
         "free": promql.FREE_MIB,
     }
-    return fixed | {it.__name__: it(policy) for it in made}
+    return fixed | {query.__name__: query(policy) for query in made}
 
 
 def test_promtool_understands_every_question(tmp_path: Path) -> None:
