@@ -49,7 +49,7 @@ def build(settings: CertsSettings) -> Service:
             registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
         ),
         drain_wait_s=0,  # this role serves no requests
-        drain_limit_s=settings.drain_limit_s,
+        drain_timeout_s=settings.drain_timeout_s,
     )
 
 

@@ -141,7 +141,7 @@ def _card(
     if card.health is not Health.HEALTHY:
         trouble = f"unhealthy: {card.health_reason}" if card.health_reason else "unhealthy"
     elif card_info.cordoned and cordon is not None:
-        trouble = f"set aside until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
+        trouble = f"cordoned until {cordon.until:%H:%M:%S} UTC: {cordon.reason}"
     elif card_info.unplaced_mib:
         held = f"{card_info.unplaced_mib} MiB of it may be held"
         trouble = (

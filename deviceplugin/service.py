@@ -97,7 +97,7 @@ def build(settings: DevicePluginSettings, cards: Cards) -> Service:
             ),
         ),
         drain_wait_s=settings.drain_wait_s,
-        drain_limit_s=settings.drain_limit_s,
+        drain_timeout_s=settings.drain_timeout_s,
     )
 
 

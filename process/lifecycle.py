@@ -59,7 +59,7 @@ class Service:
     telemetry: Server | None = None
     """Up before everything else and down after it, so that probes are answered all along."""
     drain_wait_s: float = 3.0
-    drain_limit_s: float = 10.0
+    drain_timeout_s: float = 10.0
 
 
 async def run_until_stopped(
@@ -124,7 +124,7 @@ async def _serve(
     finally:
         async with asyncio.TaskGroup() as group:
             for server in servers:
-                group.create_task(server.stop(service.drain_limit_s), name="stop_server")
+                group.create_task(server.stop(service.drain_timeout_s), name="stop_server")
 
 
 async def _start(servers: Sequence[Server], stopping: asyncio.Event) -> bool:

@@ -130,7 +130,7 @@ class ProcessSettings:
     drain_wait_s: float = setting(
         3.0, "between not ready and not accepting, so that callers notice", low=0, high=60
     )
-    drain_limit_s: float = setting(
+    drain_timeout_s: float = setting(
         10.0, "longest wait for requests in flight at stop", low=0, high=300
     )
 

@@ -67,11 +67,11 @@ class ReadyGate:
         self._remarks[name] = tell
 
     def open(self) -> None:
-        """Let the checks alone decide from now on."""
+        """Leave readiness to the checks from now on."""
         self._closed = None
 
     def close(self, reason: str = _STOPPING) -> None:
-        """Be not ready from now on, permanently."""
+        """Report not ready from now on, for good."""
         self._closed = reason
 
     def readiness(self) -> Readiness:

@@ -46,7 +46,7 @@ def build(settings: RebalancerSettings) -> Service:
     async def parts() -> AsyncIterator[Running]:
         prometheus = Prometheus(
             settings.prometheus_url,
-            limit_s=settings.query_limit_s,
+            limit_s=settings.query_timeout_s,
             limit_bytes=settings.answer_limit_mib * 1024 * 1024,
             token_file=settings.prometheus_token_file,
             ca_file=settings.prometheus_ca_file,
@@ -64,7 +64,7 @@ def build(settings: RebalancerSettings) -> Service:
             registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
         ),
         drain_wait_s=0.0,  # the rebalancer serves no requests
-        drain_limit_s=settings.drain_limit_s,
+        drain_timeout_s=settings.drain_timeout_s,
     )
 
 

@@ -20,7 +20,7 @@ class RebalancerSettings(ProcessSettings):
     prometheus_ca_file: Path | None = setting(
         None, "CA certificates that Prometheus' own must be signed by"
     )
-    query_limit_s: float = setting(5.0, "longest wait for one query's answer", low=0.1, high=60)
+    query_timeout_s: float = setting(5.0, "longest wait for one query's answer", low=0.1, high=60)
     answer_limit_mib: int = setting(64, "largest answer that is read", low=1, high=1024)
     namespace: str = setting(
         names.SYSTEM_NAMESPACE, "where the ConfigMaps and the Lease of the rebalancer live"

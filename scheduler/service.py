@@ -64,7 +64,7 @@ def build(settings: SchedulerSettings) -> Service:
             registry, settings.telemetry_host, settings.telemetry_port, gate.readiness
         ),
         drain_wait_s=settings.drain_wait_s,
-        drain_limit_s=settings.drain_limit_s,
+        drain_timeout_s=settings.drain_timeout_s,
     )
 
 
@@ -138,7 +138,7 @@ def _wire(
         client,
         term=lambda: election.term,
         clock=clock,
-        limit_s=settings.bind_limit_s,
+        limit_s=settings.bind_timeout_s,
         on_mark=metrics.marked,
     )
     assumptions = Assumptions(
@@ -147,9 +147,9 @@ def _wire(
         clock,
         marker=marker,
         times=AssumptionTimeouts(
-            request_s=settings.bind_limit_s,
+            request_s=settings.bind_timeout_s,
             check_s=settings.assumption_check_s,
-            lapse_s=settings.assumption_limit_s,
+            lapse_s=settings.assumption_timeout_s,
         ),
         on_lapse=metrics.lapsed,
     )
@@ -158,7 +158,7 @@ def _wire(
         marker,
         clock,
         on_bound=assumptions.count_bound,
-        limit_s=settings.fence_limit_s,
+        limit_s=settings.fence_timeout_s,
     )
     leader_gate.also(fence.why_not)
     binder = Binder(
@@ -171,7 +171,7 @@ def _wire(
         term=lambda: election.term,
         clock=clock,
         metrics=metrics,
-        limit_s=settings.bind_limit_s,
+        limit_s=settings.bind_timeout_s,
         choosers=core.choosers,
     )
     comparer = CacheComparer(

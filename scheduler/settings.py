@@ -46,10 +46,10 @@ class SchedulerSettings(ProcessSettings):
     patience_s: float = setting(
         0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
     )
-    bind_limit_s: float = setting(
+    bind_timeout_s: float = setting(
         4.0, "longest wait for one Binding; below what a lost lease leaves", low=0.1, high=30
     )
-    assumption_limit_s: float = setting(
+    assumption_timeout_s: float = setting(
         60.0, "how long a placement counts that nothing confirms or denies", low=5, high=3600
     )
     audit_s: float = setting(
@@ -58,7 +58,7 @@ class SchedulerSettings(ProcessSettings):
         low=1,
         high=3600,
     )
-    fence_limit_s: float = setting(
+    fence_timeout_s: float = setting(
         75.0,
         "longest wait of a new leader for marks on the pending pods; above kube-apiserver's "
         "--request-timeout",
@@ -85,10 +85,10 @@ class SchedulerSettings(ProcessSettings):
                 "listen_port is 0, a free port that nobody knows beforehand; want the port of the "
                 f"Service that announce_service names, {self.announce_service!r}"
             )
-        if not self.bind_limit_s < self.assumption_check_s < self.assumption_limit_s:
+        if not self.bind_timeout_s < self.assumption_check_s < self.assumption_timeout_s:
             raise ValueError(
-                "want bind_limit_s < assumption_check_s < assumption_limit_s; got "
-                f"{self.bind_limit_s}, {self.assumption_check_s}, {self.assumption_limit_s}"
+                "want bind_timeout_s < assumption_check_s < assumption_timeout_s; got "
+                f"{self.bind_timeout_s}, {self.assumption_check_s}, {self.assumption_timeout_s}"
             )
 
 

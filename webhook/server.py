@@ -67,7 +67,7 @@ class RequestGate:
 
     Args:
         connections: the server's open connections.
-        body_limit_s: longest that receiving a body may take.
+        body_timeout_s: longest that receiving a body may take.
         client_names: common names of accepted client certificates; empty accepts every client.
     """
 
@@ -75,11 +75,11 @@ class RequestGate:
         self,
         connections: Connections,
         *,
-        body_limit_s: float = 5.0,
+        body_timeout_s: float = 5.0,
         client_names: Collection[str] = (),
     ) -> None:
         self.connections: Final = connections
-        self._body_limit_s = body_limit_s
+        self._body_timeout_s = body_timeout_s
         self._client_names = frozenset(client_names)
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
@@ -96,12 +96,12 @@ class RequestGate:
             raise web.HTTPRequestEntityTooLarge(request.client_max_size, length)
         async with AsyncExitStack() as held:
             try:
-                async with asyncio.timeout(self._body_limit_s):
+                async with asyncio.timeout(self._body_timeout_s):
                     if length is None or length > _LARGE_BYTES:
                         await held.enter_async_context(self._large)
                     body = await request.read()
             except TimeoutError:
-                text = f"the body did not come within {self._body_limit_s:g} s\n"
+                text = f"the body did not come within {self._body_timeout_s:g} s\n"
                 raise web.HTTPRequestTimeout(text=text) from None
             self._enter(request, Stage.JUDGING)
             yield body

@@ -49,7 +49,7 @@ def build(settings: WebhookSettings) -> Service:
             connections = Connections(ConnectionLimits(most=settings.connection_limit))
             request_gate = RequestGate(
                 connections,
-                body_limit_s=settings.body_limit_s,
+                body_timeout_s=settings.body_timeout_s,
                 client_names=settings.client_names,
             )
             metrics.watch_connections(lambda: connections.count)
@@ -112,7 +112,7 @@ def build(settings: WebhookSettings) -> Service:
             registry, settings.telemetry_host, settings.telemetry_port, ready_gate.readiness
         ),
         drain_wait_s=settings.drain_wait_s,
-        drain_limit_s=settings.drain_limit_s,
+        drain_timeout_s=settings.drain_timeout_s,
     )
 
 

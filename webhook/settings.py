@@ -22,7 +22,7 @@ class WebhookSettings(ProcessSettings):
         8443, "port of the HTTPS server; 0 takes a free one", low=0, high=65535
     )
     body_limit_mib: int = setting(3, "largest AdmissionReview that is read, in MiB", low=1, high=64)
-    body_limit_s: float = setting(
+    body_timeout_s: float = setting(
         5.0,
         "longest that a body may take to come; kube-apiserver waits no longer",
         low=0.1,

@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         "--report", type=Path, default=Path("demo-report.json"), help="the file for the figures"
     )
     parser.add_argument(
-        "--picture", type=Path, help="save the view, at the moment a hot card is set aside, as SVG"
+        "--picture", type=Path, help="save the view, at the moment a hot card is cordoned, as SVG"
     )
     return parser
 

@@ -63,13 +63,13 @@ def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, 
     colours = palette(state)
     for node in state.nodes:
         for card in node.cards:
-            aside = Text("set aside  " if card.cordoned else "", style="red")
+            mark = Text("cordoned  " if card.cordoned else "", style="red")
             cards.add_row(
                 f"{node.name}/{card.index}",
                 _short_model(card.model),
                 _bar(card, colours, cells=_SMALL_BAR_CELLS),
                 Text(" ?") if card.busy is None else _percent(card.busy, state.hot_line),
-                aside.append_text(_pods(card, colours)),
+                mark.append_text(_pods(card, colours)),
             )
     left = rows - _HEAD_ROWS - sum(len(node.cards) for node in state.nodes) - 1
     title = Text("FracGPU  ", style="bold", no_wrap=True, overflow="ellipsis")
@@ -155,7 +155,7 @@ def card_line(
     """Return the cells of one card: name, bar of slices, memory held, heat, owners of slices."""
     name = Text(f"{card.index} {_short_model(card.model)}")
     if card.cordoned:
-        name.append(" set aside", style="red")
+        name.append(" cordoned", style="red")
     held = Text(f"{card.held_mib / 1024:5.1f} / {card.capacity_mib / 1024:.1f} GiB")
     heat = _heat(card.busy, hot_line=hot_line)
     return name, _bar(card, colours), held, heat, _pods(card, colours)

@@ -352,7 +352,7 @@ def _words(why: FitReason, card_info: CardInfo, need: PodNeed, cordon: Cordon | 
     match why:
         case FitReason.TOO_LITTLE_FREE:
             foreign = (
-                f" ({card_info.foreign_mib} MiB used by nobody known)"
+                f" ({card_info.foreign_mib} MiB used by other processes)"
                 if card_info.foreign_mib
                 else ""
             )

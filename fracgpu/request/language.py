@@ -34,7 +34,9 @@ _T = TypeVar("_T")
 
 
 CHOICES: Final = {
-    names.PLACEMENT: Choice(language=tuple(it.value for it in Strategy), offered=Strategy),
+    names.PLACEMENT: Choice(
+        language=tuple(strategy.value for strategy in Strategy), offered=Strategy
+    ),
     names.TOPOLOGY: Choice(language=("any", "nvlink"), offered=Topology),
     names.ISOLATION: Choice(language=("none", "mps"), offered=Isolation),
     names.REBALANCE: Choice(language=("surge", "evict", "never"), offered=Rebalance),

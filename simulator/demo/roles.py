@@ -87,7 +87,7 @@ def process_spec(process: RoleProcess, *, telemetry_port: int, kubeconfig: Path)
             *(sys.executable, "-m", "cli", "run", process.role, *process.flags),
             *("--kubeconfig", str(kubeconfig), "--telemetry-host", "127.0.0.1"),
             *("--telemetry-port", str(telemetry_port)),
-            *("--drain-wait-s", "0", "--drain-limit-s", "1"),
+            *("--drain-wait-s", "0", "--drain-timeout-s", "1"),
         ),
         env=_environment(),
     )

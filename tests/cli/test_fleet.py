@@ -41,7 +41,7 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     first, second = fleet_of(state.snapshot, state.pods).nodes[0].cards
 
     assert (first.trouble, first.until) == ("unhealthy: Xid 79", None)
-    assert second.trouble == "set aside until 12:01:00 UTC: hot"
+    assert second.trouble == "cordoned until 12:01:00 UTC: hot"
     assert second.until is not None
 
 

@@ -109,7 +109,7 @@ async def an_agent(
             *(f"--proc-root={node.folders.proc}", f"--dev-root={folder}/dev"),
             *(f"--injection={injection}", f"--links-dir={folder}/links"),
             f"--load-report-s={load_report_s}",
-            *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-limit-s=0.5"),
+            *("--survey-period-s=0.5", "--collect-period-s=0.5", "--drain-timeout-s=0.5"),
         ]
         async with running_roles(
             {ROLE: flags}, kubeconfig=kubeconfig, log_dir=folder, env=environment
@@ -248,7 +248,7 @@ async def test_what_an_older_driver_keeps_for_itself_is_nobodys_foreign_memory(
         async def grown() -> bool:
             return await foreign() == {a_card(0)["0.uuid"]: 2048}
 
-        await until(grown, what="what nobody known uses is foreign", limit_s=60)
+        await until(grown, what="what other processes use is foreign", limit_s=60)
         assert await agent.memory() == WHOLE_MIB
 
 

@@ -58,7 +58,7 @@ def build(mode: str) -> Service:
 
     return Service(
         name="sample", open=parts, gate=gate, telemetry=telemetry,
-        drain_wait_s=0.3, drain_limit_s=5,
+        drain_wait_s=0.3, drain_timeout_s=5,
     )  # fmt: skip
 
 

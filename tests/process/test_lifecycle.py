@@ -70,7 +70,7 @@ class World:
             gate=self.gate,
             telemetry=NotedServer("telemetry", self.diary),
             drain_wait_s=3,
-            drain_limit_s=7,
+            drain_timeout_s=7,
         )
         self._server = NotedServer("server", self.diary, starts=starts)
 

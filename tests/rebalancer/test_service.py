@@ -86,7 +86,7 @@ async def a_role(api: ApiServer, tmp_path: Path, prometheus_url: str) -> AsyncIt
         telemetry_host="127.0.0.1",
         telemetry_port=0,
         identity="rebalancer-0",
-        query_limit_s=2.0,
+        query_timeout_s=2.0,
     )
     service = build(settings)
     assert isinstance(service.telemetry, HttpServer)

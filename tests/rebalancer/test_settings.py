@@ -21,7 +21,7 @@ def test_only_the_address_of_prometheus_is_required() -> None:
     [
         ([], "--prometheus-url (or FRACGPU_REBALANCER_PROMETHEUS_URL) is missing"),
         (["--prometheus-url", "prom:9090"], "want http://... or https://..."),
-        (["--prometheus-url", "http://p", "--query-limit-s", "0"], "from 0.1 to 60"),
+        (["--prometheus-url", "http://p", "--query-timeout-s", "0"], "from 0.1 to 60"),
     ],
 )
 def test_a_mistake_is_named(argv: list[str], message: str) -> None:

@@ -132,8 +132,8 @@ async def test_outsiders_memory_is_not_free_and_load_aware_takes_the_cool_card()
 
         async def explained() -> bool:
             told = await ask(rig, "explain", f"{NAMESPACE}/waits")
-            return f"({shown[first]['foreignMib']} MiB used by nobody known)" in told
+            return f"({shown[first]['foreignMib']} MiB used by other processes)" in told
 
-        await until(explained, what="explain names the memory of nobody known", limit_s=60)
+        await until(explained, what="explain names the memory of other processes", limit_s=60)
         processes.remove(4711)
         assert await card_of(rig, "waits") == first

@@ -17,7 +17,7 @@ def test_by_default_only_the_same_pod_can_ask() -> None:
 def test_the_waits_must_grow() -> None:
     flags = ["--assumption-check-s", "70"]
 
-    with pytest.raises(SettingsError, match="bind_limit_s < assumption_check_s < assumption"):
+    with pytest.raises(SettingsError, match="bind_timeout_s < assumption_check_s < assumption"):
         load(SchedulerSettings, flags, {}, program="scheduler")
 
 

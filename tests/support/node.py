@@ -86,7 +86,7 @@ class Node:
             telemetry_host="127.0.0.1",
             telemetry_port=0,
             drain_wait_s=0.0,
-            drain_limit_s=0.5,
+            drain_timeout_s=0.5,
             device_plugins_dir=self.folders.device_plugins,
             pod_resources_socket=self.folders.pod_resources_socket,
             cdi_dir=self.folders.cdi,

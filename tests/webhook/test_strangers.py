@@ -73,7 +73,7 @@ async def test_idle_connections_and_half_sent_bodies_cost_little_and_hold_up_nob
 
 
 async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> None:
-    async with a_webhook(body_limit_s=0.2) as server:
+    async with a_webhook(body_timeout_s=0.2) as server:
         host, port = server.url.removeprefix("https://").split(":")
         reader, writer = await asyncio.open_connection(
             host, int(port), ssl=trusting(server.ca.cert_pem)

@@ -85,7 +85,7 @@ async def a_webhook(
     body_limit_mib: int = 3,
     certificate: bool = True,
     limits: ConnectionLimits | None = None,
-    body_limit_s: float = 5.0,
+    body_timeout_s: float = 5.0,
     client_ca_file: str = "",
     client_names: tuple[str, ...] = (),
 ) -> AsyncIterator[World]:
@@ -106,7 +106,9 @@ async def a_webhook(
         listen_host="127.0.0.1", listen_port=0, body_limit_mib=body_limit_mib
     )
     connections = Connections(limits or ConnectionLimits(most=settings.connection_limit))
-    request_gate = RequestGate(connections, body_limit_s=body_limit_s, client_names=client_names)
+    request_gate = RequestGate(
+        connections, body_timeout_s=body_timeout_s, client_names=client_names
+    )
     reviewer = AdmissionHandler(knowledge, WebhookMetrics(registry), SystemClock(), request_gate)
     readiness: Callable[[], Readiness] = lambda: Readiness(checks=webhook.checks)  # noqa: E731
     server = WebhookServer(

@@ -1,4 +1,4 @@
-"""Tells amounts that a LimitRange wrote into a pod from those of its author."""
+"""Distinguish the amounts that a LimitRange wrote into a pod from those of its author."""
 
 import re
 from collections.abc import Mapping

@@ -40,7 +40,7 @@ class Method(Protocol):
     def why_outdated(
         self, state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
     ) -> HeldBack | None:
-        """Say why a move that this method planned is not right any more; None where it is.
+        """Return why a move that this method planned should not be made any more, or None.
 
         The target may be another card by now; what must still be true is that there is one.
         """

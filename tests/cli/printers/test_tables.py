@@ -54,7 +54,7 @@ def test_unknown_heat_is_not_drawn_as_cool() -> None:
 def test_a_hot_card_is_red_and_a_cordoned_one_says_so() -> None:
     name, _, _, heat, _ = draw(a_card(busy=0.93, cordoned=True))
 
-    assert "set aside" in name.plain
+    assert "cordoned" in name.plain
     assert "red" in str(heat.style)
 
 
@@ -146,7 +146,7 @@ def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() 
         "gpu-1",
         "default/chat-1 12000",
         "25% cores",
-        "set aside until 12:01:00 UTC: hot",
+        "cordoned until 12:01:00 UTC: hot",
         "gpu-2 cordoned or not ready",
         "3 cards, 12 of 70 GiB held (17%)",
     ):

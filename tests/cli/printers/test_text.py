@@ -103,7 +103,7 @@ def test_a_card_in_trouble_stands_out() -> None:
 
     _, line = fleet_lines(fleet_of(state.snapshot, state.pods))
 
-    assert "set aside until 12:01:00 UTC: hot" in line.text
+    assert "cordoned until 12:01:00 UTC: hot" in line.text
     assert line.tone is Tone.BAD
 
 

@@ -344,4 +344,4 @@ def test_memory_that_nobody_known_uses_is_named() -> None:
 
     card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
 
-    assert card.reason.endswith("for 1024 MiB (23900 MiB used by nobody known)")
+    assert card.reason.endswith("for 1024 MiB (23900 MiB used by other processes)")
