@@ -21,8 +21,10 @@ from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeInfo
 
 Rows = NDArray[np.int64]
-
 Flags = NDArray[np.bool_]
+Index = NDArray[np.int64]
+Levels = NDArray[np.int16]
+"""Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
 
 UNSEEN: Final = 0
 """The row that stands for every unknown node; its state is always UNKNOWN."""
@@ -35,11 +37,6 @@ USABLE, UNHEALTHY, CORDONED, ABSENT = 0, 1, 2, 9
 SHARES, NOT_SHARED, UNSCHEDULABLE, EMPTY, UNKNOWN, UNREADABLE = 0, 1, 2, 3, 4, 8
 
 _FIRST_ROWS: Final = 64
-
-Index = NDArray[np.int64]
-
-Levels = NDArray[np.int16]
-"""Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
 
 WHOLE_CARD_MILLI: Final = 1000
 
