@@ -179,5 +179,5 @@ async def test_starting_empties_the_folder_of_sockets_and_of_nothing_else() -> N
 async def test_a_folder_too_deep_for_a_socket_is_refused_with_the_reason() -> None:
     manager = DeviceManager(Path("/tmp") / ("d" * 100), on_change=lambda: None, seed="s")  # noqa: S108 - never made
 
-    with pytest.raises(SocketError, match="want at most 107, so use a shorter folder"):
+    with pytest.raises(SocketError, match="want at most 107: use a folder with a shorter path"):
         await manager.run()

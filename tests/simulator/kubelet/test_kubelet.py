@@ -103,7 +103,7 @@ async def test_a_kubelet_in_too_deep_a_folder_says_so(kube: KubeClient) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         await kubelet.run()
 
-    assert caught.group_contains(SocketError, match="use a shorter folder")
+    assert caught.group_contains(SocketError, match="use a folder with a shorter path")
 
 
 async def test_a_kubelet_that_starts_clears_what_its_forerunner_left(kube: KubeClient) -> None:
