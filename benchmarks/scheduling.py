@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from benchmarks.figure import Figure
 from benchmarks.fixtures.canned_api import a_node, a_pending_pod
-from benchmarks.fixtures.live_extender import is_ready
 from fracgpu import names
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
 from kube.access import connect_to
 from kube.client import KubeClient
 from kube.informer import Change, Informer
 from kube.kinds import NAMESPACES, NODES, PODS
+from simulator.demo.supervisor import why_not_ready
 from simulator.envtest.control_plane import ASSETS_ENV, ControlPlane, find_assets
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
@@ -148,7 +148,8 @@ async def _extender(kubeconfig: Path, workdir: Path) -> AsyncIterator[int]:
         )
     try:
         async with asyncio.timeout(_LIMIT_S):
-            while not await is_ready(telemetry):  # noqa: ASYNC110 - another process's state
+            address = f"127.0.0.1:{telemetry}"
+            while await why_not_ready(address) is not None:  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(_POLL_S)
         yield port
     finally:

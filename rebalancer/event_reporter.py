@@ -92,23 +92,11 @@ class EventReporter:
 
     def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None:
         self._metrics.rehearsals.labels(result.outcome.value).inc()
-        log.info(
-            "eviction_rehearsed",
-            move=record.id,
-            pod=record.move.pod,
-            outcome=result.outcome.value,
-            detail=result.detail,
-        )
+        _log_answer("eviction_rehearsed", record, result)
 
     def asked(self, record: MoveRecord, result: EvictionResult) -> None:
         self._metrics.evictions.labels(result.outcome.value).inc()
-        log.info(
-            "eviction_answered",
-            move=record.id,
-            pod=record.move.pod,
-            outcome=result.outcome.value,
-            detail=result.detail,
-        )
+        _log_answer("eviction_answered", record, result)
 
     async def evicted(self, record: MoveRecord) -> None:
         log.info("pod_evicted", move=record.id, pod=record.move.pod, card=record.move.source)
@@ -192,4 +180,14 @@ def _returned(record: MoveRecord, state: DisruptionState, *, within: timedelta) 
         and move.move.source == record.landed
         and record.phase_since - move.started_at < within
         for move in state.past
+    )
+
+
+def _log_answer(event: str, record: MoveRecord, result: EvictionResult) -> None:
+    log.info(
+        event,
+        move=record.id,
+        pod=record.move.pod,
+        outcome=result.outcome.value,
+        detail=result.detail,
     )
