@@ -10,7 +10,7 @@ MOST_MESSAGE_BYTES: Final = 1000
 # there, and one more name.
 _MOST_NAME: Final = 63
 _MOST_FOUND: Final = 72
-_MOST_FIELD: Final = 200
+MOST_FIELD: Final = 200
 _MOST_WANTED: Final = 500
 
 
@@ -37,7 +37,7 @@ class RequestError(FracgpuError):
         self.found = found
         self.wanted = wanted
         self.hint = hint
-        message = f"{shorten(field, limit=_MOST_FIELD)} is {quoted(found)}; "
+        message = f"{shorten(field, limit=MOST_FIELD)} is {quoted(found)}; "
         message += f"want {shorten(wanted, limit=_MOST_WANTED)}"
         super().__init__(shorten_bytes(f"{message}; {hint}" if hint else message))
 

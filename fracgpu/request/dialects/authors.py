@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fracgpu import names
-from fracgpu.errors import RequestError
+from fracgpu.errors import MOST_FIELD, RequestError, quoted, shorten
 
 Written = tuple[tuple[str, str], ...]
 """Keys with their values."""
@@ -41,7 +41,7 @@ def in_authors_words(
         field=", ".join(key for key, _ in written) + place,
         found=", ".join(text for _, text in written),
         wanted=error.wanted,
-        hint=f"FracGPU reads it as {error.field} '{error.found}'"
+        hint=f"FracGPU reads it as {shorten(error.field, limit=MOST_FIELD)} {quoted(error.found)}"
         + (f"; {error.hint}" if error.hint else ""),
     )
 

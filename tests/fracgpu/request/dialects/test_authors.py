@@ -52,3 +52,9 @@ def test_a_pod_in_our_own_language_is_its_authors_already() -> None:
     error = an_error("fracgpu.io/memory of container 'train'")
 
     assert in_authors_words(error, Authors(), own={}) is error
+
+
+def test_a_value_that_we_made_of_the_authors_is_cut_like_any_other() -> None:
+    error = RequestError(field="fracgpu.io/memory", found="9" * 500, wanted="less")
+
+    assert "9" * 73 not in str(in_authors_words(error, AUTHORS, own={}))
