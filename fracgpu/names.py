@@ -38,7 +38,11 @@ WIRED: Final = "fracgpu.io/wired"
 # The term of the leading scheduler that last changed the pod. A Binding carries it too, and
 # deploy/policies.yaml compares the Binding's with the Lease.
 TERM: Final = "fracgpu.io/term"
-RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM)
+# The Move whose reservation the pod consumed; the Binding writes it with the assignment.
+MOVE: Final = "fracgpu.io/move"
+# The Move that replaces this pod; the rebalancer writes it when it releases the pod from its owner.
+MOVED_BY: Final = "fracgpu.io/moved-by"
+RESERVED_KEYS: Final = (GRANTED, ASSIGNMENT, WIRED, TERM, MOVE, MOVED_BY)
 
 # Node annotations: the agent's inventory, and the cards that the rebalancer has cordoned.
 NODE_CARDS: Final = "fracgpu.io/cards"

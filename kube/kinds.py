@@ -109,3 +109,10 @@ CLUSTER_ROLES: Final = Kind(
 CLUSTER_ROLE_BINDINGS: Final = Kind(
     "rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
 )
+CUSTOM_RESOURCE_DEFINITIONS: Final = Kind(
+    "apiextensions.k8s.io/v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)
+MOVES: Final = Kind("fracgpu.io/v1alpha1", "moves", "Move", namespaced=False)

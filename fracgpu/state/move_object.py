@@ -1,0 +1,226 @@
+"""The custom resource ``Move``: one move of one pod, from plan to verification, as JSON.
+
+The rebalancer writes Moves; the extender reads the reservation in them. Its schema for the API
+server is deploy/crds/moves.yaml.
+"""
+
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from fracgpu.errors import WireError
+
+GROUP_VERSION: Final = "fracgpu.io/v1alpha1"
+PLURAL: Final = "moves"
+KIND: Final = "Move"
+
+
+class MoveMode(Enum):
+    """How the pod's replacement comes to be."""
+
+    SURGE = "Surge"  # the replacement is Ready before the pod is evicted
+    EVICT = "Evict"  # the pod is evicted, then replaced
+
+
+class MovePhase(Enum):
+    """How far a move has come. Each is written before the side effect that it announces."""
+
+    RECOMMENDED = "Recommended"  # shown to people; nothing is reserved and nothing happens
+    PLANNED = "Planned"  # the target is reserved; not yet checked again
+    RESERVED = "Reserved"  # checked again, with the reservation in the ledger
+    NOTICED = "Noticed"  # the pod is told of its disruption
+    SURGING = "Surging"  # the pod is released from its ReplicaSet, which makes the replacement
+    REPLACEMENT_READY = "ReplacementReady"  # the replacement is Ready on the target
+    EVICTING = "Evicting"  # the pod may have been evicted
+    EVICTED = "Evicted"  # the pod is gone; its replacement is not Ready yet (mode Evict)
+    VERIFYING = "Verifying"  # the replacement runs; did the source cool, did the target stay cool?
+    ROLLING_BACK = "RollingBack"  # the pod goes back to its ReplicaSet
+    DONE = "Done"
+    ABORTED = "Aborted"
+
+
+# In these phases the target is held for the replacement. A pod that carries the move's name has
+# consumed the reservation, whatever the phase.
+RESERVING: Final = frozenset(
+    {
+        MovePhase.PLANNED,
+        MovePhase.RESERVED,
+        MovePhase.NOTICED,
+        MovePhase.SURGING,
+        MovePhase.REPLACEMENT_READY,
+        MovePhase.EVICTING,
+        MovePhase.EVICTED,
+    }
+)
+
+
+class _Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What all parts have in common: camel-cased keys, and defaults left out."""
+
+
+class PodReference(_Shape, frozen=True, kw_only=True):
+    """One very pod."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class OwnerReference(_Shape, frozen=True, kw_only=True):
+    """The controller of the pod, in the pod's namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class CardReference(_Shape, frozen=True, kw_only=True):
+    """One card: its node, its UUID, and its index on the node, by which people know it.
+
+    Attributes:
+        display: ``node/index``, for ``kubectl get``, whose columns cannot join two fields.
+    """
+
+    node: str
+    card: str
+    index: int
+    display: str
+
+
+class RequestedShare(_Shape, frozen=True, kw_only=True):
+    """What the pod holds of the source, and its replacement will hold of the target.
+
+    Attributes:
+        mib: memory.
+        cores: per cent of a card's compute; 0 means that compute is shared freely.
+        slots: the number of containers with a share.
+    """
+
+    mib: int
+    cores: int = 0
+    slots: int = 1
+
+
+class MoveReason(_Shape, frozen=True, kw_only=True):
+    """Why the move was planned, in words, and the figures at that time.
+
+    Attributes:
+        busy_ratio: the pod's measured share of the source's time, 0..1.
+        level_ratio: how busy the source was, 0..1.
+        gain_points: what the move relieves less what it costs, in per cent of one card.
+    """
+
+    message: str = ""
+    busy_ratio: float = 0.0
+    level_ratio: float = 0.0
+    gain_points: float = 0.0
+
+
+class MoveSpec(_Shape, frozen=True, kw_only=True):
+    """The decision; it never changes.
+
+    Attributes:
+        method: the name of the method that planned the move.
+        plan: what the moves of one plan have in common; empty if the plan is this one move.
+        reserved_until: when the reservation lapses, unless the status extends it.
+        source_denied_until: until when the owner's pods are kept off the source.
+        config_hash: the hash of the policy under which the move was planned.
+    """
+
+    pod: PodReference
+    owner: OwnerReference
+    source: CardReference
+    target: CardReference
+    request: RequestedShare
+    mode: MoveMode
+    method: str
+    plan: str = ""
+    reason: MoveReason = MoveReason()
+    reserved_until: datetime
+    source_denied_until: datetime
+    config_hash: str = ""
+
+
+class Replacement(_Shape, frozen=True, kw_only=True):
+    """The pod that took the place of the moved one, and where it runs."""
+
+    name: str
+    uid: str
+    node: str = ""
+    card: str = ""
+
+
+class Transition(_Shape, frozen=True, kw_only=True):
+    """When a phase began, and why."""
+
+    phase: MovePhase
+    at: datetime
+    message: str = ""
+
+
+class MoveStatus(_Shape, frozen=True, kw_only=True):
+    """How far the move has come.
+
+    Attributes:
+        reserved_until: replaces the spec's.
+        released_hash: the value of the pod's label ``pod-template-hash`` before a surge.
+        attempts: how often the eviction was refused so far.
+        retry_at: not before this time.
+        result: how the move ended, one word; empty until then.
+        transitions: every phase so far, oldest first.
+    """
+
+    phase: MovePhase = MovePhase.PLANNED
+    phase_since: datetime | None = None
+    reserved_until: datetime | None = None
+    replacement: Replacement | None = None
+    released_hash: str = ""
+    attempts: int = 0
+    retry_at: datetime | None = None
+    result: str = ""
+    message: str = ""
+    transitions: tuple[Transition, ...] = ()
+
+
+class MoveMeta(_Shape, frozen=True, kw_only=True):
+    """What we read of a Move's metadata."""
+
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+
+
+class MoveObject(_Shape, frozen=True, kw_only=True):
+    """One Move. A new one has the status of its defaults: planned."""
+
+    metadata: MoveMeta
+    spec: MoveSpec
+    status: MoveStatus = MoveStatus()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def reserved_until(self) -> datetime:
+        """When the reservation lapses."""
+        return self.status.reserved_until or self.spec.reserved_until
+
+
+_decoder: Final = msgspec.json.Decoder(MoveObject)
+
+
+def decode_move(body: bytes) -> MoveObject:
+    """Decode a Move from the API server.
+
+    Raises:
+        WireError: *body* is no Move of this version.
+    """
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(what=KIND, message=str(error)) from error

@@ -1,0 +1,57 @@
+"""Builds Moves as the API server would show them."""
+
+from datetime import UTC, datetime
+from typing import Final
+
+from fracgpu.state.move_object import (
+    CardReference,
+    MoveMeta,
+    MoveMode,
+    MoveObject,
+    MovePhase,
+    MoveSpec,
+    MoveStatus,
+    OwnerReference,
+    PodReference,
+    RequestedShare,
+)
+
+RESERVED_UNTIL: Final = datetime(2026, 1, 1, 12, 10, tzinfo=UTC)
+
+
+def move_of(  # noqa: PLR0913 - what tests vary about a Move
+    name: str = "move-1",
+    *,
+    phase: MovePhase = MovePhase.PLANNED,
+    pod: tuple[str, str, str] = ("team-a", "web-1", "uid-web-1"),
+    owner_uid: str = "uid-web",
+    source: tuple[str, str] = ("node-1", "GPU-source"),
+    target: tuple[str, str] = ("node-2", "GPU-target"),
+    mib: int = 8192,
+    mode: MoveMode = MoveMode.SURGE,
+    reserved_until: datetime | None = None,
+    source_denied_until: datetime = RESERVED_UNTIL,
+) -> MoveObject:
+    """Return a Move of one pod (namespace, name, UID) between two cards (node, UUID)."""
+    namespace, pod_name, pod_uid = pod
+    return MoveObject(
+        metadata=MoveMeta(name=name, uid=f"uid-{name}", resource_version="1"),
+        spec=MoveSpec(
+            pod=PodReference(namespace=namespace, name=pod_name, uid=pod_uid),
+            owner=OwnerReference(
+                api_version="apps/v1", kind="ReplicaSet", name="web", uid=owner_uid
+            ),
+            source=_card(*source),
+            target=_card(*target),
+            request=RequestedShare(mib=mib),
+            mode=mode,
+            method="hot-card",
+            reserved_until=RESERVED_UNTIL,
+            source_denied_until=source_denied_until,
+        ),
+        status=MoveStatus(phase=phase, reserved_until=reserved_until),
+    )
+
+
+def _card(node: str, uuid: str) -> CardReference:
+    return CardReference(node=node, card=uuid, index=0, display=f"{node}/0")
