@@ -51,7 +51,7 @@ def run(entries: Iterable[Entry], report: Path) -> int:
     count = 0
     with report.open("w") as file:
         for entry in entries:
-            _say(f"measuring {entry.name} ...")
+            _print(f"measuring {entry.name} ...")
             for figure in entry.figures():
                 count += 1
                 for stream in (file, sys.stdout):
@@ -74,17 +74,17 @@ def main(argv: Sequence[str]) -> int:
         return 0
     unknown = [name for name in options.names if name not in entries]
     if unknown:
-        _say(f"unknown benchmark {', '.join(unknown)}; want some of: {', '.join(entries)}")
+        _print(f"unknown benchmark {', '.join(unknown)}; want some of: {', '.join(entries)}")
         return _CALLED_WRONG
     chosen = [entries[name] for name in options.names] or [
         entry for entry in entries.values() if not entry.slow
     ]
     count = run(chosen, options.report)
-    _say(f"{count} figures in {options.report}")
+    _print(f"{count} figures in {options.report}")
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(f"bench: {line}\n")
 
 

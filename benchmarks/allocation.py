@@ -52,7 +52,7 @@ class Case:
         return "_".join(parts)
 
 
-STATED: Final = (
+DOCUMENTED_CASES: Final = (
     *(
         Case(trace=trace)
         for trace in ("default", "gpushare60", "multigpu30", "gpuspec20", "cpu100")
@@ -72,7 +72,7 @@ def shared() -> Path:
 
 def figures() -> Iterator[Figure]:
     """Measure every case that the documentation quotes."""
-    for case in STATED:
+    for case in DOCUMENTED_CASES:
         yield from measure(case, _SEEDS)
 
 

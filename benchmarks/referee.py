@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.fixtures.referee_world import Cluster, Pod, RefereeWorld
+from benchmarks.fixtures.referee_harness import Cluster, Pod, RefereeHarness
 
 
 class Policy:
@@ -21,18 +21,18 @@ class Policy:
     Pods without cards go where ``least-waste`` loses least: the referee lets a policy place them.
     """
 
-    world: RefereeWorld
+    harness: RefereeHarness
 
     def start(self, cluster: Cluster, history: Iterable[Pod], rng: np.random.Generator) -> None:
         """Learn the workload mix from the pods of the past."""
         del rng  # the extender uses no random numbers
-        self.world = RefereeWorld(cluster)
-        self.world.remember(history)
+        self.harness = RefereeHarness(cluster)
+        self.harness.remember(history)
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
-        info = self.world.read(pod)
-        node = self.world.best_node(info, np.flatnonzero(fits_in_sum(pod, cluster)))
-        return None if node is None else (node, self.world.cards_on(info, node))
+        info = self.harness.read(pod)
+        node = self.harness.best_node(info, np.flatnonzero(fits_in_sum(pod, cluster)))
+        return None if node is None else (node, self.harness.cards_on(info, node))
 
 
 class DefaultCpu(Policy):

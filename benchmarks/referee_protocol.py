@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.fixtures.referee_world import Cluster, Pod
+from benchmarks.fixtures.referee_harness import Cluster, Pod
 from benchmarks.referee import Policy as EveryNode
 from benchmarks.referee import fits_in_sum
 
@@ -37,7 +37,7 @@ class Policy(EveryNode):
     _next = 0  # index of the node at which the next search starts
 
     def place(self, pod: Pod, cluster: Cluster) -> tuple[int, Sequence[int]] | None:
-        info = self.world.read(pod)
+        info = self.harness.read(pod)
         fits = fits_in_sum(pod, cluster)
         ring = (np.arange(cluster.n) + self._next) % cluster.n
         feasible = ring[fits[ring]]
@@ -46,9 +46,9 @@ class Policy(EveryNode):
             nodes = feasible[start : start + self.sample(cluster.n)]
             self._next = int(nodes[-1] + 1) % cluster.n
             # Deterministic: only one node has the extender's highest score, whatever the order.
-            node = self.world.best_node(info, np.sort(nodes))
+            node = self.harness.best_node(info, np.sort(nodes))
             if node is not None:
-                return node, self.world.cards_on(info, node)
+                return node, self.harness.cards_on(info, node)
         return None
 
     def sample(self, nodes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from certs.reconciler import Client as ReadingClient
 from certs.settings import CertsSettings
-from certs.status import CertificateRole, CertificateStatus, Report, TrustState, look
+from certs.status import CertificateRole, CertificateStatus, Report, TrustState, collect_report
 from certs.store import ROTATE_KEY
 from kube.client import PatchType
 from kube.kinds import SECRETS, Kind
@@ -46,7 +46,7 @@ class RotationRequest:
     authority: bool
 
 
-async def ask(
+async def request_rotation(
     client: Client, clock: Clock, settings: CertsSettings, *, authority: bool
 ) -> RotationRequest:
     """Request the replacement of the authority (and so all it signed), or only of what it signed.
@@ -55,7 +55,7 @@ async def ask(
         RotationRefused: cert-manager makes the certificates, or there are none.
         KubeError: the API server did not answer, or refused.
     """
-    report = await look(client, settings, now=clock.now())
+    report = await collect_report(client, settings, now=clock.now())
     if report.foreign_maker:
         raise RotationRefused(
             "cert-manager makes these certificates; ask it: cmctl renew --all "
@@ -103,21 +103,21 @@ async def watch(
     settings: CertsSettings,
     request: RotationRequest,
     *,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> Report:
-    """Wait, without a limit, until *request* is done; pass the steps still to come to *say*.
+    """Wait, without a limit, until *request* is done; pass the steps to come to *on_progress*.
 
     Raises:
         KubeError: the API server did not answer, or refused.
     """
     told: list[str] | None = None
     while True:
-        report = await look(client, settings, now=clock.now())
+        report = await collect_report(client, settings, now=clock.now())
         lacking = missing(request, report)
         if not lacking:
             return report
         if lacking != told:
-            say(lacking[0] + (f" (and {len(lacking) - 1} more)" if lacking[1:] else ""))
+            on_progress(lacking[0] + (f" (and {len(lacking) - 1} more)" if lacking[1:] else ""))
             told = lacking
         await clock.sleep(_LOOK_EVERY_S)
 
@@ -133,7 +133,7 @@ async def rotate(
     *,
     authority: bool,
     limit_s: float,
-    say: Callable[[str], None],
+    on_progress: Callable[[str], None],
 ) -> Report | None:
     """Request a rotation and wait at most *limit_s* seconds; None if it was not done by then.
 
@@ -141,10 +141,10 @@ async def rotate(
         RotationRefused: there is nothing to rotate.
         KubeError: the API server did not answer, or refused.
     """
-    request = await ask(client, clock, settings, authority=authority)
-    say(f"asked to replace {', '.join(request.replaced)}")
+    request = await request_rotation(client, clock, settings, authority=authority)
+    on_progress(f"asked to replace {', '.join(request.replaced)}")
     try:
         async with asyncio.timeout(limit_s):
-            return await watch(client, clock, settings, request, say=say)
+            return await watch(client, clock, settings, request, on_progress=on_progress)
     except TimeoutError:
         return None

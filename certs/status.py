@@ -88,7 +88,7 @@ class Report:
         return found
 
 
-async def look(client: Client, settings: CertsSettings, *, now: datetime) -> Report:
+async def collect_report(client: Client, settings: CertsSettings, *, now: datetime) -> Report:
     """Return the status of all certificates and bundles.
 
     Raises:

@@ -100,7 +100,7 @@ def _core(state: ClusterState, observed: ObservedCluster) -> SchedulerCore:
         core.ledger.set_node(node.cards)
     for pod in observed.bound:
         if pod.live:
-            core.ledger.observe(pod.holds)
+            core.ledger.observe(pod.allocation)
             core.bound_pods.put(pod)
     core.least_waste.learn_now(ahead=False)
     return core

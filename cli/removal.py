@@ -138,7 +138,7 @@ async def make_plan(client: KubeClient, *, node: str | None = None) -> RemovalPl
         reason = _goes_on_sharing(body)
         if reason:
             raise StillSharesError(reason)
-        marks = marks_of(body, peoples_too=True)
+        marks = marks_of(body, include_admin_keys=True)
         return RemovalPlan(
             nodes={node: marks} if marks else {}, pods=await _holders(client, node=node)
         )
@@ -163,7 +163,7 @@ async def _labelled(client: KubeClient, kind: Kind) -> list[FoundObject]:
 
 async def _nodes(client: KubeClient) -> dict[str, NodeMarks]:
     bodies = [decode_object(raw) for raw in (await client.list(NODES)).items]
-    return {body["metadata"]["name"]: marks_of(body, peoples_too=True) for body in bodies}
+    return {body["metadata"]["name"]: marks_of(body, include_admin_keys=True) for body in bodies}
 
 
 async def _holders(client: KubeClient, *, node: str | None = None) -> list[str]:
@@ -180,16 +180,21 @@ class Removal:
     Args:
         client: with an administrator's permissions.
         clock: paces the waits.
-        say: called with a line for each step.
+        on_progress: called with a line for each step.
         limit_s: the longest time that all waits together take.
     """
 
     def __init__(
-        self, client: KubeClient, clock: Clock, *, say: Callable[[str], None], limit_s: float
+        self,
+        client: KubeClient,
+        clock: Clock,
+        *,
+        on_progress: Callable[[str], None],
+        limit_s: float,
     ) -> None:
         self._client = client
         self._clock = clock
-        self._say = say
+        self._on_progress = on_progress
         self._until_s = clock.monotonic() + limit_s
 
     async def run(self, plan: RemovalPlan) -> Left:
@@ -222,7 +227,7 @@ class Removal:
         without = sorted(set(nodes) - agents)
         waiting = set(nodes) & agents
         if waiting:
-            self._say(f"waiting for the agents of {len(waiting)} nodes to clean up")
+            self._on_progress(f"waiting for the agents of {len(waiting)} nodes to clean up")
         while waiting and self._in_time():
             await self._clock.sleep(_PAUSE_S)
             waiting &= await self._agents()
@@ -240,7 +245,7 @@ class Removal:
     async def _clean(self, name: str) -> NodeMarks:
         """Remove what is left on a node; return what was there."""
         try:
-            marks = marks_of(await self._client.get_object(NODES, name), peoples_too=True)
+            marks = marks_of(await self._client.get_object(NODES, name), include_admin_keys=True)
             if marks.resources:
                 await self._patch(name, marks.status_patch(), subresource="status")
             if marks.labels or marks.annotations:
@@ -251,7 +256,7 @@ class Removal:
         except NotFound:
             return NodeMarks()
         if marks:
-            self._say(f"node {name}: removed {', '.join(marks.words)}")
+            self._on_progress(f"node {name}: removed {', '.join(marks.words)}")
         return marks
 
     async def _patch(self, name: str, patch: Mapping[str, Any], **how: Any) -> None:
@@ -263,7 +268,7 @@ class Removal:
                 await self._client.delete(found.kind, found.name, namespace=found.namespace or None)
             except (NotFound, Conflict):  # already gone, or in a namespace that is terminating
                 continue
-            self._say(f"deleted {found.kind.kind} {found.key}")
+            self._on_progress(f"deleted {found.kind.kind} {found.key}")
 
     async def _wait_gone(self, namespaces: Sequence[str]) -> list[str]:
         waiting = list(namespaces)
@@ -290,7 +295,7 @@ class Removal:
             if not left or not self._in_time():
                 return left
             if not told:
-                self._say("waiting for kubelets to drop the slots, up to five minutes")
+                self._on_progress("waiting for kubelets to drop the slots, up to five minutes")
                 told = True
             await self._clock.sleep(_PAUSE_S)
 
@@ -301,7 +306,7 @@ class Removal:
         except NotFound:
             return []
         slots = names.GPU_SLOT in (node.get("status", {}).get("capacity") or {})
-        words = [*marks_of(node, peoples_too=True).words]
+        words = [*marks_of(node, include_admin_keys=True).words]
         return [*words, f"capacity {names.GPU_SLOT}"] if slots else words
 
     def _in_time(self) -> bool:

@@ -120,10 +120,10 @@ class CertificateWatcher:
                 self._on_taken(change.object)
             ca_pem = change.object.get(CA_KEY, b"")
             self._trusted_pem, self._partial = ca_pem or change.object[CERT_KEY], not ca_pem
-            self._tell_expiry(change.object[CERT_KEY])
+            self._report_expiry(change.object[CERT_KEY])
             log.info("certificate_replaced", secret=self._where)
 
-    def _tell_expiry(self, cert_pem: bytes) -> None:
+    def _report_expiry(self, cert_pem: bytes) -> None:
         try:
             ends = not_after(cert_pem)
         except ValueError as error:

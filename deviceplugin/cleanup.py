@@ -56,7 +56,7 @@ class NodeCleanup:
         pod_resources: kubelet's list of holders.
         specs: the runtime's CDI folder.
         links: the folders of device files.
-        handed_out: which sets of slot ids were allocated with such a folder.
+        allocated_folders: which sets of slot ids were allocated with such a folder.
         folders: further folders of ours in which each card's folder is removed: those of MPS.
     """
 
@@ -70,7 +70,7 @@ class NodeCleanup:
         pod_resources: PodResources,
         specs: SpecStore,
         links: SpecStore,
-        handed_out: AllocatedFolders,
+        allocated_folders: AllocatedFolders,
         folders: Sequence[Path] = (),
     ) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class NodeCleanup:
         self._pod_resources = pod_resources
         self._specs = specs
         self._links = links
-        self._handed_out = handed_out
+        self._allocated_folders = allocated_folders
         self._folders = folders
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class NodeCleanup:
         # A running container has the file with its variables mounted from its folder.
         self._remove(self._links, self._names(self._links) - held)
         try:
-            await asyncio.to_thread(self._handed_out.end, held=held)
+            await asyncio.to_thread(self._allocated_folders.end, held=held)
         except OSError as error:
             log.warning("files_kept", reason=str(error))
         # The runtime reads a CDI spec only when it creates a container, and creates none any more.

@@ -88,7 +88,7 @@ class DevicePluginMetrics:
     def node_written(self, outcome: str) -> None:
         self._node_writes.labels(outcome).inc()
 
-    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
+    def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
         """Record the disagreements of the last audit: all of them, and the new ones, by kind."""
         self._last_audit.set(1)
         for kind, count in now.items():
@@ -96,7 +96,7 @@ class DevicePluginMetrics:
         for kind, count in new.items():
             self._disagreements.labels(kind).inc(count)
 
-    def audited_without(self, containers: int) -> None:
+    def containers_not_checked(self, containers: int) -> None:
         """Record how many running containers could not be looked into."""
         self._not_seen.set(containers)
 
@@ -105,10 +105,10 @@ class DevicePluginMetrics:
         for label in ("cdi", "links", "unknown"):
             self._injection.labels(label).set(label == state)
 
-    def audit_failed(self) -> None:
+    def consistency_check_failed(self) -> None:
         self._last_audit.set(0)
 
-    def surveyed(self, success: bool) -> None:  # noqa: FBT001 - called back
+    def cards_listed(self, success: bool) -> None:  # noqa: FBT001 - called back
         """Record whether the cards could be listed the last time."""
         self._last_survey.set(1 if success else 0)
 

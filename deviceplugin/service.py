@@ -123,7 +123,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         headroom_mib=Mib(settings.headroom_mib),
         health_reasons=lambda: health.health_reasons(now_s=clock.monotonic()),
         beat=heartbeats[_LIST].beat,
-        on_listed=metrics.surveyed,
+        on_listed=metrics.cards_listed,
     )
     pods = Informer(
         client,
@@ -269,7 +269,7 @@ def _parts(  # noqa: PLR0913 - what the whole agent is made of; called once
         pod_resources=pod_resources,
         specs=specs,
         links=links,
-        handed_out=injection.handed_out,
+        allocated_folders=injection.allocated_folders,
         folders=(settings.mps_dir,),
     )
 

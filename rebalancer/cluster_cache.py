@@ -56,7 +56,7 @@ class ClusterCache:
         return {name: node.taints for name, node in self._nodes.items()}
 
     @property
-    def occupants(self) -> Mapping[str, PlacedPod]:
+    def placed_pods(self) -> Mapping[str, PlacedPod]:
         """Live pods that hold or ask for a share of a card, by UID."""
         return MappingProxyType(dict(self._placed_pods))
 

@@ -106,14 +106,14 @@ class Controller:
 
     async def cycle(self) -> None:
         """Run one cycle; an error of the API server or Prometheus is left to the next cycle."""
-        await self._tell_config()
+        await self._report_config()
         try:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
             self._parts.metrics.api_error()
-            self._say("the API server does not answer", detail=str(error))
+            self._set_trouble("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
-            self._say("the record of past moves is unreadable", detail=str(error))
+            self._set_trouble("the record of past moves is unreadable", detail=str(error))
 
     async def _run_cycle(self, policy: RebalancerPolicy) -> None:
         parts = self._parts
@@ -123,7 +123,7 @@ class Controller:
         cards = parts.cache.cards()
         with parts.metrics.queries(parts.clock):
             measured = await parts.usage.observe(cards, policy)
-        await self._warm(cards, measured, policy, now=now)
+        await self._advance_heat(cards, measured, policy, now=now)
         state = self._disruption_state(measured, now=now)
 
         context = StepContext(state=state, nodes=parts.cache.nodes, policy=policy, now=now)
@@ -139,7 +139,7 @@ class Controller:
         await self._cordon(self._disruption_state(measured, now=now), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
-    async def _warm(
+    async def _advance_heat(
         self,
         nodes: Mapping[CardUuid, str],
         measured: Measured,
@@ -168,7 +168,7 @@ class Controller:
             snapshot=parts.cache.snapshot(now=now),
             usage=measured.usage,
             heat=self._heat,
-            pods=parts.cache.occupants,
+            pods=parts.cache.placed_pods,
             past=[record.past() for record in parts.store.records],
             taints=parts.cache.taints,
             strategy=parts.placement.value,
@@ -214,10 +214,10 @@ class Controller:
         now: datetime,
     ) -> None:
         blind = measured.trouble or blindness(state.usage, state.cards(), policy)
-        self._say("blind, no pod is moved" if blind else "", detail=blind)
+        self._set_trouble("blind, no pod is moved" if blind else "", detail=blind)
         self._parts.metrics.count(state, plan, measured, policy=policy, now=now)
 
-    async def _tell_config(self) -> None:
+    async def _report_config(self) -> None:
         config = self._parts.config
         self._parts.metrics.config(config.value, now=self._parts.clock.now())
         if config.problem != self._config_problem:
@@ -225,7 +225,7 @@ class Controller:
             if config.problem:
                 await self._parts.reporter.config_refused(config.problem)
 
-    def _say(self, trouble: str, *, detail: str) -> None:
+    def _set_trouble(self, trouble: str, *, detail: str) -> None:
         """Store *trouble* for ``/readyz``, and log when it begins and ends."""
         before, self._kind = self._kind, trouble
         self._trouble = f"{trouble}: {detail}" if trouble else ""

@@ -91,7 +91,7 @@ class EventReporter:
         await self._tell(record, "MovePlanned", note)
 
     def dry_run_answered(self, record: MoveRecord, result: EvictionResult) -> None:
-        self._metrics.rehearsals.labels(result.outcome.value).inc()
+        self._metrics.dry_runs.labels(result.outcome.value).inc()
         _log_answer("eviction_rehearsed", record, result)
 
     def asked(self, record: MoveRecord, result: EvictionResult) -> None:

@@ -50,7 +50,7 @@ class RebalancerMetrics:
             registry=registry,
         )
         self.evictions = counter("evictions", "Answers to evictions.", ("code",))
-        self.rehearsals = counter("rehearsals", "Answers to dry-run evictions.", ("code",))
+        self.dry_runs = counter("rehearsals", "Answers to dry-run evictions.", ("code",))
         self.misplaced = counter(
             "misplaced", "Replacements on another card than the one proven to have room."
         )
@@ -98,7 +98,7 @@ class RebalancerMetrics:
             (self.moves, ((mode, ending.value) for mode in modes for ending in Ending)),
             (self.phase_s, ((phase.value,) for phase in MovePhase)),
             (self.evictions, outcomes),
-            (self.rehearsals, outcomes),
+            (self.dry_runs, outcomes),
             (self.query_errors, ((error.value,) for error in QueryError)),
             (self.budget, (("in_flight",), ("hour",))),
         )

@@ -110,9 +110,9 @@ class SchedulerMetrics:
             "Nodes whose cached state differed from a rebuild in the last comparison; always 0.",
             registry=registry,
         )
-        self._overbooked = Gauge(
+        self._overcommitted = Gauge(
             "fracgpu_scheduler_overbooked_cards",
-            "Cards of which pods were promised more MiB than they share; always 0.",
+            "Cards of which pods are allocated more MiB than they share; always 0.",
             registry=registry,
         )
         self._marks = Counter(
@@ -158,8 +158,8 @@ class SchedulerMetrics:
     def config_refused(self) -> None:
         self._config_refused.inc()
 
-    def overbooked(self, cards: int) -> None:
-        self._overbooked.set(cards)
+    def overcommitted(self, cards: int) -> None:
+        self._overcommitted.set(cards)
 
     def marked(self) -> None:
         self._marks.inc()

@@ -110,7 +110,9 @@ class PodActivator:
             or now.need is None
         ):
             return False
-        answers = self._fit_index.ask(now.need, strategy=self._strategy(), now=self._clock.now())
+        answers = self._fit_index.evaluate(
+            now.need, strategy=self._strategy(), now=self._clock.now()
+        )
         rows = self._fit_index.matrix.rows_of(sorted(self._opened))
         if not (answers.verdict[rows] == FITS).any() or not self._leads():
             return False

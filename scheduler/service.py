@@ -9,7 +9,7 @@ from component import placement_config
 from component.certificate_watcher import CertificateWatcher
 from component.config_watcher import ConfigWatcher
 from component.leader_gate import LeaderGate
-from component.refused_edits import RefusedConfigReporter
+from component.refused_config import RefusedConfigReporter
 from kube.access import connect
 from kube.client import KubeClient
 from kube.events import EventRecorder
@@ -181,8 +181,8 @@ def _wire(
         pods=lambda: pods.items().values(),
         clock=clock,
         on_drift=metrics.compared,
-        on_overcommitted=metrics.overbooked,
-        every_s=settings.audit_s,
+        on_overcommitted=metrics.overcommitted,
+        every_s=settings.cache_comparison_period_s,
     )
     metrics.watch(
         assumed=lambda: len(ledger.assumed),
@@ -216,7 +216,7 @@ def _wire(
             ExtenderServer(
                 extender=core.extender,
                 patient=StaleCacheRetry(
-                    core.extender, core.changes, clock, limit_s=settings.patience_s
+                    core.extender, core.changes, clock, limit_s=settings.stale_cache_timeout_s
                 ),
                 preemptor=Preemptor(
                     ledger,

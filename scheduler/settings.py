@@ -43,7 +43,7 @@ class SchedulerSettings(ProcessSettings):
     own_pod: str = setting(
         "", "this replica's pod: the kube-scheduler in it must fit the API server; empty: unseen"
     )
-    patience_s: float = setting(
+    stale_cache_timeout_s: float = setting(
         0.05, "longest wait for a lagging watch before a pod is refused again", low=0, high=1
     )
     bind_timeout_s: float = setting(
@@ -52,7 +52,7 @@ class SchedulerSettings(ProcessSettings):
     assumption_timeout_s: float = setting(
         60.0, "how long a placement counts that nothing confirms or denies", low=5, high=3600
     )
-    audit_s: float = setting(
+    cache_comparison_period_s: float = setting(
         60.0,
         "pause between two comparisons of the cache with a rebuild from scratch",
         low=1,

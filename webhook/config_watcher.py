@@ -6,7 +6,7 @@ from typing import Any
 
 from component.config_keys import refuse_unknown_keys
 from component.config_watcher import ConfigWatcher
-from component.refused_edits import RefusedConfigReporter
+from component.refused_config import RefusedConfigReporter
 from fracgpu import names
 from kube.client import KubeClient
 from kube.events import EventRecorder

@@ -48,7 +48,7 @@ class NamespaceLabels:
         """Return a namespace's labels; None for one that has not been seen yet."""
         return self._informer.get("", namespace)
 
-    async def ask(self, namespace: str) -> Mapping[str, str]:
+    async def fetch(self, namespace: str) -> Mapping[str, str]:
         """Get a namespace's labels from the API server; no labels if that fails.
 
         One ``kubectl apply`` may create a pod a moment after its namespace, before the watch

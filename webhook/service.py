@@ -85,7 +85,7 @@ def build(settings: WebhookSettings) -> Service:
                 classes=card_classes.classes,
                 config=lambda: rules.current,
                 namespace_labels=namespaces.of,
-                ask_labels=namespaces.ask,
+                ask_labels=namespaces.fetch,
                 seal=lambda namespace: _seal(seal_keys, namespace, now=clock.now()),
             )
             server = WebhookServer(

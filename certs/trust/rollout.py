@@ -57,7 +57,7 @@ async def restarted(
     """
     try:
         found = await client.get_object(kind, name, namespace=namespace)
-        if told(found) != authority:
+        if named_authority(found) != authority:
             template = {"metadata": {"annotations": {TRUSTS_KEY: authority}}}
             patch = {"spec": {"template": template}}
             await client.patch(kind, name, patch, namespace=namespace)
@@ -67,7 +67,7 @@ async def restarted(
     return rolled_out_everywhere(found) if kind == DAEMONSETS else rolled_out(found)
 
 
-def told(deployment: Mapping[str, Any]) -> str | None:
+def named_authority(deployment: Mapping[str, Any]) -> str | None:
     """Return the authority that the Deployment's pod template names, or None."""
     annotations = deployment["spec"]["template"].get("metadata", {}).get("annotations") or {}
     authority: str | None = annotations.get(TRUSTS_KEY)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from certs.rotate_request import RotationRefused, rotate
 from certs.settings import CertsSettings
-from certs.status import CertificateStatus, Report, look
+from certs.status import CertificateStatus, Report, collect_report
 from cli.main import CALLED_WRONG, DONE, FAILED
 from kube.access import connect
 from kube.errors import AccessError, KubeError
@@ -40,7 +40,7 @@ def main(argv: Sequence[str]) -> int:
 
 async def _status(settings: CertsSettings, options: argparse.Namespace) -> int:
     async with connect(settings.kubeconfig, user_agent="fracgpu-cli") as client:
-        report = await look(client, settings, now=SystemClock().now())
+        report = await collect_report(client, settings, now=SystemClock().now())
     print(json.dumps(as_json(report), indent=2) if options.json else as_text(report))
     return FAILED if report.problems else DONE
 
@@ -52,12 +52,12 @@ async def _rotate(settings: CertsSettings, options: argparse.Namespace) -> int:
             SystemClock(),
             settings,
             authority=options.ca,
-            limit_s=options.limit_s,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
+            limit_s=options.timeout_s,
+            on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         )
     if report is None:
         return _complain(
-            FAILED, f"not done within {options.limit_s:g} s; see `fracgpu certs status`"
+            FAILED, f"not done within {options.timeout_s:g} s; see `fracgpu certs status`"
         )
     print(as_text(report))
     return FAILED if report.problems else DONE
@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         "--ca", action="store_true", help="the authority too, and so everything it signed"
     )
     again.add_argument(
-        "--limit-s", type=float, default=300.0, help="longest wait, in seconds; default 300"
+        "--timeout-s", type=float, default=300.0, help="longest wait, in seconds; default 300"
     )
     return parser
 

@@ -42,7 +42,7 @@ async def _run(client: KubeClient, options: argparse.Namespace) -> int:
     removal = Removal(
         client,
         SystemClock(),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        on_progress=lambda line: print(line, file=sys.stderr, flush=True),
         limit_s=options.wait_s,
     )
     left = await removal.run(plan)

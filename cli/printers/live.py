@@ -38,9 +38,9 @@ class PlainScreen:
         if step != self._step:
             self._step = step
             self._write(f"[{elapsed(elapsed_s, duration_s)}] {step}")
-        for line in _unseen(self._shown, state.news):
+        for line in _unseen(self._shown, state.event_lines):
             self._write(f"  {line}")
-        self._shown = list(state.news)
+        self._shown = list(state.event_lines)
 
 
 class LiveScreen:
@@ -146,15 +146,15 @@ def print_plain(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _unseen(shown: Sequence[str], news: Sequence[str]) -> Sequence[str]:
+def _unseen(shown: Sequence[str], event_lines: Sequence[str]) -> Sequence[str]:
     """Return the lines that came after *shown* in a window that drops its oldest lines."""
     if not shown:
-        return news
+        return event_lines
     last = shown[-1]
-    for position in range(len(news) - 1, -1, -1):
-        if news[position] == last:
-            return news[position + 1 :]
-    return news
+    for position in range(len(event_lines) - 1, -1, -1):
+        if event_lines[position] == last:
+            return event_lines[position + 1 :]
+    return event_lines
 
 
 def open_console() -> Console:

@@ -19,8 +19,8 @@ _BAR_CELLS: Final = 32
 _SMALL_BAR_CELLS: Final = 20
 _FULL_COLUMNS: Final = 108
 _HEAD_ROWS: Final = 3
-_FEWEST_NEWS: Final = 3
-_NEWS_LINES: Final = 9
+_FEWEST_EVENT_LINES: Final = 3
+_EVENT_LINES: Final = 9
 _COLOURS: Final = ("cyan", "magenta", "green", "blue", "yellow", "bright_cyan", "bright_magenta")
 _WARM_RATIO: Final = 0.5
 _HOT_RATIO: Final = 0.8  # only a colour; what counts as hot is the rebalancer's decision
@@ -39,13 +39,18 @@ def dashboard(
     If the terminal's *room* (columns, rows) is too small, each card is one short line, so that the
     events and the heat of each card can still be read in 80 by 24.
     """
-    tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in state.nodes) + _NEWS_LINES + 2
+    tall = _HEAD_ROWS + sum(2 + len(node.cards) for node in state.nodes) + _EVENT_LINES + 2
     if room is not None and (room[0] < _FULL_COLUMNS or room[1] <= tall):
         return _small(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step, rows=room[1])
     return Group(
         _head(state, elapsed_s=elapsed_s, duration_s=duration_s, step=step),
         *(_node(node, state) for node in state.nodes),
-        Panel(_news(state.news), title="what happened", title_align="left", border_style="dim"),
+        Panel(
+            _event_text(state.event_lines),
+            title="what happened",
+            title_align="left",
+            border_style="dim",
+        ),
     )
 
 
@@ -78,7 +83,7 @@ def _small(state: Dashboard, *, elapsed_s: float, duration_s: float, step: str, 
         head,
         _roles(state.roles),
         cards,
-        _news(state.news, lines=max(_FEWEST_NEWS, left)),
+        _event_text(state.event_lines, lines=max(_FEWEST_EVENT_LINES, left)),
     )
 
 
@@ -259,8 +264,8 @@ def _pods(card: CardPanel, colours: Mapping[str, str]) -> Text:
     return text
 
 
-def _news(news: Sequence[str], *, lines: int = _NEWS_LINES) -> Text:
-    last = [line.replace("\n", " ") for line in news[-lines:]]
+def _event_text(event_lines: Sequence[str], *, lines: int = _EVENT_LINES) -> Text:
+    last = [line.replace("\n", " ") for line in event_lines[-lines:]]
     return Text("\n".join(last), no_wrap=True, overflow="ellipsis")
 
 

@@ -124,16 +124,20 @@ class Injection:
     Args:
         specs: the runtime's CDI folder.
         links: the folders of device files.
-        handed_out: how earlier allocations were answered.
+        allocated_folders: how earlier allocations were answered.
         runtime: whether the runtime reads CDI specs.
     """
 
     def __init__(
-        self, specs: CdiFolder, links: LinkFolder, handed_out: AllocatedFolders, runtime: Runtime
+        self,
+        specs: CdiFolder,
+        links: LinkFolder,
+        allocated_folders: AllocatedFolders,
+        runtime: Runtime,
     ) -> None:
         self._specs = specs
         self._links = links
-        self.handed_out: Final = handed_out
+        self.allocated_folders: Final = allocated_folders
         self._runtime = runtime
 
     @property
@@ -141,7 +145,7 @@ class Injection:
         """Every folder that may have specs of ours."""
         return (self._specs, self._links)
 
-    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+    async def allocate(self, slot_ids: frozenset[str]) -> LinkFolder | None:
         """Decide how the container with *slot_ids* gets its card, and record it.
 
         Returns:
@@ -149,7 +153,7 @@ class Injection:
         """
         by_links = not self._runtime.reads_cdi
         try:
-            await asyncio.to_thread(self.handed_out.note, slot_ids, by_links=by_links)
+            await asyncio.to_thread(self.allocated_folders.note, slot_ids, by_links=by_links)
         except OSError as error:
             # PreStart then finds no record, and rejects the start where that is not clear.
             log.warning("injection_not_noted", slots=sorted(slot_ids), reason=str(error))
@@ -181,6 +185,6 @@ class Injection:
     def _by_links(self, name: str) -> bool:
         try:
             # A folder without a record is of an older agent, which wrote no records.
-            return name in self.handed_out or name in self._links.names()
+            return name in self.allocated_folders or name in self._links.names()
         except (OSError, CdiError) as error:
             raise InjectionError("links_folder", str(error)) from error

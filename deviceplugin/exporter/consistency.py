@@ -177,9 +177,9 @@ class SpecReader(Protocol):
 class ConsistencyMetrics(Protocol):
     """Where findings are counted."""
 
-    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
-    def audited_without(self, containers: int) -> None: ...
-    def audit_failed(self) -> None: ...
+    def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None: ...
+    def containers_not_checked(self, containers: int) -> None: ...
+    def consistency_check_failed(self) -> None: ...
 
 
 class ConsistencyCheck:
@@ -248,7 +248,7 @@ class ConsistencyCheck:
         files = await asyncio.to_thread(card_files, tuple(self._cards()), dev_root=self._dev_root)
         ids = frozenset(container_id for *_, container_id in running(pods.values()))
         devices = await asyncio.to_thread(self._visible_devices.cards, ids, files)
-        self._metrics.audited_without(len(ids - devices.keys()))
+        self._metrics.containers_not_checked(len(ids - devices.keys()))
         try:
             evidence = Evidence(
                 pods=pods,
@@ -260,7 +260,7 @@ class ConsistencyCheck:
                 findable=frozenset(files),
             )
         except (PodResourcesError, CdiError) as error:
-            self._metrics.audit_failed()
+            self._metrics.consistency_check_failed()
             log.warning("audit_not_done", reason=str(error))
             return
         self._record(compare(evidence))
@@ -271,7 +271,7 @@ class ConsistencyCheck:
         self._suspected, self._confirmed = found, confirmed
         for finding in sorted(new, key=lambda finding: (finding.kind.value, finding.subject)):
             log.warning("disagreement_found", kind=finding.kind.value, subject=finding.subject)
-        self._metrics.audited(now=_by_kind(confirmed), new=_by_kind(new))
+        self._metrics.consistency_checked(now=_by_kind(confirmed), new=_by_kind(new))
 
 
 def _by_kind(findings: Iterable[Finding]) -> dict[str, int]:

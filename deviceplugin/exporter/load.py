@@ -121,7 +121,7 @@ class LoadAverage:
             for uuid in [uuid for uuid in self._known_foreign if uuid not in here]:
                 del self._known_foreign[uuid]
 
-    def say(self, *, now_s: float) -> NodeLoad | None:
+    def load_to_write(self, *, now_s: float) -> NodeLoad | None:
         """Return the load to write at *now_s*; None until there is one."""
         now = self._current(now_s)
         if self._written is None:

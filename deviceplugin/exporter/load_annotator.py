@@ -78,10 +78,10 @@ class LoadAnnotator:
     async def run(self) -> None:
         """Keep the annotations right until cancelled."""
         while True:
-            await self.round()
+            await self.sync()
             await self._clock.sleep(self._period_s)
 
-    async def round(self) -> None:
+    async def sync(self) -> None:
         """Compare once, and write what differs."""
         snapshot, now_s = self._latest(), self._clock.monotonic()
         if snapshot is not None and snapshot is not self._observed:
@@ -91,7 +91,7 @@ class LoadAnnotator:
         if have is None or not have.shares:
             return  # others remove the marks of a node that no longer shares
         self._remember(have)
-        load = self._load.say(now_s=now_s)
+        load = self._load.load_to_write(now_s=now_s)
         if load is None:
             return
         desired = _annotations(load, have, at=self._timestamp(load, now_s))

@@ -59,7 +59,7 @@ class Starter(Protocol):
 class Allocator(Protocol):
     """Decides how a container gets its card."""
 
-    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+    async def allocate(self, slot_ids: frozenset[str]) -> LinkFolder | None:
         """Return the folders of device files, or None for a CDI name."""
         ...
 
@@ -154,7 +154,7 @@ class DevicePlugin(services.DevicePluginServicer):
 
     async def _allocated(self, slot_ids: frozenset[str]) -> messages.ContainerAllocateResponse:
         name = device_name(slot_ids)
-        links = await self._injection.hand_out(slot_ids) if self._injection else None
+        links = await self._injection.allocate(slot_ids) if self._injection else None
         if links is None:
             return messages.ContainerAllocateResponse(
                 cdi_devices=[messages.CDIDevice(name=qualified_name(name))]

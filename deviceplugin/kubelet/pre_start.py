@@ -11,7 +11,7 @@ from deviceplugin.container.cdi import CdiError, device_name
 from deviceplugin.container.injection import InjectionError, SpecStore
 from deviceplugin.container.spec_builder import ContainerSpecBuilder, SpecBuildError
 from deviceplugin.kubelet.pod_resources import PodResources, PodResourcesError
-from deviceplugin.kubelet.slot_memory import SlotHistory
+from deviceplugin.kubelet.slot_history import SlotHistory
 from deviceplugin.metrics import DevicePluginMetrics
 from deviceplugin.node.inventory import InventoryTracker
 from fracgpu.errors import WireError
@@ -135,7 +135,7 @@ class PreStartHandler:
         return claim
 
     async def _prepare(self, slot_ids: frozenset[str]) -> Claim:
-        allocations = self._history.turn(slot_ids)
+        allocations = self._history.generation(slot_ids)
         try:
             holders = await self._pod_resources.holders()
         except PodResourcesError as error:
@@ -151,7 +151,7 @@ class PreStartHandler:
         )
         result = resolve(slot_ids, holders, node_claims)
         if isinstance(result, Rejected):
-            token = f"[{self._history.ask(slot_ids)}] " if result.askable else ""
+            token = f"[{self._history.issue_token(slot_ids)}] " if result.askable else ""
             raise self._reject(result.reason.value, token + result.text)
         name = device_name(slot_ids)
         try:
@@ -173,7 +173,7 @@ class PreStartHandler:
         except CdiError as error:
             raise self._reject("cdi_folder", str(error)) from error
         # The spec just written for the old holder is overwritten before the new one starts.
-        if self._history.turn(slot_ids) != allocations:
+        if self._history.generation(slot_ids) != allocations:
             raise self._reject("handed_on", _REALLOCATED)
         self._history.verified(slot_ids, pod_uid=result.pod.record.uid)
         self._written_at_s[name] = self._clock.monotonic()

@@ -79,10 +79,10 @@ class Registration:
     async def run(self) -> None:
         """Check the sockets until cancelled."""
         while True:
-            await self.look()
+            await self.ensure_registered()
             await self._clock.sleep(self._poll_s)
 
-    async def look(self) -> None:
+    async def ensure_registered(self) -> None:
         """Register if kubelet does not know our current server."""
         kubelet = socket_identity(self._kubelet_socket)
         missing = f"{self._kubelet_socket} does not exist" if kubelet is None else None

@@ -196,10 +196,10 @@ class InventoryTracker:
         """List the cards until cancelled."""
         while True:
             self._beat()
-            await self.survey()
+            await self.refresh()
             await self._clock.sleep(self._period_s)
 
-    async def survey(self) -> None:
+    async def refresh(self) -> None:
         """List the cards once; after several failures in a row they are unhealthy."""
         try:
             listed = await self._cards.list_cards()

@@ -119,7 +119,7 @@ class NodeStatusUpdater:
             group.create_task(self._follow_cards(), name="follow_cards")
             while True:
                 self._wake.clear()
-                written = await self.round()
+                written = await self.sync()
                 limit_s = _CALM_S if written else _AFTER_FAILURE_S
                 await wait_at_most(self._clock, self._wake, limit_s=limit_s)
 
@@ -128,7 +128,7 @@ class NodeStatusUpdater:
             async for _ in changes:
                 self._wake.set()
 
-    async def round(self) -> bool:
+    async def sync(self) -> bool:
         """Write what differs; return False if it should be tried again soon."""
         have = self._current()
         if have is None:

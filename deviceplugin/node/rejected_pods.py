@@ -7,7 +7,7 @@ import structlog
 
 from fracgpu.errors import WireError
 from fracgpu.state.pod_info import PodInfo, decode_pod_info
-from fracgpu.state.refused_pod import is_replaced, was_rejected
+from fracgpu.state.rejected_pod import is_replaced, was_rejected
 from kube.errors import Conflict, KubeError, NotFound
 from kube.events import EventLevel, Regarding
 from kube.kinds import PODS, Kind
@@ -72,9 +72,9 @@ class RejectedPodCleaner:
         """Delete rejected pods until cancelled."""
         while True:
             await self._clock.sleep(self._period_s)
-            await self.round()
+            await self.sync()
 
-    async def round(self) -> None:
+    async def sync(self) -> None:
         """Delete the pods that can be deleted now; a failure is logged and tried again."""
         rejected = [pod for pod in self._pods() if pod.owner is not None and was_rejected(pod)]
         listed: dict[str, Sequence[PodInfo]] = {}

@@ -72,7 +72,7 @@ def find_marks(
     annotations: Mapping[str, str],
     capacity: Mapping[str, str],
     conditions: Collection[str],
-    peoples_too: bool = False,
+    include_admin_keys: bool = False,
 ) -> NodeMarks:
     """Return what we have written on a Node.
 
@@ -86,13 +86,13 @@ def find_marks(
         annotations: the Node's annotations.
         capacity: the capacity in its status.
         conditions: the types of its conditions.
-        peoples_too: include what administrators write: the annotation ``out-of-service`` and the
-            label ``share``.
+        include_admin_keys: include what administrators write: the annotation
+            ``out-of-service`` and the label ``share``.
     """
     ours = tuple(sorted(key for key in labels if _is_our_label(key)))
-    if peoples_too and names.SHARE_LABEL in labels:
+    if include_admin_keys and names.SHARE_LABEL in labels:
         ours = (*ours, names.SHARE_LABEL)
-    kept = frozenset() if peoples_too else _ADMIN_ANNOTATIONS
+    kept = frozenset() if include_admin_keys else _ADMIN_ANNOTATIONS
     slots = (names.GPU_SLOT,) if capacity.get(names.GPU_SLOT) == "0" else ()
     return NodeMarks(
         labels=ours,
@@ -104,7 +104,7 @@ def find_marks(
     )
 
 
-def marks_of(node: Mapping[str, Any], *, peoples_too: bool = False) -> NodeMarks:
+def marks_of(node: Mapping[str, Any], *, include_admin_keys: bool = False) -> NodeMarks:
     """Return what we have written on a Node from the API server; see :func:`find_marks`."""
     metadata, status = node.get("metadata", {}), node.get("status", {})
     return find_marks(
@@ -112,7 +112,7 @@ def marks_of(node: Mapping[str, Any], *, peoples_too: bool = False) -> NodeMarks
         annotations=metadata.get("annotations") or {},
         capacity=status.get("capacity") or {},
         conditions=[condition.get("type", "") for condition in status.get("conditions") or ()],
-        peoples_too=peoples_too,
+        include_admin_keys=include_admin_keys,
     )
 
 

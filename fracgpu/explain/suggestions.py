@@ -318,7 +318,7 @@ def _without(node_info: NodeInfo, uids: frozenset[str], state: ClusterState) -> 
     for uid in uids:
         for uuid, allocation in state.snapshot.pods[uid].by_card.items():
             if uuid in cards:
-                cards[uuid] = cards[uuid].minus(allocation, pod_uid=uid)
+                cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=uid)
     return replace(node_info, cards=MappingProxyType(cards))
 
 

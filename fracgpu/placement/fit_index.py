@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, NodeMatrix, Rows
+from fracgpu.placement.node_matrix import ABSENT, SHARES, UNKNOWN, USABLE, IntArray, NodeMatrix
 from fracgpu.placement.outcome import FitReason, NoPlacement, Placement
 from fracgpu.placement.placement import SCORING, is_linked, place
 from fracgpu.placement.policies.scoring import Scoring
@@ -114,7 +114,7 @@ class FitResult:
     """One need's verdict and score for every row of the node matrix.
 
     Attributes:
-        verdict: [row] :data:`FITS`, or a packed reason; see :meth:`FitIndex.why`.
+        verdict: [row] :data:`FITS`, or a packed reason; see :meth:`FitIndex.obstacle_of`.
         score: [row] the score of the placement, 0..1; 0 where the need does not fit.
     """
 
@@ -139,7 +139,7 @@ class FitResult:
         self._seen = matrix.now
         self.verdict[rows], self.score[rows] = self._evaluate(matrix, rows)
 
-    def _evaluate(self, matrix: NodeMatrix, rows: Rows) -> tuple[Rows, NDArray[np.float64]]:
+    def _evaluate(self, matrix: NodeMatrix, rows: IntArray) -> tuple[IntArray, NDArray[np.float64]]:
         node_state = matrix.node_state[rows].astype(np.int64)
         verdict = node_state.copy()
         score = np.zeros(len(rows))
@@ -165,8 +165,8 @@ class FitResult:
     def _scores(
         self,
         matrix: NodeMatrix,
-        rows: Rows,
-        left_mib: Rows,
+        rows: IntArray,
+        left_mib: IntArray,
         fitting: NDArray[np.bool_],
         container: ContainerNeed,
     ) -> NDArray[np.float64]:
@@ -203,7 +203,7 @@ class FitIndex:
         self._results: OrderedDict[tuple[PodNeed, Strategy], FitResult] = OrderedDict()
         self._decoded: dict[int, tuple[Obstacle, bool]] = {}
 
-    def ask(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> FitResult:
+    def evaluate(self, need: PodNeed, *, strategy: Strategy, now: datetime) -> FitResult:
         """Return the result of *need* for every node, as the ledger is now."""
         self.matrix.refresh(now=now)
         key = (need, strategy)
@@ -217,7 +217,7 @@ class FitIndex:
         result.keep_up(self.matrix)
         return result
 
-    def why(self, verdict: int) -> tuple[Obstacle, bool]:
+    def obstacle_of(self, verdict: int) -> tuple[Obstacle, bool]:
         """Return the obstacle of a verdict that is not FITS, and whether preemption may help."""
         found = self._decoded.get(verdict)
         if found is None:
@@ -249,7 +249,7 @@ def may_preempt(answer: NoPlacement) -> bool:
 
 
 def _card_reasons(
-    matrix: NodeMatrix, rows: Rows, need: ContainerNeed, allowed: NDArray[np.bool_]
+    matrix: NodeMatrix, rows: IntArray, need: ContainerNeed, allowed: NDArray[np.bool_]
 ) -> NDArray[np.int8]:
     """Return each card's reason against a container, [row, column]; 0 for none, ABSENT if no card.
 
@@ -273,10 +273,10 @@ def _card_reasons(
     return reason
 
 
-def _unfit_verdicts(reason: NDArray[np.int8]) -> Rows:
+def _unfit_verdicts(reason: NDArray[np.int8]) -> IntArray:
     """Return the verdicts [row] of nodes with too few fitting cards; *reason* is [row, column]."""
     cards = (reason != ABSENT).sum(1, dtype=np.int64)
-    verdict: Rows = cards << _WHOLE_BITS
+    verdict: IntArray = cards << _WHOLE_BITS
     some_fit = (reason == USABLE).any(1)
     verdict += np.where(some_fit, _TOO_FEW_CARDS, 0)
     for position, _ in enumerate(_OF_CARDS):

@@ -20,9 +20,8 @@ from fracgpu.cards.card_class import model_allowed
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.snapshot import NodeInfo
 
-Rows = NDArray[np.int64]
+IntArray = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-Index = NDArray[np.int64]
 Levels = NDArray[np.int16]
 """Free thousandths of each card, [node, card]; 16 bits keep the arrays small."""
 
@@ -132,11 +131,11 @@ class NodeMatrix:
         copies = [name.encode().decode() for name in self.rows]
         self.rows = dict(zip(copies, row_numbers, strict=True))
 
-    def rows_of(self, names: Sequence[str]) -> Rows:
+    def rows_of(self, names: Sequence[str]) -> IntArray:
         """Return the rows of nodes by name; :data:`UNSEEN` for unknown ones."""
         return np.fromiter(map(self.rows.get, names, repeat(UNSEEN)), np.int64, len(names))
 
-    def changed_since(self, moment: int) -> Rows:
+    def changed_since(self, moment: int) -> IntArray:
         """Return the rows that changed after *moment*, an earlier ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
@@ -328,7 +327,7 @@ class FreeResourceTable:
         self.size += 1
         return self.size - 1
 
-    def know(self, model: str) -> None:
+    def add_model(self, model: str) -> None:
         """Add a card model; the others keep their index."""
         self.models = (*self.models, model)
         self._accepts.clear()
@@ -353,11 +352,11 @@ class FreeResourceTable:
         self._touch(row)
         self._spare.append(row)
 
-    def changed_since(self, moment: int) -> Index:
+    def changed_since(self, moment: int) -> IntArray:
         """Return the rows that changed after *moment*, an earlier ``now``."""
         return np.flatnonzero(self.changed[: self.size] > moment)
 
-    def roomy(self, demand: Demand) -> Index:
+    def candidate_rows(self, demand: Demand) -> IntArray:
         """Return the rows with enough CPU and host memory, and a card model that the pod accepts.
 
         Whether the cards have room is not checked here; see `PlacementOptions`.

@@ -254,7 +254,7 @@ def _equivalence_key(
 
 def _with(card_info: CardInfo, held: Mapping[CardUuid, CardAllocation]) -> CardInfo:
     allocation = held.get(card_info.card.uuid)
-    return card_info if allocation is None else card_info.plus(allocation, pod_uid="")
+    return card_info if allocation is None else card_info.with_allocation(allocation, pod_uid="")
 
 
 def _all_fit(card_infos: Sequence[CardInfo], held: Mapping[CardUuid, CardAllocation]) -> bool:

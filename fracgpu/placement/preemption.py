@@ -167,7 +167,7 @@ def _of_card(
 
     emptied = card_info
     for pod in here:
-        emptied = emptied.minus(pod.by_card[uuid], pod_uid=pod.uid)
+        emptied = emptied.without_allocation(pod.by_card[uuid], pod_uid=pod.uid)
     single = NodeInfo(node=replace(node_info.node, cards=(card_info.card,)), cards={uuid: emptied})
     if not isinstance(place(single, need, strategy=Strategy.PACK), Placement):
         return None
@@ -250,7 +250,7 @@ def _with_host(
 
 def _without(node_info: NodeInfo, victims: Sequence[PotentialVictim]) -> NodeInfo:
     for victim in victims:
-        node_info = node_info.minus(victim.by_card, pod_uid=victim.uid)
+        node_info = node_info.without_allocations(victim.by_card, pod_uid=victim.uid)
     return node_info
 
 

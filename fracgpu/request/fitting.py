@@ -62,14 +62,14 @@ class Fitting:
         )
         # Containers whose limits already state gpu-mem: numerator, denominator, cards and the total
         # MiB stated. For a container that asks for MiB: MiB, 0, cards and the total.
-        self._stated = [
-            (part.share.numerator, part.share.denominator, part.cards, part.stated_mib)
+        self._with_limit = [
+            (part.share.numerator, part.share.denominator, part.cards, part.limit_mib)
             if part.share is not None
-            else (part.mib or 0, 0, part.cards, part.stated_mib)
+            else (part.mib or 0, 0, part.cards, part.limit_mib)
             for part in request.slices
-            if part.stated_mib is not None
+            if part.limit_mib is not None
         ]
-        self._slots_agree = all(part.stated_slots in (None, part.cards) for part in request.slices)
+        self._slots_agree = all(part.limit_slots in (None, part.cards) for part in request.slices)
 
     def cards_of(self, mib: Mib) -> int:
         """Return the largest number of cards in one node that have *mib* or more shareable."""
@@ -106,5 +106,5 @@ class Fitting:
         size_mib = card_class.capacity_mib
         return self._slots_agree and all(
             (-(-numerator * size_mib // denominator) if denominator else numerator) * cards == mib
-            for numerator, denominator, cards, mib in self._stated
+            for numerator, denominator, cards, mib in self._with_limit
         )

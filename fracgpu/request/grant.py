@@ -153,10 +153,10 @@ def need_from_limits(request: PodRequest) -> PodNeed:
     """
     needs = []
     for part in request.slices:
-        if part.stated_mib is None or part.stated_slots is None:
+        if part.limit_mib is None or part.limit_slots is None:
             raise RequestError(
                 field=f"limits of container '{part.container}'",
-                found="no " + (names.GPU_MEM if part.stated_mib is None else names.GPU_SLOT),
+                found="no " + (names.GPU_MEM if part.limit_mib is None else names.GPU_SLOT),
                 wanted="the limits that the FracGPU webhook writes",
                 hint="the pod was created while the webhook was down; create it again",
             )
@@ -164,8 +164,8 @@ def need_from_limits(request: PodRequest) -> PodNeed:
             ContainerNeed(
                 name=part.container,
                 kind=part.kind,
-                cards=part.stated_slots,
-                mib=split_over_cards(part.stated_mib, part.stated_slots, part.container),
+                cards=part.limit_slots,
+                mib=split_over_cards(part.limit_mib, part.limit_slots, part.container),
                 cores=part.cores,
                 share=part.share,
             )
@@ -266,7 +266,7 @@ def _mib_misfit(
         return _too_many_cards(need, most) if need.cards > most else None
     largest = max(allowed, key=lambda card_class: card_class.capacity_mib)
     mib = largest.capacity_mib
-    by_limit = part.stated_mib is not None
+    by_limit = part.limit_mib is not None
     field = f"limits['{names.GPU_MEM}']" if by_limit else names.MEMORY
     unit = "" if by_limit else "Mi"
     found = f"{need.total_mib if by_limit else need.mib}{unit}"
@@ -352,17 +352,17 @@ def _model_hint(glob: str, models: Sequence[str]) -> str:
 def _contradiction(request: PodRequest, need: PodNeed) -> RequestError | None:
     """Return the first contradiction between a container's limits and its annotations, or None."""
     for part, container in zip(request.slices, need.containers, strict=True):
-        if part.stated_mib is not None and part.stated_mib != container.total_mib:
+        if part.limit_mib is not None and part.limit_mib != container.total_mib:
             return RequestError(
                 field=f"limits['{names.GPU_MEM}'] of container '{part.container}'",
-                found=str(part.stated_mib),
+                found=str(part.limit_mib),
                 wanted=f"{container.total_mib}, as its annotations say",
                 hint="leave the limit out; the webhook writes it",
             )
-        if part.stated_slots is not None and part.stated_slots != container.cards:
+        if part.limit_slots is not None and part.limit_slots != container.cards:
             return RequestError(
                 field=f"limits['{names.GPU_SLOT}'] of container '{part.container}'",
-                found=str(part.stated_slots),
+                found=str(part.limit_slots),
                 wanted=f"{container.cards}, one for each card",
                 hint="leave the limit out; the webhook writes it",
             )

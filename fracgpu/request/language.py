@@ -92,8 +92,8 @@ def parse_request(
                 mib=memory,
                 cores=cores.get(name, 0),
                 cards=count,
-                stated_mib=mib,
-                stated_slots=slots,
+                limit_mib=mib,
+                limit_slots=slots,
             )
         )
     if not slices:

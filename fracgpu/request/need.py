@@ -58,8 +58,8 @@ class SliceRequest:
         share: exact share of a card of some class, or None if the container asks for *mib*.
         mib: MiB per card, or None if the container asks for a *share*.
         cores: percent of one card's compute, 0 for none reserved.
-        stated_mib: total MiB that the container's limits already state, or None.
-        stated_slots: slots that the container's limits already state, or None.
+        limit_mib: total MiB that the container's limits already state, or None.
+        limit_slots: slots that the container's limits already state, or None.
     """
 
     container: str
@@ -68,8 +68,8 @@ class SliceRequest:
     mib: Mib | None = None
     cores: int = 0
     cards: int = 1
-    stated_mib: Mib | None = None
-    stated_slots: int | None = None
+    limit_mib: Mib | None = None
+    limit_slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

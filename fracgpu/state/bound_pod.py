@@ -41,7 +41,7 @@ class BoundPod:
         terminating: it has a deletion timestamp; it holds what it holds until it is gone.
         host: what it requests of its node besides cards.
         started: when kubelet acknowledged it (``status.startTime``, RFC 3339); empty before.
-        holds: what it holds of cards; nothing once it has ended.
+        allocation: what it holds of cards; nothing once it has ended.
         models: globs of the card models that it accepts; empty where it accepts any.
         problem: why its assignment cannot be read; else empty. It then holds the most it can.
     """
@@ -54,17 +54,17 @@ class BoundPod:
     started: str = ""
     labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
     host: HostResources = NO_HOST_RESOURCES
-    holds: PodAllocation
+    allocation: PodAllocation
     models: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def uid(self) -> str:
-        return self.holds.pod_uid
+        return self.allocation.pod_uid
 
     @property
     def node(self) -> str:
-        return self.holds.node
+        return self.allocation.node
 
 
 class _Annotations(msgspec.Struct, gc=False):
@@ -153,7 +153,7 @@ def decode_bound_pod(body: bytes) -> BoundPod | None:
         started=pod.status.start_time,
         labels=_shared_labels(tuple(sorted(meta.labels.items()))) if meta.labels else _NO_LABELS,
         host=_shared_host(pod_requests(containers)) if live else NO_HOST_RESOURCES,
-        holds=holds,
+        allocation=holds,
         models=_shared_models(meta.annotations.model) if meta.annotations else (),
         problem=problem,
     )

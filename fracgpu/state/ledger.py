@@ -173,7 +173,11 @@ class Ledger:
         if info is None or assumption is None or assumption.until <= now:
             return info
         allocation = assumption.allocation
-        return info if allocation.node != name else info.minus(allocation.by_card, pod_uid=uid)
+        return (
+            info
+            if allocation.node != name
+            else info.without_allocations(allocation.by_card, pod_uid=uid)
+        )
 
     def _fold(self, node: NodeCards, *, now: datetime) -> _FoldedNode:
         name = node.node

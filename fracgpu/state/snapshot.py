@@ -44,7 +44,7 @@ class CardInfo:
         """How many more containers may hold a slice of the card."""
         return self.card.slots - self.held_slots
 
-    def plus(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
+    def with_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
             held_mib=Mib(self.held_mib + allocation.mib),
@@ -53,7 +53,7 @@ class CardInfo:
             pods=self.pods | {pod_uid},
         )
 
-    def minus(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
+    def without_allocation(self, allocation: CardAllocation, *, pod_uid: str) -> "CardInfo":
         return replace(
             self,
             held_mib=Mib(self.held_mib - allocation.mib),
@@ -64,7 +64,7 @@ class CardInfo:
 
 
 class _Change(Protocol):
-    """The signature of CardInfo.plus and CardInfo.minus."""
+    """The signature of CardInfo.with_allocation and CardInfo.without_allocation."""
 
     def __call__(
         self, card: CardInfo, allocation: CardAllocation, /, *, pod_uid: str
@@ -87,12 +87,14 @@ class NodeInfo:
     def free_mib(self) -> Mib:
         return Mib(sum(card.free_mib for card in self.cards.values()))
 
-    def minus(self, holds: Mapping[CardUuid, CardAllocation], *, pod_uid: str) -> "NodeInfo":
-        """Return the node as it would be without a pod that holds *holds*."""
+    def without_allocations(
+        self, allocations: Mapping[CardUuid, CardAllocation], *, pod_uid: str
+    ) -> "NodeInfo":
+        """Return the node as it would be without a pod that holds *allocations*."""
         cards = dict(self.cards)
-        for uuid, allocation in holds.items():
+        for uuid, allocation in allocations.items():
             if uuid in cards:
-                cards[uuid] = cards[uuid].minus(allocation, pod_uid=pod_uid)
+                cards[uuid] = cards[uuid].without_allocation(allocation, pod_uid=pod_uid)
         return replace(self, cards=MappingProxyType(cards))
 
 
@@ -138,7 +140,7 @@ class Snapshot:
         """Return the snapshot as it would be if *pod* held this as well."""
         assert pod.pod_uid not in self.pods, f"pod {pod.pod_uid} is in the snapshot already"
         return Snapshot(
-            nodes=self._changed(pod, CardInfo.plus), pods={**self.pods, pod.pod_uid: pod}
+            nodes=self._changed(pod, CardInfo.with_allocation), pods={**self.pods, pod.pod_uid: pod}
         )
 
     def without(self, pod_uid: str) -> "Snapshot":
@@ -147,7 +149,7 @@ class Snapshot:
         if pod is None:
             return self
         rest = {uid: allocation for uid, allocation in self.pods.items() if uid != pod_uid}
-        return Snapshot(nodes=self._changed(pod, CardInfo.minus), pods=rest)
+        return Snapshot(nodes=self._changed(pod, CardInfo.without_allocation), pods=rest)
 
     def card(self, uuid: CardUuid) -> CardInfo | None:
         for node in self.nodes.values():

@@ -59,7 +59,7 @@ class Evictor:
         """Evict the pod with its own grace period; safe to call again after any outcome."""
         return await self._ask(move, dry_run=False)
 
-    async def look(self, move: Move) -> EvictionResult:
+    async def check(self, move: Move) -> EvictionResult:
         """Return whether the pod can still be evicted: ALLOWED, GONE, OTHER_POD or REFUSED.
 
         A pending pod bypasses every disruption budget, so a pod that is not running is refused.
@@ -81,7 +81,7 @@ class Evictor:
 
     async def _ask(self, move: Move, *, dry_run: bool) -> EvictionResult:
         # Read the pod first: it shows whether an eviction whose answer was lost took place.
-        seen = await self.look(move)
+        seen = await self.check(move)
         if seen.outcome is not EvictionOutcome.ALLOWED:
             return seen
         self._guard()

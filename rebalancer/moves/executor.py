@@ -42,7 +42,7 @@ class Evicts(Protocol):
 
     def evict(self, move: Move) -> Awaitable[EvictionResult]: ...
 
-    def look(self, move: Move) -> Awaitable[EvictionResult]: ...
+    def check(self, move: Move) -> Awaitable[EvictionResult]: ...
 
 
 class MoveReporter(Protocol):
@@ -187,7 +187,7 @@ class MoveExecutor:
         late = record.age(now=now) > timedelta(seconds=policy.evict_ttl_s)
         stop = late or policy.mode is not Mode.ACTIVE
         # Once the pod may have been evicted, only the pod itself can show that it was not.
-        result = await (self._evictor.look if stop else self._evictor.evict)(record.move)
+        result = await (self._evictor.check if stop else self._evictor.evict)(record.move)
         if not stop:
             self._reporter.asked(record, result)
         match result.outcome:

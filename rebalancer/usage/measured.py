@@ -19,7 +19,7 @@ _SLACK: Final = 1e-6  # means of floats may exceed their largest term slightly
 class Querier(Protocol):
     """What this module needs of :class:`rebalancer.usage.prometheus.Prometheus`."""
 
-    def ask(self, query: str, *, at_s: float | None = None) -> Awaitable[tuple[Sample, ...]]: ...
+    def query(self, query: str, *, at_s: float | None = None) -> Awaitable[tuple[Sample, ...]]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class MeasuredUsage:
         )
 
     async def _ask_all(self, policy: RebalancerPolicy) -> _Answers:
-        clock = await self._prometheus.ask(promql.SERVER_TIME)
+        clock = await self._prometheus.query(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
             raise QueryFailed(QueryError.GARBLED, "its answer to time() is no time")
         at_s = clock[0].value
@@ -112,13 +112,13 @@ class MeasuredUsage:
         )
 
     async def _by_card(self, query: str, at_s: float) -> dict[str, float]:
-        found = await self._prometheus.ask(query, at_s=at_s)
+        found = await self._prometheus.query(query, at_s=at_s)
         return {
             sample.labels["UUID"]: sample.value for sample in found if sample.labels.get("UUID")
         }
 
     async def _by_pod(self, query: str, at_s: float) -> dict[str, dict[str, float]]:
-        found = await self._prometheus.ask(query, at_s=at_s)
+        found = await self._prometheus.query(query, at_s=at_s)
         by_card: dict[str, dict[str, float]] = {}
         for sample in found:
             card, pod = sample.labels.get("UUID"), sample.labels.get("pod_uid")

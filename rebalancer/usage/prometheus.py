@@ -102,7 +102,7 @@ class Prometheus:
         self._connect.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+    async def query(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
         """Return an instant vector (a scalar is one sample without labels).
 
         Args:

@@ -136,6 +136,6 @@ class CacheComparer:
 def _by_node(pods: Iterable[AnyPod]) -> Mapping[str, list[PodAllocation]]:
     found: dict[str, list[PodAllocation]] = {}
     for pod in pods:
-        if isinstance(pod, BoundPod) and pod.holds.holds_anything:
-            found.setdefault(pod.node, []).append(pod.holds)
+        if isinstance(pod, BoundPod) and pod.allocation.holds_anything:
+            found.setdefault(pod.node, []).append(pod.allocation)
     return found

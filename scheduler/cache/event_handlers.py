@@ -104,7 +104,7 @@ class ClusterEventHandlers:
             self._ledger.remove_pod(change.uid)
             self._bound_pods.remove(change.uid)
         elif isinstance(pod, BoundPod):
-            self._ledger.observe(pod.holds)
+            self._ledger.observe(pod.allocation)
             if self._bound_pods.put(pod):
                 self._on_new(pod)
         else:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fracgpu.k8s.resources import HostResources, pod_requests
 from fracgpu.placement.fit_index import FITS, FitIndex, Obstacle, refusal
-from fracgpu.placement.node_matrix import Rows
+from fracgpu.placement.node_matrix import IntArray
 from fracgpu.placement.outcome import NoPlacement
 from fracgpu.placement.placement import MAX_SCORE, place
 from fracgpu.request.need import PodNeed, Strategy
@@ -26,7 +26,7 @@ class NodeScorer(Protocol):
     """A policy that scores whole nodes, not only their cards."""
 
     def score(
-        self, need: PodNeed | None, host: HostResources, rows: Rows
+        self, need: PodNeed | None, host: HostResources, rows: IntArray
     ) -> NDArray[np.float64] | None:
         """Return a score for each of *rows*, nodes on which the pod fits: 1.0 best, 0.0 worst.
 
@@ -66,7 +66,9 @@ class Extender:
             return FilterResult(unresolvable=dict.fromkeys(names, pod.need_problem))
         if pod.need is None:
             return FilterResult(passed=names)
-        answers = self._fit_index.ask(pod.need, strategy=self._strategy(), now=self._clock.now())
+        answers = self._fit_index.evaluate(
+            pod.need, strategy=self._strategy(), now=self._clock.now()
+        )
         verdict = answers.verdict[self._fit_index.matrix.rows_of(names)]
         own = self._own_node(pod.record.uid, pod.need)
         if own in names:
@@ -76,7 +78,7 @@ class Extender:
             return FilterResult(passed=names)
         no = np.flatnonzero(~fits)
         codes, of_code, counts = np.unique(verdict[no], return_inverse=True, return_counts=True)
-        why = [self._fit_index.why(code) for code in codes.tolist()]
+        why = [self._fit_index.obstacle_of(code) for code in codes.tolist()]
         counted: Counter[Obstacle] = Counter()
         for (met, _), count in zip(why, counts.tolist(), strict=True):
             counted[met] += count
@@ -106,7 +108,7 @@ class Extender:
             return ""
         return name
 
-    def prioritize(self, args: ExtenderArgs) -> Rows:
+    def prioritize(self, args: ExtenderArgs) -> IntArray:
         """Return the candidates' scores, 0 to 10, in their order; exactly one that fits gets 10.
 
         All scores are 0 if the pod requests no card.
@@ -115,7 +117,7 @@ class Extender:
         if pod.need is None:
             return np.zeros(len(names), np.int64)
         strategy = self._strategy()
-        answers = self._fit_index.ask(pod.need, strategy=strategy, now=self._clock.now())
+        answers = self._fit_index.evaluate(pod.need, strategy=strategy, now=self._clock.now())
         rows = self._fit_index.matrix.rows_of(names)
         fitting = np.flatnonzero(answers.verdict[rows] == FITS)
         scores = np.zeros(len(names), np.int64)

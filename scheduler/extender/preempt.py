@@ -133,11 +133,11 @@ def _potential_victim(pod: BoundPod) -> PotentialVictim:
         priority=pod.priority,
         started=pod.started,
         host=pod.host,
-        by_card=pod.holds.by_card,
+        by_card=pod.allocation.by_card,
     )
 
 
 def _without(node_info: NodeInfo, going: Sequence[BoundPod]) -> NodeInfo:
     for pod in going:
-        node_info = node_info.minus(pod.holds.by_card, pod_uid=pod.uid)
+        node_info = node_info.without_allocations(pod.allocation.by_card, pod_uid=pod.uid)
     return node_info

@@ -45,4 +45,4 @@ class Dashboard:
     pods_expected: int
     roles: tuple[tuple[str, bool], ...]
     hot_line: float
-    news: tuple[str, ...]
+    event_lines: tuple[str, ...]

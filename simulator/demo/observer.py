@@ -20,9 +20,9 @@ from rebalancer.usage.prometheus import Prometheus, QueryFailed
 from simulator.demo.dashboard import CardPanel, Dashboard, NodePanel, SlicePanel
 from simulator.demo.promises import CardPeak, HeatFact
 
-_NEWS: Final = 400
+_MAX_EVENT_LINES: Final = 400
 
-_HOT_NEWS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})
+_HOT_CARD_EVENTS: Final = frozenset({"HotCardDetected", "MovePlanned", "Evicted", "MoveCompleted"})
 
 
 class BusySource(Protocol):
@@ -95,7 +95,7 @@ class Observer:
         self._busy: Mapping[str, float] = {}
         self._heat = _Heat()
         self._peaks: dict[CardUuid, CardPeak] = {}
-        self._news: deque[str] = deque(maxlen=_NEWS)
+        self._event_lines: deque[str] = deque(maxlen=_MAX_EVENT_LINES)
         self._began_s = clock.monotonic()
         self._pods = Informer(
             client, PODS, decode=decode_pod_info, namespace=namespace, on_change=self._pod_changed
@@ -120,9 +120,9 @@ class Observer:
         for informer in (self._pods, self._nodes, self._events):
             await informer.wait_synced()
 
-    def tell(self, news: str) -> None:
+    def add_event_line(self, line: str) -> None:
         """Add a line of the demo's own to the event lines."""
-        self._news.append(f"{self._clock.monotonic() - self._began_s:5.1f}s  {news}")
+        self._event_lines.append(f"{self._clock.monotonic() - self._began_s:5.1f}s  {line}")
 
     @property
     def pods(self) -> Sequence[PodInfo]:
@@ -134,8 +134,8 @@ class Observer:
         return tuple(self._nodes.items().values())
 
     @property
-    def news(self) -> tuple[str, ...]:
-        return tuple(self._news)
+    def event_lines(self) -> tuple[str, ...]:
+        return tuple(self._event_lines)
 
     @property
     def peaks(self) -> Sequence[CardPeak]:
@@ -190,7 +190,7 @@ class Observer:
             pods_expected=expected,
             roles=tuple(roles),
             hot_line=self._hot_line,
-            news=self.news,
+            event_lines=self.event_lines,
         )
 
     def _pod_changed(self, change: Change[PodInfo]) -> None:
@@ -225,9 +225,9 @@ class Observer:
 
     def _event_seen(self, change: Change[_Event]) -> None:
         event = change.object
-        warned = event.type == "Warning" or event.reason in _HOT_NEWS
+        warned = event.type == "Warning" or event.reason in _HOT_CARD_EVENTS
         if change.type is ChangeType.ADDED and (warned or event.reason == "Scheduled"):
-            self.tell(f"{event.reason}: {self._in_words(event.message)}")
+            self.add_event_line(f"{event.reason}: {self._in_words(event.message)}")
 
     def _in_words(self, text: str) -> str:
         """Return *text* with cards named by node and index, as on the dashboard, not by UUID."""
@@ -293,7 +293,7 @@ class MeasuredHeat:
     async def busy_ratio_by_card(self) -> Mapping[str, float] | None:
         """Return each card's share of busy time (0..1) by UUID."""
         try:
-            samples = await self._prometheus.ask(_BUSY)
+            samples = await self._prometheus.query(_BUSY)
         except QueryFailed:
             return None
         return {

@@ -79,7 +79,7 @@ def judge(facts: DemoFacts) -> tuple[Promise, ...]:
     return (
         _exact_cards(facts.pods),
         _refused(facts.refusals),
-        _never_overbooked(facts.peaks),
+        _never_overcommitted(facts.peaks),
         _relieved(facts.heat),
         _none_lost(facts),
         _scraped(facts.scrape_targets),
@@ -99,11 +99,11 @@ def _exact_cards(pods: Sequence[PodFact]) -> Promise:
 def _exact(pod: PodFact) -> bool:
     if not pod.running or not pod.assignment:
         return False
-    promised = {
+    assigned = {
         container: tuple(sorted(part.card for part in slices))
         for container, slices in pod.assignment.items()
     }
-    return promised == {container: tuple(sorted(cards)) for container, cards in pod.wired.items()}
+    return assigned == {container: tuple(sorted(cards)) for container, cards in pod.wired.items()}
 
 
 def _refused(refusals: Sequence[RefusalFact]) -> Promise:
@@ -119,7 +119,7 @@ def _refused(refusals: Sequence[RefusalFact]) -> Promise:
     )
 
 
-def _never_overbooked(peaks: Sequence[CardPeak]) -> Promise:
+def _never_overcommitted(peaks: Sequence[CardPeak]) -> Promise:
     over = [peak.card for peak in peaks if peak.peak_mib > peak.capacity_mib]
     fullest = max((peak.peak_mib / peak.capacity_mib for peak in peaks), default=0.0)
     return Promise(

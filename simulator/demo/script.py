@@ -116,7 +116,7 @@ class Script:
     async def _submit(self, workload: DemoWorkload) -> None:
         await self._rig.kube.create(_KINDS[workload.plural], workload.body)
         self.progress.expected[workload.name] = workload.pods
-        self._rig.observer.tell(f"submitted {workload.name}: {workload.story}")
+        self._rig.observer.add_event_line(f"submitted {workload.name}: {workload.story}")
 
     async def _submit_bad_requests(self) -> None:
         for bad in bad_requests():
@@ -128,7 +128,7 @@ class Script:
             self.progress.refusals.append(
                 RefusalFact(name=bad.name, mentions=bad.mentions, message=message)
             )
-            self._rig.observer.tell(f"refused {bad.name} ({bad.story}): {message}")
+            self._rig.observer.add_event_line(f"refused {bad.name} ({bad.story}): {message}")
 
     async def _all_run(self) -> bool:
         running = self._running()

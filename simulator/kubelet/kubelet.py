@@ -71,7 +71,7 @@ class KubeletConfig:
 
 
 class Kubelet:
-    """A simulated kubelet; :meth:`truth` returns what containers really got.
+    """A simulated kubelet; :meth:`created_containers` returns what containers really got.
 
     Args:
         client: of the API server.
@@ -154,7 +154,7 @@ class Kubelet:
         """Wait until the node is in the API server; limit the wait with ``asyncio.timeout``."""
         await self._status.ready.wait()
 
-    def truth(self) -> Mapping[str, Mapping[str, CreatedContainer]]:
+    def created_containers(self) -> Mapping[str, Mapping[str, CreatedContainer]]:
         """Return what each container got at its last start, by pod UID and container name."""
         return {
             uid: dict(worker.created) for uid, worker in self._workers.items() if worker.created

@@ -10,7 +10,7 @@ from fracgpu.cards.card import NodeCards
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.k8s.resources import NO_HOST_RESOURCES
 from fracgpu.placement.fit_index import FITS, FitIndex, FitResult
-from fracgpu.placement.node_matrix import NodeMatrix, Rows
+from fracgpu.placement.node_matrix import IntArray, NodeMatrix
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, allocations_by_card
 from fracgpu.state.bound_pod import BoundPod
@@ -39,7 +39,7 @@ class FleetState:
         self.bound_pods = BoundPodIndex()
         self.fit_index = FitIndex(self.matrix)
         # The node matrix sorts nodes by name; here they are preferred in the given order.
-        self.rows: Rows = self.matrix.rows_of([node.node for node in nodes])
+        self.rows: IntArray = self.matrix.rows_of([node.node for node in nodes])
         self.names = [node.node for node in nodes]
         # A node without CPU and memory figures is never short of them.
         self.cpu_milli = np.array([_room(node, node.host.cpu_milli) for node in nodes], np.int64)
@@ -48,25 +48,25 @@ class FleetState:
         self.used_mib = 0
         self._placed = 0
 
-    def roomy(self, pod: ReplayPod) -> Rows:
+    def candidates(self, pod: ReplayPod) -> IntArray:
         """Return the places, ascending, of nodes with the CPU and host memory for a pod."""
         fits = (self.cpu_milli >= pod.host.cpu_milli) & (self.memory_mib >= pod.host.memory_mib)
         return np.flatnonzero(fits)
 
-    def ask(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
+    def evaluate(self, need: PodNeed, *, strategy: Strategy) -> FitResult:
         """Return where a need fits, from every node's cards, as the extender does."""
-        return self.fit_index.ask(need, strategy=strategy, now=NOW)
+        return self.fit_index.evaluate(need, strategy=strategy, now=NOW)
 
-    def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> Rows:
+    def feasible(self, pod: ReplayPod, *, strategy: Strategy) -> IntArray:
         """Return the places, ascending, of nodes that could take the pod now."""
-        places = self.roomy(pod)
+        places = self.candidates(pod)
         if pod.need is None:
             return places
-        verdict = self.ask(pod.need, strategy=strategy).verdict[self.rows[places]]
-        fitting: Rows = places[verdict == FITS]
+        verdict = self.evaluate(pod.need, strategy=strategy).verdict[self.rows[places]]
+        fitting: IntArray = places[verdict == FITS]
         return fitting
 
-    def loads(self, place: int) -> NodeInfo:
+    def node_info(self, place: int) -> NodeInfo:
         """Return one node's cards with their allocations."""
         node_info = self._ledger.node(self.names[place], now=NOW)
         if node_info is None:
@@ -92,9 +92,9 @@ class FleetState:
         holds = allocations_by_card(assignment, specs)
         bound = PodAllocation(pod_uid=str(self._placed), node=name, by_card=holds)
         self._ledger.observe(bound)
-        self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, holds=bound))
+        self.bound_pods.put(BoundPod(namespace="", name=pod.name, host=pod.host, allocation=bound))
         self.used_mib += sum(card_slice.mib for card_slice in holds.values())
-        over = [uuid for uuid in holds if self.loads(place).cards[uuid].free_mib < 0]
+        over = [uuid for uuid in holds if self.node_info(place).cards[uuid].free_mib < 0]
         if over:
             raise ValueError(f"{pod.name} was put on card {over[0]}, which has no room for it")
 

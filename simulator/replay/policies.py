@@ -50,7 +50,7 @@ class FirstFit:
         if pod.need is None and self._cpu_pods is CpuPods.KUBE_SCHEDULER:
             return most_cpu_left(self._state, places.tolist()), {}
         first = int(places[0])
-        return first, _cards(self._state.loads(first), pod, Strategy.PACK)
+        return first, _cards(self._state.node_info(first), pod, Strategy.PACK)
 
     def took(self, place: int) -> None:
         pass
@@ -73,9 +73,9 @@ class ByScore:
             return None
         if pod.need is None:
             return most_cpu_left(state, places.tolist()), {}
-        score = state.ask(pod.need, strategy=self._strategy).score[state.rows[places]]
+        score = state.evaluate(pod.need, strategy=self._strategy).score[state.rows[places]]
         best = int(places[int(score.argmax())])
-        return best, _cards(state.loads(best), pod, self._strategy)
+        return best, _cards(state.node_info(best), pod, self._strategy)
 
     def took(self, place: int) -> None:
         pass
@@ -101,11 +101,11 @@ class ByLeastWaste:
             return most_cpu_left(state, places.tolist()), {}
         quality = self._order.score(pod.need, pod.host, state.rows[places])
         if quality is None and pod.need is not None:  # a pod of several containers
-            answers = state.ask(pod.need, strategy=Strategy.LEAST_WASTE)
+            answers = state.evaluate(pod.need, strategy=Strategy.LEAST_WASTE)
             quality = answers.score[state.rows[places]]
         best = 0 if quality is None else int(quality.argmax())
         place_ = int(places[best])
-        return place_, _cards(state.loads(place_), pod, Strategy.LEAST_WASTE, self._choosers)
+        return place_, _cards(state.node_info(place_), pod, Strategy.LEAST_WASTE, self._choosers)
 
     def took(self, place: int) -> None:
         del place  # the node matrix knows which nodes have changed

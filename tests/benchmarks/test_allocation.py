@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.allocation import STATED, Case, measure, shared
+from benchmarks.allocation import DOCUMENTED_CASES, Case, measure, shared
 from benchmarks.fixtures.named_models import NODE_FILE, name_models, write_named
 
 NODES = [
@@ -79,7 +79,7 @@ def test_a_written_trace_has_the_names_that_the_referee_looks_for(tmp_path: Path
 
 
 def test_each_figure_of_the_documentation_has_a_name_of_its_own() -> None:
-    assert len({case.name for case in STATED}) == len(STATED)
+    assert len({case.name for case in DOCUMENTED_CASES}) == len(DOCUMENTED_CASES)
     assert Case(named_percent=33, policy="fgd").name == "default_named33_fgd"
 
 

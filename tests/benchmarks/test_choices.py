@@ -22,7 +22,7 @@ from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_any_pod
 from scheduler.core import SchedulerCore
-from tests.benchmarks.referee_world import WHOLE, Cluster, Pod
+from tests.benchmarks.referee_harness import WHOLE, Cluster, Pod
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
@@ -138,7 +138,7 @@ def test_the_shipped_policy_learns_and_chooses_what_the_measured_one_does(
     told.learn(history)
     measured.start(cluster, history, np.random.default_rng(1))
 
-    assert told.core.least_waste.classes == measured.world.core.least_waste.classes
+    assert told.core.least_waste.classes == measured.harness.core.least_waste.classes
     for number, pod in enumerate(arrivals):
         shipped = told.place(pod, f"p{number}")
         assert shipped == measured.place(pod, cluster)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.referee import DefaultCpu, Policy
-from tests.benchmarks.referee_world import HALF, HISTORY, NAMED, PAIR, PROCESSOR, Cluster, Pod
+from tests.benchmarks.referee_harness import HALF, HISTORY, NAMED, PAIR, PROCESSOR, Cluster, Pod
 
 RNG = np.random.default_rng(1)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.referee_protocol import Policy, Sampled, nodes_wanted
-from tests.benchmarks.referee_world import HALF, HISTORY, PAIR, Cluster, Pod
+from tests.benchmarks.referee_harness import HALF, HISTORY, PAIR, Cluster, Pod
 
 
 @pytest.mark.parametrize(

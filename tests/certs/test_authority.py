@@ -21,7 +21,7 @@ from certs.authority import (
     split,
 )
 from process.tls import ServingTls
-from tests.certs.tls_world import a_ca, a_leaf, ask, https, trusting
+from tests.certs.tls_harness import a_ca, a_leaf, ask, https, trusting
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -12,7 +12,7 @@ from kube.kinds import SECRETS
 from process.telemetry import new_registry
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_world import a_ca, a_leaf, https, now
+from tests.certs.tls_harness import a_ca, a_leaf, https, now
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import VirtualClock
 
@@ -26,7 +26,7 @@ WANTED = AdoptedCertificates(
 MINUTES_5, SECONDS_10 = timedelta(minutes=5), timedelta(seconds=10)
 
 
-class World:
+class Harness:
     """Secrets as cert-manager writes them, and the reconciler that injects their bundle."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -51,10 +51,10 @@ class World:
 
 
 @pytest.fixture
-async def cluster(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> Harness:
     for kind in BOTH:
         await apply(kube, kind, a_webhook("a.example.org"))
-    return World(kube)
+    return Harness(kube)
 
 
 def serving(leaf: Pair) -> ServingTls:
@@ -64,7 +64,7 @@ def serving(leaf: Pair) -> ServingTls:
 
 
 async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     assert await cluster.loop.run_once() == MINUTES_5
 
@@ -72,7 +72,7 @@ async def test_until_there_is_a_secret_the_role_is_not_ready_and_injects_nothing
     assert await cluster.trusted() == [None]
 
 
-async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(cluster: World) -> None:
+async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(cluster: Harness) -> None:
     ca = a_ca()
     await cluster.issue(ca)
 
@@ -87,7 +87,7 @@ async def test_what_the_secret_says_is_trusted_and_its_end_is_measured(cluster: 
 
 
 async def test_the_authority_before_stays_trusted_until_every_replica_serves_the_new_certificate(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     old, new = a_ca(), a_ca()
     old_leaf = await cluster.issue(old)
@@ -106,7 +106,7 @@ async def test_the_authority_before_stays_trusted_until_every_replica_serves_the
         assert (pause, await cluster.trusted()) == (MINUTES_5, [new.cert_pem])
 
 
-async def test_an_authority_that_has_expired_is_trusted_no_longer(cluster: World) -> None:
+async def test_an_authority_that_has_expired_is_trusted_no_longer(cluster: Harness) -> None:
     old, new = a_ca(), a_ca(life=timedelta(days=9))
     await cluster.issue(old)
     await cluster.loop.run_once()
@@ -121,7 +121,7 @@ async def test_an_authority_that_has_expired_is_trusted_no_longer(cluster: World
     assert await cluster.trusted() == [new.cert_pem]
 
 
-async def test_no_secret_is_written(cluster: World) -> None:
+async def test_no_secret_is_written(cluster: Harness) -> None:
     await cluster.issue(a_ca())
     before = await cluster.kube.get(SECRETS, SECRET, namespace=NAMESPACE)
 

@@ -18,8 +18,8 @@ from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import Registry, new_registry
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_world import a_ca, a_client, ask, https, trusting
-from tests.certs.tls_world import now as real_now
+from tests.certs.tls_harness import a_ca, a_client, ask, https, trusting
+from tests.certs.tls_harness import now as real_now
 from tests.certs.webhooks import BOTH, a_webhook, apply, bundles
 from tests.fakes.clock import NOON, VirtualClock
 
@@ -44,7 +44,7 @@ WANTED = DesiredCertificates(
 )
 
 
-class World:
+class Harness:
     """One or more reconcilers with one API server, on a virtual clock."""
 
     def __init__(self, kube: KubeClient, *, start: datetime = NOON) -> None:
@@ -89,13 +89,13 @@ class World:
 
 
 @pytest.fixture
-async def cluster(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> Harness:
     for kind in BOTH:
         await apply(kube, kind, a_webhook("a.example.org"), a_webhook("b.example.org"))
-    return World(kube)
+    return Harness(kube)
 
 
-async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(cluster: World) -> None:
+async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(cluster: Harness) -> None:
     at_first = cluster.loop.problem
 
     pause = await cluster.settle()
@@ -111,7 +111,7 @@ async def test_from_nothing_all_that_is_wanted_is_made_and_trusted(cluster: Worl
     assert pause == timedelta(minutes=5)
 
 
-async def test_what_is_as_wanted_is_not_written_again(cluster: World) -> None:
+async def test_what_is_as_wanted_is_not_written_again(cluster: Harness) -> None:
     await cluster.settle()
     before = [await cluster.kube.get(SECRETS, name, namespace=NAMESPACE) for name in (CA, LEAF)]
 
@@ -121,7 +121,7 @@ async def test_what_is_as_wanted_is_not_written_again(cluster: World) -> None:
     assert after == before
 
 
-async def test_several_loops_that_start_together_agree_on_one_authority(cluster: World) -> None:
+async def test_several_loops_that_start_together_agree_on_one_authority(cluster: Harness) -> None:
     loops = [cluster.another() for _ in range(4)]
 
     async with asyncio.TaskGroup() as group:
@@ -134,7 +134,7 @@ async def test_several_loops_that_start_together_agree_on_one_authority(cluster:
     assert [await bundles(cluster.kube, kind) for kind in BOTH] == [[ca_pem, ca_pem]] * 2
 
 
-async def test_a_bundle_that_somebody_overwrote_is_restored(cluster: World) -> None:
+async def test_a_bundle_that_somebody_overwrote_is_restored(cluster: Harness) -> None:
     await cluster.settle()
     ca_pem = (await cluster.pair(CA)).cert_pem
     vandal = [{"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": THEIRS}]
@@ -147,7 +147,7 @@ async def test_a_bundle_that_somebody_overwrote_is_restored(cluster: World) -> N
     assert cluster.metric("fracgpu_certs_injections_total", configuration=configuration) == 2
 
 
-async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(cluster: World) -> None:
+async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(cluster: Harness) -> None:
     await cluster.settle()
     first, ca = await cluster.facts(LEAF), await cluster.facts(CA)
 
@@ -165,7 +165,7 @@ async def test_a_serving_certificate_is_renewed_at_two_thirds_of_its_life(cluste
 
 
 async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old_until_it_ends(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     old_ca, old_leaf = await cluster.pair(CA), await cluster.pair(LEAF)
@@ -198,7 +198,7 @@ async def test_a_new_authority_is_trusted_everywhere_before_it_signs_and_the_old
 
 
 async def test_a_certificate_that_somebody_asked_to_replace_is_made_anew_once(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     ca, first = await cluster.facts(CA), await cluster.facts(LEAF)
@@ -215,7 +215,7 @@ async def test_a_certificate_that_somebody_asked_to_replace_is_made_anew_once(
 
 
 async def test_an_authority_that_somebody_asked_to_replace_is_followed_by_all_it_signed(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     old = await cluster.pair(CA)
@@ -234,7 +234,7 @@ async def test_an_authority_that_somebody_asked_to_replace_is_followed_by_all_it
 
 
 async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: KubeClient) -> None:
-    cluster = World(kube, start=real_now())
+    cluster = Harness(kube, start=real_now())
     await cluster.settle()
     stored = await cluster.store.read(LEAF)
     assert stored is not None
@@ -252,7 +252,7 @@ async def test_the_client_certificate_opens_the_server_that_asks_for_one(kube: K
 async def test_an_authority_is_retired_once_every_replica_serves_what_its_successor_signed(
     kube: KubeClient,
 ) -> None:
-    cluster = World(kube, start=real_now())
+    cluster = Harness(kube, start=real_now())
     client = WithReplicas(kube, {})
     cluster.registry = new_registry()
     loop = cluster.another(client=client, registry=cluster.registry)
@@ -293,7 +293,7 @@ def serving(leaf: Pair) -> ServingTls:
 @pytest.mark.parametrize("damage", [{"tls.key": "bm8="}, {"tls.crt": "bm8="}, {"tls.crt": None}])
 @pytest.mark.parametrize("name", [CA, LEAF])
 async def test_a_secret_that_somebody_damaged_is_made_anew(
-    cluster: World, name: str, damage: dict[str, str | None]
+    cluster: Harness, name: str, damage: dict[str, str | None]
 ) -> None:
     await cluster.settle()
     await cluster.kube.patch(SECRETS, name, {"data": damage}, namespace=NAMESPACE)
@@ -309,7 +309,7 @@ async def test_a_secret_that_somebody_damaged_is_made_anew(
 
 
 async def test_a_bundle_of_nonsense_is_replaced_by_one_that_trusts_the_authority(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     ca_pem = (await cluster.pair(CA)).cert_pem
@@ -322,7 +322,7 @@ async def test_a_bundle_of_nonsense_is_replaced_by_one_that_trusts_the_authority
     assert (await cluster.pair(CA)).cert_pem == ca_pem
 
 
-async def test_a_deleted_secret_comes_back(cluster: World) -> None:
+async def test_a_deleted_secret_comes_back(cluster: Harness) -> None:
     await cluster.settle()
     await cluster.kube.delete(SECRETS, LEAF, namespace=NAMESPACE)
 
@@ -348,7 +348,7 @@ class Failing:
 
 
 async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     client, registry = Failing(cluster.kube), new_registry()
     loop = cluster.another(client=client, registry=registry)
@@ -363,7 +363,7 @@ async def test_an_api_server_that_does_not_answer_is_counted_and_asked_again(
     assert loop.problem is None
 
 
-async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: World) -> None:
+async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: Harness) -> None:
     async with asyncio.TaskGroup() as group:
         running = group.create_task(cluster.loop.run())
         await until_problem_free(cluster)
@@ -377,7 +377,7 @@ async def test_the_loop_looks_when_told_and_when_something_is_due(cluster: World
         running.cancel()
 
 
-async def test_seconds_to_expiry_are_measured_at_each_scrape(cluster: World) -> None:
+async def test_seconds_to_expiry_are_measured_at_each_scrape(cluster: Harness) -> None:
     await cluster.settle()
 
     now_s = cluster.metric("fracgpu_certs_expiry_seconds", certificate=LEAF)
@@ -389,15 +389,15 @@ async def test_seconds_to_expiry_are_measured_at_each_scrape(cluster: World) -> 
     assert later_s == (23 * DAY).total_seconds()
 
 
-async def until_problem_free(cluster: World) -> None:
+async def until_problem_free(cluster: Harness) -> None:
     await _wind_until(cluster, lambda: _is(cluster.loop.problem is None))
 
 
-async def until_stored(cluster: World, name: str) -> None:
+async def until_stored(cluster: Harness, name: str) -> None:
     await _wind_until(cluster, lambda: _stored(cluster, name))
 
 
-async def until_changed(cluster: World, before: CertificateInfo) -> None:
+async def until_changed(cluster: Harness, before: CertificateInfo) -> None:
     async def changed() -> bool:
         return await cluster.facts(LEAF) != before
 
@@ -408,11 +408,11 @@ async def _is(answer: bool) -> bool:
     return answer
 
 
-async def _stored(cluster: World, name: str) -> bool:
+async def _stored(cluster: Harness, name: str) -> bool:
     return await cluster.store.read(name) is not None
 
 
-async def _wind_until(cluster: World, condition: Callable[[], Any]) -> None:
+async def _wind_until(cluster: Harness, condition: Callable[[], Any]) -> None:
     """Let virtual seconds pass, as the loop's short pauses need, until *condition* holds."""
     async with asyncio.timeout(20):
         while not await condition():

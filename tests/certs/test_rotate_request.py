@@ -9,7 +9,7 @@ import pytest
 from certs.rotate_request import RotationRefused, rotate
 from certs.service import build
 from certs.settings import CertsSettings
-from certs.status import Report, look
+from certs.status import Report, collect_report
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.clock import SystemClock
@@ -45,7 +45,7 @@ async def running(settings: CertsSettings) -> AsyncIterator[None]:
 
 
 async def seen(kube: KubeClient, settings: CertsSettings) -> Report:
-    return await look(kube, settings, now=CLOCK.now())
+    return await collect_report(kube, settings, now=CLOCK.now())
 
 
 async def well(kube: KubeClient, settings: CertsSettings) -> None:
@@ -66,7 +66,9 @@ async def test_the_leaves_are_made_anew_and_the_authority_stays(
     async with running(settings):
         await well(kube, settings)
         before = fingerprints(await seen(kube, settings))
-        report = await rotate(kube, CLOCK, settings, authority=False, limit_s=100, say=said.append)
+        report = await rotate(
+            kube, CLOCK, settings, authority=False, limit_s=100, on_progress=said.append
+        )
 
     assert report is not None
     after = fingerprints(report)
@@ -87,7 +89,7 @@ async def test_a_new_authority_is_trusted_and_signs_everything_before_the_comman
             await well(kube, settings)
             before = fingerprints(await seen(kube, settings))
             rotation = group.create_task(
-                rotate(kube, CLOCK, settings, authority=True, limit_s=100, say=said.append)
+                rotate(kube, CLOCK, settings, authority=True, limit_s=100, on_progress=said.append)
             )
             await until_true(lambda: unsigned in said, what="the wait for signatures is told")
             assert not rotation.done()
@@ -108,7 +110,9 @@ async def test_where_nobody_makes_certificates_the_wait_ends_at_its_limit(
         await well(kube, settings)
     said: list[str] = []
 
-    report = await rotate(kube, CLOCK, settings, authority=False, limit_s=1, say=said.append)
+    report = await rotate(
+        kube, CLOCK, settings, authority=False, limit_s=1, on_progress=said.append
+    )
 
     assert report is None
     assert said[-1] == "fracgpu-webhook-tls is not renewed yet (and 2 more)"
@@ -118,7 +122,7 @@ async def test_there_is_nothing_to_rotate_before_there_is_a_certificate(
     kube: KubeClient, settings: CertsSettings
 ) -> None:
     with pytest.raises(RotationRefused, match="is the certificates role running"):
-        await rotate(kube, CLOCK, settings, authority=True, limit_s=1, say=print)
+        await rotate(kube, CLOCK, settings, authority=True, limit_s=1, on_progress=print)
 
 
 async def test_cert_managers_certificates_are_not_ours_to_rotate(
@@ -130,4 +134,4 @@ async def test_cert_managers_certificates_are_not_ours_to_rotate(
     await kube.patch(SECRETS, "fracgpu-webhook-tls", theirs, namespace="fracgpu-system")
 
     with pytest.raises(RotationRefused, match="cmctl renew --all --namespace fracgpu-system"):
-        await rotate(kube, CLOCK, settings, authority=False, limit_s=1, say=print)
+        await rotate(kube, CLOCK, settings, authority=False, limit_s=1, on_progress=print)

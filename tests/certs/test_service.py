@@ -12,7 +12,7 @@ from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
-from tests.certs.tls_world import a_ca, a_leaf
+from tests.certs.tls_harness import a_ca, a_leaf
 from tests.certs.webhooks import a_webhook, apply, bundles
 from tests.support.waiting import until
 

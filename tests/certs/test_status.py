@@ -7,12 +7,12 @@ from certs.metrics import CertsMetrics
 from certs.reconciler import Reconciler
 from certs.service import desired_of
 from certs.settings import CertsSettings
-from certs.status import CertificateRole, Report, TrustState, look
+from certs.status import CertificateRole, Report, TrustState, collect_report
 from certs.store import ROTATE_KEY, CertStore
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS, SECRETS
 from process.telemetry import new_registry
-from tests.certs.tls_world import a_ca
+from tests.certs.tls_harness import a_ca
 from tests.certs.webhooks import a_webhook, apply
 from tests.fakes.clock import NOON, VirtualClock
 
@@ -25,7 +25,7 @@ CA, WEBHOOK, SCHEDULER, CLIENT = (
 )
 
 
-class World:
+class Harness:
     """The running certs role, on a virtual clock."""
 
     def __init__(self, kube: KubeClient) -> None:
@@ -43,19 +43,19 @@ class World:
         raise AssertionError("the loop does not come to rest")
 
     async def look(self) -> Report:
-        return await look(self.kube, SETTINGS, now=self.clock.now())
+        return await collect_report(self.kube, SETTINGS, now=self.clock.now())
 
     async def change(self, secret: str, patch: dict[str, Any]) -> None:
         await self.kube.patch(SECRETS, secret, patch, namespace="fracgpu-system")
 
 
 @pytest.fixture
-async def cluster(kube: KubeClient) -> World:
+async def cluster(kube: KubeClient) -> Harness:
     await apply(kube, MUTATING_WEBHOOKS, a_webhook("a.example.org"))
-    return World(kube)
+    return Harness(kube)
 
 
-async def test_when_all_is_well_every_certificate_and_bundle_is_current(cluster: World) -> None:
+async def test_when_all_is_well_every_certificate_and_bundle_is_current(cluster: Harness) -> None:
     await cluster.settle()
 
     report = await cluster.look()
@@ -74,7 +74,7 @@ async def test_when_all_is_well_every_certificate_and_bundle_is_current(cluster:
 
 
 async def test_before_anything_is_made_everything_is_a_problem(kube: KubeClient) -> None:
-    report = await World(kube).look()
+    report = await Harness(kube).look()
 
     assert report.problems == [
         *(f"Secret {name}: there is none" for name in (CA, WEBHOOK, SCHEDULER, CLIENT)),
@@ -83,7 +83,7 @@ async def test_before_anything_is_made_everything_is_a_problem(kube: KubeClient)
 
 
 async def test_a_configuration_without_a_bundle_or_with_somebody_elses_is_a_problem(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     await cluster.kube.delete(MUTATING_WEBHOOKS, "fracgpu-webhook")
@@ -97,7 +97,7 @@ async def test_a_configuration_without_a_bundle_or_with_somebody_elses_is_a_prob
     ]
 
 
-async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(cluster: World) -> None:
+async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(cluster: Harness) -> None:
     await cluster.settle()
     stored = await CertStore(cluster.kube, namespace="fracgpu-system").read(CA)
     assert stored is not None
@@ -119,7 +119,7 @@ async def test_a_bundle_that_trusts_more_than_ours_is_other_but_well(cluster: Wo
     ],
 )
 async def test_a_damaged_secret_is_a_problem_that_quotes_nothing(
-    cluster: World, patch: dict[str, Any], problem: str
+    cluster: Harness, patch: dict[str, Any], problem: str
 ) -> None:
     await cluster.settle()
     await cluster.change(WEBHOOK, patch)
@@ -131,7 +131,7 @@ async def test_a_damaged_secret_is_a_problem_that_quotes_nothing(
 
 
 async def test_while_a_rotation_lasts_the_old_leaves_are_of_the_older_authority(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     await cluster.settle()
     ca = (await cluster.look()).rows[0].facts
@@ -145,7 +145,7 @@ async def test_while_a_rotation_lasts_the_old_leaves_are_of_the_older_authority(
     assert (report.authorities, report.problems) == (2, [])
 
 
-async def test_what_has_expired_is_a_problem(cluster: World) -> None:
+async def test_what_has_expired_is_a_problem(cluster: Harness) -> None:
     await cluster.settle()
     await cluster.clock.advance(timedelta(days=31).total_seconds())
 
@@ -155,7 +155,7 @@ async def test_what_has_expired_is_a_problem(cluster: World) -> None:
     assert problems == [f"Secret {name}: expired at {end}" for name in (WEBHOOK, SCHEDULER, CLIENT)]
 
 
-async def test_cert_managers_certificates_are_judged_by_their_own_bundle(cluster: World) -> None:
+async def test_cert_managers_certificates_are_judged_by_their_own_bundle(cluster: Harness) -> None:
     await cluster.settle()
     for name in (WEBHOOK, SCHEDULER, CLIENT):
         theirs = {"metadata": {"annotations": {"cert-manager.io/certificate-name": name}}}
@@ -172,10 +172,10 @@ async def test_cert_managers_certificates_are_judged_by_their_own_bundle(cluster
     ]
 
 
-async def test_where_no_webhook_configuration_is_expected_none_is_missed(cluster: World) -> None:
+async def test_where_no_webhook_configuration_is_expected_none_is_missed(cluster: Harness) -> None:
     await cluster.settle()
     settings = CertsSettings(webhook_configurations=())
 
-    report = await look(cluster.kube, settings, now=cluster.clock.now())
+    report = await collect_report(cluster.kube, settings, now=cluster.clock.now())
 
     assert (report.bundles, report.problems) == ([], [])

@@ -44,7 +44,7 @@ async def test_authority_and_leaf_are_rotated_twice_under_traffic_without_one_fa
         await roles.until_ready("webhook")
         async with flowing(traffic, kube):
             for words in (["--ca"], [], ["--ca"], []):
-                argv = ["rotate", *words, "--limit-s=60", f"--kubeconfig={kubeconfig}"]
+                argv = ["rotate", *words, "--timeout-s=60", f"--kubeconfig={kubeconfig}"]
                 seen = len(traffic.leaves)
                 assert await asyncio.to_thread(fracgpu_certs, argv) == 0
                 # The command returns when the replicas serve it; the load sees it a little later.

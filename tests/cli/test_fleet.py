@@ -6,7 +6,7 @@ from datetime import timedelta
 from cli.fleet import fleet_json, fleet_of
 from fracgpu.cards.card import CardUuid, Health
 from fracgpu.units import Mib
-from tests.support.core import a_card, a_hold
+from tests.support.core import a_card, an_allocation
 from tests.support.explaining import NOON, Cluster
 
 
@@ -16,7 +16,7 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     foreign = {CardUuid("GPU-a"): Mib(500)}
     heat = {CardUuid("GPU-a"): 0.75}
     cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign, heat=heat, load_time=NOON)
-    state = cluster.world()
+    state = cluster.state()
 
     fleet = fleet_of(state.snapshot, state.pods)
 
@@ -28,7 +28,7 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
     assert (card["heat"], card["trouble"], card["until"]) == (0.75, "", None)
     assert (fleet.cards, fleet.held_mib, fleet.capacity_mib) == (1, 9_000, 24_000)
     cluster.nodes[0] = replace(cluster.nodes[0], load_time=NOON - timedelta(hours=1))
-    state = cluster.world()
+    state = cluster.state()
     (old,) = fleet_of(state.snapshot, state.pods).nodes[0].cards
     assert (old.heat, old.foreign_mib) == (None, 500)
 
@@ -36,7 +36,7 @@ def test_a_card_row_says_what_is_held_free_and_by_whom() -> None:
 def test_trouble_is_told_with_its_reason_and_its_end() -> None:
     sick = replace(a_card("GPU-a", health=Health.UNHEALTHY), health_reason="Xid 79")
     cluster = Cluster().node("n", sick, a_card("GPU-b", index=1), cordons={"GPU-b": 60})
-    state = cluster.world()
+    state = cluster.state()
 
     first, second = fleet_of(state.snapshot, state.pods).nodes[0].cards
 
@@ -48,8 +48,10 @@ def test_trouble_is_told_with_its_reason_and_its_end() -> None:
 def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whose_it_is() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000), a_card("GPU-b", index=1))
     cluster.holder("chat", "n", "GPU-a", 9_000)
-    cluster.holds = [replace(cluster.holds[0], by_card={}, unplaced=a_hold(24_000))]
-    state = cluster.world()
+    cluster.allocations = [
+        replace(cluster.allocations[0], by_card={}, unplaced=an_allocation(24_000))
+    ]
+    state = cluster.state()
 
     for card in fleet_of(state.snapshot, state.pods).nodes[0].cards:
         assert (card.held_mib, card.free_mib, card.slices) == (0, 0, ())
@@ -60,7 +62,7 @@ def test_memory_that_an_unreadable_assignment_may_hold_is_not_free_and_says_whos
 
 def test_nodes_without_cards_are_left_out_unless_they_should_have_some() -> None:
     cluster = Cluster().node("gpu", a_card("GPU-a")).node("late").node("cpu", shared=False)
-    state = cluster.world()
+    state = cluster.state()
 
     rows = {node.name: node.trouble for node in fleet_of(state.snapshot, state.pods).nodes}
 
@@ -68,7 +70,7 @@ def test_nodes_without_cards_are_left_out_unless_they_should_have_some() -> None
 
 
 def test_one_node_may_be_asked_for_by_name() -> None:
-    state = Cluster().node("a", a_card("GPU-a")).node("cpu", shared=False).world()
+    state = Cluster().node("a", a_card("GPU-a")).node("cpu", shared=False).state()
 
     def asked(name: str) -> list[tuple[str, str]]:
         return [

@@ -36,7 +36,7 @@ async def cluster(kube: KubeClient) -> KubeClient:
 
 async def removed(kube: KubeClient) -> tuple[Left, list[str]]:
     said: list[str] = []
-    removal = Removal(kube, SystemClock(), say=said.append, limit_s=3)
+    removal = Removal(kube, SystemClock(), on_progress=said.append, limit_s=3)
     return await removal.run(await make_plan(kube)), said
 
 
@@ -97,7 +97,7 @@ async def test_a_node_that_goes_meanwhile_stops_nothing(cluster: KubeClient) -> 
     plan = await make_plan(cluster)
     await cluster.delete(NODES, NODE)
 
-    left = await Removal(cluster, SystemClock(), say=lambda _: None, limit_s=3).run(plan)
+    left = await Removal(cluster, SystemClock(), on_progress=lambda _: None, limit_s=3).run(plan)
 
     assert left.nodes == {}
     assert not (await make_plan(cluster)).objects

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from component.certificate_expiry import not_after
-from tests.certs.tls_world import a_ca, a_leaf
+from tests.certs.tls_harness import a_ca, a_leaf
 
 PEM = a_leaf(a_ca()).cert_pem
 

@@ -14,7 +14,7 @@ from component.certificate_watcher import CertificateWatcher
 from kube.client import KubeClient
 from kube.kinds import SECRETS
 from process.tls import ServingTls, read_secret
-from tests.certs.tls_world import HOUR, a_ca, a_leaf, ask, https, now, trusting
+from tests.certs.tls_harness import HOUR, a_ca, a_leaf, ask, https, now, trusting
 from tests.support.waiting import until_true
 from webhook.metrics import WebhookMetrics
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fracgpu.state.refused_pod import REJECTION_REASONS
+from fracgpu.state.rejected_pod import REJECTION_REASONS
 from tests.support.policies import ADMIN, agent_of, policy, refusals
 
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ def a_pod(**changes: Any) -> Json:
 
 
 @pytest.mark.parametrize("reason", REJECTION_REASONS)
-def test_the_agent_may_delete_a_refused_pod_of_its_own_node_that_has_an_owner(
+def test_the_agent_may_delete_a_rejected_pod_of_its_own_node_that_has_an_owner(
     reason: str,
 ) -> None:
     pod = a_pod(reason=reason)

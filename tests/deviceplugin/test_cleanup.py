@@ -96,7 +96,7 @@ class Rig:
             pod_resources=FakeKubelet(silent=silent_kubelet),
             specs=self.specs,
             links=self.links,
-            handed_out=AllocatedFolders(self.notes),
+            allocated_folders=AllocatedFolders(self.notes),
             folders=(self.mps, root / "none"),
         )
 

@@ -43,7 +43,7 @@ async def test_a_pod_gets_exactly_the_card_its_assignment_names(node: Node) -> N
 
     await node.wait_phase(pod, "Running")
 
-    got = node.kubelet.truth()[pod["metadata"]["uid"]]["train"]
+    got = node.kubelet.created_containers()[pod["metadata"]["uid"]]["train"]
     assert dict(got.env) == {
         names.ENV_VISIBLE_DEVICES: node.uuid(2),
         names.ENV_MEM_MIB: "3000",
@@ -115,14 +115,14 @@ async def test_a_cards_own_limit_of_containers_is_kept_by_the_ledger_and_at_pres
         ledger.set_node(read_node(await kube.get(NODES, node.name)))
         for raw in (await kube.list(PODS)).items:
             ledger.set_pod(decode_pod_info(raw).record)
-        loads = ledger.node(node.name, now=NOON)
-        assert loads is not None
+        node_info = ledger.node(node.name, now=NOON)
+        assert node_info is not None
         need = PodNeed(containers=(ContainerNeed(name="train", mib=Mib(80)),))
-        answer = place(loads, need, strategy=Strategy.PACK)
+        answer = place(node_info, need, strategy=Strategy.PACK)
         assert isinstance(answer, Placement)
         assert answer.assignment["train"][0].card == node.uuid(1)
         refused = place(
-            loads, need, strategy=Strategy.PACK, exclude=frozenset(map(node.uuid, (1, 2, 3)))
+            node_info, need, strategy=Strategy.PACK, exclude=frozenset(map(node.uuid, (1, 2, 3)))
         )
         assert isinstance(refused, NoPlacement)
         assert refused.refusals[node.uuid(0)].value == "all its slots are taken"

@@ -290,13 +290,13 @@ async def test_a_container_gets_the_drivers_common_device_files_though_they_came
         pod = await node.run_pod("early", card=0)
         await node.wait_phase(pod, "Running")
         uid = pod["metadata"]["uid"]
-        first = node.kubelet.truth()[uid]["train"].device_nodes
+        first = node.kubelet.created_containers()[uid]["train"].device_nodes
         for name in ("nvidia-uvm", "nvidia-uvm-tools"):
             (dev / name).touch()  # the first program that uses a card makes the driver do so
 
         async def given() -> bool:
             await node.kubelet.restart_container(uid, "train")
-            return set(node.kubelet.truth()[uid]["train"].device_nodes) == {
+            return set(node.kubelet.created_containers()[uid]["train"].device_nodes) == {
                 *("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
             }
 
@@ -337,7 +337,7 @@ async def test_an_agent_whose_node_stops_sharing_leaves_no_note_of_what_it_hande
         await kube.delete(PODS, "train", namespace="default", grace_s=0)
 
         async def gone() -> bool:
-            return node.kubelet.truth() == {}
+            return node.kubelet.created_containers() == {}
 
         await until(gone, what="kubelet has let go of the pod", limit_s=30)
         await kube.patch(NODES, node.name, {"metadata": {"labels": {names.SHARE_LABEL: None}}})

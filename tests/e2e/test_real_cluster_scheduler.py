@@ -20,9 +20,9 @@ from fracgpu import names
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, PODS
 from simulator.envtest.ports import free_ports
 from tests.support.gpu import a_gpu_pod
-from tests.support.installed import World, apply, installed, settled
+from tests.support.installed import Harness, apply, installed, settled
 from tests.support.kubectl import DEPLOY, Kubectl
-from tests.support.placing import PATIENCE_S, users
+from tests.support.placing import TIMEOUT_S, users
 from tests.support.processes import Child
 from tests.support.scheduler_pods import SYSTEM
 from tests.support.waiting import until
@@ -76,8 +76,8 @@ def kubeadm_manifest() -> dict[str, Any]:
 class StaticPod:
     """Runs kube-scheduler's manifest in place of kubelet."""
 
-    def __init__(self, world: World, folder: Path) -> None:
-        self._world = world
+    def __init__(self, harness: Harness, folder: Path) -> None:
+        self._harness = harness
         self._folder = folder
         self._child: Child | None = None
         self._port = free_ports(1)[0]
@@ -87,7 +87,7 @@ class StaticPod:
         """Run the command of *manifest* from now on."""
         (container,) = manifest["spec"]["containers"]
         _, *flags = [self._here(word) for word in container["command"]]
-        binary = self._world.api.assets / "kube-scheduler"
+        binary = self._harness.api.assets / "kube-scheduler"
         command = [str(binary), *flags, f"--secure-port={self._port}"]
         old, self._child = self._child, None
         if old is not None:
@@ -96,7 +96,7 @@ class StaticPod:
 
     def _here(self, word: str) -> str:
         """Replace the paths of a control-plane node by those of this test."""
-        node = str(self._world.pods.kubelet.node_folder)
+        node = str(self._harness.pods.kubelet.node_folder)
         word = word.replace("/etc/fracgpu/kube-scheduler", node)
         return word.replace("/etc/kubernetes", str(self._folder))
 
@@ -113,17 +113,17 @@ class StaticPod:
 
 
 @asynccontextmanager
-async def a_cluster(folder: Path) -> AsyncIterator[tuple[World, StaticPod]]:
+async def a_cluster(folder: Path) -> AsyncIterator[tuple[Harness, StaticPod]]:
     """A cluster whose own kube-scheduler runs as kubeadm has it, with the first step done."""
-    async with installed(folder, manifests=OVERLAY / "prepare") as world:
+    async with installed(folder, manifests=OVERLAY / "prepare") as harness:
         # Its identity there is another one, with kube-scheduler's permissions.
-        world.api.kubeconfig(folder / "scheduler.conf")
-        static = StaticPod(world, folder)
+        harness.api.kubeconfig(folder / "scheduler.conf")
+        static = StaticPod(harness, folder)
         await static.take(kubeadm_manifest())
         async with asyncio.TaskGroup() as group:
             holding = group.create_task(static.hold_up(), name="kubelet")
             try:
-                yield world, static
+                yield harness, static
             finally:
                 holding.cancel()
 
@@ -140,28 +140,28 @@ async def patched(kubectl: Kubectl, folder: Path) -> dict[str, Any]:
     return manifest
 
 
-async def containers_of(world: World) -> list[str]:
-    found = await world.client.get_object(DEPLOYMENTS, "fracgpu-scheduler", namespace=SYSTEM)
+async def containers_of(harness: Harness) -> list[str]:
+    found = await harness.client.get_object(DEPLOYMENTS, "fracgpu-scheduler", namespace=SYSTEM)
     return [container["name"] for container in found["spec"]["template"]["spec"]["containers"]]
 
 
-async def files_ready(world: World) -> bool:
-    found = await world.client.get_object(DAEMONSETS, AGENT, namespace=SYSTEM)
+async def files_ready(harness: Harness) -> bool:
+    found = await harness.client.get_object(DAEMONSETS, AGENT, namespace=SYSTEM)
     status = found.get("status", {})
     wanted = ("desiredNumberScheduled", "updatedNumberScheduled", "numberReady")
     return [status.get(key) for key in wanted] == [1, 1, 1]
 
 
-async def placed(world: World, name: str, scheduler: str, **spec: Any) -> dict[str, Any]:
+async def placed(harness: Harness, name: str, scheduler: str, **spec: Any) -> dict[str, Any]:
     """Have one pod scheduled; return it with its node."""
-    await world.client.create(PODS, a_gpu_pod(name, mib=1_000, schedulerName=scheduler, **spec))
+    await harness.client.create(PODS, a_gpu_pod(name, mib=1_000, schedulerName=scheduler, **spec))
     found: dict[str, Any] = {}
 
     async def bound() -> bool:
-        found.update(await world.client.get_object(PODS, name, namespace="default"))
+        found.update(await harness.client.get_object(PODS, name, namespace="default"))
         return bool(found["spec"].get("nodeName"))
 
-    await until(bound, what=f"{name} bound", limit_s=PATIENCE_S)
+    await until(bound, what=f"{name} bound", limit_s=TIMEOUT_S)
     return found
 
 
@@ -174,55 +174,55 @@ async def test_the_clusters_own_scheduler_takes_over_lives_through_a_new_authori
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    async with a_cluster(tmp_path) as (world, static):
+    async with a_cluster(tmp_path) as (harness, static):
         # The files first: they change no scheduler.
-        await until(lambda: files_ready(world), what="the node's files", limit_s=90)
+        await until(lambda: files_ready(harness), what="the node's files", limit_s=90)
         assert static.starts == 1
-        assert modes(world.pods.kubelet.node_folder) == {"0o600"}
-        await placed_by_ours(world, "ours-before")
+        assert modes(harness.pods.kubelet.node_folder) == {"0o600"}
+        await placed_by_ours(harness, "ours-before")
 
         # Then each control-plane node, then everything else.
-        await static.take(await patched(world.kubectl, tmp_path))
-        await apply(world.kubectl, OVERLAY)
-        await until(lambda: settled(world), what="the extenders alone", limit_s=120)
-        assert await containers_of(world) == ["extender"]
-        await placed_by_ours(world, "ours-from-before")  # the name still counts
+        await static.take(await patched(harness.kubectl, tmp_path))
+        await apply(harness.kubectl, OVERLAY)
+        await until(lambda: settled(harness), what="the extenders alone", limit_s=120)
+        assert await containers_of(harness) == ["extender"]
+        await placed_by_ours(harness, "ours-from-before")  # the name still counts
 
-        async with users(world.client, scheduler="default-scheduler") as applicants:
+        async with users(harness.client, scheduler="default-scheduler") as applicants:
             await applicants.until_placed(5)
-            starts, agents = static.starts, set(world.pods.kubelet.started)
-            await rotate(world)
-            world.pods.proxy.cut()  # the next call needs a handshake
+            starts, agents = static.starts, set(harness.pods.kubelet.started)
+            await rotate(harness)
+            harness.pods.proxy.cut()  # the next call needs a handshake
             await applicants.until_placed(10)
             await applicants.finish()
         assert static.starts == starts + 1
-        assert len([name for name in world.pods.kubelet.started if name.startswith(AGENT)]) >= 2
-        assert set(world.pods.kubelet.started) > agents
-        assert applicants.longest_s < PATIENCE_S
+        assert len([name for name in harness.pods.kubelet.started if name.startswith(AGENT)]) >= 2
+        assert set(harness.pods.kubelet.started) > agents
+        assert applicants.longest_s < TIMEOUT_S
         with capsys.disabled():
             sys.stdout.write(f"\nthe cluster's own, a new authority: {applicants.figures}\n")
 
         # And back, in the reverse order.
-        await apply(world.kubectl, OVERLAY / "prepare")
-        await until(lambda: settled(world), what="our kube-scheduler again", limit_s=120)
-        assert await containers_of(world) == ["extender", "kube-scheduler"]
+        await apply(harness.kubectl, OVERLAY / "prepare")
+        await until(lambda: settled(harness), what="our kube-scheduler again", limit_s=120)
+        assert await containers_of(harness) == ["extender", "kube-scheduler"]
         await static.take(kubeadm_manifest())
-        await world.kubectl(*remove_words())
-        await placed_by_ours(world, "ours-again")
-        plain = await placed(world, "plain", "default-scheduler", containers=[PLAIN])
+        await harness.kubectl(*remove_words())
+        await placed_by_ours(harness, "ours-again")
+        plain = await placed(harness, "plain", "default-scheduler", containers=[PLAIN])
         assert names.ASSIGNMENT not in (plain["metadata"].get("annotations") or {})
 
 
 PLAIN = {"name": "c", "image": "x"}
 
 
-async def placed_by_ours(world: World, name: str) -> None:
-    pod = await placed(world, name, names.SCHEDULER_NAME)
+async def placed_by_ours(harness: Harness, name: str) -> None:
+    pod = await placed(harness, name, names.SCHEDULER_NAME)
     assert names.ASSIGNMENT in pod["metadata"]["annotations"]
 
 
-async def rotate(world: World) -> None:
-    argv = ["rotate", "--ca", "--limit-s=240", f"--kubeconfig={world.kubeconfig}"]
+async def rotate(harness: Harness) -> None:
+    argv = ["rotate", "--ca", "--timeout-s=240", f"--kubeconfig={harness.kubeconfig}"]
     argv += ["--webhook-configurations="]  # none is here
     assert await asyncio.to_thread(fracgpu_certs, argv) == 0
 

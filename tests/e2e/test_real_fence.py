@@ -40,7 +40,7 @@ CARD_MIB = 24_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Harness:
     """A cluster with one card, the policies in force, and no scheduler."""
 
     api: ControlPlane
@@ -116,7 +116,7 @@ def order(pod: PodInfo, *, term: str | None, labelled: bool = True) -> Json:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     async with (
         real_api_server(tmp_path) as api,
         connect_to(api.url, token=api.token, ca_file=api.ca_file) as admin,
@@ -131,7 +131,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         token = (await kubectl("create", "token", "fracgpu-scheduler", f"-n={SYSTEM}")).strip()
         opened = connect_to(api.url, token=token, ca_file=api.ca_file)
         scheduler = await stack.enter_async_context(opened)
-        world = World(
+        harness = Harness(
             api=api,
             admin=admin,
             scheduler=scheduler,
@@ -140,14 +140,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             http=http,
             stack=stack,
         )
-        await until(lambda: in_force(world), what="the policies in force", limit_s=60)
-        yield world
+        await until(lambda: in_force(harness), what="the policies in force", limit_s=60)
+        yield harness
 
 
-async def in_force(world: World) -> bool:
+async def in_force(harness: Harness) -> bool:
     """Report whether the policies refuse already; without a Lease every assignment is refused."""
     binding = {**order(PodInfo(record=a_record("u")), term="x")}
-    said = await refusal(world.scheduler, binding, "no-such-pod")
+    said = await refusal(harness.scheduler, binding, "no-such-pod")
     return "fracgpu-lease-term" in said
 
 
@@ -160,37 +160,37 @@ async def refusal(client: KubeClient, binding: Json, name: str) -> str:
 
 
 async def test_a_binding_of_another_term_is_refused_and_one_without_an_assignment_is_not(
-    world: World,
+    harness: Harness,
 ) -> None:
-    pod, plain = await world.create("p"), await world.create("plain")
+    pod, plain = await harness.create("p"), await harness.create("plain")
     # Without a Lease no assignment is accepted, and every other Binding is.
-    said = await refusal(world.scheduler, order(pod, term="x"), "p")
+    said = await refusal(harness.scheduler, order(pod, term="x"), "p")
     assert "no params found" in said
     assert said.startswith("Invalid")  # not 403: what comes before the expressions has no reason
     target = {"target": {"kind": "Node", "name": "n"}}
-    await world.admin.bind(target, namespace="default", name="plain")
+    await harness.admin.bind(target, namespace="default", name="plain")
 
-    await world.leading("a")
-    term = await world.term()
-    pod = await world.seen("p")
+    await harness.leading("a")
+    term = await harness.term()
+    pod = await harness.seen("p")
     for wrong in ("x", f"{term}0", None):
-        said = await refusal(world.scheduler, order(pod, term=wrong), "p")
+        said = await refusal(harness.scheduler, order(pod, term=wrong), "p")
         assert said.startswith("Forbidden"), wrong
         assert "fracgpu-lease-term" in said
-    said = await refusal(world.scheduler, order(pod, term=term, labelled=False), "p")
+    said = await refusal(harness.scheduler, order(pod, term=term, labelled=False), "p")
     assert "has the label fracgpu.io/assigned=true" in said
-    assert "comes only from" in await refusal(world.admin, order(pod, term=term), "p")
-    assert (plain.record.node, (await world.seen("plain")).record.node) == ("", "n")
+    assert "comes only from" in await refusal(harness.admin, order(pod, term=term), "p")
+    assert (plain.record.node, (await harness.seen("plain")).record.node) == ("", "n")
 
-    await world.scheduler.bind(order(pod, term=term), namespace="default", name="p")
+    await harness.scheduler.bind(order(pod, term=term), namespace="default", name="p")
 
-    assert (await world.seen("p")).record.node == "n"
+    assert (await harness.seen("p")).record.node == "n"
 
 
 async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_else_does(
-    world: World,
+    harness: Harness,
 ) -> None:
-    await world.create("p")
+    await harness.create("p")
 
     async def patch(client: KubeClient, metadata: Any, *, subresource: str | None) -> str:
         try:
@@ -202,26 +202,26 @@ async def test_the_schedulers_account_changes_one_annotation_of_pods_and_nobody_
         return ""
 
     mark: Json = {"annotations": {names.TERM: "x"}}
-    assert await patch(world.scheduler, mark, subresource="status") == ""
+    assert await patch(harness.scheduler, mark, subresource="status") == ""
     for other in (
         {"labels": {"app": "x"}},
         {"annotations": {"app": "x"}},
         {"annotations": {names.MEMORY: None}},
         {"finalizers": ["example.org/x"]},
     ):
-        said = await patch(world.scheduler, other, subresource="status")
+        said = await patch(harness.scheduler, other, subresource="status")
         assert "may change only a pod's status" in said, other
-    assert (await patch(world.scheduler, mark, subresource=None)).startswith("Forbidden")
+    assert (await patch(harness.scheduler, mark, subresource=None)).startswith("Forbidden")
     for subresource in (None, "status"):
         mark = {"annotations": {names.TERM: "forged"}}
-        said = await patch(world.admin, mark, subresource=subresource)
+        said = await patch(harness.admin, mark, subresource=subresource)
         assert "only by the FracGPU scheduler" in said
 
 
-async def answered_bindings(world: World) -> dict[str, int]:
+async def answered_bindings(harness: Harness) -> dict[str, int]:
     """Return how many Bindings the API server has answered, by HTTP status."""
     found: dict[str, int] = {}
-    for line in (await world.admin.get_path("/metrics")).decode().splitlines():
+    for line in (await harness.admin.get_path("/metrics")).decode().splitlines():
         if line.startswith("apiserver_request_total{") and 'subresource="binding"' in line:
             labels, _, count = line.rpartition(" ")
             code = labels.partition('code="')[2][:3]
@@ -229,13 +229,13 @@ async def answered_bindings(world: World) -> dict[str, int]:
     return found
 
 
-async def more(world: World, before: dict[str, int]) -> bool:
-    return sum((await answered_bindings(world)).values()) > sum(before.values())
+async def more(harness: Harness, before: dict[str, int]) -> bool:
+    return sum((await answered_bindings(harness)).values()) > sum(before.values())
 
 
-async def kept(world: World, sender: Replica, proxy: HoldingProxy) -> bool:
+async def kept(harness: Harness, sender: Replica, proxy: HoldingProxy) -> bool:
     """Report whether the sender has counted a Binding, which it then sends, and bytes are kept."""
-    return await world.figure(sender, "assumptions 1.0") and proxy.kept_bytes > 0
+    return await harness.figure(sender, "assumptions 1.0") and proxy.kept_bytes > 0
 
 
 SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "of the same name"])
@@ -243,50 +243,50 @@ SUCCESSORS = pytest.mark.parametrize("successor", ["b", "a"], ids=["another", "o
 
 @SUCCESSORS
 async def test_a_binding_held_up_before_admission_never_lands_after_the_next_leader(
-    world: World, successor: str
+    harness: Harness, successor: str
 ) -> None:
-    first, second = await world.create("first"), await world.create("second")
-    async with holding_proxy(world.api.url) as proxy:
-        a = await world.leading("a", url=proxy.url)
-        first = await world.seen("first")
+    first, second = await harness.create("first"), await harness.create("second")
+    async with holding_proxy(harness.api.url) as proxy:
+        a = await harness.leading("a", url=proxy.url)
+        first = await harness.seen("first")
         proxy.hold()
         async with asyncio.TaskGroup() as group:
-            group.create_task(a.bind(world.http, first), name="the late Binding")
-            await until(lambda: kept(world, a, proxy), what="the Binding is kept", limit_s=30)
+            group.create_task(a.bind(harness.http, first), name="the late Binding")
+            await until(lambda: kept(harness, a, proxy), what="the Binding is kept", limit_s=30)
             os.kill(a.process.pid, signal.SIGSTOP)
-            b = await world.leading("successor", identity=successor)
-            assert await b.bind(world.http, second) == ""
-            answered = await answered_bindings(world)
+            b = await harness.leading("successor", identity=successor)
+            assert await b.bind(harness.http, second) == ""
+            answered = await answered_bindings(harness)
             proxy.release()
-            await until(lambda: more(world, answered), what="the late Binding is answered")
+            await until(lambda: more(harness, answered), what="the late Binding is answered")
             a.process.kill()
 
-    assert (await world.seen("first")).record.node == ""
-    assert await world.promised_mib() == 20_000
+    assert (await harness.seen("first")).record.node == ""
+    assert await harness.promised_mib() == 20_000
 
 
 @SUCCESSORS
 async def test_a_binding_held_up_after_admission_never_lands_after_the_next_leader(
-    world: World, successor: str
+    harness: Harness, successor: str
 ) -> None:
-    await world.create("first")
-    second = await world.create("second")
-    async with stalling_webhook(world.admin, "first", world.workdir) as webhook:
-        a = await world.leading("a")
-        first = await world.seen("first")
+    await harness.create("first")
+    second = await harness.create("second")
+    async with stalling_webhook(harness.admin, "first", harness.workdir) as webhook:
+        a = await harness.leading("a")
+        first = await harness.seen("first")
         async with asyncio.TaskGroup() as group:
-            group.create_task(a.bind(world.http, first), name="the late Binding")
+            group.create_task(a.bind(harness.http, first), name="the late Binding")
             async with asyncio.timeout(30):
                 await webhook.asked.wait()
             os.kill(a.process.pid, signal.SIGSTOP)
-            b = await world.leading("successor", identity=successor)
-            assert await b.bind(world.http, second) == ""
-            answered = await answered_bindings(world)
+            b = await harness.leading("successor", identity=successor)
+            assert await b.bind(harness.http, second) == ""
+            answered = await answered_bindings(harness)
             webhook.release()
-            await until(lambda: more(world, answered), what="the late Binding is answered")
-            after = await answered_bindings(world)
+            await until(lambda: more(harness, answered), what="the late Binding is answered")
+            after = await answered_bindings(harness)
             a.process.kill()
 
-    assert await world.promised_mib() == 20_000
-    assert (await world.seen("first")).record.node == ""
+    assert await harness.promised_mib() == 20_000
+    assert (await harness.seen("first")).record.node == ""
     assert after.get("409", 0) == answered.get("409", 0) + 1

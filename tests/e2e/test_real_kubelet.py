@@ -42,7 +42,7 @@ class Batch:
     """Pods that were started together, and the cards assigned to each."""
 
     pods: dict[str, Json] = field(default_factory=dict)
-    promised: dict[str, Slices] = field(default_factory=dict)
+    assigned: dict[str, Slices] = field(default_factory=dict)
 
 
 async def start_at_once(node: RealNode, dice: random.Random) -> Batch:
@@ -57,12 +57,12 @@ async def start_at_once(node: RealNode, dice: random.Random) -> Batch:
         pod = await node.create(body)
         uid = pod["metadata"]["uid"]
         batch.pods[uid] = pod
-        batch.promised[uid] = [(dice.choice(node.cards).uuid, mib)]
+        batch.assigned[uid] = [(dice.choice(node.cards).uuid, mib)]
     order = list(batch.pods)
     dice.shuffle(order)
     async with asyncio.TaskGroup() as group:
         for uid in order:
-            bound = node.bind(batch.pods[uid], train=batch.promised[uid])
+            bound = node.bind(batch.pods[uid], train=batch.assigned[uid])
             group.create_task(bound, name=f"bind_{uid}")
     return batch
 
@@ -73,7 +73,7 @@ def mismatches(node: RealNode, batch: Batch) -> list[str]:
     for uid, pod in batch.pods.items():
         if not node.sights(pod):
             wrong.append(f"{pod['metadata']['name']} said nothing")
-        wrong += wrong_sights(node, pod, batch.promised[uid])
+        wrong += wrong_sights(node, pod, batch.assigned[uid])
     return wrong
 
 
@@ -82,16 +82,16 @@ def wrong_sights(node: RealNode, pod: Json, slices: Slices) -> list[str]:
     wrong = []
     for sight in node.sights(pod):
         if sight.devices != node.expected(slices):
-            wrong.append(f"{pod['metadata']['name']} saw {sight.devices}, promised {slices}")
+            wrong.append(f"{pod['metadata']['name']} saw {sight.devices}, assigned {slices}")
         if sight.env.get(names.ENV_VISIBLE_DEVICES) != slices[0][0]:
-            wrong.append(f"{pod['metadata']['name']} has {sight.env}, promised {slices}")
+            wrong.append(f"{pod['metadata']['name']} has {sight.env}, assigned {slices}")
         if sight.env.get(names.ENV_MEM_MIB) != str(slices[0][1]):
-            wrong.append(f"{pod['metadata']['name']} has {sight.env}, promised {slices}")
+            wrong.append(f"{pod['metadata']['name']} has {sight.env}, assigned {slices}")
     return wrong
 
 
 def size_matching_mismatches(
-    events: Sequence[Json], bound: Sequence[str], promised: Mapping[str, Slices]
+    events: Sequence[Json], bound: Sequence[str], assigned: Mapping[str, Slices]
 ) -> int:
     """Replay kubelet's own order of Allocate calls with an allocator that goes by size.
 
@@ -104,19 +104,19 @@ def size_matching_mismatches(
         for event in events
         if event["event"] == "container_wired"
         for slot in event["slots"]
-        if event["uid"] in promised
+        if event["uid"] in assigned
     }
-    waiting = [uid for uid in bound if uid in promised]
+    waiting = [uid for uid in bound if uid in assigned]
     wrong = 0
     for event in events:
         uid = holder.get(event["slots"][0]) if event["event"] == "slots_allocated" else None
         if uid is None:
             continue
-        ((card, mib),) = promised[uid]
-        guess = next((uid for uid in waiting if promised[uid][0][1] == mib), None)
+        ((card, mib),) = assigned[uid]
+        guess = next((uid for uid in waiting if assigned[uid][0][1] == mib), None)
         if guess is not None:
             waiting.remove(guess)
-            wrong += promised[guess][0][0] != card
+            wrong += assigned[guess][0][0] != card
     return wrong
 
 
@@ -133,7 +133,7 @@ async def test_thirty_pods_at_once_ten_times_each_see_their_own_card_only() -> N
             await node.wait_running(batch.pods)
             assert mismatches(node, batch) == []
             guessed_wrong += size_matching_mismatches(
-                node.log_events()[events_before:], node.bound[bound_before:], batch.promised
+                node.log_events()[events_before:], node.bound[bound_before:], batch.assigned
             )
             await node.wait_gone(old.pods.values())
             old = batch
@@ -150,14 +150,14 @@ async def replace_not_admitted(node: RealNode, batch: Batch) -> None:
         if status.get("phase") != "Failed":
             continue
         assert status.get("reason") in NOT_ADMITTED, status
-        slices = batch.promised.pop(uid)
+        slices = batch.assigned.pop(uid)
         # It may have run on its card before kubelet was restarted and refused it.
         assert wrong_sights(node, batch.pods[uid], slices) == []
         await node.delete([batch.pods.pop(uid)])
         body = a_real_pod([a_container("train", mib=slices[0][1], slots=1)], seen=node.seen)
         pod = await node.create(body)
         batch.pods[pod["metadata"]["uid"]] = pod
-        batch.promised[pod["metadata"]["uid"]] = slices
+        batch.assigned[pod["metadata"]["uid"]] = slices
         await node.bind(pod, train=slices)
 
 
@@ -236,15 +236,15 @@ async def test_init_containers_that_kubelet_does_not_list_get_their_own_card() -
         }
         pods.append((await node.create(handed_on), both))
 
-        for pod, promised in pods:
-            await node.bind(pod, **promised)
+        for pod, assigned in pods:
+            await node.bind(pod, **assigned)
         await node.wait_running(pod["metadata"]["uid"] for pod, _ in pods)
 
-        for pod, promised in pods:
+        for pod, assigned in pods:
             sights = {sight.container: sight for sight in node.sights(pod)}
             assert len(sights) == 2
             for name, sight in sights.items():
-                assert sight.devices == node.expected(promised.get(name, ())), (pod, name)
+                assert sight.devices == node.expected(assigned.get(name, ())), (pod, name)
 
 
 async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_file() -> None:
@@ -258,16 +258,16 @@ async def test_a_runtime_without_cdi_is_found_out_and_gives_the_promised_device_
             pod = await node.create(body)
             uid = pod["metadata"]["uid"]
             batch.pods[uid] = pod
-            batch.promised[uid] = [(node.cards[number % 4].uuid, 500)]
+            batch.assigned[uid] = [(node.cards[number % 4].uuid, 500)]
 
         for uid, pod in batch.pods.items():
-            await node.bind(pod, train=batch.promised[uid])
+            await node.bind(pod, train=batch.assigned[uid])
         await node.wait_running(batch.pods)
 
         for uid, pod in batch.pods.items():
             (sight,) = node.sights(pod)
-            ((card, _),) = batch.promised[uid]
-            assert sight.devices == node.expected(batch.promised[uid])
+            ((card, _),) = batch.assigned[uid]
+            assert sight.devices == node.expected(batch.assigned[uid])
             assert sight.env[names.ENV_VISIBLE_DEVICES] == "void"
             assert f"{names.ENV_VISIBLE_DEVICES}={card}" in sight.told
             assert f"{names.ENV_MEM_MIB}=500" in sight.told

@@ -106,11 +106,11 @@ async def test_the_manifests_pods_really_run(tmp_path: Path) -> None:
         whose = await users(cluster)
 
     assert pod["spec"]["schedulerName"] == names.SCHEDULER_NAME
-    ((promised,),) = read_assignment(pod["metadata"]["annotations"][names.ASSIGNMENT]).values()
-    assert promised.mib == CARD_MIB // 2
-    assert re.findall(r"device \S+ \S+", said) == [DEVICES[promised.card]]
-    assert f"{names.ENV_VISIBLE_DEVICES}={promised.card}\n" in said
-    assert f"{names.ENV_MEM_MIB}={promised.mib}\n" in said
+    ((assigned,),) = read_assignment(pod["metadata"]["annotations"][names.ASSIGNMENT]).values()
+    assert assigned.mib == CARD_MIB // 2
+    assert re.findall(r"device \S+ \S+", said) == [DEVICES[assigned.card]]
+    assert f"{names.ENV_VISIBLE_DEVICES}={assigned.card}\n" in said
+    assert f"{names.ENV_MEM_MIB}={assigned.mib}\n" in said
     assert troubles == []
     # As whom, in which group, and whether it could write to its root file system.
     assert whose == {

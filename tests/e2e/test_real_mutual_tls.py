@@ -21,7 +21,7 @@ from process.telemetry import HttpServer
 from process.tls import ServingTls
 from simulator.envtest.ports import free_ports
 from simulator.envtest.scheduler_configuration import scheduler_configuration
-from tests.certs.tls_world import HOUR, a_ca, a_leaf, now
+from tests.certs.tls_harness import HOUR, a_ca, a_leaf, now
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 from tests.support.real_apiserver import real_api_server
 from tests.support.roles import running_roles
@@ -196,7 +196,7 @@ async def test_pods_are_bound_over_mutual_tls_before_and_after_new_certificates(
                 await api.start_scheduler(path)
                 await bound(client, "before")
                 for words in ([], ["--ca"]):
-                    argv = ["rotate", *words, "--limit-s=60", f"--kubeconfig={kubeconfig}"]
+                    argv = ["rotate", *words, "--timeout-s=60", f"--kubeconfig={kubeconfig}"]
                     argv += ["--webhook-configurations="]  # none is installed here
                     assert await asyncio.to_thread(fracgpu_certs, argv) == 0
                     await mount(client, files)

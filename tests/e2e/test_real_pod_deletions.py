@@ -8,8 +8,8 @@ from fracgpu import names
 from fracgpu.cards.node_marks import marks_of
 from kube.client import KubeClient, PatchType
 from kube.kinds import NODES, PODS
-from tests.e2e.test_real_policies import world  # noqa: F401 - a fixture
-from tests.support.policed import World, a_pod, refusal
+from tests.e2e.test_real_policies import harness  # noqa: F401 - a fixture
+from tests.support.policed import Harness, a_pod, refusal
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -24,7 +24,7 @@ LIMITS = {names.GPU_SLOT: "1", names.GPU_MEM: "80"}
 
 
 async def an_ended_pod(
-    world: World,  # noqa: F811
+    harness: Harness,  # noqa: F811
     name: str,
     *,
     node: str = "n1",
@@ -37,23 +37,23 @@ async def an_ended_pod(
     if owner:
         body["metadata"]["ownerReferences"] = [OWNER]
     # Nothing of deploy/ runs here, so the webhook does not see this namespace.
-    await world.admin.create(PODS, body, namespace="kube-system")
+    await harness.admin.create(PODS, body, namespace="kube-system")
     if started_by is not None:
         wired = {"metadata": {"annotations": {names.WIRED: '{"main":["GPU-a"]}'}}}
         await started_by.patch(PODS, name, wired, namespace="kube-system")
     status = {"status": {"phase": "Failed", "reason": reason}}
-    await world.admin.patch(PODS, name, status, namespace="kube-system", subresource="status")
+    await harness.admin.patch(PODS, name, status, namespace="kube-system", subresource="status")
 
 
-async def test_the_agent_deletes_refused_pods_of_its_own_node_that_have_an_owner_and_no_other(
-    world: World,  # noqa: F811
+async def test_the_agent_deletes_rejected_pods_of_its_own_node_that_have_an_owner_and_no_other(
+    harness: Harness,  # noqa: F811
 ) -> None:
-    agent, stranger = await world.agent_of("n1"), await world.agent_of("n2")
-    await an_ended_pod(world, "refused")
-    await an_ended_pod(world, "bare", owner=False)
-    await an_ended_pod(world, "evicted", reason="Evicted")
-    await an_ended_pod(world, "elsewhere", node="n2")
-    await an_ended_pod(world, "ran", started_by=agent)
+    agent, stranger = await harness.agent_of("n1"), await harness.agent_of("n2")
+    await an_ended_pod(harness, "refused")
+    await an_ended_pod(harness, "bare", owner=False)
+    await an_ended_pod(harness, "evicted", reason="Evicted")
+    await an_ended_pod(harness, "elsewhere", node="n2")
+    await an_ended_pod(harness, "ran", started_by=agent)
 
     only = "may delete only pods of the node it runs on that ask for a card"
     for client, name in (
@@ -67,40 +67,40 @@ async def test_the_agent_deletes_refused_pods_of_its_own_node_that_have_an_owner
     assert only in await refusal(agent.delete(PODS, "agent-n2", namespace=names.SYSTEM_NAMESPACE))
     await agent.delete(PODS, "refused", namespace="kube-system")
 
-    left = {b"refused" in bytes(pod) for pod in (await world.admin.list(PODS)).items}
+    left = {b"refused" in bytes(pod) for pod in (await harness.admin.list(PODS)).items}
     assert left == {False}
-    await world.admin.delete(
+    await harness.admin.delete(
         PODS, "bare", namespace="kube-system"
     )  # others with the permission still may
 
 
 async def test_policies_let_an_administrator_clean_up_a_node_that_shares_no_more_and_forge_nothing(
-    world: World,  # noqa: F811
+    harness: Harness,  # noqa: F811
 ) -> None:
-    agent = await world.agent_of("n1")
+    agent = await harness.agent_of("n1")
     notes = {"annotations": {names.NODE_CARDS: '{"cards":[]}'}}
     await agent.patch(NODES, "n1", {"metadata": {**notes, "labels": {names.DRIVER_LABEL: "570"}}})
     amounts = {"status": {"capacity": {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}}}
     await agent.patch(NODES, "n1", amounts, subresource="status")
-    rebalancer = await world.as_account("fracgpu-rebalancer")
+    rebalancer = await harness.as_account("fracgpu-rebalancer")
     cordons = {"metadata": {"annotations": {names.NODE_CORDONS: "{}"}}}
     await rebalancer.patch(NODES, "n1", cordons)
-    marks = marks_of(await world.admin.get_object(NODES, "n1"))
+    marks = marks_of(await harness.admin.get_object(NODES, "n1"))
 
     removal = marks.metadata_patch()
-    said = await refusal(world.admin.patch(NODES, "n1", removal))
+    said = await refusal(harness.admin.patch(NODES, "n1", removal))
     assert "once the node does not carry fracgpu.io/share=true" in said
 
-    await world.admin.patch(NODES, "n1", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
+    await harness.admin.patch(NODES, "n1", {"metadata": {"labels": {names.SHARE_LABEL: None}}})
     forged = {"metadata": {"annotations": {names.NODE_CARDS: '{"cards":[1]}'}}}
-    assert "written only by" in await refusal(world.admin.patch(NODES, "n1", forged))
-    await world.admin.patch(NODES, "n1", removal)
-    await world.admin.patch(NODES, "n1", marks.status_patch(), subresource="status")
-    await world.admin.patch(
+    assert "written only by" in await refusal(harness.admin.patch(NODES, "n1", forged))
+    await harness.admin.patch(NODES, "n1", removal)
+    await harness.admin.patch(NODES, "n1", marks.status_patch(), subresource="status")
+    await harness.admin.patch(
         NODES,
         "n1",
         {"status": {"conditions": [{"type": names.SHARING_CONDITION, "$patch": "delete"}]}},
         subresource="status",
         how=PatchType.STRATEGIC,
     )
-    assert not marks_of(await world.admin.get_object(NODES, "n1"))
+    assert not marks_of(await harness.admin.get_object(NODES, "n1"))

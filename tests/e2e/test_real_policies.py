@@ -32,11 +32,11 @@ from tests.support.gpu import a_sharing_node
 from tests.support.policed import (
     DENIED,
     SYSTEM,
-    World,
+    Harness,
     a_pod,
     annotated,
     is_refused,
-    policed_world,
+    policed_harness,
     refusal,
     workloads,
 )
@@ -56,14 +56,14 @@ RUNTIME_CLASSES = Kind("node.k8s.io/v1", "runtimeclasses", "RuntimeClass", names
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with policed_world(tmp_path) as world:
-        yield world
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
+    async with policed_harness(tmp_path) as harness:
+        yield harness
 
 
-async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -> None:
+async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(harness: Harness) -> None:
     """Without a webhook: the policies are enough."""
-    kubectl, admin = world.kubectl, world.admin
+    kubectl, admin = harness.kubectl, harness.admin
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         await admin.delete(kind, "fracgpu-webhook")
     for key in (names.ASSIGNMENT, names.WIRED):
@@ -82,18 +82,18 @@ async def test_no_pod_or_template_gets_a_key_of_ours_but_from_us(world: World) -
         if kind is not JOBS:  # a Job's template cannot change at all
             answer = await refusal(admin.patch(kind, "w", forged, namespace="default"))
             assert "leave them out of the pod template." in answer, kind
-    await check_the_binding_is_the_only_way_in(world)
-    await check_orders_to_other_systems(world)
-    await check_that_the_api_server_finds_nothing_to_warn_of(world)
+    await check_the_binding_is_the_only_way_in(harness)
+    await check_orders_to_other_systems(harness)
+    await check_that_the_api_server_finds_nothing_to_warn_of(harness)
 
 
-async def an_order(world: World) -> dict[str, Any]:
+async def an_order(harness: Harness) -> dict[str, Any]:
     """Return a Binding with an assignment, of the term in the scheduler's Lease."""
     lease = {
         "metadata": {"name": SchedulerSettings().lease, "namespace": SYSTEM},
         "spec": {"holderIdentity": "a", "leaseTransitions": 3},
     }
-    stored = await world.admin.create(LEASES, lease)
+    stored = await harness.admin.create(LEASES, lease)
     term = f"{stored['metadata']['uid']}/3"
     order = {
         "metadata": {
@@ -102,7 +102,7 @@ async def an_order(world: World) -> dict[str, Any]:
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
     }
-    account = await world.as_account("fracgpu-scheduler")
+    account = await harness.as_account("fracgpu-scheduler")
 
     async def known() -> bool:  # the API server sees the Lease a moment later
         said = await refusal(account.bind(order, namespace="default", name="no-such-pod"))
@@ -112,14 +112,14 @@ async def an_order(world: World) -> dict[str, Any]:
     return order
 
 
-async def check_the_binding_is_the_only_way_in(world: World) -> None:
-    kubectl, admin = world.kubectl, world.admin
+async def check_the_binding_is_the_only_way_in(harness: Harness) -> None:
+    kubectl, admin = harness.kubectl, harness.admin
     for name in ("bound", "other"):
         await admin.create(PODS, a_pod(name), namespace="default")
-    order = await an_order(world)
+    order = await an_order(harness)
     said = await refusal(admin.bind(order, namespace="default", name="bound"))
     assert "comes only from the FracGPU scheduler's service account." in said
-    scheduler = await world.as_account("fracgpu-scheduler")
+    scheduler = await harness.as_account("fracgpu-scheduler")
     await scheduler.bind(order, namespace="default", name="bound")
     await admin.bind({"target": order["target"]}, namespace="default", name="other")
     bound = await admin.get_object(PODS, "bound", namespace="default")
@@ -144,14 +144,14 @@ async def check_the_binding_is_the_only_way_in(world: World) -> None:
         *("patch", "pod", "bound", "--subresource=status", "--type=merge"),
         *("-p", json.dumps({"status": {"phase": "Running"}})),
     )
-    await check_the_acknowledgement(world)
+    await check_the_acknowledgement(harness)
 
 
-async def check_the_acknowledgement(world: World) -> None:
+async def check_the_acknowledgement(harness: Harness) -> None:
     note = annotated(names.WIRED, "{}")
-    own, other = await world.agent_of("n1"), await world.agent_of("n2")
-    unbound = await world.as_account("fracgpu-deviceplugin")
-    for stranger in (world.admin, other, unbound):
+    own, other = await harness.agent_of("n1"), await harness.agent_of("n2")
+    unbound = await harness.as_account("fracgpu-deviceplugin")
+    for stranger in (harness.admin, other, unbound):
         said = await refusal(stranger.patch(PODS, "bound", note, namespace="default"))
         assert "written only by the FracGPU agent of the pod's own node." in said
     await own.patch(PODS, "bound", note, namespace="default")
@@ -159,9 +159,9 @@ async def check_the_acknowledgement(world: World) -> None:
     assert "may change only pods of the node it runs on" in said
 
 
-async def check_orders_to_other_systems(world: World) -> None:
+async def check_orders_to_other_systems(harness: Harness) -> None:
     order = {"nvidia.cdi.k8s.io/container.c": "nvidia.com/gpu=all"}
-    admin = world.admin
+    admin = harness.admin
     sharing = a_pod("sharing", notes={**order, "fracgpu.io/fraction": "0.5"})
     said = await refusal(admin.create(PODS, sharing, namespace="default"))
     assert (
@@ -181,30 +181,30 @@ async def check_orders_to_other_systems(world: World) -> None:
     await until(refused_everywhere, what="the parameter in force", limit_s=60)
 
 
-async def check_that_the_api_server_finds_nothing_to_warn_of(world: World) -> None:
+async def check_that_the_api_server_finds_nothing_to_warn_of(harness: Harness) -> None:
     """The type check of every expression by kube-controller-manager finds nothing."""
-    await world.api.start_controller_manager()
-    listed = [decode_object(raw) for raw in (await world.admin.list(VALIDATING_POLICIES)).items]
+    await harness.api.start_controller_manager()
+    listed = [decode_object(raw) for raw in (await harness.admin.list(VALIDATING_POLICIES)).items]
     for name in [listed_object["metadata"]["name"] for listed_object in listed]:
 
         async def checked(name: str = name) -> bool:
-            policy = await world.admin.get_object(VALIDATING_POLICIES, name)
+            policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
             return "typeChecking" in policy.get("status", {})
 
         await until(checked, what=f"the type check of {name}", limit_s=60)
-        policy = await world.admin.get_object(VALIDATING_POLICIES, name)
+        policy = await harness.admin.get_object(VALIDATING_POLICIES, name)
         assert policy["status"]["typeChecking"] == {}, name
 
 
-async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World) -> None:
+async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(harness: Harness) -> None:
     cards = annotated(names.NODE_CARDS, '{"cards":[]}')
     heat = annotated(names.NODE_HEAT, '{"GPU-1":0.1}')
     foreign = annotated(names.NODE_FOREIGN, "{}")
     labels = {"metadata": {"labels": {names.CARD_MODEL_LABEL: "A30", names.DRIVER_LABEL: "570"}}}
     amounts = {names.GPU_MEM: "96000", names.GPU_COUNT: "4"}
     capacity = {"status": {"capacity": amounts}}
-    own, other = await world.agent_of("n1"), await world.agent_of("n2")
-    unbound = await world.as_account("fracgpu-deviceplugin")
+    own, other = await harness.agent_of("n1"), await harness.agent_of("n2")
+    unbound = await harness.as_account("fracgpu-deviceplugin")
 
     only_own = "may change only the node it runs on"
     for stranger in (other, unbound):
@@ -218,22 +218,22 @@ async def test_a_nodes_cards_come_only_from_the_agent_of_that_node(world: World)
         (foreign, "annotations of a node are written only by the FracGPU agent"),
         (labels, "fracgpu.io/driver of a node are written only by the FracGPU agent"),
     ):
-        assert sentence in await refusal(world.admin.patch(NODES, "n1", patch))
+        assert sentence in await refusal(harness.admin.patch(NODES, "n1", patch))
     only_agent = "of a node is written only by the FracGPU agent of that node"
-    said = await refusal(world.admin.patch(NODES, "n1", capacity, subresource="status"))
+    said = await refusal(harness.admin.patch(NODES, "n1", capacity, subresource="status"))
     assert only_agent in said
 
     for patch in (cards, heat, foreign):
         await own.patch(NODES, "n1", patch)
     await own.patch(NODES, "n1", labels)
     await own.patch(NODES, "n1", capacity, subresource="status")
-    await check_kubelet_goes_on(world, amounts)
-    await check_the_cordons(world)
+    await check_kubelet_goes_on(harness, amounts)
+    await check_the_cordons(harness)
 
 
-async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
+async def check_kubelet_goes_on(harness: Harness, amounts: dict[str, str]) -> None:
     """Patch as a real kubelet does: conditions, and capacity copied to allocatable."""
-    kubectl = world.kubectl
+    kubectl = harness.kubectl
     # kubectl also reads what it patches, which system:node does not allow of a status.
     await kubectl(
         *("create", "clusterrole", "nodes", "--verb=get,create,patch"),
@@ -268,18 +268,18 @@ async def check_kubelet_goes_on(world: World, amounts: dict[str, str]) -> None:
     assert "annotations of a node are written only by the FracGPU agent" in said
 
 
-async def check_the_cordons(world: World) -> None:
+async def check_the_cordons(harness: Harness) -> None:
     cordons = annotated(names.NODE_CORDONS, "{}")
-    said = await refusal(world.admin.patch(NODES, "n1", cordons))
+    said = await refusal(harness.admin.patch(NODES, "n1", cordons))
     assert "is written only by the FracGPU rebalancer;" in said
-    rebalancer = await world.as_account("fracgpu-rebalancer")
+    rebalancer = await harness.as_account("fracgpu-rebalancer")
     await rebalancer.patch(NODES, "n1", cordons)
     forged = annotated(names.NODE_CARDS, "{}")
     assert DENIED in await refusal(rebalancer.patch(NODES, "n1", forged))
 
 
-async def test_pods_that_ask_for_nothing_get_nothing(world: World) -> None:
-    kubectl, admin = world.kubectl, world.admin
+async def test_pods_that_ask_for_nothing_get_nothing(harness: Harness) -> None:
+    kubectl, admin = harness.kubectl, harness.admin
     await admin.create(
         NAMESPACES, {"metadata": {"name": "closed", "labels": {"fracgpu.io/devices": "deny"}}}
     )
@@ -352,9 +352,9 @@ def a_grabber(**variable: Any) -> dict[str, Any]:
 
 
 async def test_the_rebalancer_writes_cordons_evictions_and_its_own_records_and_nothing_else(
-    world: World,
+    harness: Harness,
 ) -> None:
-    rebalancer, admin = await world.as_account("fracgpu-rebalancer"), world.admin
+    rebalancer, admin = await harness.as_account("fracgpu-rebalancer"), harness.admin
     only_cordons = "may change only the annotation fracgpu.io/cordons of a node"
     for change in (
         {"metadata": {"labels": {names.SHARE_LABEL: "false"}}},
@@ -406,10 +406,10 @@ async def is_forbidden_by_rbac(request: Any) -> None:
 
 
 async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
-    world: World, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
-    admin = world.admin
-    own = await world.agent_of("n1")
+    admin = harness.admin
+    own = await harness.agent_of("n1")
     full = a_sharing_node("n1")
     await own.patch(NODES, "n1", {"metadata": {"annotations": full["metadata"]["annotations"]}})
     asks = {"fracgpu.io/memory": "1Gi"}
@@ -453,6 +453,6 @@ async def test_forged_keys_are_refused_with_the_webhook_up_and_with_it_down(
     await admin.patch(
         PODS, "mine", {"status": {"phase": "Pending"}}, namespace="default", subresource="status"
     )
-    scheduler = await world.as_account("fracgpu-scheduler")
-    order = await an_order(world)
+    scheduler = await harness.as_account("fracgpu-scheduler")
+    order = await an_order(harness)
     await scheduler.bind(order, namespace="default", name="mine")

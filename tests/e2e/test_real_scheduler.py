@@ -11,7 +11,7 @@ from fracgpu import names
 from fracgpu.cards.card import Health
 from kube.kinds import CONFIGMAPS, PODS
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register, some_cards
-from tests.support.real_scheduler import World, assert_cards_hold, real_scheduler
+from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -21,59 +21,59 @@ CARD_MIB = 24_000
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     nodes = [a_sharing_node(name, cards=some_cards(name, mib=CARD_MIB)) for name in NODES]
     async with real_scheduler(tmp_path, nodes) as started:
         yield started
 
 
-async def test_twenty_pods_are_bound_to_exact_cards(world: World) -> None:
+async def test_twenty_pods_are_bound_to_exact_cards(harness: Harness) -> None:
     wanted = {f"p{n}": ((11_000, 8_000, 3_000)[n % 3], 1 + (n % 5 == 4)) for n in range(20)}
 
     for name, (mib, cards) in wanted.items():
-        await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
 
     async def all_bound() -> bool:
-        return len(await world.bound()) == len(wanted)
+        return len(await harness.bound()) == len(wanted)
 
     await until(all_bound, what="20 pods bound", limit_s=60)
-    assert_cards_hold(await world.bound(), wanted, card_mib=CARD_MIB)
+    assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
 
 
 async def test_memory_free_on_several_cards_is_not_room_for_one_pod_and_the_event_says_so(
-    world: World,
+    harness: Harness,
 ) -> None:
     fillers = {f"half-{n}": (13_000, 1) for n in range(12)}
     for name, (mib, cards) in fillers.items():
-        await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
 
     async def filled() -> bool:
-        return len(await world.bound()) == len(fillers)
+        return len(await harness.bound()) == len(fillers)
 
     await until(filled, what="one pod on every card", limit_s=60)
     # Each node has 44,000 MiB free, but no card has more than 11,000.
-    await world.client.create(PODS, a_gpu_pod("whole", mib=20_000))
+    await harness.client.create(PODS, a_gpu_pod("whole", mib=20_000))
 
     async def refused() -> bool:
         return any(
             "3 node(s) without a fitting card (3 too little free memory;" in message
-            for message in await world.failures_of("whole")
+            for message in await harness.failures_of("whole")
         )
 
     await until(refused, what="an event that says why", limit_s=60)
-    assert "whole" not in await world.bound()
+    assert "whole" not in await harness.bound()
     # Room on one card, not only in sum: the pod goes there.
     gone = next(iter(fillers))
-    await world.client.delete(PODS, gone, namespace="default", grace_s=0)
+    await harness.client.delete(PODS, gone, namespace="default", grace_s=0)
 
     async def placed() -> bool:
-        return "whole" in await world.bound()
+        return "whole" in await harness.bound()
 
     await until(placed, what="the pod takes the card that was freed", limit_s=60)
 
 
 async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first_within_1_kb(
-    world: World,
+    harness: Harness,
 ) -> None:
     # Nodes with different numbers of cards in each state: 36 different lists of reasons.
     for n in range(36):
@@ -86,23 +86,23 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
             )
             for card in some_cards(name, count=10, mib=800)
         )
-        await register(world.client, a_sharing_node(name, cards=cards))
+        await register(harness.client, a_sharing_node(name, cards=cards))
     mib = CARD_MIB // 6  # within every node's sum, and more than any of the new cards has
     fillers = [f"filler-{n}" for n in range(12)]
     for name in fillers:
-        await world.client.create(PODS, a_gpu_pod(name, mib=CARD_MIB - 800))
+        await harness.client.create(PODS, a_gpu_pod(name, mib=CARD_MIB - 800))
 
     async def filled() -> bool:
-        return fillers == sorted(await world.bound(), key=fillers.index)
+        return fillers == sorted(await harness.bound(), key=fillers.index)
 
     await until(filled, what="every large card is taken", limit_s=60)
-    await world.client.create(PODS, a_gpu_pod("p", mib=mib, annotations={names.MODEL: "*A30*"}))
+    await harness.client.create(PODS, a_gpu_pod("p", mib=mib, annotations={names.MODEL: "*A30*"}))
 
     async def refused() -> bool:
-        return bool(await world.failures_of("p"))
+        return bool(await harness.failures_of("p"))
 
     await until(refused, what="an event of kube-scheduler", limit_s=60)
-    (message, *_) = await world.failures_of("p")
+    (message, *_) = await harness.failures_of("p")
     counts = [
         int(count) for count in re.findall(r"(\d+) (?:too|wrong|unhealthy|no shared)", message)
     ]
@@ -112,24 +112,24 @@ async def test_an_event_of_failed_scheduling_has_few_reasons_the_commonest_first
     assert len(message.encode()) <= 1_024
 
 
-async def test_the_extender_killed_in_the_middle_allocates_nothing_twice(world: World) -> None:
+async def test_the_extender_killed_in_the_middle_allocates_nothing_twice(harness: Harness) -> None:
     wanted = {f"p{n}": (7_900, 1) for n in range(36)}  # three to a card: every card is filled
     for number, (name, (mib, cards)) in enumerate(wanted.items()):
-        await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+        await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
         if number == 18:
-            world.roles.kill("scheduler")
+            harness.roles.kill("scheduler")
 
     async def all_bound() -> bool:
-        return len(await world.bound()) == len(wanted)
+        return len(await harness.bound()) == len(wanted)
 
     await until(all_bound, what="36 pods bound although the extender died", limit_s=120)
-    assert_cards_hold(await world.bound(), wanted, card_mib=CARD_MIB)
-    assert world.roles.starts("scheduler") >= 2
+    assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
+    assert harness.roles.starts("scheduler") >= 2
 
 
-async def test_the_strategy_follows_the_config_map_without_a_restart(world: World) -> None:
+async def test_the_strategy_follows_the_config_map_without_a_restart(harness: Harness) -> None:
     system = names.SYSTEM_NAMESPACE
-    await world.client.create(
+    await harness.client.create(
         CONFIGMAPS,
         {
             "metadata": {"name": names.CONFIG_MAP, "namespace": system},
@@ -141,20 +141,20 @@ async def test_the_strategy_follows_the_config_map_without_a_restart(world: Worl
     # The edit reaches the extender by a watch; the first pods may still be packed.
     async def spread() -> bool:
         for name in wanted:
-            await world.client.create(PODS, a_gpu_pod(name, mib=4_000))
+            await harness.client.create(PODS, a_gpu_pod(name, mib=4_000))
 
         async def all_bound() -> bool:
-            return len(await world.bound()) == len(wanted)
+            return len(await harness.bound()) == len(wanted)
 
         await until(all_bound, what="12 pods bound", limit_s=60)
         cards = {
             slice_.card
-            for pod in (await world.bound()).values()
+            for pod in (await harness.bound()).values()
             for slices in (pod.record.assignment or {}).values()
             for slice_ in slices
         }
         for name in wanted:
-            await world.client.delete(PODS, name, namespace="default", grace_s=0)
+            await harness.client.delete(PODS, name, namespace="default", grace_s=0)
         return len(cards) == 12
 
     await until(spread, what="12 pods on 12 cards", limit_s=100)

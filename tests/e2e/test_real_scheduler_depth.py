@@ -9,7 +9,7 @@ import pytest
 from fracgpu import names
 from kube.kinds import DEPLOYMENTS, NODES, PODS, Kind
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.real_scheduler import World, assert_cards_hold, real_scheduler
+from tests.support.real_scheduler import Harness, assert_cards_hold, real_scheduler
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -27,48 +27,48 @@ def some_nodes(count: int, *, cards: int = 4) -> list[dict[str, Any]]:
     ]
 
 
-async def until_bound(world: World, count: int, *, limit_s: float = 200) -> None:
+async def until_bound(harness: Harness, count: int, *, limit_s: float = 200) -> None:
     async def all_bound() -> bool:
-        return len(await world.bound()) == count
+        return len(await harness.bound()) == count
 
     await until(all_bound, what=f"{count} pods bound", limit_s=limit_s)
 
 
-async def assert_no_drift(world: World) -> None:
+async def assert_no_drift(harness: Harness) -> None:
     """The cache is compared twice more, and equals a fold from scratch."""
-    before = await world.metric("fracgpu_scheduler_audits_total")
+    before = await harness.metric("fracgpu_scheduler_audits_total")
 
     async def audited() -> bool:
-        return await world.metric("fracgpu_scheduler_audits_total") >= before + 2
+        return await harness.metric("fracgpu_scheduler_audits_total") >= before + 2
 
     await until(audited, what="two audits", limit_s=30)
-    assert await world.metric("fracgpu_scheduler_ledger_drift") == 0
+    assert await harness.metric("fracgpu_scheduler_ledger_drift") == 0
 
 
 async def test_five_hundred_pods_on_fifty_nodes_although_the_leader_is_killed(
     tmp_path: Path,
 ) -> None:
-    async with real_scheduler(tmp_path, some_nodes(50)) as world:
+    async with real_scheduler(tmp_path, some_nodes(50)) as harness:
         wanted = {f"p{n}": ((7_900, 5_000, 2_900)[n % 3], 1 + (n % 10 == 9)) for n in range(500)}
         for number, (name, (mib, cards)) in enumerate(wanted.items()):
-            await world.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
+            await harness.client.create(PODS, a_gpu_pod(name, mib=mib, cards=cards))
             if number == 250:
-                world.roles.kill("scheduler")
+                harness.roles.kill("scheduler")
 
-        await until_bound(world, len(wanted))
+        await until_bound(harness, len(wanted))
 
-        assert_cards_hold(await world.bound(), wanted, card_mib=CARD_MIB)
-        assert world.roles.starts("scheduler") == 2
-        await assert_no_drift(world)
+        assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
+        assert harness.roles.starts("scheduler") == 2
+        await assert_no_drift(harness)
 
 
 @pytest.mark.parametrize("whole_nodes", [False, True], ids=["names", "nodes"])
 async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
     tmp_path: Path, whole_nodes: bool
 ) -> None:
-    async with real_scheduler(tmp_path, some_nodes(1), whole_nodes=whole_nodes) as world:
+    async with real_scheduler(tmp_path, some_nodes(1), whole_nodes=whole_nodes) as harness:
         for name, value in (("low", 1), ("high", 1000)):
-            await world.client.create(
+            await harness.client.create(
                 PRIORITY_CLASSES, {"metadata": {"name": name}, "value": value}
             )
         # Three to a card, so that any two on different cards free nothing that helps.
@@ -77,17 +77,17 @@ async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
             pod = a_gpu_pod(
                 name, mib=8_000, priorityClassName="low", terminationGracePeriodSeconds=0
             )
-            await world.client.create(PODS, pod)
-        await until_bound(world, len(small))
-        before = await world.bound()
+            await harness.client.create(PODS, pod)
+        await until_bound(harness, len(small))
+        before = await harness.bound()
 
-        await world.client.create(PODS, a_gpu_pod("big", mib=15_000, priorityClassName="high"))
+        await harness.client.create(PODS, a_gpu_pod("big", mib=15_000, priorityClassName="high"))
 
         async def placed() -> bool:
-            return "big" in await world.bound()
+            return "big" in await harness.bound()
 
         await until(placed, what="the important pod has a card", limit_s=60)
-        after = await world.bound()
+        after = await harness.bound()
         taken = [name for name in small if name not in after]
         assert len(taken) == 2
         (slice_,) = (after["big"].record.assignment or {})["train"]
@@ -95,20 +95,20 @@ async def test_preemption_frees_one_card_and_not_a_sum_over_cards(
             assert [slice_.card for slice_ in (before[name].record.assignment or {})["train"]] == [
                 slice_.card
             ]
-        await assert_no_drift(world)
+        await assert_no_drift(harness)
 
 
 async def test_kube_scheduler_and_the_extender_know_each_other_by_certificate(
     tmp_path: Path,
 ) -> None:
-    async with real_scheduler(tmp_path, some_nodes(2), mutual_tls=True) as world:
+    async with real_scheduler(tmp_path, some_nodes(2), mutual_tls=True) as harness:
         wanted = {f"p{n}": (5_000, 1) for n in range(6)}
         for name, (mib, _) in wanted.items():
-            await world.client.create(PODS, a_gpu_pod(name, mib=mib))
+            await harness.client.create(PODS, a_gpu_pod(name, mib=mib))
 
-        await until_bound(world, len(wanted), limit_s=60)
+        await until_bound(harness, len(wanted), limit_s=60)
 
-        assert_cards_hold(await world.bound(), wanted, card_mib=CARD_MIB)
+        assert_cards_hold(await harness.bound(), wanted, card_mib=CARD_MIB)
 
 
 async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_share(
@@ -118,27 +118,27 @@ async def test_two_deployments_that_wait_bind_at_once_when_a_node_starts_to_shar
     del node["metadata"]["labels"][names.SHARE_LABEL]
     # In any order, all of them fit: kube-scheduler decides which is first.
     sizes = {"large": 6_000, "small": 1_000}
-    async with real_scheduler(tmp_path, [node], controllers=True) as world:
+    async with real_scheduler(tmp_path, [node], controllers=True) as harness:
         for name, mib in sizes.items():
-            await world.client.create(DEPLOYMENTS, a_deployment(name, mib=mib, replicas=8))
+            await harness.client.create(DEPLOYMENTS, a_deployment(name, mib=mib, replicas=8))
 
         async def all_wait() -> bool:
-            pods = await world.pods()
-            waits = [await world.failures_of(name) for name in pods]
+            pods = await harness.pods()
+            waits = [await harness.failures_of(name) for name in pods]
             return len(pods) == 16 and all(waits)
 
         await until(all_wait, what="16 pods refused", limit_s=90)
-        assert not await world.bound()
+        assert not await harness.bound()
 
         label = {"metadata": {"labels": {names.SHARE_LABEL: "true"}}}
-        await world.client.patch(NODES, "gpu-0", label)
-        await until_bound(world, 16, limit_s=90)
+        await harness.client.patch(NODES, "gpu-0", label)
+        await until_bound(harness, 16, limit_s=90)
 
-        bound = await world.bound()
+        bound = await harness.bound()
         wanted = {name: (sizes[name.split("-")[0]], 1) for name in bound}
         assert_cards_hold(bound, wanted, card_mib=CARD_MIB)
         assert Counter(name.split("-")[0] for name in bound) == {"large": 8, "small": 8}
-        await assert_no_drift(world)
+        await assert_no_drift(harness)
 
 
 def a_deployment(name: str, *, mib: int, replicas: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cli.commands.certs import main as fracgpu_certs
 from kube.client import KubeClient
 from kube.kinds import LEASES
 from tests.support.installed import installed, settled
-from tests.support.placing import PATIENCE_S, users
+from tests.support.placing import TIMEOUT_S, users
 from tests.support.scheduler_pods import SYSTEM
 from tests.support.waiting import until
 
@@ -48,26 +48,28 @@ async def leader(client: KubeClient) -> str:
 async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_placing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with installed(tmp_path) as world:
-        before = set(world.pods.kubelet.started)
-        async with users(world.client) as applicants:
+    async with installed(tmp_path) as harness:
+        before = set(harness.pods.kubelet.started)
+        async with users(harness.client) as applicants:
             await applicants.until_placed(5)
-            first = await issuers(world.client)
-            argv = ["rotate", "--ca", "--limit-s=240", f"--kubeconfig={world.kubeconfig}"]
+            first = await issuers(harness.client)
+            argv = ["rotate", "--ca", "--timeout-s=240", f"--kubeconfig={harness.kubeconfig}"]
             argv += ["--webhook-configurations="]  # none is here
             assert await asyncio.to_thread(fracgpu_certs, argv) == 0
-            after_rotation = set(world.pods.kubelet.started)
-            second = await issuers(world.client)
+            after_rotation = set(harness.pods.kubelet.started)
+            second = await issuers(harness.client)
             # A client that trusts only the earlier authority can no longer call any replica.
-            world.pods.proxy.cut()
+            harness.pods.proxy.cut()
             await applicants.until_placed(10)
             rotated = applicants.figures
 
-            await world.kubectl("-n", SYSTEM, "rollout", "restart", "deployment/fracgpu-scheduler")
-            await until(lambda: settled(world), what="the update ends", limit_s=120)
-            updated, started = applicants.figures, set(world.pods.kubelet.started)
+            await harness.kubectl(
+                "-n", SYSTEM, "rollout", "restart", "deployment/fracgpu-scheduler"
+            )
+            await until(lambda: settled(harness), what="the update ends", limit_s=120)
+            updated, started = applicants.figures, set(harness.pods.kubelet.started)
 
-            await world.pods.kubelet.lose(await leader(world.client))
+            await harness.pods.kubelet.lose(await leader(harness.client))
             await applicants.until_placed(5)
             await applicants.finish()
         with capsys.disabled():
@@ -76,10 +78,10 @@ async def test_a_new_authority_an_update_and_the_loss_of_the_leader_never_stop_p
                 f"and the leader's node lost: {applicants.figures}\n"
             )
 
-    assert applicants.longest_s < PATIENCE_S
+    assert applicants.longest_s < TIMEOUT_S
     assert not first & second
     # Two more pods for the authority, two more for the update.
     assert len(after_rotation - before) == 2
     assert len(started - after_rotation) == 2
     # Never two endpoints.
-    assert max(map(len, world.pods.proxy.seen)) == 1
+    assert max(map(len, harness.pods.proxy.seen)) == 1

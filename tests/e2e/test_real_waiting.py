@@ -15,7 +15,7 @@ from fracgpu import names
 from kube.kinds import NODES, PODS
 from process.clock import SystemClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, some_cards
-from tests.support.real_scheduler import World, real_scheduler
+from tests.support.real_scheduler import Harness, real_scheduler
 from tests.support.stalls import stalling_webhook
 from tests.support.waiting import until
 
@@ -25,65 +25,65 @@ MARKS = "fracgpu_scheduler_pods_marked_total"
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     node = a_sharing_node("n", cards=some_cards("n", count=1))
     async with real_scheduler(tmp_path, [node]) as started:
         yield started
 
 
-async def bound(world: World, name: str) -> bool:
-    return name in await world.bound()
+async def bound(harness: Harness, name: str) -> bool:
+    return name in await harness.bound()
 
 
-async def refused(world: World, name: str) -> bool:
-    return bool(await world.failures_of(name))
+async def refused(harness: Harness, name: str) -> bool:
+    return bool(await harness.failures_of(name))
 
 
 async def test_a_pods_own_lost_binding_does_not_stand_in_its_way(
-    world: World, tmp_path: Path
+    harness: Harness, tmp_path: Path
 ) -> None:
-    async with stalling_webhook(world.client, "p", tmp_path) as webhook:
-        await world.client.create(PODS, a_gpu_pod("p", mib=20_000))
+    async with stalling_webhook(harness.client, "p", tmp_path) as webhook:
+        await harness.client.create(PODS, a_gpu_pod("p", mib=20_000))
         await webhook.asked.wait()
 
         async def unanswered() -> bool:
-            return await world.metric('fracgpu_scheduler_binds_total{outcome="unknown"}') >= 1
+            return await harness.metric('fracgpu_scheduler_binds_total{outcome="unknown"}') >= 1
 
         await until(unanswered, what="the extender has given up waiting for an answer", limit_s=60)
         webhook.release()
-        await until(lambda: bound(world, "p"), what="the pod takes the empty card", limit_s=60)
+        await until(lambda: bound(harness, "p"), what="the pod takes the empty card", limit_s=60)
 
-    (pod,) = (await world.bound()).values()
+    (pod,) = (await harness.bound()).values()
     assert [slice_.mib for slice_ in (pod.record.assignment or {})["train"]] == [20_000]
-    said = await world.failures_of("p")
+    said = await harness.failures_of("p")
     assert not any("too little free memory" in message for message in said)
-    assert await world.metric(MARKS) >= 1
+    assert await harness.metric(MARKS) >= 1
 
 
-async def test_a_cordon_that_lapses_makes_kube_scheduler_look_again(world: World) -> None:
+async def test_a_cordon_that_lapses_makes_kube_scheduler_look_again(harness: Harness) -> None:
     until_when = SystemClock().now() + timedelta(seconds=30)
     entries = {"GPU-n-0": {"until": until_when.isoformat(), "reason": "hot"}}
     notes = {names.NODE_CORDONS: json.dumps(entries)}
-    await world.client.patch(NODES, "n", {"metadata": {"annotations": notes}})
+    await harness.client.patch(NODES, "n", {"metadata": {"annotations": notes}})
 
     async def closed() -> bool:
-        await world.client.create(PODS, a_gpu_pod("probe", mib=20_000))
-        await until(lambda: either(world, "probe"), what="an answer for the probe", limit_s=30)
-        answer = not await bound(world, "probe")
-        await world.client.delete(PODS, "probe", namespace="default", grace_s=0)
+        await harness.client.create(PODS, a_gpu_pod("probe", mib=20_000))
+        await until(lambda: either(harness, "probe"), what="an answer for the probe", limit_s=30)
+        answer = not await bound(harness, "probe")
+        await harness.client.delete(PODS, "probe", namespace="default", grace_s=0)
         return answer
 
     await until(closed, what="the extender knows of the cordon", limit_s=25)
-    await world.client.create(PODS, a_gpu_pod("p", mib=20_000))
-    await until(lambda: refused(world, "p"), what="the pod is refused", limit_s=25)
+    await harness.client.create(PODS, a_gpu_pod("p", mib=20_000))
+    await until(lambda: refused(harness, "p"), what="the pod is refused", limit_s=25)
     assert SystemClock().now() < until_when, "the machine was too slow for this test"
-    assert not await bound(world, "p")
+    assert not await bound(harness, "p")
     # Far less than the five minutes after which kube-scheduler would look by itself.
-    await until(lambda: bound(world, "p"), what="the pod takes the card", limit_s=90)
+    await until(lambda: bound(harness, "p"), what="the pod takes the card", limit_s=90)
 
     assert SystemClock().now() > until_when
-    assert await world.metric(MARKS) == 1
+    assert await harness.metric(MARKS) == 1
 
 
-async def either(world: World, name: str) -> bool:
-    return await bound(world, name) or await refused(world, name)
+async def either(harness: Harness, name: str) -> bool:
+    return await bound(harness, name) or await refused(harness, name)

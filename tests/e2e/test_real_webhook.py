@@ -12,13 +12,13 @@ from kube.access import connect
 from kube.kinds import NAMESPACES, PODS, RESOURCE_QUOTAS
 from simulator.envtest.control_plane import ControlPlane
 from simulator.envtest.ports import free_ports
-from tests.certs.tls_world import a_ca
+from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.kubectl import Kubectl
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import World, running, says
+from tests.webhook.cluster import Harness, running, says
 from webhook.settings import WebhookSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -31,7 +31,7 @@ async def api(tmp_path: Path) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def world(api: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
+async def harness(api: ControlPlane, tmp_path: Path) -> AsyncIterator[Harness]:
     listen_port, telemetry_port = free_ports(2)
     kubeconfig = api.kubeconfig(tmp_path / "admin.kubeconfig")
     async with connect(kubeconfig) as client:
@@ -45,24 +45,24 @@ async def world(api: ControlPlane, tmp_path: Path) -> AsyncIterator[World]:
         )
         await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
         await register(client, a_sharing_node("gpu-1"))
-        yield World(client=client, ca=a_ca(), settings=settings)
+        yield Harness(client=client, ca=a_ca(), settings=settings)
 
 
 @pytest.fixture
-def kubectl(world: World) -> Kubectl:
-    assert world.settings.kubeconfig is not None
-    return Kubectl.find(Path(world.settings.kubeconfig))
+def kubectl(harness: Harness) -> Kubectl:
+    assert harness.settings.kubeconfig is not None
+    return Kubectl.find(Path(harness.settings.kubeconfig))
 
 
 @asynccontextmanager
-async def in_force(world: World, kubectl: Kubectl) -> AsyncIterator[None]:
+async def in_force(harness: Harness, kubectl: Kubectl) -> AsyncIterator[None]:
     """Run the webhook, with its configurations applied as an administrator does."""
-    async with running(world):
-        await world.give_certificate()
-        await says(world, "200")
-        for body in world.configurations():
+    async with running(harness):
+        await harness.give_certificate()
+        await says(harness, "200")
+        for body in harness.configurations():
             await kubectl("apply", "-f-", stdin=body)
-        await world.until_asked()
+        await harness.until_asked()
         yield
 
 
@@ -104,9 +104,9 @@ def workloads(**asks: str) -> dict[str, Json]:
 
 
 async def test_workloads_are_refused_where_their_author_types_them(
-    world: World, kubectl: Kubectl
+    harness: Harness, kubectl: Kubectl
 ) -> None:
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         for kind, body in workloads(fraction="2").items():
             said = await kubectl.refused("apply", "-f-", stdin=body)
             path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
@@ -140,18 +140,18 @@ async def test_workloads_are_refused_where_their_author_types_them(
 
 
 async def test_a_quota_counts_fractions_and_the_author_hears_of_it(
-    api: ControlPlane, world: World, kubectl: Kubectl
+    api: ControlPlane, harness: Harness, kubectl: Kubectl
 ) -> None:
     await api.start_controller_manager()
     quota: Json = {
         "metadata": {"name": "cards", "namespace": "default"},
         "spec": {"hard": {f"requests.{names.GPU_MEM}": "30000"}},
     }
-    async with in_force(world, kubectl):
-        await world.client.create(RESOURCE_QUOTAS, quota)
+    async with in_force(harness, kubectl):
+        await harness.client.create(RESOURCE_QUOTAS, quota)
 
         async def counted() -> bool:
-            found = await world.client.get_object(RESOURCE_QUOTAS, "cards", namespace="default")
+            found = await harness.client.get_object(RESOURCE_QUOTAS, "cards", namespace="default")
             return bool(found.get("status", {}).get("hard"))
 
         await until(counted, what="the quota is counted", limit_s=60)
@@ -166,9 +166,9 @@ async def test_a_quota_counts_fractions_and_the_author_hears_of_it(
 
 
 async def test_pods_live_on_with_the_webhook_down_unless_they_ask(
-    world: World, kubectl: Kubectl
+    harness: Harness, kubectl: Kubectl
 ) -> None:
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         await kubectl("create", "-f-", stdin=named(a_pod(fraction="0.5"), "asks"))
         said = await kubectl.refused(
             "create",
@@ -191,11 +191,11 @@ HINT = (
 
 
 async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
-    world: World, kubectl: Kubectl
+    harness: Harness, kubectl: Kubectl
 ) -> None:
     limits = {"aliyun.com/gpu-mem": "4"}
     spoken = a_pod(a_container(resources={"limits": limits}))
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         answer = await kubectl.ask("create", "-f-", stdin=named(spoken, "elsewhere"))
         assert answer.ok
         assert HINT in answer.error
@@ -209,12 +209,12 @@ async def test_another_systems_pod_gets_a_hint_and_where_it_is_wanted_a_card(
 
         async def taken_over() -> bool:
             pod = named(spoken, "probe")
-            seen: dict[str, Any] = await world.client.create(PODS, pod, dry_run=True)
+            seen: dict[str, Any] = await harness.client.create(PODS, pod, dry_run=True)
             return names.GRANTED in seen["metadata"].get("annotations", {})
 
         await until(taken_over, what="the label turns the dialect on")
         await kubectl("create", "-f-", stdin=named(spoken, "spoken"))
-        pod = await world.client.get_object(PODS, "spoken", namespace="default")
+        pod = await harness.client.get_object(PODS, "spoken", namespace="default")
         ours = {names.GPU_MEM: "4096", names.GPU_SLOT: "1"}
         assert pod["spec"]["containers"][0]["resources"] == {"limits": ours, "requests": ours}
 
@@ -241,7 +241,7 @@ OWN_AFFINITY: Json = {
 
 @pytest.mark.parametrize("server_side", [False, True], ids=["client-side", "server-side"])
 async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted(
-    world: World, kubectl: Kubectl, *, server_side: bool
+    harness: Harness, kubectl: Kubectl, *, server_side: bool
 ) -> None:
     ours = named(a_pod(fraction="0.5", spec={"affinity": OWN_AFFINITY}), "ours")
     limits = {"nvidia.com/gpumem": "3000"}
@@ -250,26 +250,28 @@ async def test_the_same_bare_pod_applied_twice_with_its_own_affinity_is_accepted
     foreign = named(a_pod(asks, spec=spec), "foreign")
     await kubectl("label", "namespace", "default", f"{names.DIALECTS_LABEL}=hami")
     words = ("apply", *(["--server-side"] if server_side else []), "-f-")
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         for pod in (ours, foreign):
             name = pod["metadata"]["name"]
             await kubectl(*words, stdin=pod)
-            before = await world.client.get_object(PODS, name, namespace="default")
+            before = await harness.client.get_object(PODS, name, namespace="default")
             pod["metadata"]["labels"] = {"edited": "yes"}
             await kubectl(*words, stdin=pod)
-            after = await world.client.get_object(PODS, name, namespace="default")
+            after = await harness.client.get_object(PODS, name, namespace="default")
 
             assert after["spec"] == before["spec"], name
             assert after["metadata"]["labels"] == {"edited": "yes"}
             assert before["spec"]["schedulerName"] == names.SCHEDULER_NAME
 
 
-async def test_a_label_or_another_case_is_answered_by_name(world: World, kubectl: Kubectl) -> None:
+async def test_a_label_or_another_case_is_answered_by_name(
+    harness: Harness, kubectl: Kubectl
+) -> None:
     labelled, shouted = named(a_pod(), "labelled"), named(a_pod(), "shouted")
     labelled["metadata"]["labels"] = {"fracgpu.io/fraction": "0.5"}
     shouted["metadata"]["annotations"] = {"FracGPU.io/Fraction": "0.5"}
     words = ("create", "-f-")
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         said = await kubectl.refused(*words, stdin=labelled)
         assert "label fracgpu.io/fraction is '0.5'; want no such label" in said
         said = await kubectl.refused(*words, stdin=shouted)
@@ -278,7 +280,7 @@ async def test_a_label_or_another_case_is_answered_by_name(world: World, kubectl
 
 
 async def test_a_limit_range_default_that_collides_is_named_as_such(
-    world: World, kubectl: Kubectl
+    harness: Harness, kubectl: Kubectl
 ) -> None:
     default = {"type": "Container", "default": {names.GPU_MEM: "2048"}}
     limit_range: Json = {
@@ -288,7 +290,7 @@ async def test_a_limit_range_default_that_collides_is_named_as_such(
         "spec": {"limits": [default]},
     }
     words = ("create", "-f-")
-    async with in_force(world, kubectl):
+    async with in_force(harness, kubectl):
         await kubectl(*words, stdin=limit_range)
         pod = named(a_pod(fraction="0.5"), "asks")
 

@@ -11,11 +11,11 @@ from fracgpu import names
 from kube.access import connect
 from kube.kinds import NAMESPACES
 from simulator.envtest.ports import free_ports
-from tests.certs.tls_world import HOUR, a_ca, now, trusting
+from tests.certs.tls_harness import HOUR, a_ca, now, trusting
 from tests.support.gpu import a_sharing_node, register
 from tests.support.real_apiserver import real_api_server
 from tests.webhook.builders import a_pod, a_review
-from tests.webhook.cluster import World, running, says
+from tests.webhook.cluster import Harness, running, says
 from webhook.settings import WebhookSettings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -74,23 +74,23 @@ async def test_the_webhook_asks_the_api_server_for_a_client_certificate(tmp_path
             )
             await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
             await register(client, a_sharing_node("gpu-1"))
-            world = World(client=client, ca=a_ca(), settings=settings)
-            async with running(world):
-                await world.give_certificate()
-                await says(world, "200")
-                await world.register()
+            harness = Harness(client=client, ca=a_ca(), settings=settings)
+            async with running(harness):
+                await harness.give_certificate()
+                await says(harness, "200")
+                await harness.register()
 
-                granted = await world.create(a_pod(fraction="0.5"))
+                granted = await harness.create(a_pod(fraction="0.5"))
 
                 assert granted["metadata"]["annotations"][names.GRANTED]
-                assert not await answers_a_stranger(world)
+                assert not await answers_a_stranger(harness)
 
 
-async def answers_a_stranger(world: World) -> bool:
+async def answers_a_stranger(harness: Harness) -> bool:
     """Report whether a client without the certificate gets an answer."""
-    url = f"https://127.0.0.1:{world.settings.listen_port}/mutate"
+    url = f"https://127.0.0.1:{harness.settings.listen_port}/mutate"
     body = json.dumps(a_review(a_pod(fraction="0.5")))
-    connector = aiohttp.TCPConnector(ssl=trusting(world.ca.cert_pem))
+    connector = aiohttp.TCPConnector(ssl=trusting(harness.ca.cert_pem))
     try:
         async with (
             aiohttp.ClientSession(connector=connector) as session,

@@ -6,7 +6,7 @@ import pytest
 from certs.authority import Pair, make_client, make_serving
 from process.handshake import why_refused
 from process.tls import ServingTls
-from tests.certs.tls_world import HOUR, a_ca, a_leaf, now
+from tests.certs.tls_harness import HOUR, a_ca, a_leaf, now
 
 NAME = "fracgpu-webhook.fracgpu-system.svc"
 

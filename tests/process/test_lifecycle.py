@@ -56,7 +56,7 @@ class NotedServer(Server):
         self._diary.note(f"{self._name} stops within {limit_s:g} s")
 
 
-class World:
+class Harness:
     """A service whose parts write a diary, on a virtual clock."""
 
     def __init__(self, *, starts: asyncio.Event | None = None) -> None:
@@ -96,18 +96,18 @@ class World:
 
 
 async def test_a_stop_follows_the_order_that_drops_nothing(lines: io.StringIO) -> None:
-    world = World()
+    harness = Harness()
 
     async with asyncio.TaskGroup() as group:
-        run = group.create_task(world.run())
-        await world.clock.advance(10)
-        world.stop.set()
-        await world.clock.advance(2.9)
-        assert world.diary[-1] == "0 s, not ready: server accepts"
-        await world.clock.advance(1)
+        run = group.create_task(harness.run())
+        await harness.clock.advance(10)
+        harness.stop.set()
+        await harness.clock.advance(2.9)
+        assert harness.diary[-1] == "0 s, not ready: server accepts"
+        await harness.clock.advance(1)
 
     assert run.result() == 0
-    assert world.diary == [
+    assert harness.diary == [
         "0 s, not ready: telemetry accepts",
         "0 s, not ready: clients open",
         "0 s, not ready: loop runs",
@@ -122,31 +122,31 @@ async def test_a_stop_follows_the_order_that_drops_nothing(lines: io.StringIO) -
 async def test_a_service_is_ready_from_its_last_start_to_the_stop_signal(
     lines: io.StringIO,
 ) -> None:
-    world = World()
+    harness = Harness()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(world.run())
-        await world.clock.advance(1)
-        assert world.gate.readiness().ready
-        world.stop.set()
-        await world.clock.advance(0)
-        assert world.gate.readiness().checks == {"process": "stopping"}
-        await world.clock.advance(3)
+        group.create_task(harness.run())
+        await harness.clock.advance(1)
+        assert harness.gate.readiness().ready
+        harness.stop.set()
+        await harness.clock.advance(0)
+        assert harness.gate.readiness().checks == {"process": "stopping"}
+        await harness.clock.advance(3)
 
 
 async def test_a_service_told_to_stop_while_it_starts_never_becomes_ready(
     lines: io.StringIO,
 ) -> None:
-    world = World(starts=asyncio.Event())
+    harness = Harness(starts=asyncio.Event())
 
     async with asyncio.TaskGroup() as group:
-        run = group.create_task(world.run())
-        await world.clock.advance(1)
-        world.stop.set()
+        run = group.create_task(harness.run())
+        await harness.clock.advance(1)
+        harness.stop.set()
 
     assert run.result() == 0
-    assert not any("ready: server accepts" in line for line in world.diary)
-    assert world.diary[-2:] == [
+    assert not any("ready: server accepts" in line for line in harness.diary)
+    assert harness.diary[-2:] == [
         "1 s, not ready: clients close",
         "1 s, not ready: telemetry stops within 1 s",
     ]
@@ -163,20 +163,20 @@ async def test_a_service_told_to_stop_while_it_starts_never_becomes_ready(
 async def test_a_loop_that_ends_ends_the_process_with_one(
     lines: io.StringIO, failure: Exception | None, event: str, fragment: str
 ) -> None:
-    world = World()
-    world.failure = failure
+    harness = Harness()
+    harness.failure = failure
 
     async with asyncio.TaskGroup() as group:
-        run = group.create_task(world.run())
-        await world.clock.advance(1)
-        world.fail.set()
+        run = group.create_task(harness.run())
+        await harness.clock.advance(1)
+        harness.fail.set()
 
     assert run.result() == 1
     last = json.loads(lines.getvalue().splitlines()[-1])
     assert last["event"] == event
     assert fragment in last.get("exception", last.get("reason"))
     assert ("Traceback" in last.get("exception", "")) == (event == "process_failed")
-    assert [line.partition(": ")[2] for line in world.diary[-4:]] == [
+    assert [line.partition(": ")[2] for line in harness.diary[-4:]] == [
         "loop ends", "server stops within 7 s", "clients close", "telemetry stops within 1 s",
     ]  # fmt: skip
 
@@ -188,14 +188,16 @@ class LeaseLost(Exception):  # noqa: N818 - stands for one of another package
 async def test_an_error_that_is_known_to_happen_is_one_line_beside_those_that_are_not(
     lines: io.StringIO,
 ) -> None:
-    world = World()
-    world.failure = ExceptionGroup("both", [LeaseLost("to another"), RuntimeError("no idea")])
+    harness = Harness()
+    harness.failure = ExceptionGroup("both", [LeaseLost("to another"), RuntimeError("no idea")])
 
     async with asyncio.TaskGroup() as group:
-        known = run_until_stopped(world.service, world.clock, stop=world.stop, known=(LeaseLost,))
+        known = run_until_stopped(
+            harness.service, harness.clock, stop=harness.stop, known=(LeaseLost,)
+        )
         run = group.create_task(known)
-        await world.clock.advance(1)
-        world.fail.set()
+        await harness.clock.advance(1)
+        harness.fail.set()
 
     ended, failed = [json.loads(line) for line in lines.getvalue().splitlines()[-2:]]
     assert run.result() == 1

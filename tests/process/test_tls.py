@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from certs.authority import Pair
 from process.tls import ServingTls, TlsError, private_file, read_secret
-from tests.certs.tls_world import a_ca, a_client, a_leaf, ask, https, served, trusting
+from tests.certs.tls_harness import a_ca, a_client, a_leaf, ask, https, served, trusting
 
 
 def tls_with(pair: Pair) -> ServingTls:

@@ -36,7 +36,7 @@ def held_mib(cache: ClusterCache) -> int:
 async def test_pods_and_cards_are_there_once_synced(cache: ClusterCache) -> None:
     assert cache.synced
     assert cache.cards() == {HOT_CARD: "n1", COOL_CARD: "n2"}
-    assert sorted(occupant.info.record.name for occupant in cache.occupants.values()) == [
+    assert sorted(pod.info.record.name for pod in cache.placed_pods.values()) == [
         "pod-a",
         "pod-b",
     ]
@@ -48,11 +48,11 @@ async def test_a_pod_that_ends_holds_nothing_and_a_new_one_does(
 ) -> None:
     await end_pod(kube, "pod-a")
     await until_true(lambda: held_mib(cache) == 4000, what="the memory is free again")
-    assert len(cache.occupants) == 1
+    assert len(cache.placed_pods) == 1
 
     done = {"status": {"phase": "Succeeded"}}
     await kube.patch(PODS, "pod-b", done, namespace=NAMESPACE, subresource="status")
-    await until_true(lambda: not cache.occupants, what="a finished pod occupies nothing")
+    await until_true(lambda: not cache.placed_pods, what="a finished pod occupies nothing")
 
     await add_pod(kube, "pod-c", mib=1000)
     await until_true(lambda: held_mib(cache) == 1000, what="the new pod is counted")
@@ -66,9 +66,9 @@ async def test_pods_without_a_share_are_not_kept(kube: KubeClient, cache: Cluste
     await kube.create(PODS, plain)
     await add_pod(kube, "pod-c", card=COOL_CARD, node="n2")
 
-    await until_true(lambda: len(cache.occupants) == 3, what="the pod after it is there")
+    await until_true(lambda: len(cache.placed_pods) == 3, what="the pod after it is there")
 
-    assert "plain" not in {occupant.info.record.name for occupant in cache.occupants.values()}
+    assert "plain" not in {pod.info.record.name for pod in cache.placed_pods.values()}
 
 
 async def test_taints_sharing_and_vanishing_of_nodes_are_followed(

@@ -113,7 +113,7 @@ async def test_switched_off_it_measures_and_does_nothing_else(kube: KubeClient) 
         for _ in range(5):
             await rig.tick()
 
-        assert rig.book.records == ()
+        assert rig.store.records == ()
         assert rig.figure("cards", state="hot") == 1
         assert rig.figure("decisions_total", outcome="held", reason="off") == 5
         assert await cordons_of(kube, "n1") == {}
@@ -127,14 +127,14 @@ async def test_nothing_moves_during_the_grace_after_start(kube: KubeClient) -> N
         for _ in range(4):
             await rig.clock.wait_for_sleepers(1)
             await rig.clock.advance(14)
-            assert rig.book.records == ()
+            assert rig.store.records == ()
             await rig.clock.advance(1)
         await rig.clock.wait_for_sleepers(1)
         await rig.clock.advance(15)
         await rig.clock.wait_for_sleepers(1)
         running.cancel()
 
-    assert len(rig.book.records) == 1
+    assert len(rig.store.records) == 1
 
 
 async def test_an_unreadable_record_of_moves_stops_everything(kube: KubeClient) -> None:
@@ -181,7 +181,7 @@ async def test_a_second_hot_card_waits_for_the_first(kube: KubeClient) -> None:
         for _ in range(6):
             await rig.tick()
 
-        assert rig.book.records == ()
+        assert rig.store.records == ()
         assert rig.figure("cards", state="hot") == 2
         # A quarter of two cards, and at least one.
         assert {**await cordons_of(kube, "n1"), **await cordons_of(kube, "n2")} == {
@@ -225,7 +225,7 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
             self.asked += 1
             if self.asked == 2:
                 await kube.delete(NODES, "n1")
-                await until_true(lambda: "n1" not in rig.world.nodes, what="the node is gone")
+                await until_true(lambda: "n1" not in rig.cache.nodes, what="the node is gone")
             return measured
 
     usage = NodeGoes((await hot_usage(kube)).readings)
@@ -234,4 +234,4 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
             await rig.tick()
 
         assert rig.figure("cards", state="hot") == 0
-        assert rig.book.records == ()
+        assert rig.store.records == ()

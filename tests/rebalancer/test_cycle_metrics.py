@@ -19,8 +19,8 @@ from tests.support.rebalancing import (
     ACTIVE,
     COOL_CARD,
     HOT_CARD,
+    a_disruption_state,
     a_past_move,
-    a_picture,
     a_reading,
 )
 
@@ -53,7 +53,7 @@ class Counted:
 
 def test_cards_are_counted_by_heat_and_trust() -> None:
     counted = Counted()
-    counted.count(a_picture())
+    counted.count(a_disruption_state())
 
     assert counted.get("cards", state="hot") == 1
     assert counted.get("cards", state="cool") == 1
@@ -66,7 +66,7 @@ def test_cards_are_counted_by_heat_and_trust() -> None:
 
 def test_a_hot_card_that_nothing_can_relieve_is_told_apart() -> None:
     counted = Counted()
-    counted.count(a_picture(readings={HOT_CARD: a_reading(0.9)}))
+    counted.count(a_disruption_state(readings={HOT_CARD: a_reading(0.9)}))
 
     assert counted.get("hot_cards", relievable="true") == 0
     assert counted.get("hot_cards", relievable="false") == 1
@@ -75,18 +75,18 @@ def test_a_hot_card_that_nothing_can_relieve_is_told_apart() -> None:
 def test_hot_time_adds_up_by_node() -> None:
     counted = Counted()
     for later_s in (0, 15, 40):
-        counted.count(a_picture(), later_s=later_s)
+        counted.count(a_disruption_state(), later_s=later_s)
 
     assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 40
 
 
 def test_blindness_shows_whatever_its_cause() -> None:
     counted = Counted()
-    counted.count(a_picture(readings={COOL_CARD: None}))
+    counted.count(a_disruption_state(readings={COOL_CARD: None}))
     assert counted["blind"] == 1
     assert counted["coverage_ratio"] == 0.5
 
-    counted.count(a_picture(nodes=[], occupants=[]), trouble="unreachable: refused")
+    counted.count(a_disruption_state(nodes=[], pods=[]), trouble="unreachable: refused")
     assert counted["blind"] == 1
     age = counted["data_age_seconds"]
     assert age is not None
@@ -95,7 +95,9 @@ def test_blindness_shows_whatever_its_cause() -> None:
 
 def test_what_is_left_of_the_budgets_is_shown() -> None:
     counted = Counted()
-    counted.count(a_picture(past=[a_past_move(under_way=True), a_past_move(minutes_ago=90)]))
+    counted.count(
+        a_disruption_state(past=[a_past_move(under_way=True), a_past_move(minutes_ago=90)])
+    )
 
     assert counted["moves_in_flight"] == 1
     assert counted.get("budget_remaining", scope="in_flight") == 0
@@ -106,10 +108,10 @@ def test_each_reason_is_counted_every_cycle_and_logged_once() -> None:
     counted = Counted()
     plan = Plan(held=(HeldBack(subject="ml/a", reason=HoldReason.TOO_YOUNG),))
     with structlog.testing.capture_logs() as logs:
-        counted.count(a_picture(), plan)
-        counted.count(a_picture(), plan)
-        counted.count(a_picture())
-        counted.count(a_picture(), plan)
+        counted.count(a_disruption_state(), plan)
+        counted.count(a_disruption_state(), plan)
+        counted.count(a_disruption_state())
+        counted.count(a_disruption_state(), plan)
 
     assert counted.get("decisions_total", outcome="held", reason="too_young") == 3
     assert [line["event"] for line in logs] == ["move_held", "move_held"]
@@ -148,8 +150,8 @@ async def test_times_and_troubles_are_counted() -> None:
 
 def test_a_clock_set_back_ends_nothing_and_counts_nothing() -> None:
     counted = Counted()
-    counted.count(a_picture(), later_s=60)
-    counted.count(a_picture(), later_s=0)
-    counted.count(a_picture(), later_s=15)
+    counted.count(a_disruption_state(), later_s=60)
+    counted.count(a_disruption_state(), later_s=0)
+    counted.count(a_disruption_state(), later_s=15)
 
     assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 15

@@ -12,7 +12,14 @@ from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import Ending, MovePhase, plan_record
 from tests.fakes.clock import NOON
-from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_picture, a_reading
+from tests.support.rebalancing import (
+    ACTIVE,
+    COOL_CARD,
+    HOT_CARD,
+    a_disruption_state,
+    a_move,
+    a_reading,
+)
 
 RECORD = plan_record(a_move(), policy="abc", dry_run=False, now=NOON)
 
@@ -79,9 +86,9 @@ async def test_a_completed_move_counts_the_gap_and_where_it_landed() -> None:
         replacement="ml/pod-y",
     )
 
-    await reporter.completed(there, evicted, a_picture(), policy=ACTIVE)
+    await reporter.completed(there, evicted, a_disruption_state(), policy=ACTIVE)
     elsewhere = replace(there, landed=CardUuid("GPU-other"))
-    await reporter.completed(elsewhere, evicted, a_picture(), policy=ACTIVE)
+    await reporter.completed(elsewhere, evicted, a_disruption_state(), policy=ACTIVE)
 
     assert written.events[0][2] == "ml/pod-y runs on card GPU-cool instead of GPU-hot"
     value = registry.get_sample_value

@@ -39,7 +39,7 @@ async def a_rig() -> AsyncIterator[Rig]:
 async def play(rig: Rig, progress: Progress) -> tuple[Promise, ...]:
     script = Script(rig, SystemClock(), progress)
     trouble = await play_within(script, LIMIT_S)
-    assert not trouble, f"{trouble}; {rig.observer.news[-20:]}"
+    assert not trouble, f"{trouble}; {rig.observer.event_lines[-20:]}"
     return judge(await script.facts())
 
 

@@ -5,12 +5,12 @@ import asyncio
 from fracgpu import names
 from fracgpu.state.assignment import write_assignment
 from scheduler.fence import Fence
-from tests.scheduler.world import World, silence
+from tests.scheduler.harness import Harness, silence
 from tests.support.core import on
 from tests.support.objects import a_pod
 
 
-def a_fence(cluster: World, *, limit_s: float = 75.0) -> Fence:
+def a_fence(cluster: Harness, *, limit_s: float = 75.0) -> Fence:
     return Fence(
         cluster.pods,
         cluster.marker,
@@ -21,7 +21,7 @@ def a_fence(cluster: World, *, limit_s: float = 75.0) -> Fence:
 
 
 async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None:
-    cluster = World()
+    cluster = Harness()
     for name in ("one", "two", "bound", "going"):
         cluster.create(name)
     await cluster.bind("bound")
@@ -40,7 +40,7 @@ async def test_every_pod_that_waits_for_a_share_is_marked_and_no_other() -> None
 
 
 async def test_until_all_are_marked_nothing_is_answered() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create("one")
     cluster.api.patch_raises = silence()
     fence = a_fence(cluster)
@@ -59,7 +59,7 @@ async def test_until_all_are_marked_nothing_is_answered() -> None:
 
 
 async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create("one")
     cluster.api.patch_raises = silence()
     fence = a_fence(cluster, limit_s=10)
@@ -73,7 +73,7 @@ async def test_a_pod_that_cannot_be_marked_holds_nobody_up_for_ever() -> None:
 
 
 async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create("one")
     cluster.delete("one", seen=False)
     fence = a_fence(cluster)
@@ -84,7 +84,7 @@ async def test_a_pod_that_went_meanwhile_needs_no_mark() -> None:
 
 
 async def test_a_binding_that_lands_before_the_mark_counts_before_anything_is_placed() -> None:
-    cluster = World()
+    cluster = Harness()
     before = cluster.create("one", mib=20_000)
     cluster.create("two", mib=20_000)
     # It was delayed: it takes effect after our list, and our watch has not shown it yet.
@@ -103,7 +103,7 @@ async def test_a_binding_that_lands_before_the_mark_counts_before_anything_is_pl
 
 
 async def test_many_pods_that_cannot_be_marked_hold_nobody_up_longer_than_one() -> None:
-    cluster = World()
+    cluster = Harness()
     for at in range(200):
         cluster.create(f"p{at}", mib=1)
     cluster.api.patch_raises = silence()

@@ -3,16 +3,16 @@
 import json
 from datetime import timedelta
 
-from tests.scheduler.world import World, silence
+from tests.scheduler.harness import Harness, silence
 
 
-def cordon(cluster: World, *cards: str, seconds: float) -> None:
+def cordon(cluster: Harness, *cards: str, seconds: float) -> None:
     until = (cluster.clock.now() + timedelta(seconds=seconds)).isoformat()
     entries = {card: {"until": until, "reason": "hot"} for card in cards}
     cluster.annotate_node({"cordons": json.dumps(entries)})
 
 
-async def woken(cluster: World, *, after: float = 0) -> list[str]:
+async def woken(cluster: Harness, *, after: float = 0) -> list[str]:
     """Return the pods that are marked after this time."""
     before = len(cluster.api.patches)
     await cluster.clock.advance(after)
@@ -21,7 +21,7 @@ async def woken(cluster: World, *, after: float = 0) -> list[str]:
 
 
 async def test_a_cordon_that_lapses_wakes_the_pods_that_fit_by_then_and_no_others() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cordon(cluster, "GPU-n-0", seconds=60)
     cluster.create("fits", mib=24_000)
     cluster.create("too-large", mib=25_000)
@@ -33,7 +33,7 @@ async def test_a_cordon_that_lapses_wakes_the_pods_that_fit_by_then_and_no_other
 
 
 async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_room() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cluster.create("lost", mib=20_000)
     cluster.create("other", mib=20_000)
     cluster.api.bind_raises = silence()
@@ -49,7 +49,7 @@ async def test_an_assumption_that_is_dropped_wakes_the_pods_that_waited_for_its_
 
 
 async def test_what_lapses_where_no_waiting_pod_fits_wakes_nobody() -> None:
-    cluster = World("n", "m", cards=1)
+    cluster = Harness("n", "m", cards=1)
     cordon(cluster, "GPU-n-0", seconds=10)
     cluster.create("filler", mib=24_000)
     await cluster.bind("filler", node="m")
@@ -61,7 +61,7 @@ async def test_what_lapses_where_no_waiting_pod_fits_wakes_nobody() -> None:
 
 
 async def test_of_many_pods_some_are_looked_at_in_each_tick_the_important_first() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cordon(cluster, "GPU-n-0", seconds=10)
     for number in range(60):
         cluster.create(f"p{number}", mib=1000, priority=number)
@@ -75,7 +75,7 @@ async def test_of_many_pods_some_are_looked_at_in_each_tick_the_important_first(
 
 
 async def test_who_no_longer_leads_or_is_not_heard_wakes_nobody() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cordon(cluster, "GPU-n-0", seconds=10)
     cluster.create("p")
     await woken(cluster)

@@ -13,7 +13,7 @@ from fracgpu.errors import WireError
 from fracgpu.state import assignment as assignment_module
 from kube.informer import ChangeType
 from tests.fakes.clock import NOON
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
 
 CARD_MIB = 24_000
@@ -27,9 +27,9 @@ READERS = {
 }
 
 
-def a_world(*, assignment: str = HELD, **node: str) -> World:
+def a_harness(*, assignment: str = HELD, **node: str) -> Harness:
     """Return one node of two cards, with a bound pod of 20,000 MiB on the first card."""
-    cluster = World(cards=2, mib=CARD_MIB)
+    cluster = Harness(cards=2, mib=CARD_MIB)
     pod = a_gpu_pod("bound", mib=20_000, nodeName="n")
     pod["metadata"]["annotations"][names.ASSIGNMENT] = assignment
     cluster.api.put(pod)
@@ -38,21 +38,21 @@ def a_world(*, assignment: str = HELD, **node: str) -> World:
     return cluster
 
 
-def fits(cluster: World, mib: int) -> bool:
+def fits(cluster: Harness, mib: int) -> bool:
     """Report whether filter passes the node for a new pod of this size."""
     cluster.api.put(a_gpu_pod("new", mib=mib))
     return bool(cluster.extender.filter(cluster.asking("new")).passed)
 
 
-def free_mib(cluster: World) -> dict[str, int]:
+def free_mib(cluster: Harness) -> dict[str, int]:
     """Return the MiB that a new pod could get of each card: 0 on a node that fits none."""
-    loads = cluster.ledger.node("n", now=cluster.clock.now())
-    assert loads is not None
-    closed = bool(loads.node.problem)
-    cordoned = {uuid for uuid, load in loads.cards.items() if load.cordoned}
+    node_info = cluster.ledger.node("n", now=cluster.clock.now())
+    assert node_info is not None
+    closed = bool(node_info.node.problem)
+    cordoned = {uuid for uuid, card_info in node_info.cards.items() if card_info.cordoned}
     return {
-        uuid: 0 if closed or uuid in cordoned else max(0, load.free_mib)
-        for uuid, load in loads.cards.items()
+        uuid: 0 if closed or uuid in cordoned else max(0, card_info.free_mib)
+        for uuid, card_info in node_info.cards.items()
     }
 
 
@@ -60,7 +60,7 @@ def free_mib(cluster: World) -> dict[str, int]:
 def test_an_assignment_that_cannot_be_read_is_counted_on_every_card_by_the_pods_limits(
     spoilt: str,
 ) -> None:
-    cluster = a_world(assignment=spoilt)
+    cluster = a_harness(assignment=spoilt)
 
     assert not fits(cluster, 4_001)
     assert fits(cluster, 4_000)
@@ -75,7 +75,7 @@ def test_an_assignment_that_cannot_be_read_is_counted_on_every_card_by_the_pods_
 
 
 def test_without_limits_that_can_be_read_such_a_pod_takes_every_card() -> None:
-    cluster = World(cards=2, mib=CARD_MIB)
+    cluster = Harness(cards=2, mib=CARD_MIB)
     pod = a_gpu_pod("bound", nodeName="n", annotations={names.ASSIGNMENT: "?"})
     pod["spec"]["containers"][0]["resources"] = {}
     cluster.api.put(pod)
@@ -87,13 +87,13 @@ def test_without_limits_that_can_be_read_such_a_pod_takes_every_card() -> None:
 def test_a_field_of_a_later_version_is_skipped() -> None:
     later = '{"train":[{"card":"GPU-n-0","mib":20000,"since":"2027"}]}'
 
-    cluster = a_world(assignment=later)
+    cluster = a_harness(assignment=later)
 
     assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": CARD_MIB}
 
 
 def test_one_bad_annotation_on_a_node_no_longer_discards_the_others() -> None:
-    cluster = a_world(heat='{"GPU-n-1":1.01}', foreign='{"GPU-n-1":20000}')
+    cluster = a_harness(heat='{"GPU-n-1":1.01}', foreign='{"GPU-n-1":20000}')
 
     assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
     assert cluster.count("fracgpu_scheduler_unreadable_objects", annotation=names.NODE_HEAT) == 1
@@ -104,7 +104,7 @@ def test_one_bad_annotation_on_a_node_no_longer_discards_the_others() -> None:
 def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothing_new(
     spoilt: str, text: str
 ) -> None:
-    cluster = a_world(**{spoilt: text})
+    cluster = a_harness(**{spoilt: text})
     cluster.api.put(a_gpu_pod("new", mib=1))
 
     result = cluster.extender.filter(cluster.asking("new"))
@@ -117,35 +117,39 @@ def test_a_node_whose_cards_cordons_or_foreign_memory_cannot_be_read_takes_nothi
 
 
 def test_a_card_of_unknown_heat_is_not_taken_for_a_cool_one() -> None:
-    cluster = a_world(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
-    loads = cluster.ledger.node("n", now=cluster.clock.now())
+    cluster = a_harness(heat='{"GPU-n-0":0.4}', **{"load-time": annotations.write_time(NOON)})
+    node_info = cluster.ledger.node("n", now=cluster.clock.now())
 
-    assert loads is not None
-    assert [load.heat for load in loads.cards.values()] == [0.4, 1.0]
+    assert node_info is not None
+    assert [card_info.heat for card_info in node_info.cards.values()] == [0.4, 1.0]
 
 
 @pytest.mark.parametrize("load_time", [None, "", "then"])
 def test_heat_whose_time_is_unknown_is_unknown_and_closes_no_node(load_time: str | None) -> None:
     notes = {} if load_time is None else {"load-time": load_time}
-    cluster = a_world(heat='{"GPU-n-0":0.1}', **notes)
-    loads = cluster.ledger.node("n", now=cluster.clock.now())
+    cluster = a_harness(heat='{"GPU-n-0":0.1}', **notes)
+    node_info = cluster.ledger.node("n", now=cluster.clock.now())
 
-    assert loads is not None
-    assert [load.heat for load in loads.cards.values()] == [1.0, 1.0]
+    assert node_info is not None
+    assert [card_info.heat for card_info in node_info.cards.values()] == [1.0, 1.0]
     assert fits(cluster, CARD_MIB)
 
 
 async def test_what_an_absent_agent_said_is_no_heat_any_more_and_still_no_free_memory() -> None:
     """Its clock may differ by five minutes; after fifteen it has been silent three times."""
     said = {"heat": '{"GPU-n-1":0.1}', "foreign": '{"GPU-n-1":20000}'}
-    cluster = a_world(**said, **{"load-time": annotations.write_time(NOON + timedelta(minutes=6))})
+    cluster = a_harness(
+        **said, **{"load-time": annotations.write_time(NOON + timedelta(minutes=6))}
+    )
     heats = []
     for minutes in (0, 1, 20, 1):  # six and five minutes ahead, fifteen behind, a minute more
         await cluster.clock.advance(60 * minutes)
         changed = cluster.ledger.take_changed(now=cluster.clock.now())
-        loads = cluster.ledger.node("n", now=cluster.clock.now())
-        assert loads is not None
-        heats.append(([load.heat for load in loads.cards.values()][1], "n" in changed))
+        node_info = cluster.ledger.node("n", now=cluster.clock.now())
+        assert node_info is not None
+        heats.append(
+            ([card_info.heat for card_info in node_info.cards.values()][1], "n" in changed)
+        )
         assert free_mib(cluster) == {"GPU-n-0": 4_000, "GPU-n-1": 4_000}
 
     assert heats == [(1.0, True), (0.1, True), (1.0, True), (1.0, False)]
@@ -188,7 +192,7 @@ def test_no_corruption_makes_more_free_than_there_is(data: st.DataObject) -> Non
         "heat": '{"GPU-n-0":0.5,"GPU-n-1":0.25}',
         "cordons": '{"GPU-n-0":{"until":"2126-01-05T12:00:00Z","reason":"hot"}}',
     }
-    true_free = free_mib(a_world(**truth))
+    true_free = free_mib(a_harness(**truth))
     keys = {"foreign": names.NODE_FOREIGN, "heat": names.NODE_HEAT, "cordons": names.NODE_CORDONS}
     lies = {name: data.draw(spoilt(text), label=name) for name, text in truth.items()}
     assignment = data.draw(spoilt(HELD), label="assignment")
@@ -196,7 +200,7 @@ def test_no_corruption_makes_more_free_than_there_is(data: st.DataObject) -> Non
         assume(reads_the_same_or_not_at_all(keys[name], text, truth[name]))
     assume(reads_the_same_or_not_at_all(names.ASSIGNMENT, assignment, HELD))
 
-    found = free_mib(a_world(assignment=assignment, **lies))
+    found = free_mib(a_harness(assignment=assignment, **lies))
 
     assert true_free == {"GPU-n-0": 0, "GPU-n-1": 15_000}
     assert all(found[uuid] <= true_free[uuid] for uuid in true_free)

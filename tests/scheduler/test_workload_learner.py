@@ -19,13 +19,13 @@ from scheduler.cache.event_handlers import ClusterEventHandlers
 from scheduler.extender.api import ExtenderArgs
 from scheduler.extender.filter import Extender
 from scheduler.workload_learner import WorkloadLearner
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, some_cards
 
 HOST = HostResources(pods=1)  # what the pods of these tests request besides cards
 
 
-def bound(cluster: World, name: str, *, node: str, card: int, mib: int) -> None:
+def bound(cluster: Harness, name: str, *, node: str, card: int, mib: int) -> None:
     slices = f'{{"train":[{{"card":"GPU-{node}-{card}","mib":{mib}}}]}}'
     pod = a_gpu_pod(name, mib=mib, annotations={ASSIGNMENT: slices})
     pod["spec"]["nodeName"] = node
@@ -41,7 +41,7 @@ class Wasting:
     """A cluster of four nodes with pods of half a card and of a whole one."""
 
     def __init__(self) -> None:
-        self.cluster = World("a", "b", "c", "d", cards=2)
+        self.cluster = Harness("a", "b", "c", "d", cards=2)
         bound(self.cluster, "half", node="b", card=1, mib=12_000)
         bound(self.cluster, "whole", node="c", card=0, mib=24_000)
         self.matrix = self.cluster.fits.matrix
@@ -161,16 +161,16 @@ async def test_binds_that_follow_each_other_without_a_question_count_no_mib_twic
 
     assert answers[:4] == [""] * 4
     assert "no room on node a any more" in answers[4]
-    loads = cluster.ledger.node("a", now=cluster.clock.now())
-    assert loads is not None
-    assert [load.held_mib for load in loads.cards.values()] == [18_000, 18_000]
+    node_info = cluster.ledger.node("a", now=cluster.clock.now())
+    assert node_info is not None
+    assert [card_info.held_mib for card_info in node_info.cards.values()] == [18_000, 18_000]
 
 
 class TwoModels:
     """Two nodes of each of two models, empty."""
 
     def __init__(self) -> None:
-        self.cluster = World("a", "b", cards=2)
+        self.cluster = Harness("a", "b", cards=2)
         for name in ("x", "y"):
             cards = tuple(replace(card, model="NVIDIA T4") for card in some_cards(name, count=2))
             self.cluster.add_node(name, cards)

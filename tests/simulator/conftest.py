@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulator.world import World
+from tests.simulator.harness import Harness
 
 
 @pytest.fixture
-async def registry_world() -> World:
-    return await World().start()
+async def registry_harness() -> Harness:
+    return await Harness().start()

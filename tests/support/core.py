@@ -1,4 +1,4 @@
-"""Cards, loads and needs as tests of the core write them, and as hypothesis draws them."""
+"""Cards, nodes and needs as tests of the core write them, and as hypothesis draws them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +27,11 @@ def a_card(
     return Card(uuid=CardUuid(uuid), index=index, model=model, total_mib=Mib(mib), health=health)
 
 
-def a_hold(mib: int, *, cores: int = 0, slots: int = 1) -> CardAllocation:
+def an_allocation(mib: int, *, cores: int = 0, slots: int = 1) -> CardAllocation:
     return CardAllocation(mib=Mib(mib), cores=cores, slots=slots)
 
 
-def some_loads(
+def a_node_info(
     *cards: Card,
     node: str = "n",
     held: Mapping[str, CardAllocation] | None = None,
@@ -41,8 +41,8 @@ def some_loads(
 ) -> NodeInfo:
     """Return one node's cards, each with one pod's allocation."""
     pods = [
-        PodAllocation(pod_uid=f"on-{uuid}", node=node, by_card={CardUuid(uuid): hold})
-        for uuid, hold in (held or {}).items()
+        PodAllocation(pod_uid=f"on-{uuid}", node=node, by_card={CardUuid(uuid): allocation})
+        for uuid, allocation in (held or {}).items()
     ]
     return build_node_info(
         NodeCards(node=node, cards=cards, shared=shared, schedulable=schedulable),
@@ -113,13 +113,13 @@ def small_nodes(draw: st.DrawFn) -> NodeInfo:
         for n in range(count)
     ]
     held = {
-        str(card.uuid): a_hold(
+        str(card.uuid): an_allocation(
             draw(st.integers(0, card.capacity_mib)), cores=draw(st.sampled_from([0, 0, 30, 80]))
         )
         for card in cards
         if draw(st.booleans())
     }
-    return some_loads(*cards, held=held)
+    return a_node_info(*cards, held=held)
 
 
 @st.composite

@@ -13,7 +13,7 @@ from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
-from tests.support.core import a_hold
+from tests.support.core import an_allocation
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -23,7 +23,7 @@ class Cluster:
     """Nodes and pods, added one by one."""
 
     nodes: list[NodeCards] = field(default_factory=list)
-    holds: list[PodAllocation] = field(default_factory=list)
+    allocations: list[PodAllocation] = field(default_factory=list)
     pods: dict[str, PodInfo] = field(default_factory=dict)
     sites: dict[str, NodeConstraints] = field(default_factory=dict)
 
@@ -61,25 +61,27 @@ class Cluster:
         self, name: str, node: str, card: str, mib: int, *, cores: int = 0, leaving: bool = False
     ) -> "Cluster":
         """Add a pod that holds a part of a card."""
-        hold: CardAllocation = a_hold(mib, cores=cores)
-        self.holds.append(PodAllocation(pod_uid=name, node=node, by_card={CardUuid(card): hold}))
+        allocation: CardAllocation = an_allocation(mib, cores=cores)
+        self.allocations.append(
+            PodAllocation(pod_uid=name, node=node, by_card={CardUuid(card): allocation})
+        )
         record = PodRecord(uid=name, namespace="default", name=name, node=node, terminating=leaving)
         self.pods[name] = PodInfo(record=record)
         return self
 
-    def world(self) -> ClusterState:
+    def state(self) -> ClusterState:
         """Return the cluster's state at noon."""
-        loads = {
+        nodes = {
             node.node: build_node_info(
                 node,
-                [pod for pod in self.holds if pod.node == node.node],
+                [pod for pod in self.allocations if pod.node == node.node],
                 cordoned=node.cordoned(now=NOON),
                 heat=node.known_heat(now=NOON),
             )
             for node in self.nodes
         }
         return ClusterState(
-            snapshot=Snapshot(nodes=loads, pods={pod.pod_uid: pod for pod in self.holds}),
+            snapshot=Snapshot(nodes=nodes, pods={pod.pod_uid: pod for pod in self.allocations}),
             pods=self.pods,
             node_constraints=self.sites,
             strategy=Strategy.PACK,

@@ -25,7 +25,7 @@ _SERVICES: Final = {"service-cluster-ip-range": "127.77.0.0/24"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Harness:
     """A cluster with FracGPU in it."""
 
     api: ControlPlane
@@ -66,7 +66,7 @@ async def leader_address(client: KubeClient) -> tuple[str, int]:
 
 
 @asynccontextmanager
-async def installed(folder: Path, *, manifests: Path = DEPLOY) -> AsyncIterator[World]:
+async def installed(folder: Path, *, manifests: Path = DEPLOY) -> AsyncIterator[Harness]:
     """Install *manifests* and run the certificates role and the scheduler's pods."""
     async with (
         real_api_server(folder, flags=_SERVICES) as api,
@@ -85,21 +85,23 @@ async def installed(folder: Path, *, manifests: Path = DEPLOY) -> AsyncIterator[
             running_roles({"certs": await certs_flags(client)}, kubeconfig=own, log_dir=folder),
             scheduler_pods(api, client, folder, listen=await leader_address(client)) as pods,
         ):
-            world = World(api=api, client=client, kubectl=kubectl, kubeconfig=kubeconfig, pods=pods)
-            await until(lambda: settled(world), what="certificates and scheduler", limit_s=150)
-            yield world
+            harness = Harness(
+                api=api, client=client, kubectl=kubectl, kubeconfig=kubeconfig, pods=pods
+            )
+            await until(lambda: settled(harness), what="certificates and scheduler", limit_s=150)
+            yield harness
 
 
-async def settled(world: World) -> bool:
+async def settled(harness: Harness) -> bool:
     """Report whether both replicas are of the newest template and ready, also in the budget."""
     try:
-        budget = await world.client.get_object(PDBS, "fracgpu-scheduler", namespace=SYSTEM)
+        budget = await harness.client.get_object(PDBS, "fracgpu-scheduler", namespace=SYSTEM)
     except NotFound:
         return False
     status = budget.get("status", {})
     if (status.get("currentHealthy"), status.get("expectedPods")) != (2, 2):
         return False
-    said = await world.kubectl.ask(
+    said = await harness.kubectl.ask(
         *("-n", SYSTEM, "rollout", "status", "deployment/fracgpu-scheduler", "--watch=false")
     )
     return said.ok and "successfully rolled out" in said.out

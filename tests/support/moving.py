@@ -184,22 +184,22 @@ class Rig:
         self.metrics = RebalancerMetrics(self.registry)
         self.may_write = True
         self.placement = Placement()
-        self.world = ClusterCache(kube)
-        self.book = MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
+        self.cache = ClusterCache(kube)
+        self.store = MoveStore(kube, namespace=names.SYSTEM_NAMESPACE, guard=self._guard)
         self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
         reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
-        self.conductor = MoveExecutor(self.evictor, reporter, self._persist)
+        self.executor = MoveExecutor(self.evictor, reporter, self._persist)
         self.loop = Controller(
             ControllerParts(
-                cache=self.world,
+                cache=self.cache,
                 usage=usage,
                 config=config,
                 placement=self.placement,
                 changed=self.changed,
-                store=self.book,
-                executor=self.conductor,
+                store=self.store,
+                executor=self.executor,
                 cordons=Cordons(kube, guard=self._guard),
                 reporter=reporter,
                 metrics=CycleMetrics(self.metrics),
@@ -213,7 +213,7 @@ class Rig:
             raise PermissionError("not the leader")
 
     async def _persist(self, record: MoveRecord) -> None:
-        await self.book.put(record, now=self.clock.now())
+        await self.store.put(record, now=self.clock.now())
 
     async def tick(self, seconds: float = 15) -> None:
         """Let time pass and the informers catch up, and run one cycle."""
@@ -225,13 +225,13 @@ class Rig:
         """Tick until a move is recorded, which takes two hot cycles."""
         for _ in range(4):
             await self.tick()
-            if self.book.records:
-                return self.book.records[-1]
+            if self.store.records:
+                return self.store.records[-1]
         raise AssertionError("no move was planned")
 
     def record(self) -> MoveRecord:
         """The only move on record."""
-        (record,) = self.book.records
+        (record,) = self.store.records
         return record
 
     def figure(self, name: str, **labels: str) -> float:
@@ -243,9 +243,11 @@ class Rig:
     async def _caught_up(self) -> bool:
         pods = [decode_pod_info(bytes(raw)) for raw in (await self.kube.list(PODS)).items]
         there = {pod.record.uid: pod.record.resource_version for pod in pods if pod.record.live}
-        here = {uid: pod.info.record.resource_version for uid, pod in self.world.occupants.items()}
+        here = {
+            uid: pod.info.record.resource_version for uid, pod in self.cache.placed_pods.items()
+        }
         nodes = [read_node(bytes(raw)) for raw in (await self.kube.list(NODES)).items]
-        return there == here and {node.node: node for node in nodes} == dict(self.world.nodes)
+        return there == here and {node.node: node for node in nodes} == dict(self.cache.nodes)
 
 
 @asynccontextmanager
@@ -267,9 +269,9 @@ async def a_rig(
         evictor,
     )
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(task(), name=name) for name, task in rig.world.tasks().items()]
+        tasks = [group.create_task(task(), name=name) for name, task in rig.cache.tasks().items()]
         async with asyncio.timeout(10):
-            await rig.world.wait_synced()
+            await rig.cache.wait_synced()
         try:
             yield rig
         finally:

@@ -169,17 +169,17 @@ class Node:
 
         await until(counted, what=f"{self.name} counts its slots and its memory")
 
-    async def bind(self, body: Json, **promised: Sequence[tuple[int, int]]) -> Json:
+    async def bind(self, body: Json, **assigned: Sequence[tuple[int, int]]) -> Json:
         """Create a pod and bind it with an assignment: container=[(card index, MiB), ...]."""
         created = await self.client.create(PODS, body)
-        return await self.bind_created(created, **promised)
+        return await self.bind_created(created, **assigned)
 
-    async def bind_created(self, pod: Json, **promised: Sequence[tuple[int, int]]) -> Json:
+    async def bind_created(self, pod: Json, **assigned: Sequence[tuple[int, int]]) -> Json:
         assignment = {
             container: tuple(
                 Slice(card=self.cards[index].uuid, mib=Mib(mib)) for index, mib in parts
             )
-            for container, parts in promised.items()
+            for container, parts in assigned.items()
         }
         notes = {names.ASSIGNMENT: write_assignment(assignment)} if assignment else {}
         metadata = pod["metadata"]

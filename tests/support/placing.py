@@ -15,7 +15,7 @@ from tests.support.gpu import a_gpu_pod
 from tests.support.waiting import until_true
 
 PAUSE_S: Final = 0.5
-PATIENCE_S: Final = 60.0  # the promise: no pod waits longer
+TIMEOUT_S: Final = 60.0  # the promise: no pod waits longer
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Users:
         """Stop creating pods, and wait until none waits any more."""
         self.stopped.set()
         await until_true(
-            lambda: not self._created_s, what="every pod has its card", limit_s=2 * PATIENCE_S
+            lambda: not self._created_s, what="every pod has its card", limit_s=2 * TIMEOUT_S
         )
 
     @property

@@ -38,7 +38,7 @@ DENIED = "ValidatingAdmissionPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Harness:
     """A cluster where everything of deploy/ is applied but none of it runs."""
 
     api: ControlPlane
@@ -62,9 +62,9 @@ class World:
 
 
 @asynccontextmanager
-async def policed_world(
+async def policed_harness(
     tmp_path: Path, *, flags: Mapping[str, str | None] | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Harness]:
     """Run everything of deploy/ on a real kube-apiserver, with its policies in force."""
     async with real_api_server(tmp_path, flags=flags) as api, AsyncExitStack() as clients:
         kubectl = Kubectl.find(api.kubeconfig(tmp_path / "admin.kubeconfig"))
@@ -74,7 +74,7 @@ async def policed_world(
             await admin.create(NODES, a_bare_node(node))
         await kubectl("apply", "-k", str(DEPLOY))
         await until(lambda: in_force(admin), what="the policies in force", limit_s=60)
-        yield World(api=api, kubectl=kubectl, admin=admin, clients=clients)
+        yield Harness(api=api, kubectl=kubectl, admin=admin, clients=clients)
 
 
 def a_bare_node(name: str) -> dict[str, Any]:

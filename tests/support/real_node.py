@@ -128,13 +128,13 @@ class RealNode:
     async def create(self, body: Json) -> Json:
         return await self.client.create(PODS, body)
 
-    async def bind(self, pod: Json, **promised: Sequence[tuple[CardUuid, int]]) -> None:
+    async def bind(self, pod: Json, **assigned: Sequence[tuple[CardUuid, int]]) -> None:
         """Bind a pod with its assignment, as the extender does: (card, MiB) by container."""
         assignment = {
             container.replace("_", "-"): tuple(
                 Slice(card=card, mib=Mib(mib)) for card, mib in parts
             )
-            for container, parts in promised.items()
+            for container, parts in assigned.items()
         }
         metadata = pod["metadata"]
         binding = {

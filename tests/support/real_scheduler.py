@@ -33,7 +33,7 @@ _SECRET: Final = "fracgpu-scheduler-tls"  # noqa: S105 - the name of a Secret, n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Harness:
     """A real control plane with our extender beside its scheduler."""
 
     api: ControlPlane
@@ -80,7 +80,7 @@ async def real_scheduler(
     whole_nodes: bool = False,
     controllers: bool = False,
     mutual_tls: bool = False,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Harness]:
     """Start a control plane with *nodes* and our extender, or skip the test without binaries."""
     async with (
         real_api_server(workdir) as api,
@@ -98,7 +98,7 @@ async def real_scheduler(
             "--listen-port": str(listen),
             "--telemetry-port": str(telemetry),
             "--drain-wait-s": "0",
-            "--audit-s": "1",
+            "--cache-comparison-period-s": "1",
         }
         tls = None
         if mutual_tls:
@@ -119,7 +119,7 @@ async def real_scheduler(
             try:
                 await until(lambda: is_ready(telemetry), what="the extender is ready", limit_s=60)
                 await api.start_scheduler(config)
-                yield World(api=api, client=client, roles=roles, telemetry_port=telemetry)
+                yield Harness(api=api, client=client, roles=roles, telemetry_port=telemetry)
             finally:
                 running.cancel()
 

@@ -64,7 +64,7 @@ def anywhere(_: object, __: object) -> bool:
     return True
 
 
-def an_occupant(  # noqa: PLR0913 - a pod has many facts, each with a default
+def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
     uid: str,
     card: CardUuid = HOT_CARD,
     *,
@@ -118,10 +118,10 @@ def a_node(
     )
 
 
-def a_picture(
+def a_disruption_state(
     *,
     nodes: Sequence[NodeCards] | None = None,
-    occupants: Sequence[PlacedPod] | None = None,
+    pods: Sequence[PlacedPod] | None = None,
     readings: Mapping[str, CardReading | None] | None = None,
     heat: Mapping[str, Heat] | None = None,
     past: Sequence[PastMove] = (),
@@ -132,7 +132,7 @@ def a_picture(
     Cards without an entry in *heat* are hot or cool by their reading; *readings* and *heat*
     override the defaults card by card.
     """
-    placed = occupants if occupants is not None else two_busy_pods()
+    placed = pods if pods is not None else two_busy_pods()
     busy = {pod.uid: 0.45 for pod in placed if HOT_CARD in _cards(pod)}
     read: dict[str, CardReading | None] = {
         HOT_CARD: a_reading(0.9, pods=busy),
@@ -160,7 +160,7 @@ def a_picture(
 
 def two_busy_pods() -> tuple[PlacedPod, PlacedPod]:
     """Return two replicas on the hot card."""
-    return an_occupant("pod-a"), an_occupant("pod-b")
+    return a_placed_pod("pod-a"), a_placed_pod("pod-b")
 
 
 def a_move(**changes: Any) -> Move:
@@ -198,8 +198,8 @@ def a_past_move(*, minutes_ago: float = 1, under_way: bool = False, **changes: A
     )
 
 
-def _cards(occupant: PlacedPod) -> set[CardUuid]:
-    assignment = occupant.info.record.assignment or {}
+def _cards(pod: PlacedPod) -> set[CardUuid]:
+    assignment = pod.info.record.assignment or {}
     return {part.card for slices in assignment.values() for part in slices}
 
 

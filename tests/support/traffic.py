@@ -14,7 +14,7 @@ import aiohttp
 from certs.authority import read
 from kube.client import KubeClient
 from kube.kinds import MUTATING_WEBHOOKS
-from tests.certs.tls_world import served, trusting
+from tests.certs.tls_harness import served, trusting
 from tests.certs.webhooks import bundles
 from tests.support.waiting import until_true
 

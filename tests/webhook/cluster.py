@@ -17,7 +17,7 @@ from kube.kinds import DEPLOYMENTS, MUTATING_WEBHOOKS, PODS, SECRETS, VALIDATING
 from process.clock import SystemClock
 from process.lifecycle import run_until_stopped
 from simulator.apiserver.server import ApiServer
-from tests.certs.tls_world import a_leaf, served
+from tests.certs.tls_harness import a_leaf, served
 from tests.support.real_apiserver import real_api_server
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_pod
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class Harness:
     """An API server that calls our webhook for pods."""
 
     client: KubeClient
@@ -146,7 +146,7 @@ async def an_api_server(kind: str, workdir: Path) -> AsyncIterator[Path]:
 
 
 @asynccontextmanager
-async def running(cluster: World) -> AsyncIterator[None]:
+async def running(cluster: Harness) -> AsyncIterator[None]:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         role = group.create_task(
@@ -159,7 +159,7 @@ async def running(cluster: World) -> AsyncIterator[None]:
     assert role.result() == 0
 
 
-async def says(cluster: World, *words: str) -> None:
+async def says(cluster: Harness, *words: str) -> None:
     async def said() -> bool:
         answer = await cluster.readyz()
         return all(word in answer for word in words)

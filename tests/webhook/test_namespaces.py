@@ -31,9 +31,9 @@ async def test_a_namespace_too_young_for_the_copy_is_asked_for(kube: KubeClient)
     labels = {"fracgpu.io/dialects": "kai"}
     await kube.create(NAMESPACES, {"metadata": {"name": "young", "labels": labels}})
 
-    assert labels.items() <= (await namespaces.ask("young")).items()
+    assert labels.items() <= (await namespaces.fetch("young")).items()
 
 
 @pytest.mark.parametrize("name", ["none-such", "", "a/../b", "x" * 300])
 async def test_a_namespace_that_nobody_knows_has_no_labels(kube: KubeClient, name: str) -> None:
-    assert await NamespaceLabels(kube).ask(name) == {}
+    assert await NamespaceLabels(kube).fetch(name) == {}

@@ -8,21 +8,21 @@ import aiohttp
 import pytest
 import structlog
 
-from tests.certs.tls_world import a_leaf, served
+from tests.certs.tls_harness import a_leaf, served
 from tests.webhook.builders import RULES, a_container, a_pod, a_review
-from tests.webhook.world import World, a_webhook
+from tests.webhook.harness import Harness, a_webhook
 
 UID = "9e8992f7-5761-4a27-a7b0-501b0d61c7f6"
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[World]:
+async def server() -> AsyncIterator[Harness]:
     async with a_webhook() as server:
         yield server
 
 
-async def test_a_good_request_is_answered_with_a_patch(server: World) -> None:
+async def test_a_good_request_is_answered_with_a_patch(server: Harness) -> None:
     answer = await server.post(a_review(a_pod(fraction="0.5")))
 
     assert answer.status == 200
@@ -37,7 +37,7 @@ async def test_a_good_request_is_answered_with_a_patch(server: World) -> None:
     assert server.counted("granted", dialect="fracgpu") == 1
 
 
-async def test_nonsense_is_refused_with_200_and_the_reason(server: World) -> None:
+async def test_nonsense_is_refused_with_200_and_the_reason(server: Harness) -> None:
     answer = await server.post(a_review(a_pod(fraction="2")))
 
     assert answer.status == 200
@@ -55,7 +55,7 @@ async def test_nonsense_is_refused_with_200_and_the_reason(server: World) -> Non
     assert server.counted("refused", dialect="fracgpu") == 1
 
 
-async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(server: World) -> None:
+async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(server: Harness) -> None:
     server.classes = None
 
     answer = await server.post(a_review(a_pod()))
@@ -65,7 +65,7 @@ async def test_who_asks_for_nothing_passes_even_before_the_cluster_is_read(serve
 
 
 async def test_a_request_before_the_cluster_is_read_is_put_off_with_503_inside(
-    server: World,
+    server: Harness,
 ) -> None:
     server.classes = None
 
@@ -74,7 +74,7 @@ async def test_a_request_before_the_cluster_is_read_is_put_off_with_503_inside(
     assert (answer.status, answer.response["status"]["code"]) == (200, 503)
 
 
-async def test_an_update_is_judged_by_who_makes_it(server: World) -> None:
+async def test_an_update_is_judged_by_who_makes_it(server: Harness) -> None:
     old = a_pod(fraction="0.5")
     new = a_pod(fraction="0.5", wired="GPU-1")
     update = {"operation": "UPDATE", "oldObject": old}
@@ -101,7 +101,7 @@ async def test_an_update_is_judged_by_who_makes_it(server: World) -> None:
     ids=["nothing", "an empty object", "no JSON", "a million brackets"],
 )
 async def test_a_malformed_body_gets_400_and_the_server_lives(
-    server: World, body: bytes, reason: str
+    server: Harness, body: bytes, reason: str
 ) -> None:
     answer = await server.post(body)
 
@@ -111,7 +111,7 @@ async def test_a_malformed_body_gets_400_and_the_server_lives(
     assert (await server.post(a_review(a_pod()))).status == 200
 
 
-async def test_a_body_of_exactly_the_limit_is_read(server: World) -> None:
+async def test_a_body_of_exactly_the_limit_is_read(server: Harness) -> None:
     review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
 
     answer = await server.post(review + b" " * (3 * MIB - len(review)))
@@ -119,7 +119,7 @@ async def test_a_body_of_exactly_the_limit_is_read(server: World) -> None:
     assert answer.response["allowed"] is True
 
 
-async def test_a_body_above_the_limit_gets_413_and_the_server_lives(server: World) -> None:
+async def test_a_body_above_the_limit_gets_413_and_the_server_lives(server: Harness) -> None:
     review = json.dumps(a_review(a_pod(fraction="0.5"))).encode()
 
     answer = await server.post(review + b" " * (3 * MIB + 1 - len(review)))
@@ -129,7 +129,7 @@ async def test_a_body_above_the_limit_gets_413_and_the_server_lives(server: Worl
     assert (await server.post(a_review(a_pod()))).status == 200
 
 
-async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(server: World) -> None:
+async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(server: Harness) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b" " * MIB
@@ -144,7 +144,7 @@ async def test_a_body_of_unknown_length_gets_413_once_it_is_too_long(server: Wor
     assert server.counted("too_large") == 1
 
 
-async def test_only_post_is_understood(server: World) -> None:
+async def test_only_post_is_understood(server: Harness) -> None:
     assert (await server.get("/mutate")).status == 405
     assert (await server.get("/validate")).status == 405
     assert (await server.post(b"{}", path="/other")).status == 404
@@ -153,7 +153,7 @@ async def test_only_post_is_understood(server: World) -> None:
 A_DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
 
 
-async def test_a_workload_is_judged_and_never_changed(server: World) -> None:
+async def test_a_workload_is_judged_and_never_changed(server: Harness) -> None:
     good = {"spec": {"template": a_pod(fraction="0.5")}}
     bad = {"spec": {"template": a_pod(fraction="2")}}
 
@@ -166,7 +166,7 @@ async def test_a_workload_is_judged_and_never_changed(server: World) -> None:
     assert server.counted("refused", dialect="fracgpu") == 1
 
 
-async def test_each_route_takes_only_what_it_is_for(server: World) -> None:
+async def test_each_route_takes_only_what_it_is_for(server: Harness) -> None:
     pod = await server.post(a_review(a_pod()), path="/validate")
     workload = await server.post(a_review({"spec": {}}, kind=A_DEPLOYMENT))
 
@@ -177,7 +177,7 @@ async def test_each_route_takes_only_what_it_is_for(server: World) -> None:
 
 @pytest.mark.parametrize("size", [0, 400 * 1024])
 async def test_nobody_writes_a_grant_where_requests_are_left_unread(
-    server: World, size: int
+    server: Harness, size: int
 ) -> None:
     """The policies allow a grant on a new pod, because they cannot verify its author."""
     server.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
@@ -190,7 +190,7 @@ async def test_nobody_writes_a_grant_where_requests_are_left_unread(
     assert wanted in answer.response["status"]["message"]
 
 
-async def test_an_excluded_namespace_is_left_alone_with_a_warning(server: World) -> None:
+async def test_an_excluded_namespace_is_left_alone_with_a_warning(server: Harness) -> None:
     server.rules = replace(RULES, excluded_namespaces=frozenset({"ml"}))
     warning = (
         "namespace ml is excluded from FracGPU by its administrator, so requests in fracgpu.io/ "
@@ -206,7 +206,7 @@ async def test_an_excluded_namespace_is_left_alone_with_a_warning(server: World)
 
 
 @pytest.mark.parametrize("young", [False, True])
-async def test_a_namespaces_label_turns_a_dialect_on(server: World, *, young: bool) -> None:
+async def test_a_namespaces_label_turns_a_dialect_on(server: Harness, *, young: bool) -> None:
     server.labels["ml"] = {"fracgpu.io/dialects": "gpushare"}
     server.young = {"ml"} if young else set()
     pod = a_pod(a_container(resources={"limits": {"aliyun.com/gpu-mem": "4"}}))
@@ -216,7 +216,7 @@ async def test_a_namespaces_label_turns_a_dialect_on(server: World, *, young: bo
     assert server.counted("granted", dialect="gpushare") == 1
 
 
-async def test_every_review_leaves_one_line_with_its_uid(server: World) -> None:
+async def test_every_review_leaves_one_line_with_its_uid(server: Harness) -> None:
     with structlog.testing.capture_logs() as lines:
         await server.post(a_review(a_pod(fraction="0.5")))
         await server.post(a_review(a_pod(fraction="2")))
@@ -232,7 +232,7 @@ async def test_every_review_leaves_one_line_with_its_uid(server: World) -> None:
     assert {"namespace": "ml", "name": "job-1", "user": "alice"}.items() <= lines[0].items()
 
 
-async def test_fifty_reviews_at_once_are_all_answered(server: World) -> None:
+async def test_fifty_reviews_at_once_are_all_answered(server: Harness) -> None:
     async with asyncio.TaskGroup() as group:
         asked = [
             group.create_task(server.post(a_review(a_pod(fraction="0.5"), uid=f"u{n}")))
@@ -242,7 +242,7 @@ async def test_fifty_reviews_at_once_are_all_answered(server: World) -> None:
     assert [task.result().response["uid"] for task in asked] == [f"u{n}" for n in range(50)]
 
 
-async def test_probes_and_metrics_are_answered_beside_the_reviews(server: World) -> None:
+async def test_probes_and_metrics_are_answered_beside_the_reviews(server: Harness) -> None:
     server.checks["inventory"] = "the API server has not listed nodes yet"
 
     not_ready = await server.get("/readyz")
@@ -261,7 +261,7 @@ async def test_without_a_certificate_no_connection_is_made() -> None:
             await server.get("/livez")
 
 
-async def test_a_new_certificate_is_served_without_a_restart(server: World) -> None:
+async def test_a_new_certificate_is_served_without_a_restart(server: Harness) -> None:
     before = await served(server.url)
     leaf = a_leaf(server.ca)
 

@@ -20,11 +20,11 @@ from kube.kinds import (
 from process.clock import SystemClock
 from simulator.apiserver.server import ApiServer
 from simulator.envtest.ports import free_ports
-from tests.certs.tls_world import a_ca
+from tests.certs.tls_harness import a_ca
 from tests.support.gpu import a_sharing_node, register
 from tests.support.waiting import until
 from tests.webhook.builders import Json, a_container, a_pod
-from tests.webhook.cluster import World, an_api_server, running, says
+from tests.webhook.cluster import Harness, an_api_server, running, says
 from webhook.settings import WebhookSettings
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ AGENT = "system:serviceaccount:fracgpu-system:fracgpu-deviceplugin"
 
 
 @pytest.fixture(params=["simulator", pytest.param("real", marks=pytest.mark.e2e)])
-async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Harness]:
     listen_port, telemetry_port = free_ports(2)
     async with (
         an_api_server(request.param, tmp_path) as kubeconfig,
@@ -47,11 +47,11 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             drain_wait_s=0,
         )
         await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
-        yield World(client=client, ca=a_ca(), settings=settings)
+        yield Harness(client=client, ca=a_ca(), settings=settings)
 
 
 async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     async with running(cluster):
         await says(
@@ -63,7 +63,9 @@ async def test_the_webhook_is_ready_only_with_an_inventory_and_a_certificate(
         await says(cluster, "200", "certificate: ok")
 
 
-async def test_pods_are_granted_refused_and_guarded_through_the_api_server(cluster: World) -> None:
+async def test_pods_are_granted_refused_and_guarded_through_the_api_server(
+    cluster: Harness,
+) -> None:
     await register(cluster.client, a_sharing_node("gpu-1"))
     async with running(cluster):
         await cluster.give_certificate()
@@ -83,7 +85,7 @@ async def test_pods_are_granted_refused_and_guarded_through_the_api_server(clust
 
 
 async def test_a_grant_in_flight_keeps_what_it_says_when_the_certificate_is_renewed(
-    cluster: World,
+    cluster: Harness,
 ) -> None:
     """A later webhook causes a reinvocation in the same request, by then with another key."""
     await register(cluster.client, a_sharing_node("gpu-1"))
@@ -137,7 +139,7 @@ FORGED = (
 )
 
 
-async def asserts_refused(cluster: World) -> None:
+async def asserts_refused(cluster: Harness) -> None:
     limits = {"limits": {"fracgpu.io/gpu-mem": "9000"}}
     for pod, words in (
         (a_pod(fractoin="0.5"), "did you mean fracgpu.io/fraction?"),
@@ -154,7 +156,7 @@ async def asserts_refused(cluster: World) -> None:
     assert "annotations" not in plain["metadata"]
 
 
-async def asserts_guarded(cluster: World) -> None:
+async def asserts_guarded(cluster: Harness) -> None:
     """Assert that the stored pod p keeps what only FracGPU may write, and is otherwise mutable."""
 
     async def annotate(key: str, value: str) -> None:
@@ -176,7 +178,7 @@ async def asserts_guarded(cluster: World) -> None:
     assert again["metadata"]["annotations"] == stored["metadata"]["annotations"]
 
 
-async def asserts_workloads_judged(cluster: World) -> None:
+async def asserts_workloads_judged(cluster: Harness) -> None:
     with pytest.raises(Invalid) as refused:
         await cluster.deploy(a_pod(memory="100Gi"))
     assert "in spec.template: fracgpu.io/memory of container 'train' is '102400Mi'" in str(
@@ -192,7 +194,7 @@ async def asserts_workloads_judged(cluster: World) -> None:
         await cluster.client.patch(DEPLOYMENTS, "w", bad, namespace="default")
 
 
-async def asserts_dialects_understood(cluster: World) -> None:
+async def asserts_dialects_understood(cluster: Harness) -> None:
     """Assert that a namespace's label enables a dialect; elsewhere its pods are unchanged."""
     limits = {"aliyun.com/gpu-mem": "4"}
     spoken = a_container(resources={"limits": limits, "requests": limits})
@@ -220,7 +222,7 @@ async def asserts_dialects_understood(cluster: World) -> None:
     }
 
 
-async def test_an_edit_of_the_administrator_counts_at_once(cluster: World) -> None:
+async def test_an_edit_of_the_administrator_counts_at_once(cluster: Harness) -> None:
     await register(cluster.client, a_sharing_node("gpu-1"))
     async with running(cluster):
         await cluster.give_certificate()
@@ -261,7 +263,7 @@ async def test_the_node_agent_may_say_what_it_wired(tmp_path: Path) -> None:
         )
         agent_config = api.kubeconfig(tmp_path / "agent", user=AGENT)
         async with connect(settings.kubeconfig) as client, connect(agent_config) as agent:
-            cluster = World(client=client, ca=a_ca(), settings=settings)
+            cluster = Harness(client=client, ca=a_ca(), settings=settings)
             await client.create(NAMESPACES, {"metadata": {"name": settings.namespace}})
             await register(client, a_sharing_node("gpu-1"))
             async with running(cluster):

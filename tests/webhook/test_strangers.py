@@ -14,8 +14,8 @@ from benchmarks.fixtures.http_caller import Caller, request_bytes
 from benchmarks.fixtures.live_webhook import LiveWebhooks, live_webhooks
 from benchmarks.fixtures.reviews import a_review
 from certs.authority import make_client
-from tests.certs.tls_world import HOUR, a_ca, now, trusting
-from tests.webhook.world import World, a_webhook
+from tests.certs.tls_harness import HOUR, a_ca, now, trusting
+from tests.webhook.harness import Harness, a_webhook
 
 BODY = json.dumps(a_review()).encode()
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -87,7 +87,7 @@ async def test_a_body_that_does_not_come_gets_408_and_its_connection_ends() -> N
         assert server.counted("too_slow") == 1
 
 
-async def asked_as(server: World, client: str | None, ca_name: str = "ours") -> int | str:
+async def asked_as(server: Harness, client: str | None, ca_name: str = "ours") -> int | str:
     """Return the status with a client certificate, or how the connection was refused."""
     authority = CLIENTS if ca_name == "ours" else a_ca()
     pair = None if client is None else make_client(authority, name=client, now=now(), life=HOUR)

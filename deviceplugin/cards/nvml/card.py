@@ -64,7 +64,7 @@ class NvmlCard:
         self._calls.forget()
         self._reserve.forget()
 
-    async def look(self, known: CardHardware | None) -> FoundCard | SkippedCard:
+    async def inspect(self, known: CardHardware | None) -> FoundCard | SkippedCard:
         """Return what the card is; what cannot be read this time is taken from *known*.
 
         Raises:
@@ -87,7 +87,7 @@ class NvmlCard:
         """Return a sample of the card with *uuid*.
 
         Raises:
-            StuckError, NVMLError: as :meth:`look`.
+            StuckError, NVMLError: as :meth:`inspect`.
         """
         handle = await self._calls.call(self._nvml.nvmlDeviceGetHandleByUUID, uuid)
         memory = await self._memory(uuid, handle)
@@ -108,7 +108,7 @@ class NvmlCard:
         if memory is None:
             return None
         if memory.reserved is not None:
-            self._reserve.told(memory.reserved)
+            self._reserve.set_reported(memory.reserved)
             return memory
         found = await self._processes.held(uuid, handle, total_bytes=memory.total)
         held = None if found is None else tuple(found.values())

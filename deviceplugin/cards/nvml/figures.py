@@ -8,7 +8,7 @@ from deviceplugin.cards.interface import CardMetrics
 from deviceplugin.cards.nvml import gpm
 from deviceplugin.cards.nvml.calls import NvmlCalls
 from deviceplugin.cards.nvml.gpm import NvmlGpm
-from deviceplugin.cards.nvml.reserve import Memory, told_memory
+from deviceplugin.cards.nvml.reserve import Memory, memory_from_nvml
 
 _BYTES_PER_MIB: Final = 1024 * 1024
 _BYTES_PER_KB: Final = 1000
@@ -58,7 +58,7 @@ class NvmlMetrics:
         second = functools.partial(read, version=self._nvml.nvmlMemory_v2)
         memory = await self._calls.figure(card, "memory_v2", second, handle)
         memory = memory or await self._calls.core(card, "memory", read, handle)
-        return told_memory(memory) if memory is not None else None
+        return memory_from_nvml(memory) if memory is not None else None
 
     async def remapped_rows(self, card: str, handle: Any) -> Any | None:
         """Return (corrected, uncorrected, pending, failed), or None where the card has none."""

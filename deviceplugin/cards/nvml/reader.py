@@ -184,7 +184,7 @@ class NvmlReader(Cards):
                 clock=self._clock,
             )
         card = self._cards[index]
-        return lambda: card.look(self._hardware.get(index))
+        return lambda: card.inspect(self._hardware.get(index))
 
     def _read(self, index: int, uuid: CardUuid) -> Callable[[], Awaitable[CardSample]]:
         card = self._cards[index]

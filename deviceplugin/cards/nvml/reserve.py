@@ -25,7 +25,7 @@ class Memory:
     reserved: int | None = None
 
 
-def told_memory(memory: Any) -> Memory:
+def memory_from_nvml(memory: Any) -> Memory:
     """Convert NVML's struct: version 2 if it has ``reserved``, else version 1."""
     reserved: int | None = getattr(memory, "reserved", None)
     used = int(memory.used)
@@ -50,7 +50,7 @@ class LearntReserve:
         """Start over: the driver may be another one now."""
         self._bytes, self._seen_empty, self._reported = None, False, False
 
-    def told(self, reserved: int) -> None:
+    def set_reported(self, reserved: int) -> None:
         """Set what the driver itself reports: there is nothing to learn any more."""
         self._bytes, self._reported = reserved, True
 

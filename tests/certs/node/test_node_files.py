@@ -16,7 +16,7 @@ from certs.node.node_files import DesiredNodeFiles, NodeFiles, with_address
 from certs.node.static_pod import Process
 from kube.client import KubeClient
 from kube.kinds import SECRETS, SERVICES
-from tests.certs.tls_world import a_ca, a_client
+from tests.certs.tls_harness import a_ca, a_client
 from tests.fakes.clock import VirtualClock
 
 NAMESPACE, SECRET, SERVICE = "fracgpu-system", "fracgpu-scheduler-client", "leader"

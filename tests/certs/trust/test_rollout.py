@@ -6,9 +6,15 @@ import pytest
 from certs.metrics import CertsMetrics
 from certs.reconciler import DesiredCertificates, Leaf, Purpose, Reconciler
 from certs.settings import CertsSettings
-from certs.status import look
+from certs.status import collect_report
 from certs.store import ROTATE_KEY, CertStore
-from certs.trust.rollout import TRUSTS_KEY, restarted, rolled_out, rolled_out_everywhere, told
+from certs.trust.rollout import (
+    TRUSTS_KEY,
+    named_authority,
+    restarted,
+    rolled_out,
+    rolled_out_everywhere,
+)
 from kube.client import KubeClient, PatchType
 from kube.kinds import DAEMONSETS, DEPLOYMENTS, SECRETS, Kind
 from process.telemetry import new_registry
@@ -51,7 +57,7 @@ async def test_the_pods_are_replaced_once_for_each_authority(kube: KubeClient) -
     answers.append(await ask(kube, "cd34"))
 
     assert answers == [False, False, True, False, False]
-    assert told(await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)) == "cd34"
+    assert named_authority(await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)) == "cd34"
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ async def test_a_daemon_set_is_replaced_once_and_awaited_node_by_node() -> None:
 
     assert answers == [False, False, True]
     assert client.body["metadata"]["generation"] == 2
-    assert told(client.body) == "ab12"
+    assert named_authority(client.body) == "ab12"
 
 
 async def test_without_such_a_deployment_there_is_nobody_to_restart(kube: KubeClient) -> None:
@@ -170,13 +176,13 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     async def signed_by() -> str:
         for _ in range(6):
             await loop.run_once()
-        return (await look(kube, settings, now=clock.now())).rows[1].signed_by
+        return (await collect_report(kube, settings, now=clock.now())).rows[1].signed_by
 
     await kube.create(DEPLOYMENTS, a_deployment())
     await signed_by()
     await roll_out(kube)
     first = await signed_by()
-    facts = (await look(kube, settings, now=clock.now())).rows[0].facts
+    facts = (await collect_report(kube, settings, now=clock.now())).rows[0].facts
     assert facts is not None
     wish = {"metadata": {"annotations": {ROTATE_KEY: facts.fingerprint}}}
     await kube.patch(SECRETS, CA, wish, namespace=NAMESPACE)
@@ -192,7 +198,7 @@ async def test_a_new_authority_signs_nothing_before_the_readers_have_restarted(
     assert stored is not None
     assert stored.data["ca.crt"].count(b"BEGIN CERTIFICATE") == 2
     deployment = await kube.get_object(DEPLOYMENTS, NAME, namespace=NAMESPACE)
-    now_current = (await look(kube, settings, now=clock.now())).rows[0].facts
+    now_current = (await collect_report(kube, settings, now=clock.now())).rows[0].facts
     assert now_current is not None
     assert deployment["spec"]["template"]["metadata"]["annotations"] == {
         TRUSTS_KEY: now_current.fingerprint

@@ -7,7 +7,7 @@ from certs.authority import Pair
 from certs.trust.served_certificates import ServedCertificates
 from process.tls import ServingTls
 from tests.certs.slices import WithReplicas
-from tests.certs.tls_world import a_ca, a_leaf, https
+from tests.certs.tls_harness import a_ca, a_leaf, https
 
 OLD, NEW = a_ca(), a_ca()
 

@@ -157,7 +157,7 @@ async def test_rotate_reports_what_it_waits_for_and_ends_with_the_new_state(
     await until(lambda: all_is_well(flags), what="status 0")
     capsys.readouterr()
 
-    assert await run("rotate", "--ca", "--limit-s", "20", *flags) == 0
+    assert await run("rotate", "--ca", "--timeout-s", "20", *flags) == 0
 
     told = capsys.readouterr()
     assert told.err.startswith("asked to replace fracgpu-ca\n")

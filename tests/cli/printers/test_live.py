@@ -20,9 +20,14 @@ from tests.support.core import a_card
 from tests.support.explaining import Cluster
 
 
-def a_picture(*news: str) -> Dashboard:
+def a_dashboard(*event_lines: str) -> Dashboard:
     return Dashboard(
-        nodes=(), pods_running=0, pods_expected=0, roles=(), hot_line=0.8, news=tuple(news)
+        nodes=(),
+        pods_running=0,
+        pods_expected=0,
+        roles=(),
+        hot_line=0.8,
+        event_lines=tuple(event_lines),
     )
 
 
@@ -30,9 +35,9 @@ def test_each_piece_of_news_is_written_once_and_in_order() -> None:
     lines: list[str] = []
     screen = PlainScreen(lines.append)
 
-    screen.show(a_picture("one"), elapsed_s=1, duration_s=90, step="starting")
-    screen.show(a_picture("one", "two"), elapsed_s=2, duration_s=90, step="starting")
-    screen.show(a_picture("two", "three"), elapsed_s=91, duration_s=90, step="watching")
+    screen.show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="starting")
+    screen.show(a_dashboard("one", "two"), elapsed_s=2, duration_s=90, step="starting")
+    screen.show(a_dashboard("two", "three"), elapsed_s=91, duration_s=90, step="watching")
 
     assert lines == [
         "[1 s of 90 s] starting",
@@ -46,9 +51,9 @@ def test_each_piece_of_news_is_written_once_and_in_order() -> None:
 def test_news_that_came_all_at_once_is_not_lost_with_the_window() -> None:
     lines: list[str] = []
     screen = PlainScreen(lines.append)
-    screen.show(a_picture("one"), elapsed_s=1, duration_s=90, step="s")
+    screen.show(a_dashboard("one"), elapsed_s=1, duration_s=90, step="s")
 
-    screen.show(a_picture("eight", "nine"), elapsed_s=2, duration_s=90, step="s")
+    screen.show(a_dashboard("eight", "nine"), elapsed_s=2, duration_s=90, step="s")
 
     assert lines[-2:] == ["  eight", "  nine"]
 
@@ -58,7 +63,7 @@ def test_a_pipe_gets_plain_lines_and_a_plain_verdict() -> None:
     console = Console(file=out, width=80)
 
     with open_screen(console) as screen:
-        screen.show(a_picture("hello [red]"), elapsed_s=1, duration_s=90, step="starting")
+        screen.show(a_dashboard("hello [red]"), elapsed_s=1, duration_s=90, step="starting")
     show_promises(console, [Promise(name="no pod was lost", held=True, detail="13 of 13")])
 
     assert "hello [red]" in out.getvalue()
@@ -70,7 +75,7 @@ def test_a_terminal_gets_the_live_view() -> None:
     console = Console(file=out, width=120, force_terminal=True)
 
     with open_screen(console) as screen:
-        screen.show(a_picture("hello"), elapsed_s=1, duration_s=90, step="starting")
+        screen.show(a_dashboard("hello"), elapsed_s=1, duration_s=90, step="starting")
 
     assert "\x1b[" in out.getvalue()
     assert "what happened" in out.getvalue()
@@ -78,7 +83,7 @@ def test_a_terminal_gets_the_live_view() -> None:
 
 def a_fleet(*, held_mib: int) -> Fleet:
     cluster = Cluster().node("gpu-1", a_card("GPU-a"))
-    state = cluster.holder("chat", "gpu-1", "GPU-a", held_mib).world()
+    state = cluster.holder("chat", "gpu-1", "GPU-a", held_mib).state()
     return fleet_of(state.snapshot, state.pods)
 
 

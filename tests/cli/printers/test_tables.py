@@ -62,14 +62,14 @@ def test_the_bar_never_outgrows_its_room() -> None:
     assert len(draw(a_card(mib=80000))[1].plain) == 34
 
 
-def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
+def test_the_screen_holds_nodes_pods_roles_and_event_lines() -> None:
     picture = Dashboard(
         nodes=(NodePanel(name="gpu-node-1", cards=(a_card(),)),),
         pods_running=1,
         pods_expected=2,
         roles=(("webhook", True), ("certs", False)),
         hot_line=0.8,
-        news=("  1.0s  Scheduled: chat-1",),
+        event_lines=("  1.0s  Scheduled: chat-1",),
     )
 
     shown = text(dashboard(picture, elapsed_s=30, duration_s=90, step="watching"))
@@ -86,7 +86,7 @@ def test_the_screen_holds_nodes_pods_roles_and_news() -> None:
         assert words in shown
 
 
-def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_news() -> None:
+def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_event_lines() -> None:
     cards = tuple(replace(a_card(busy=0.93), index=index, uuid=str(index)) for index in range(4))
     picture = Dashboard(
         nodes=tuple(NodePanel(name=f"gpu-node-{n}", cards=cards) for n in range(4)),
@@ -94,7 +94,7 @@ def test_a_small_terminal_shows_every_card_its_heat_and_the_latest_news() -> Non
         pods_expected=13,
         roles=(("webhook", True), ("certs", False)),
         hot_line=0.8,
-        news=tuple(f"{n}.0s  Scheduled: {'a pod on a node ' * 9}" for n in range(20)),
+        event_lines=tuple(f"{n}.0s  Scheduled: {'a pod on a node ' * 9}" for n in range(20)),
     )
     console = Console(width=80, height=24, file=io.StringIO(), force_terminal=True)
     console.print(
@@ -128,7 +128,7 @@ def test_each_owner_has_a_colour_of_its_own() -> None:
         pods_expected=0,
         roles=(),
         hot_line=0.8,
-        news=(),
+        event_lines=(),
     )
 
     assert len(set(palette(picture).values())) == len(names)
@@ -138,7 +138,7 @@ def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() 
     cluster = Cluster().node("gpu-1", core.a_card("GPU-a"), core.a_card("GPU-b", index=1))
     cluster.holder("chat-1", "gpu-1", "GPU-a", 12_000, cores=25)
     cluster.node("gpu-2", core.a_card("GPU-c"), cordons={"GPU-c": 60}, schedulable=False)
-    state = cluster.world()
+    state = cluster.state()
 
     shown = text(fleet_view(fleet_of(state.snapshot, state.pods)))
 
@@ -154,7 +154,7 @@ def test_the_cards_of_a_cluster_are_drawn_with_their_slices_and_their_trouble() 
 
 
 def test_a_card_without_memory_is_drawn_too() -> None:
-    state = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).world()
+    state = Cluster().node("gpu-1", core.a_card("GPU-a", mib=0)).state()
 
     assert "0.0 / 0.0 GiB" in text(fleet_view(fleet_of(state.snapshot, state.pods)))
 

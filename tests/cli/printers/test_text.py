@@ -22,7 +22,7 @@ def said(subject: ExplainedPod, state: ClusterState) -> list[str]:
 def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof() -> None:
     cluster = Cluster().node("gpu-1", a_card("GPU-a")).holder("chat", "gpu-1", "GPU-a", 9_000)
 
-    lines = said(a_waiting_pod(ASKS), cluster.world())
+    lines = said(a_waiting_pod(ASKS), cluster.state())
 
     assert lines[0] == "default/new does not fit on any of 1 node"
     assert lines.index("What would help") < lines.index(
@@ -35,7 +35,7 @@ def test_a_pod_that_does_not_fit_is_told_so_first_then_what_helps_then_the_proof
 
 
 def test_a_pod_that_fits_is_told_where() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a")).node("gpu-2", a_card("GPU-b")).state()
 
     assert said(a_waiting_pod(ASKS), state)[0] == (
         "default/new fits now: gpu-1, card 0 (and 1 node more)"
@@ -44,20 +44,20 @@ def test_a_pod_that_fits_is_told_where() -> None:
 
 def test_room_is_not_enough_where_something_else_stands_in_the_way() -> None:
     subject = replace(a_waiting_pod(ASKS), gates=("quota",))
-    lines = said(subject, Cluster().node("gpu-1", a_card("GPU-a")).world())
+    lines = said(subject, Cluster().node("gpu-1", a_card("GPU-a")).state())
 
     assert lines[0] == "default/new is not scheduled, though there is room on 1 node"
     assert "  blocked by: it is held back by scheduling gates: quota" in lines
 
 
 def test_a_closed_node_is_told_with_its_cards() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).state()
 
     assert "gpu-1: the node is cordoned; its cards fit" in said(a_waiting_pod(ASKS), state)
 
 
 def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a", index=2)).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a", index=2)).state()
 
     lines = said(bound(a_waiting_pod(ASKS), "gpu-1", on("GPU-a", 20_000)), state)
 
@@ -66,7 +66,7 @@ def test_a_running_pod_is_told_its_cards_and_since_when() -> None:
 
 
 def test_a_pod_bound_without_cards_is_told_that_it_cannot_start() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a")).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a")).state()
 
     assert said(bound(a_waiting_pod(ASKS), "gpu-1", None), state)[0] == (
         "default/new is on gpu-1 and cannot start"
@@ -78,7 +78,7 @@ def test_many_holders_are_counted_rather_than_listed() -> None:
     for number in range(9):
         cluster.holder(f"p{number}", "gpu-1", "GPU-a", 2_000, cores=10)
 
-    assert said(a_waiting_pod(ASKS), cluster.world())[-1].endswith(
+    assert said(a_waiting_pod(ASKS), cluster.state())[-1].endswith(
         "default/p5 2000 MiB 10% and 3 more"
     )
 
@@ -86,7 +86,7 @@ def test_many_holders_are_counted_rather_than_listed() -> None:
 def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
     cluster = Cluster().node("gpu-1", a_card("GPU-a"), a_card("GPU-b", index=1))
     cluster.node("bare").holder("chat", "gpu-1", "GPU-b", 9_000, cores=25)
-    state = cluster.world()
+    state = cluster.state()
 
     head, first, second, bare = fleet_lines(fleet_of(state.snapshot, state.pods))
 
@@ -99,7 +99,7 @@ def test_the_table_of_cards_has_one_row_for_each_and_stays_in_columns() -> None:
 
 
 def test_a_card_in_trouble_stands_out() -> None:
-    state = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).world()
+    state = Cluster().node("gpu-1", a_card("GPU-a"), cordons={"GPU-a": 60}).state()
 
     _, line = fleet_lines(fleet_of(state.snapshot, state.pods))
 

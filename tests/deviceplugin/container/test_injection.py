@@ -28,8 +28,8 @@ class Rig:
 
     def __init__(self, root: Path, runtime: FakeRuntime) -> None:
         self.specs, self.links = CdiFolder(root / "cdi"), LinkFolder(root / "links")
-        handed_out = AllocatedFolders(root / "links" / ".handed-out")
-        self.injection = Injection(self.specs, self.links, handed_out, runtime)
+        allocated_folders = AllocatedFolders(root / "links" / ".handed-out")
+        self.injection = Injection(self.specs, self.links, allocated_folders, runtime)
 
     async def places(self, slot_ids: frozenset[str]) -> list[object]:
         return list(await self.injection.stores(device_name(slot_ids)))
@@ -39,11 +39,11 @@ async def test_a_runtime_with_cdi_is_given_names_and_one_without_folders(tmp_pat
     runtime = FakeRuntime(reads_cdi=True)
     rig = Rig(tmp_path, runtime)
 
-    assert await rig.injection.hand_out(S1) is None
+    assert await rig.injection.allocate(S1) is None
     assert await rig.places(S1) == [rig.specs]
 
     runtime.reads_cdi = False
-    assert await rig.injection.hand_out(S2) is rig.links
+    assert await rig.injection.allocate(S2) is rig.links
     assert await rig.places(S2) == [rig.specs, rig.links]
 
 
@@ -52,7 +52,7 @@ async def test_a_container_with_a_cdi_name_is_not_started_by_a_runtime_that_read
 ) -> None:
     runtime = FakeRuntime(reads_cdi=True)
     rig = Rig(tmp_path, runtime)
-    await rig.injection.hand_out(S1)
+    await rig.injection.allocate(S1)
 
     runtime.reads_cdi = False
 
@@ -66,7 +66,7 @@ async def test_a_container_with_a_folder_starts_on_any_runtime_after_any_restart
     tmp_path: Path,
 ) -> None:
     runtime = FakeRuntime(reads_cdi=False)
-    await Rig(tmp_path, runtime).injection.hand_out(S1)
+    await Rig(tmp_path, runtime).injection.allocate(S1)
 
     for runtime.reads_cdi in (False, True):
         rig = Rig(tmp_path, runtime)
@@ -83,9 +83,9 @@ async def test_a_folder_of_an_agent_that_made_no_notes_counts_as_well(tmp_path: 
 async def test_ids_that_are_handed_out_again_begin_anew(tmp_path: Path) -> None:
     runtime = FakeRuntime(reads_cdi=False)
     rig = Rig(tmp_path, runtime)
-    await rig.injection.hand_out(BOTH)
+    await rig.injection.allocate(BOTH)
     runtime.reads_cdi = True
-    await rig.injection.hand_out(S1)
+    await rig.injection.allocate(S1)
 
     assert list((tmp_path / "links" / ".handed-out").iterdir()) == []
     assert await rig.places(S1) == [rig.specs]
@@ -94,7 +94,7 @@ async def test_ids_that_are_handed_out_again_begin_anew(tmp_path: Path) -> None:
 async def test_without_an_answer_of_the_runtime_no_container_starts(tmp_path: Path) -> None:
     runtime = FakeRuntime(reads_cdi=True)
     rig = Rig(tmp_path, runtime)
-    await rig.injection.hand_out(S1)
+    await rig.injection.allocate(S1)
     runtime.silent = True
 
     with pytest.raises(InjectionError, match="no answer") as caught:
@@ -104,14 +104,14 @@ async def test_without_an_answer_of_the_runtime_no_container_starts(tmp_path: Pa
 
 def test_at_the_end_only_notes_of_sets_in_use_stay_and_an_empty_folder_goes(tmp_path: Path) -> None:
     folder = tmp_path / ".handed-out"
-    handed_out = AllocatedFolders(folder)
+    allocated_folders = AllocatedFolders(folder)
     for ids in ("s1", "s2"):
-        handed_out.note(frozenset({ids}), by_links=True)
+        allocated_folders.note(frozenset({ids}), by_links=True)
     used = device_name({"s1"})
 
-    handed_out.end(held={used})
+    allocated_folders.end(held={used})
     assert [path.name for path in folder.iterdir()] == [used]
-    assert used in handed_out
+    assert used in allocated_folders
 
     AllocatedFolders(folder).end(held=())
     assert not folder.exists()

@@ -146,13 +146,13 @@ class FakeMetrics:
     failed: int = 0
     not_seen: int = 0
 
-    def audited(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
+    def consistency_checked(self, *, now: Mapping[str, int], new: Mapping[str, int]) -> None:
         self.rounds.append((now, new))
 
-    def audited_without(self, containers: int) -> None:
+    def containers_not_checked(self, containers: int) -> None:
         self.not_seen = containers
 
-    def audit_failed(self) -> None:
+    def consistency_check_failed(self) -> None:
         self.failed += 1
 
     def seen(self, kind: Disagreement) -> list[tuple[int, int]]:

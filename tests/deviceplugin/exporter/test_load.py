@@ -62,7 +62,7 @@ class Watching:
     def show(self, snapshot: UsageSnapshot, *, for_s: float) -> None:
         for _ in range(int(for_s / PERIOD_S)):
             self.load.observe(snapshot, now_s=self.now_s)
-            said = self.load.say(now_s=self.now_s)
+            said = self.load.load_to_write(now_s=self.now_s)
             if said is not None and (not self.written or said is not self.written[-1][1]):
                 self.written.append((self.now_s - 1000.0, said))
             self.now_s += PERIOD_S
@@ -192,7 +192,7 @@ def test_whatever_is_measured_heat_is_a_ratio_and_the_node_changes_at_most_each_
         load.observe(
             a_snapshot(percent=percent, used_mib=foreign, processes=[(2, foreign)]), now_s=now_s
         )
-        said = load.say(now_s=now_s)
+        said = load.load_to_write(now_s=now_s)
         if said is not None and (not written or said is not written[-1][1]):
             written.append((now_s, said))
         now_s += pause_s

@@ -65,7 +65,7 @@ class Rig:
 
     async def rounds(self, count: int) -> None:
         for _ in range(count):
-            await self.report.round()
+            await self.report.sync()
             await self.clock.advance(5)
 
     @property

@@ -33,7 +33,7 @@ async def a_sampler(
 ) -> tuple[Sampler, CollectorRegistry]:
     registry = CollectorRegistry()
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     sampler = Sampler(
         cards=cards,
         tracker=tracker,
@@ -97,7 +97,7 @@ async def test_after_each_snapshot_it_can_be_written_down(tmp_path: Path) -> Non
     cards, clock, seen = FakeCards(a_card("GPU-a")), VirtualClock(), []
     cards.readings = {A: CardSample()}
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     sampler = Sampler(
         cards=cards,
         tracker=tracker,

@@ -61,7 +61,7 @@ async def a_plugin(
     injection: "AlwaysLinks | None" = None,
 ) -> AsyncIterator[tuple[services.DevicePluginStub, DevicePlugin]]:
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     plugin = DevicePlugin(tracker, starter, injection)
     with short_folder() as folder:
         server = PluginServer(plugin, folder / "p.sock")
@@ -223,7 +223,7 @@ class AlwaysLinks:
     def __init__(self, links: LinkFolder) -> None:
         self.links = links
 
-    async def hand_out(self, slot_ids: frozenset[str]) -> LinkFolder | None:
+    async def allocate(self, slot_ids: frozenset[str]) -> LinkFolder | None:
         return self.links
 
 

@@ -153,7 +153,7 @@ async def a_rig(api: ApiServer) -> AsyncIterator[Rig]:
             await server.start()
             pods: dict[PodKey, PodInfo] = {}
             tracker = a_tracker(FakeCards(a_card(CARD), a_card("GPU-b", index=1)), SystemClock())
-            await tracker.survey()
+            await tracker.refresh()
             pre_start = PreStartHandler(
                 node=NODE,
                 tracker=tracker,

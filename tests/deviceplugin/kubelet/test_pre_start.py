@@ -117,7 +117,7 @@ async def a_rig(
 ) -> Rig:
     cards, clock, registry = FakeCards(a_card("GPU-a")), VirtualClock(), CollectorRegistry()
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     kubelet, api = FakeKubelet(a_holder()), FakeApi(**{"train-0": pod_json()})
     cdi = slow or CdiFolder(folder)
     prepared: list[Claim] = []

@@ -74,7 +74,7 @@ class Rig:
 async def a_rig() -> AsyncIterator[Rig]:
     clock, registry = VirtualClock(), CollectorRegistry()
     tracker = a_tracker(FakeCards(a_card()), clock)
-    await tracker.survey()
+    await tracker.refresh()
     plugin = DevicePlugin(tracker, FakeStarter())
     blocked: list[str] = []
     with short_folder() as folder:
@@ -100,7 +100,7 @@ async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         (request,) = rig.kubelet.requests
         assert (request.version, request.endpoint) == ("v1beta1", "fracgpu.sock")
@@ -112,7 +112,7 @@ async def test_registering_names_the_resource_the_socket_and_prestart() -> None:
 
 async def test_without_kubelets_socket_nothing_is_served_and_the_reason_is_told() -> None:
     async with a_rig() as rig:
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert rig.registration.problem is not None
         assert "kubelet.sock does not exist" in rig.registration.problem
@@ -124,10 +124,10 @@ async def test_a_node_without_cards_does_not_register() -> None:
         await rig.kubelet.start()
         rig.blocked.append("no driver")
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         blocked = (rig.count, rig.registration.problem)
         rig.blocked.clear()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert blocked == (0, "no driver")
         assert rig.count == 1
@@ -137,7 +137,7 @@ async def test_kubelet_is_not_bothered_while_nothing_changes() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
         for _ in range(3):
-            await rig.registration.look()
+            await rig.registration.ensure_registered()
 
         assert rig.count == 1
 
@@ -145,13 +145,13 @@ async def test_kubelet_is_not_bothered_while_nothing_changes() -> None:
 async def test_a_restarted_kubelet_gets_a_fresh_socket_and_a_new_registration() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         await rig.kubelet.stop()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         while_down = rig.registration.problem
         await rig.kubelet.start()  # which removes our socket as well
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert while_down is not None
         assert rig.count == 2
@@ -161,10 +161,10 @@ async def test_a_restarted_kubelet_gets_a_fresh_socket_and_a_new_registration() 
 async def test_a_socket_that_somebody_removed_is_put_back() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         rig.server.socket.unlink()
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert rig.count == 2
         assert rig.server.intact
@@ -173,13 +173,13 @@ async def test_a_socket_that_somebody_removed_is_put_back() -> None:
 async def test_a_kubelet_that_no_longer_listens_is_told_again() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         await rig.clock.advance(10.0)
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         patient = rig.count
         await rig.clock.advance(0.1)
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert (patient, rig.count) == (1, 2)
 
@@ -187,7 +187,7 @@ async def test_a_kubelet_that_no_longer_listens_is_told_again() -> None:
 async def test_a_kubelet_that_listens_is_left_alone() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         target = f"unix:{rig.server.socket}"
         async with grpc.aio.insecure_channel(target) as channel:
             stub = services.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
@@ -195,7 +195,7 @@ async def test_a_kubelet_that_listens_is_left_alone() -> None:
             await stream.read()
             for _ in range(3):
                 await rig.clock.advance(30)
-                await rig.registration.look()
+                await rig.registration.ensure_registered()
 
             assert rig.count == 1
             stream.cancel()
@@ -205,11 +205,11 @@ async def test_a_refusal_is_told_counted_and_tried_again() -> None:
     async with a_rig() as rig:
         await rig.kubelet.start()
         rig.kubelet.refusing = True
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
         refused = rig.registration.problem
         rig.kubelet.refusing = False
 
-        await rig.registration.look()
+        await rig.registration.ensure_registered()
 
         assert refused == "kubelet answered INVALID_ARGUMENT: not today"
         assert rig.registration.problem is None

@@ -40,7 +40,7 @@ def test_device_files_of_a_container_are_its_cards_own_and_the_common_ones() -> 
 async def test_headroom_is_taken_off_every_card() -> None:
     tracker = a_tracker(FakeCards(a_card(mib=8000)), VirtualClock(), headroom_mib=Mib(500))
 
-    await tracker.survey()
+    await tracker.refresh()
 
     (card,) = tracker.inventory.cards
     assert card.reserved_mib == 500
@@ -57,12 +57,12 @@ async def test_before_the_first_listing_there_is_a_problem_and_no_slot() -> None
 async def test_one_failed_listing_changes_no_health_and_three_do() -> None:
     cards = FakeCards(a_card())
     tracker = a_tracker(cards, VirtualClock())
-    await tracker.survey()
+    await tracker.refresh()
     cards.answer = CardsUnavailableError("driver gone")
 
     health = []
     for _ in range(3):
-        await tracker.survey()
+        await tracker.refresh()
         health.append(tracker.inventory.cards[0].health)
 
     assert health == [Health.HEALTHY, Health.HEALTHY, Health.UNHEALTHY]
@@ -73,14 +73,14 @@ async def test_one_failed_listing_changes_no_health_and_three_do() -> None:
 async def test_health_comes_back_with_the_driver() -> None:
     cards = FakeCards(a_card())
     tracker = a_tracker(cards, VirtualClock())
-    await tracker.survey()
+    await tracker.refresh()
     cards.answer = CardsUnavailableError("driver gone")
     for _ in range(3):
-        await tracker.survey()
+        await tracker.refresh()
     assert {slot.healthy for slot in tracker.slots()} == {False}
 
     cards.answer = a_card_list(a_card())
-    await tracker.survey()
+    await tracker.refresh()
 
     assert tracker.inventory.cards[0].health is Health.HEALTHY
     assert {slot.healthy for slot in tracker.slots()} == {True}
@@ -90,10 +90,10 @@ async def test_health_comes_back_with_the_driver() -> None:
 async def test_the_number_of_slots_does_not_shrink_with_a_card() -> None:
     cards = FakeCards(a_card("GPU-a"), a_card("GPU-b", index=1))
     tracker = a_tracker(cards, VirtualClock(), slots_per_card=3)
-    await tracker.survey()
+    await tracker.refresh()
 
     cards.answer = a_card_list(a_card("GPU-a"))
-    await tracker.survey()
+    await tracker.refresh()
 
     assert len(tracker.inventory.cards) == 1
     assert len(tracker.slots()) == 6

@@ -100,7 +100,7 @@ def a_report(
 async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     report = NodeStatusUpdater(
         node=NODE,
         tracker=tracker,
@@ -110,8 +110,8 @@ async def test_the_node_gets_labels_and_inventory_before_capacity() -> None:
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
 
-    assert await report.round()
-    assert await report.round()
+    assert await report.sync()
+    assert await report.sync()
 
     assert [where for where, _ in node.writes] == ["metadata", "status"]
     assert node.state is not None
@@ -124,7 +124,7 @@ async def test_cards_that_nobody_has_seen_yet_are_not_reported_as_none() -> None
     cards.answer = CardsUnavailableError("no driver")
     report, _ = a_report(node, cards, clock)
 
-    await report.round()
+    await report.sync()
 
     assert node.writes == []
     assert report.problem is not None
@@ -143,13 +143,13 @@ async def test_a_driver_that_is_never_there_is_told_in_the_condition_alone() -> 
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
     for _ in range(2):
-        await tracker.survey()
-        await report.round()
+        await tracker.refresh()
+        await report.sync()
     assert node.conditions == []  # it may only be slow
 
     for _ in range(2):
-        await tracker.survey()
-        await report.round()
+        await tracker.refresh()
+        await report.sync()
 
     (condition,) = node.conditions
     assert condition["status"] == "False"
@@ -199,7 +199,7 @@ async def test_an_agent_started_while_the_driver_is_gone_reports_0_not_the_old_t
 async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it() -> None:
     node, cards, clock = FakeNode(), FakeCards(a_card()), VirtualClock()
     tracker = a_tracker(cards, clock)
-    await tracker.survey()
+    await tracker.refresh()
     report = NodeStatusUpdater(
         node=NODE,
         tracker=tracker,
@@ -208,7 +208,7 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
         clock=clock,
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
-    await report.round()
+    await report.sync()
     assert node.state is not None
     out = {names.NODE_OUT_OF_SERVICE: "GPU-a"}
     heat = {names.NODE_HEAT: "{}"}
@@ -219,8 +219,8 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
     )
     before = len(node.writes)
 
-    assert await report.round()
-    assert await report.round()
+    assert await report.sync()
+    assert await report.sync()
 
     assert node.state == NodeState(
         labels={names.SHARE_LABEL: "false", "zone": "a"}, annotations=out, capacity={"cpu": "4"}
@@ -232,7 +232,7 @@ async def test_a_node_that_stops_sharing_loses_everything_that_was_written_on_it
 async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_named() -> None:
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card()), clock)
-    await tracker.survey()
+    await tracker.refresh()
     silent: list[str] = []
     report = NodeStatusUpdater(
         node=NODE,
@@ -243,10 +243,10 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
         metrics=DevicePluginMetrics(CollectorRegistry()),
         blocked=lambda: silent[0] if silent else None,
     )
-    await report.round()
+    await report.sync()
     silent.append("/run/x.sock answered UNAVAILABLE")
 
-    await report.round()
+    await report.sync()
 
     assert node.state is not None
     assert node.state.capacity[names.GPU_MEM] == "0"
@@ -259,7 +259,7 @@ async def test_a_runtime_that_has_not_answered_takes_the_nodes_capacity_and_is_n
 async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> None:
     node, clock = FakeNode(), VirtualClock()
     tracker = a_tracker(FakeCards(a_card(mib=8000)), clock)
-    await tracker.survey()
+    await tracker.refresh()
     silent: list[str] = []
     held: list[int | None] = [None]
     report = NodeStatusUpdater(
@@ -272,13 +272,13 @@ async def test_what_pods_hold_stays_counted_whatever_becomes_of_the_cards() -> N
         blocked=lambda: silent[0] if silent else None,
         held_mib=lambda: held[0],
     )
-    await report.round()
+    await report.sync()
     silent.append("/run/x.sock answered UNAVAILABLE")
     memory = []
 
     for now in (None, 3000, 0):
         held[0] = now
-        await report.round()
+        await report.sync()
         assert node.state is not None
         memory.append(node.state.capacity[names.GPU_MEM])
 
@@ -290,7 +290,7 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
     node, clock = FakeNode(), VirtualClock()
     node.state = None
     tracker = a_tracker(FakeCards(a_card()), clock)
-    await tracker.survey()
+    await tracker.refresh()
     report = NodeStatusUpdater(
         node=NODE,
         tracker=tracker,
@@ -300,7 +300,7 @@ async def test_a_node_that_is_not_there_yet_is_waited_for() -> None:
         metrics=DevicePluginMetrics(CollectorRegistry()),
     )
 
-    assert not await report.round()
+    assert not await report.sync()
     assert report.problem is not None
     assert NODE in report.problem
 

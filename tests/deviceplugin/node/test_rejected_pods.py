@@ -19,7 +19,7 @@ from tests.fakes.clock import VirtualClock
 Json = dict[str, Any]
 
 
-def a_refused_pod(name: str, *, owner: str = "ReplicaSet", created: str = "11:59:00") -> Json:
+def a_rejected_pod(name: str, *, owner: str = "ReplicaSet", created: str = "11:59:00") -> Json:
     body: Json = json.loads(pod_json(name, phase="Failed"))
     body["metadata"]["creationTimestamp"] = f"2026-01-05T{created}Z"
     body["status"] |= {
@@ -73,10 +73,10 @@ def a_cleaner(cluster: FakeCluster) -> RejectedPodCleaner:
     )
 
 
-async def test_a_refused_pod_whose_owner_replaces_it_is_deleted_with_an_event() -> None:
-    cluster = FakeCluster(a_refused_pod("one"), a_refused_pod("bare", owner=""))
+async def test_a_rejected_pod_whose_owner_replaces_it_is_deleted_with_an_event() -> None:
+    cluster = FakeCluster(a_rejected_pod("one"), a_rejected_pod("bare", owner=""))
 
-    await a_cleaner(cluster).round()
+    await a_cleaner(cluster).sync()
 
     assert cluster.deleted == [("ml/one", "uid-one")]
     ((name, reason, note),) = cluster.events
@@ -87,42 +87,42 @@ async def test_a_refused_pod_whose_owner_replaces_it_is_deleted_with_an_event() 
     )
 
 
-async def test_a_jobs_refused_pod_stays_until_the_job_has_made_another_one() -> None:
-    cluster = FakeCluster(a_refused_pod("one", owner="Job"))
+async def test_a_jobs_rejected_pod_stays_until_the_job_has_made_another_one() -> None:
+    cluster = FakeCluster(a_rejected_pod("one", owner="Job"))
     cleaner = a_cleaner(cluster)
 
-    await cleaner.round()
+    await cleaner.sync()
     before = list(cluster.deleted)
-    cluster.elsewhere.append(a_refused_pod("two", owner="Job", created="11:59:05"))
-    await cleaner.round()
+    cluster.elsewhere.append(a_rejected_pod("two", owner="Job", created="11:59:05"))
+    await cleaner.sync()
 
     assert before == []
     assert cluster.deleted == [("ml/one", "uid-one")]
 
 
 async def test_a_failure_is_tried_again_and_whoever_was_faster_is_no_failure() -> None:
-    cluster = FakeCluster(a_refused_pod("one"))
+    cluster = FakeCluster(a_rejected_pod("one"))
     cleaner = a_cleaner(cluster)
     cluster.down = True
-    await cleaner.round()
+    await cleaner.sync()
     assert cluster.deleted == []
 
     cluster.down = False
     seen = cluster.here()
-    await cleaner.round()
+    await cleaner.sync()
     cluster.here = lambda: seen  # type: ignore[method-assign]
-    await a_cleaner(cluster).round()
+    await a_cleaner(cluster).sync()
 
     assert cluster.deleted == [("ml/one", "uid-one")]
     assert len(cluster.events) == 1
 
 
 async def test_a_pod_that_asks_nothing_of_us_is_not_ours_to_delete() -> None:
-    body = a_refused_pod("one")
+    body = a_rejected_pod("one")
     body["spec"]["containers"] = [{"name": "train"}]
     del body["metadata"]["annotations"][names.ASSIGNMENT]
     cluster = FakeCluster(body)
 
-    await a_cleaner(cluster).round()
+    await a_cleaner(cluster).sync()
 
     assert cluster.deleted == []

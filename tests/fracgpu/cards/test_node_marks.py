@@ -45,7 +45,7 @@ def test_only_what_we_wrote_is_found() -> None:
 
 
 def test_what_an_administrator_wrote_goes_only_when_the_whole_system_goes() -> None:
-    marks = marks_of(NODE, peoples_too=True)
+    marks = marks_of(NODE, include_admin_keys=True)
 
     assert "fracgpu.io/share" in marks.labels
     assert "fracgpu.io/out-of-service" in marks.annotations

@@ -6,23 +6,23 @@ from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
+    a_disruption_state,
     a_node,
     a_past_move,
-    a_picture,
-    an_occupant,
+    a_placed_pod,
 )
 
 
 def test_only_healthy_cards_of_shared_nodes_are_expected_to_be_measured() -> None:
-    state = a_picture(
-        nodes=[a_node("n1", HOT_CARD), a_node("whole", "GPU-whole", shared=False)], occupants=[]
+    state = a_disruption_state(
+        nodes=[a_node("n1", HOT_CARD), a_node("whole", "GPU-whole", shared=False)], pods=[]
     )
 
     assert state.cards() == {HOT_CARD}
 
 
 def test_a_card_is_found_by_its_node_and_reading() -> None:
-    state = a_picture()
+    state = a_disruption_state()
 
     assert state.node_of(COOL_CARD) == "n2"
     assert state.node_of(CardUuid("GPU-none")) == ""
@@ -44,5 +44,5 @@ def test_reasons_have_distinct_texts_and_labels_fit_for_a_metric() -> None:
 
 
 def test_a_bare_pod_has_no_owner() -> None:
-    assert an_occupant("a", owner=None).owner_uid == ""
-    assert an_occupant("a").owner_uid == "owner-1"
+    assert a_placed_pod("a", owner=None).owner_uid == ""
+    assert a_placed_pod("a").owner_uid == "owner-1"

@@ -16,9 +16,9 @@ from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     HOT_CARD,
+    a_disruption_state,
     a_past_move,
-    a_picture,
-    an_occupant,
+    a_placed_pod,
     anywhere,
 )
 
@@ -35,9 +35,9 @@ def refusal(
     **facts: Any,
 ) -> HoldReason | None:
     """Return why pod-a, with one ready sibling by default, may not be moved."""
-    pod = an_occupant("pod-a", **facts)
-    others = [an_occupant("pod-b", **(sibling or {}))] if with_sibling else []
-    state = a_picture(occupants=[pod, *others], past=past or [])
+    pod = a_placed_pod("pod-a", **facts)
+    others = [a_placed_pod("pod-b", **(sibling or {}))] if with_sibling else []
+    state = a_disruption_state(pods=[pod, *others], past=past or [])
     return why_not_evictable(state, pod, policy=POLICY, now=NOON)
 
 
@@ -165,8 +165,8 @@ def test_each_useless_move_doubles_the_owners_rest_up_to_a_day(
         for past_move in [a_past_move(minutes_ago=60 * hours, owner_uid="owner-1")] * useless
     ]
     roomy = RebalancerPolicy(max_per_owner_per_day=100)
-    pod = an_occupant("pod-a")
-    state = a_picture(occupants=[pod, an_occupant("pod-b")], past=past)
+    pod = a_placed_pod("pod-a")
+    state = a_disruption_state(pods=[pod, a_placed_pod("pod-b")], past=past)
 
     found = why_not_evictable(state, pod, policy=roomy, now=NOON)
 

@@ -23,12 +23,12 @@ from tests.support.rebalancing import (
     CARD_MIB,
     COOL_CARD,
     HOT_CARD,
+    a_disruption_state,
     a_move,
     a_node,
     a_past_move,
-    a_picture,
+    a_placed_pod,
     a_reading,
-    an_occupant,
     usage_of,
 )
 
@@ -89,7 +89,7 @@ def reasons(found: Plan) -> set[HoldReason]:
     ],
 )
 def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: HoldReason) -> None:
-    found = plan(a_picture(**changes))
+    found = plan(a_disruption_state(**changes))
 
     assert found.moves == ()
     assert reason in reasons(found)
@@ -101,49 +101,53 @@ def test_the_memory_of_a_replacement_under_way_is_taken_already() -> None:
         under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(CARD_MIB), busy_ratio=0.0
     )
 
-    assert plan(a_picture(past=[coming]), policy).moves == ()
+    assert plan(a_disruption_state(past=[coming]), policy).moves == ()
     small = replace(coming, move=replace(coming.move, mib=Mib(4000)))
-    assert len(plan(a_picture(past=[small]), policy).moves) == 1
+    assert len(plan(a_disruption_state(past=[small]), policy).moves) == 1
 
 
 def test_the_load_of_a_replacement_under_way_counts_on_its_target() -> None:
     policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
     coming = a_past_move(under_way=True, target=COOL_CARD, target_node="n2", busy_ratio=0.2)
 
-    assert plan(a_picture(past=[coming]), policy).moves == ()
+    assert plan(a_disruption_state(past=[coming]), policy).moves == ()
 
 
 def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
     policy = replace(ACTIVE, owner_cooldown_s=60)
     left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
 
-    assert reasons(plan(a_picture(past=[left]), policy)) == {HoldReason.NO_TARGET}
-    assert len(plan(a_picture(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves)
+    assert reasons(plan(a_disruption_state(past=[left]), policy)) == {HoldReason.NO_TARGET}
+    assert len(
+        plan(a_disruption_state(past=[replace(left, started_at=NOON - timedelta(hours=1))])).moves
+    )
 
 
 def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
     policy = replace(ACTIVE, max_in_flight=2)
     leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
 
-    assert reasons(plan(a_picture(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
+    assert reasons(plan(a_disruption_state(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
 
 
 def test_switched_off_it_plans_and_cordons_nothing() -> None:
-    found = plan(a_picture(), replace(ACTIVE, mode=Mode.OFF))
+    found = plan(a_disruption_state(), replace(ACTIVE, mode=Mode.OFF))
 
     assert (found.moves, found.cordon) == ((), frozenset())
     assert reasons(found) == {HoldReason.OFF}
 
 
 def test_a_dry_run_decides_like_a_real_one() -> None:
-    assert plan(a_picture(), replace(ACTIVE, mode=Mode.DRY_RUN)) == plan(a_picture())
+    assert plan(a_disruption_state(), replace(ACTIVE, mode=Mode.DRY_RUN)) == plan(
+        a_disruption_state()
+    )
 
 
 def test_a_cluster_that_is_hot_throughout_keeps_most_cards_open() -> None:
     uuids = [f"GPU-{n:02}" for n in range(12)]
     readings = {uuid: a_reading(0.9 + n / 200) for n, uuid in enumerate(uuids)}
-    state = a_picture(
-        nodes=[a_node("n1", *uuids)], occupants=[], readings={**readings, HOT_CARD: None}
+    state = a_disruption_state(
+        nodes=[a_node("n1", *uuids)], pods=[], readings={**readings, HOT_CARD: None}
     )
 
     assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == {"GPU-11", "GPU-10", "GPU-09"}
@@ -164,13 +168,13 @@ def test_new_slices_are_kept_off_hot_and_just_relieved_cards(
     heat: Heat, since_minutes: int, cordoned: bool
 ) -> None:
     since = NOON - timedelta(minutes=since_minutes)
-    state = replace(a_picture(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
+    state = replace(a_disruption_state(), heat={HOT_CARD: CardHeat(heat=heat, since=since)})
 
     assert (HOT_CARD in cards_to_cordon(state, policy=ACTIVE, now=NOON)) is cordoned
 
 
 def test_a_hot_card_that_is_not_measured_any_more_is_left_to_its_lapsing_cordon() -> None:
-    state = a_picture(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
+    state = a_disruption_state(readings={HOT_CARD: None}, heat={HOT_CARD: Heat.HOT})
     moving = replace(state, past=[a_past_move(source=HOT_CARD, under_way=True)])
 
     assert cards_to_cordon(state, policy=ACTIVE, now=NOON) == frozenset()
@@ -203,13 +207,13 @@ def test_a_card_has_no_heat_before_its_first_trusted_reading() -> None:
         ({}, None),
         ({"readings": {HOT_CARD: None}}, HoldReason.NOT_MEASURED),
         ({"readings": {HOT_CARD: a_reading(0.6)}}, HoldReason.NO_GAIN),
-        ({"occupants": [an_occupant("pod-b")]}, HoldReason.NOT_KNOWN),
+        ({"pods": [a_placed_pod("pod-b")]}, HoldReason.NOT_KNOWN),
         ({"heat": {COOL_CARD: Heat.HOT}}, HoldReason.NO_TARGET),
         (
-            {"occupants": [an_occupant("pod-a"), an_occupant("pod-b", ready=False)]},
+            {"pods": [a_placed_pod("pod-a"), a_placed_pod("pod-b", ready=False)]},
             HoldReason.REPLICAS_NOT_READY,
         ),
-        ({"occupants": [an_occupant("pod-a", COOL_CARD, node="n2")]}, HoldReason.NOT_KNOWN),
+        ({"pods": [a_placed_pod("pod-a", COOL_CARD, node="n2")]}, HoldReason.NOT_KNOWN),
     ],
 )
 def test_a_planned_move_is_looked_at_again(
@@ -218,7 +222,7 @@ def test_a_planned_move_is_looked_at_again(
     move = a_move(pod_uid="pod-a", name="pod-a", owner_uid="owner-1")
     changes = {"heat": {HOT_CARD: Heat.RELIEVING}, **changes}
 
-    held = validate_move(a_picture(**changes), move, policy=ACTIVE, now=NOON)
+    held = validate_move(a_disruption_state(**changes), move, policy=ACTIVE, now=NOON)
 
     assert (held.reason if held else None) is reason
 
@@ -242,7 +246,7 @@ def states(draw: st.DrawFn) -> DisruptionState:
                 uid = f"pod-{len(pods)}"
                 owner = ("ReplicaSet", "web", f"owner-{draw(st.integers(0, 3))}")
                 mib = draw(st.integers(500, 9000))
-                pods.append(an_occupant(uid, CardUuid(uuid), node=f"n{n}", mib=mib, owner=owner))
+                pods.append(a_placed_pod(uid, CardUuid(uuid), node=f"n{n}", mib=mib, owner=owner))
                 busy[uid] = draw(st.sampled_from([0.0, 0.05, 0.2, 0.3, 0.45, 0.7]))
             trusted = draw(st.sampled_from([True, True, True, True, False]))
             level = min(1.0, sum(busy.values()))
@@ -257,7 +261,7 @@ def states(draw: st.DrawFn) -> DisruptionState:
         )
         for n in range(draw(st.integers(0, 3)))
     ]
-    return a_picture(nodes=nodes, occupants=pods, readings=readings, heat=heat, past=past)
+    return a_disruption_state(nodes=nodes, pods=pods, readings=readings, heat=heat, past=past)
 
 
 def policies() -> st.SearchStrategy[RebalancerPolicy]:
@@ -363,7 +367,7 @@ def test_the_properties_see_plans_that_move_several_pods() -> None:
 def test_two_cards_of_one_node_are_not_relieved_at_once() -> None:
     bold = replace(ACTIVE, max_in_flight=2)
     pods = [
-        an_occupant(f"pod-{n}", CardUuid(f"GPU-{n % 2}"), owner=("ReplicaSet", "w", f"o{n % 2}"))
+        a_placed_pod(f"pod-{n}", CardUuid(f"GPU-{n % 2}"), owner=("ReplicaSet", "w", f"o{n % 2}"))
         for n in range(4)
     ]
     hot = {
@@ -373,7 +377,7 @@ def test_two_cards_of_one_node_are_not_relieved_at_once() -> None:
     nodes = [a_node("n1", "GPU-0", "GPU-1"), a_node("n2", "GPU-c", "GPU-d")]
     gone: dict[str, Any] = {HOT_CARD: None, COOL_CARD: None}
 
-    found = plan(a_picture(nodes=nodes, occupants=pods, readings={**hot, **cool, **gone}), bold)
+    found = plan(a_disruption_state(nodes=nodes, pods=pods, readings={**hot, **cool, **gone}), bold)
 
     assert len(found.moves) == 1
     assert HoldReason.NODE_BUSY in reasons(found)

@@ -44,7 +44,7 @@ def only_card(explanation: Explanation) -> CardAnswer:
 
 
 def test_a_pod_that_fits_is_told_which_card_it_would_get() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).state()
 
     found = explain(a_waiting_pod(ONE_GIB), state)
 
@@ -56,7 +56,7 @@ def test_a_full_card_says_how_much_is_free_and_who_holds_it() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
     cluster.holder("small", "n", "GPU-a", 3_000).holder("large", "n", "GPU-a", 20_500)
 
-    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
+    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.state()))
 
     assert card.reason == "too little free memory for 1024 MiB"
     assert card.free_mib == 500
@@ -69,7 +69,7 @@ def test_a_full_card_says_how_much_is_free_and_who_holds_it() -> None:
 def test_a_busy_card_says_how_much_compute_is_left() -> None:
     cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=80)
 
-    card = only_card(explain(a_waiting_pod(a_pod_need(a_need(100, cores=30))), cluster.world()))
+    card = only_card(explain(a_waiting_pod(a_pod_need(a_need(100, cores=30))), cluster.state()))
 
     assert card.reason == "too little free compute: 20% free, 30% asked"
 
@@ -80,14 +80,14 @@ def test_a_card_whose_slots_are_all_taken_says_how_many_it_has_and_who_would_hav
     for name in ("p", "q"):
         cluster.holder(name, "n", "GPU-a", 100)
 
-    explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.world())
+    explanation = explain(a_waiting_pod(a_pod_need(a_need(100))), cluster.state())
 
     card = only_card(explanation)
     assert card.reason == "all its slots are taken: 2 containers hold it, 2 may"
 
 
 def test_a_cordoned_card_says_until_when_and_why() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).world()
+    state = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 90}).state()
 
     card = only_card(explain(a_waiting_pod(ONE_GIB), state))
 
@@ -98,13 +98,13 @@ def test_a_cordoned_card_says_until_when_and_why() -> None:
 def test_an_unhealthy_card_says_what_it_has() -> None:
     sick = replace(a_card("GPU-a", health=Health.UNHEALTHY), health_reason="Xid 79")
 
-    card = only_card(explain(a_waiting_pod(ONE_GIB), Cluster().node("n", sick).world()))
+    card = only_card(explain(a_waiting_pod(ONE_GIB), Cluster().node("n", sick).state()))
 
     assert card.reason == "unhealthy: Xid 79"
 
 
 def test_a_card_of_another_model_or_size_says_so() -> None:
-    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).state()
     other = a_waiting_pod(a_pod_need(a_need(100), models=("*H100*",)))
     sized = a_waiting_pod(a_pod_need(a_need(40_000, share=Fraction(1, 2))))
 
@@ -113,7 +113,7 @@ def test_a_card_of_another_model_or_size_says_so() -> None:
 
 
 def test_cards_that_would_do_one_by_one_are_not_blamed() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1, mib=80)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1, mib=80)).state()
 
     node = only_node(explain(a_waiting_pod(a_pod_need(a_need(1000, cards=2))), state))
 
@@ -141,7 +141,7 @@ def test_a_closed_node_says_why_though_its_cards_would_do(
     state = (
         Cluster()
         .node("n", a_card("GPU-a"), site=constraints, schedulable=not constraints.cordoned)
-        .world()
+        .state()
     )
 
     found = explain(a_waiting_pod(ONE_GIB), state)
@@ -153,13 +153,13 @@ def test_a_closed_node_says_why_though_its_cards_would_do(
 
 def test_a_tolerated_taint_is_no_objection() -> None:
     constraints = NodeConstraints(taints=(Taint(key="team"),))
-    state = Cluster().node("n", a_card("GPU-a"), site=constraints).world()
+    state = Cluster().node("n", a_card("GPU-a"), site=constraints).state()
 
     assert explain(a_waiting_pod(ONE_GIB, tolerates=["team"]), state).verdict is PodVerdict.FITS
 
 
 def test_a_node_selector_names_the_label_and_the_command_that_helps() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).world()
+    state = Cluster().node("n", a_card("GPU-a"), labels={"zone": "b"}).state()
 
     (objection,) = only_node(
         explain(a_waiting_pod(ONE_GIB, selector={"zone": "a"}), state)
@@ -178,7 +178,7 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
             pod.scheduling_constraints, allows=lambda labels, _: label in labels
         ),
     )
-    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).world()
+    state = Cluster().node("n", a_card("GPU-a", mib=24_000)).state()
 
     too_large = only_node(explain(strict, state))
     unlabelled = only_node(explain(replace(strict, info=a_waiting_pod(ONE_GIB).info), state))
@@ -193,7 +193,7 @@ def test_a_pod_that_the_webhook_never_saw_is_told_to_come_again() -> None:
     pod = a_waiting_pod(None)
     pod_info = replace(pod.info, need_problem="limits of container 'c' is 'no gpu-mem'")
 
-    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).state())
 
     assert found.verdict is PodVerdict.STUCK
     assert "no gpu-mem" in found.blockers[0]
@@ -203,7 +203,7 @@ def test_a_limit_without_a_grant_is_a_pod_that_slipped_past() -> None:
     pod = a_waiting_pod(ONE_GIB)
     pod_info = replace(pod.info, annotations={})
 
-    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).state())
 
     assert found.verdict is PodVerdict.STUCK
     assert names.GRANTED in found.blockers[0]
@@ -214,7 +214,7 @@ def test_another_scheduler_and_a_gate_stand_in_the_way_of_a_pod_with_room() -> N
     pod = replace(a_waiting_pod(ONE_GIB), gates=("team/quota",))
     pod_info = replace(pod.info, scheduler_name="default-scheduler")
 
-    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(replace(pod, info=pod_info), Cluster().node("n", a_card("GPU-a")).state())
 
     assert found.verdict is PodVerdict.STUCK
     assert "'default-scheduler'" in found.blockers[0]
@@ -226,13 +226,13 @@ def test_a_pod_that_is_going_is_not_said_to_fit() -> None:
     record = replace(pod.info.record, terminating=True)
     pod = replace(pod, info=replace(pod.info, record=record))
 
-    found = explain(pod, Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(pod, Cluster().node("n", a_card("GPU-a")).state())
 
     assert (found.verdict, found.blockers) == (PodVerdict.STUCK, ("it is being deleted",))
 
 
 def test_a_running_pod_says_which_cards_and_since_when() -> None:
-    state = Cluster().node("n", a_card("GPU-a", index=3)).world()
+    state = Cluster().node("n", a_card("GPU-a", index=3)).state()
 
     found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), state)
 
@@ -241,7 +241,7 @@ def test_a_running_pod_says_which_cards_and_since_when() -> None:
 
 
 def test_a_card_that_left_its_node_is_still_named() -> None:
-    state = Cluster().node("n").world()
+    state = Cluster().node("n").state()
 
     found = explain(bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024)), state)
 
@@ -249,7 +249,7 @@ def test_a_card_that_left_its_node_is_still_named() -> None:
 
 
 def test_a_pod_bound_without_cards_is_stuck_for_good() -> None:
-    state = Cluster().node("n", a_card("GPU-a")).world()
+    state = Cluster().node("n", a_card("GPU-a")).state()
 
     found = explain(bound(a_waiting_pod(ONE_GIB), "n", None), state)
 
@@ -261,20 +261,20 @@ def test_an_ended_pod_neither_fits_nor_runs() -> None:
     pod = bound(a_waiting_pod(ONE_GIB), "n", on("GPU-a", 1024))
     ended = replace(pod.info, record=replace(pod.info.record, live=False))
 
-    found = explain(replace(pod, info=ended), Cluster().world())
+    found = explain(replace(pod, info=ended), Cluster().state())
 
     assert found.verdict is PodVerdict.ENDED
 
 
 def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
-    assert explain(a_waiting_pod(None), Cluster().world()).verdict is PodVerdict.ASKS_NOTHING
+    assert explain(a_waiting_pod(None), Cluster().state()).verdict is PodVerdict.ASKS_NOTHING
 
 
 def test_what_was_not_judged_is_said() -> None:
     pod = a_waiting_pod(ONE_GIB)
     pod = replace(pod, info=replace(pod.info, constraints=("podAntiAffinity",)))
 
-    found = explain(pod, Cluster().node("n", a_card("GPU-a")).world())
+    found = explain(pod, Cluster().node("n", a_card("GPU-a")).state())
 
     assert found.notes == ("its podAntiAffinity is not evaluated here",)
 
@@ -296,8 +296,8 @@ def test_an_explanation_never_disagrees_with_the_placement(
         for uid in card_info.pods:
             cluster = Cluster()
             cluster.holder(uid, "n", uuid, card_info.held_mib, cores=card_info.held_cores)
-            (pods[uid],) = cluster.holds
-    state = replace(Cluster().world(), snapshot=Snapshot(nodes={"n": node_info}, pods=pods))
+            (pods[uid],) = cluster.allocations
+    state = replace(Cluster().state(), snapshot=Snapshot(nodes={"n": node_info}, pods=pods))
 
     found = explain(a_waiting_pod(need), state)
 
@@ -342,6 +342,6 @@ def test_memory_that_nobody_known_uses_is_named() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
     cluster.nodes[0] = replace(cluster.nodes[0], foreign=foreign)
 
-    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.world()))
+    card = only_card(explain(a_waiting_pod(ONE_GIB), cluster.state()))
 
     assert card.reason.endswith("for 1024 MiB (23900 MiB used by other processes)")

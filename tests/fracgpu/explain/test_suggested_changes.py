@@ -21,7 +21,7 @@ def test_the_first_cordon_that_is_enough_is_told_with_its_time() -> None:
     state = (
         Cluster()
         .node("n", a_card("GPU-a"), a_card("GPU-b", index=1), cordons={"GPU-a": 60, "GPU-b": 90})
-        .world()
+        .state()
     )
 
     (suggestion,) = lapsing_cordons(LARGE, nodes_of(state))
@@ -33,7 +33,7 @@ def test_the_first_cordon_that_is_enough_is_told_with_its_time() -> None:
 
 def test_a_cordon_is_no_suggestion_where_the_card_is_full_as_well() -> None:
     cluster = Cluster().node("n", a_card("GPU-a"), cordons={"GPU-a": 60})
-    state = cluster.holder("p", "n", "GPU-a", 20_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 20_000).state()
 
     assert list(lapsing_cordons(LARGE, nodes_of(state))) == []
 
@@ -42,7 +42,7 @@ def test_the_fewest_pods_that_make_room_are_named() -> None:
     cluster = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1))
     for number in range(4):
         cluster.holder(f"small-{number}", "n", "GPU-a", 5_000)
-    state = cluster.holder("large", "n", "GPU-b", 21_000).world()
+    state = cluster.holder("large", "n", "GPU-b", 21_000).state()
 
     (suggestion,) = leaving_pods(LARGE, nodes_of(state), state)
 
@@ -54,7 +54,7 @@ def test_the_fewest_pods_that_make_room_are_named() -> None:
 def test_a_pod_no_larger_than_needed_is_chosen() -> None:
     cluster = Cluster().node("n", a_card("GPU-a"))
     cluster.holder("huge", "n", "GPU-a", 17_000).holder("enough", "n", "GPU-a", 6_000)
-    state = cluster.world()
+    state = cluster.state()
 
     (suggestion,) = leaving_pods(a_pod_need(a_need(6_500)), nodes_of(state), state)
 
@@ -63,7 +63,7 @@ def test_a_pod_no_larger_than_needed_is_chosen() -> None:
 
 def test_pods_that_are_going_already_are_said_to() -> None:
     cluster = Cluster().node("n", a_card("GPU-a"))
-    state = cluster.holder("old", "n", "GPU-a", 20_000, leaving=True).world()
+    state = cluster.holder("old", "n", "GPU-a", 20_000, leaving=True).state()
 
     (suggestion,) = leaving_pods(LARGE, nodes_of(state), state)
 
@@ -73,7 +73,7 @@ def test_pods_that_are_going_already_are_said_to() -> None:
 def test_compute_is_freed_by_those_who_reserve_it() -> None:
     cluster = Cluster().node("n", a_card("GPU-a"))
     cluster.holder("memory", "n", "GPU-a", 9_000).holder("compute", "n", "GPU-a", 100, cores=90)
-    state = cluster.world()
+    state = cluster.state()
 
     (suggestion,) = leaving_pods(a_pod_need(a_need(100, cores=50)), nodes_of(state), state)
 
@@ -84,7 +84,7 @@ def test_pods_on_several_cards_go_together() -> None:
     cluster = Cluster().node("n", *(a_card(f"GPU-{n}", index=n) for n in range(3)))
     for number in range(3):
         cluster.holder(f"p{number}", "n", f"GPU-{number}", 23_000)
-    state = cluster.world()
+    state = cluster.state()
 
     (suggestion,) = leaving_pods(a_pod_need(a_need(20_000, cards=2)), nodes_of(state), state)
 
@@ -93,14 +93,14 @@ def test_pods_on_several_cards_go_together() -> None:
 
 def test_nobody_is_asked_to_go_from_a_card_that_would_not_do_anyway() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", model="NVIDIA T4"))
-    state = cluster.holder("p", "n", "GPU-a", 20_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 20_000).state()
     need: PodNeed = a_pod_need(a_need(20_000), models=("*H100*",))
 
     assert list(leaving_pods(need, nodes_of(state), state)) == []
 
 
 def test_a_closed_node_with_the_cards_is_named_with_the_command() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).world()
+    state = Cluster().node("n", a_card("GPU-a"), site=NodeConstraints(cordoned=True)).state()
     pod: ExplainedPod = a_waiting_pod(LARGE)
 
     (suggestion,) = opened_nodes(explain(pod, state))

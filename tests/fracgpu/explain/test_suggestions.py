@@ -25,7 +25,7 @@ def suggestions_by_kind(pod: ExplainedPod, state: ClusterState) -> dict[Suggesti
 
 def test_the_largest_share_that_fits_now_is_told() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    state = cluster.holder("p", "n", "GPU-a", 15_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_000).state()
     half = a_pod_need(a_need(12_000, share=Fraction(1, 2)))
 
     smaller = suggestions_by_kind(a_waiting_pod(half, annotations={names.FRACTION: "0.5"}), state)[
@@ -39,7 +39,7 @@ def test_the_largest_share_that_fits_now_is_told() -> None:
 
 def test_memory_is_told_to_the_last_mib() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    state = cluster.holder("p", "n", "GPU-a", 15_001).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_001).state()
     asked = a_waiting_pod(a_pod_need(a_need(12_000)), annotations={names.MEMORY: "12000Mi"})
 
     assert suggestions_by_kind(asked, state)[SuggestionKind.SMALLER].annotations == {
@@ -49,7 +49,7 @@ def test_memory_is_told_to_the_last_mib() -> None:
 
 def test_a_plain_limit_is_answered_with_a_plain_limit() -> None:
     cluster = Cluster().node("n", a_card("GPU-a", mib=24_000))
-    state = cluster.holder("p", "n", "GPU-a", 15_000).world()
+    state = cluster.holder("p", "n", "GPU-a", 15_000).state()
 
     smaller = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(12_000))), state)[
         SuggestionKind.SMALLER
@@ -59,7 +59,7 @@ def test_a_plain_limit_is_answered_with_a_plain_limit() -> None:
 
 
 def test_fewer_cards_are_told_where_there_are_fewer() -> None:
-    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).world()
+    state = Cluster().node("n", a_card("GPU-a"), a_card("GPU-b", index=1)).state()
 
     fewer = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cards=4))), state)[
         SuggestionKind.FEWER_CARDS
@@ -72,7 +72,7 @@ def test_fewer_cards_are_told_where_there_are_fewer() -> None:
 def test_less_compute_is_told_where_compute_is_short() -> None:
     cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=60)
 
-    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
+    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.state())
 
     assert less[SuggestionKind.LESS_COMPUTE].annotations == {names.CORES: "40"}
     assert SuggestionKind.SMALLER not in less
@@ -81,7 +81,7 @@ def test_less_compute_is_told_where_compute_is_short() -> None:
 def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
     cluster = Cluster().node("n", a_card("GPU-a")).holder("p", "n", "GPU-a", 100, cores=100)
 
-    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.world())
+    less = suggestions_by_kind(a_waiting_pod(a_pod_need(a_need(100, cores=50))), cluster.state())
 
     assert less[SuggestionKind.LESS_COMPUTE].annotations == {}
     assert less[SuggestionKind.LESS_COMPUTE].text.startswith(f"without {names.CORES}")
@@ -90,7 +90,7 @@ def test_compute_that_is_all_reserved_is_shared_by_asking_for_none() -> None:
 def test_another_model_is_told_with_what_the_share_is_there() -> None:
     cluster = Cluster().node("full", a_card("GPU-a", mib=40_000, model="NVIDIA A100"))
     cluster.node("free", a_card("GPU-b", mib=24_000, model="NVIDIA A30"))
-    state = cluster.holder("p", "full", "GPU-a", 40_000).world()
+    state = cluster.holder("p", "full", "GPU-a", 40_000).state()
     half = a_pod_need(a_need(20_000, share=Fraction(1, 2)), models=("*A100*",))
 
     other = suggestions_by_kind(a_waiting_pod(half), state)[SuggestionKind.OTHER_MODEL]
@@ -100,7 +100,7 @@ def test_another_model_is_told_with_what_the_share_is_there() -> None:
 
 
 def test_what_no_node_could_ever_hold_is_said_plainly() -> None:
-    state = Cluster().node("n", a_card("GPU-a", model="NVIDIA T4")).world()
+    state = Cluster().node("n", a_card("GPU-a", model="NVIDIA T4")).state()
     need = a_pod_need(a_need(100), a_need(90_000, name="big"), models=("*H100*",))
 
     found = suggestions_by_kind(a_waiting_pod(need), state)
@@ -110,7 +110,7 @@ def test_what_no_node_could_ever_hold_is_said_plainly() -> None:
 
 
 def test_a_pod_with_room_needs_no_suggestion() -> None:
-    state = Cluster().node("n", a_card("GPU-a")).world()
+    state = Cluster().node("n", a_card("GPU-a")).state()
     pod = a_waiting_pod(a_pod_need(a_need(100)))
 
     assert suggest(pod, state, explain(pod, state)) == ()
@@ -120,7 +120,7 @@ def test_a_pod_with_room_needs_no_suggestion() -> None:
 def test_every_smaller_request_that_is_told_can_be_read_and_fits(
     node_info: NodeInfo, need: PodNeed
 ) -> None:
-    empty = Cluster().node("n", *(card_info.card for card_info in node_info.cards.values())).world()
+    empty = Cluster().node("n", *(card_info.card for card_info in node_info.cards.values())).state()
     (empty_node,) = empty.snapshot.nodes.values()
     pod = a_waiting_pod(need, annotations={names.MEMORY: "1Mi"})
     found = suggestions_by_kind(pod, empty)

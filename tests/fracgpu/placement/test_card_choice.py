@@ -7,7 +7,7 @@ from fracgpu.placement.outcome import NoPlacement, Placement
 from fracgpu.request.need import ContainerNeed, PodNeed, Strategy
 from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 
 
 class Prefers:
@@ -24,24 +24,24 @@ def need(mib: int, *, strategy: Strategy | None = None) -> PodNeed:
     return PodNeed(containers=(ContainerNeed(name="c", mib=Mib(mib)),), strategy=strategy)
 
 
-def node_info(world: World) -> NodeInfo:
-    found = world.ledger.node("n", now=world.clock.now())
+def node_info(harness: Harness) -> NodeInfo:
+    found = harness.ledger.node("n", now=harness.clock.now())
     assert found is not None
     return found
 
 
 def chosen(asked: PodNeed, chooser: CardChooser, *, held_on_second: int = 0) -> list[str]:
-    world = World(cards=2)
+    harness = Harness(cards=2)
     if held_on_second:
-        world.create("other", mib=held_on_second)
-        pod = world.api.pods["other"]
+        harness.create("other", mib=held_on_second)
+        pod = harness.api.pods["other"]
         pod["spec"]["nodeName"] = "n"
         pod["metadata"]["annotations"]["fracgpu.io/assignment"] = (
             f'{{"train":[{{"card":"GPU-n-1","mib":{held_on_second}}}]}}'
         )
-        world.see("other")
+        harness.see("other")
     answer = choose_cards(
-        node_info(world),
+        node_info(harness),
         asked,
         HostResources(),
         strategy=Strategy.PACK,
@@ -71,7 +71,7 @@ def test_the_pods_own_strategy_asks_its_own_policy() -> None:
 
 def test_where_nothing_fits_each_card_says_why() -> None:
     answer = choose_cards(
-        node_info(World(cards=2)),
+        node_info(Harness(cards=2)),
         need(30_000),
         HostResources(),
         strategy=Strategy.PACK,

@@ -104,27 +104,27 @@ def holds(draw: st.DrawFn, node: NodeCards) -> dict[CardUuid, CardAllocation]:
     if not node.cards:
         return {}
     uuids = st.sampled_from([card.uuid for card in node.cards])
-    hold = st.builds(
+    allocation = st.builds(
         CardAllocation,
         mib=small_mib.map(Mib),
         cores=st.sampled_from([0, 30, 60]),
         slots=st.sampled_from([1, 1, 2]),
     )
-    return draw(st.dictionaries(uuids, hold, max_size=2))
+    return draw(st.dictionaries(uuids, allocation, max_size=2))
 
 
 def assert_agrees(index: FitIndex, ledger: Ledger, need: PodNeed, strategy: Strategy) -> None:
-    result = index.ask(need, strategy=strategy, now=NOON)
+    result = index.evaluate(need, strategy=strategy, now=NOON)
     for name in ledger.nodes:
-        loads = ledger.node(name, now=NOON)
-        assert loads is not None
+        node_info = ledger.node(name, now=NOON)
+        assert node_info is not None
         (row,) = index.matrix.rows_of([name]).tolist()
-        expected = place(loads, need, strategy=strategy)
+        expected = place(node_info, need, strategy=strategy)
         if isinstance(expected, Placement):
             assert result.verdict[row] == FITS
             assert result.score[row] == expected.score
         else:
-            met, resolvable = index.why(int(result.verdict[row]))
+            met, resolvable = index.obstacle_of(int(result.verdict[row]))
             assert met is obstacle({expected.whole, *expected.refusals.values()})
             assert resolvable == may_preempt(expected)
 
@@ -160,14 +160,16 @@ def an_index(count: int = 1, mib: int = 800) -> tuple[Ledger, FitIndex]:
 
 
 def verdict(index: FitIndex, mib: int, node: str = "n0", *, late: bool = False) -> int:
-    result = index.ask(a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON)
+    result = index.evaluate(
+        a_pod_need(a_need(mib)), strategy=Strategy.PACK, now=LATER if late else NOON
+    )
     return int(result.verdict[index.matrix.rows_of([node])[0]])
 
 
 def test_a_node_that_nobody_reported_is_unseen_and_may_still_come() -> None:
     _, index = an_index()
 
-    assert index.why(verdict(index, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
+    assert index.obstacle_of(verdict(index, 100, "nowhere")) == (Obstacle.NO_CARDS, True)
 
 
 def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
@@ -175,7 +177,7 @@ def test_rows_grow_and_those_of_nodes_that_went_are_used_again() -> None:
     assert verdict(index, 800, "n199") == FITS
 
     ledger.remove_node("n7")
-    assert index.why(verdict(index, 800, "n7"))[0] is Obstacle.NO_CARDS
+    assert index.obstacle_of(verdict(index, 800, "n7"))[0] is Obstacle.NO_CARDS
     card = Card(uuid=CardUuid("GPU-new"), index=0, model="A", total_mib=Mib(80))
     ledger.set_node(NodeCards(node="new", cards=(card,)))
 
@@ -215,7 +217,7 @@ def test_memory_that_strangers_use_is_not_free() -> None:
 def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> None:
     ledger, index = an_index(50)
     need = a_pod_need(a_need(100))
-    index.ask(need, strategy=strategy, now=NOON)
+    index.evaluate(need, strategy=strategy, now=NOON)
     moment = index.matrix.now
 
     ledger.observe(
@@ -223,7 +225,7 @@ def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> 
             pod_uid="p", node="n3", by_card={CardUuid("GPU-3"): CardAllocation(mib=Mib(1))}
         )
     )
-    index.ask(need, strategy=strategy, now=NOON)
+    index.evaluate(need, strategy=strategy, now=NOON)
 
     assert index.matrix.changed_since(moment).tolist() == index.matrix.rows_of(["n3"]).tolist()
 
@@ -231,13 +233,13 @@ def test_a_node_is_worked_out_again_only_when_it_changed(strategy: Strategy) -> 
 def test_one_more_container_is_searched_node_by_node() -> None:
     ledger, index = an_index(2)
     need = a_pod_need(a_need(400, name="a"), a_need(401, name="b"))
-    result = index.ask(need, strategy=Strategy.PACK, now=NOON)
-    loads = ledger.node("n0", now=NOON)
-    assert loads is not None
-    found = place(loads, need, strategy=Strategy.PACK)
+    result = index.evaluate(need, strategy=Strategy.PACK, now=NOON)
+    node_info = ledger.node("n0", now=NOON)
+    assert node_info is not None
+    found = place(node_info, need, strategy=Strategy.PACK)
 
     assert isinstance(found, NoPlacement)
-    met, _ = index.why(int(result.verdict[index.matrix.rows_of(["n0"])[0]]))
+    met, _ = index.obstacle_of(int(result.verdict[index.matrix.rows_of(["n0"])[0]]))
     assert met is obstacle({found.whole, *found.refusals.values()}) is Obstacle.TOGETHER
     assert Slice(card=CardUuid("GPU-0"), mib=Mib(1)).cores == 0
 

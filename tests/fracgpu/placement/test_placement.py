@@ -18,14 +18,14 @@ from fracgpu.state.snapshot import NodeInfo
 from fracgpu.units import Mib
 from tests.support.core import (
     a_card,
-    a_hold,
     a_need,
+    a_node_info,
     a_pod_need,
+    an_allocation,
     on,
     small_mib,
     small_needs,
     small_nodes,
-    some_loads,
 )
 
 
@@ -57,13 +57,13 @@ TWO_CARDS = (a_card("GPU-a", index=0), a_card("GPU-b", index=1))
 
 
 def test_pack_takes_the_fullest_card_that_still_fits() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-b": a_hold(10_000)})
+    node_info = a_node_info(*TWO_CARDS, held={"GPU-b": an_allocation(10_000)})
 
     assert placed(node_info, a_pod_need(a_need(8000))) == on("GPU-b", 8000)
 
 
 def test_spread_takes_the_emptiest_card() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1)})
+    node_info = a_node_info(*TWO_CARDS, held={"GPU-a": an_allocation(1)})
 
     assert placed(node_info, a_pod_need(a_need(8000)), strategy=Strategy.SPREAD) == on(
         "GPU-b", 8000
@@ -71,7 +71,7 @@ def test_spread_takes_the_emptiest_card() -> None:
 
 
 def test_the_pods_own_strategy_beats_the_clusters() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(10_000)})
+    node_info = a_node_info(*TWO_CARDS, held={"GPU-a": an_allocation(10_000)})
     need = a_pod_need(a_need(8000), strategy=Strategy.SPREAD)
 
     assert placed(node_info, need, strategy=Strategy.PACK) == on("GPU-b", 8000)
@@ -79,13 +79,15 @@ def test_the_pods_own_strategy_beats_the_clusters() -> None:
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_of_equal_cards_the_lower_index_wins(strategy: Strategy) -> None:
-    node_info = some_loads(a_card("GPU-z", index=0), a_card("GPU-a", index=1))
+    node_info = a_node_info(a_card("GPU-z", index=0), a_card("GPU-a", index=1))
 
     assert placed(node_info, a_pod_need(a_need(1)), strategy=strategy) == on("GPU-z", 1)
 
 
 def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(16_000), "GPU-b": a_hold(16_000)})
+    node_info = a_node_info(
+        *TWO_CARDS, held={"GPU-a": an_allocation(16_000), "GPU-b": an_allocation(16_000)}
+    )
 
     no = refused(node_info, a_pod_need(a_need(16_000)))
 
@@ -94,13 +96,13 @@ def test_memory_free_on_two_cards_is_not_room_for_one_slice() -> None:
 
 
 def test_several_cards_are_distinct() -> None:
-    (slices,) = placed(some_loads(*TWO_CARDS), a_pod_need(a_need(100, cards=2))).values()
+    (slices,) = placed(a_node_info(*TWO_CARDS), a_pod_need(a_need(100, cards=2))).values()
 
     assert {part.card for part in slices} == {"GPU-a", "GPU-b"}
 
 
 def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(24_000)})
+    node_info = a_node_info(*TWO_CARDS, held={"GPU-a": an_allocation(24_000)})
 
     no = refused(node_info, a_pod_need(a_need(100, cards=2)))
 
@@ -109,33 +111,35 @@ def test_too_few_cards_are_counted_with_the_reason_of_each_other_one() -> None:
 
 
 def test_compute_is_a_dimension_of_its_own() -> None:
-    node_info = some_loads(*TWO_CARDS, held={"GPU-a": a_hold(1, cores=80), "GPU-b": a_hold(1)})
+    node_info = a_node_info(
+        *TWO_CARDS, held={"GPU-a": an_allocation(1, cores=80), "GPU-b": an_allocation(1)}
+    )
 
     assert placed(node_info, a_pod_need(a_need(1, cores=30))) == on("GPU-b", 1, cores=30)
-    no = refused(some_loads(*TWO_CARDS[:1], held={"GPU-a": a_hold(1, cores=80)}),
+    no = refused(a_node_info(*TWO_CARDS[:1], held={"GPU-a": an_allocation(1, cores=80)}),
                  a_pod_need(a_need(1, cores=30)))  # fmt: skip
     assert no.refusals == {"GPU-a": FitReason.TOO_FEW_CORES}
 
 
 def test_a_card_with_all_its_slots_taken_is_refused_and_says_so() -> None:
     few = replace(TWO_CARDS[0], slots=2)
-    node_info = some_loads(few, held={"GPU-a": CardAllocation(mib=Mib(80), slots=2)})
+    node_info = a_node_info(few, held={"GPU-a": CardAllocation(mib=Mib(80), slots=2)})
 
     assert (
         refused(node_info, a_pod_need(a_need(80))).text == "1 of 1 cards: all its slots are taken"
     )
-    assert placed(some_loads(few, held={"GPU-a": a_hold(80)}), a_pod_need(a_need(80)))
+    assert placed(a_node_info(few, held={"GPU-a": an_allocation(80)}), a_pod_need(a_need(80)))
 
 
 def test_a_pod_of_several_containers_takes_a_slot_for_each_of_them() -> None:
     one, two = (replace(card, slots=1) for card in TWO_CARDS)
     apart = a_pod_need(a_need(80, name="a"), a_need(80, name="b"))
 
-    assert placed(some_loads(one, two), apart) == {
+    assert placed(a_node_info(one, two), apart) == {
         **on("GPU-a", 80, container="a"),
         **on("GPU-b", 80, container="b"),
     }
-    assert refused(some_loads(one), apart).whole is FitReason.CONTAINERS_CLASH
+    assert refused(a_node_info(one), apart).whole is FitReason.CONTAINERS_CLASH
 
 
 def test_each_card_has_its_own_reason() -> None:
@@ -146,7 +150,9 @@ def test_each_card_has_its_own_reason() -> None:
         a_card("GPU-other", index=3, model="Tesla T4"),
         a_card("GPU-full", index=4),
     )
-    node_info = some_loads(*cards, cordoned=["GPU-cordoned"], held={"GPU-full": a_hold(24_000)})
+    node_info = a_node_info(
+        *cards, cordoned=["GPU-cordoned"], held={"GPU-full": an_allocation(24_000)}
+    )
     need = a_pod_need(a_need(8), models=("NVIDIA-A30",))
 
     no = refused(node_info, need, exclude=frozenset({CardUuid("GPU-excluded")}))
@@ -167,9 +173,9 @@ def test_each_card_has_its_own_reason() -> None:
 @pytest.mark.parametrize(
     ("node_info", "reason"),
     [
-        (some_loads(a_card("GPU-a"), shared=False), FitReason.NOT_SHARED),
-        (some_loads(a_card("GPU-a"), schedulable=False), FitReason.UNSCHEDULABLE),
-        (some_loads(), FitReason.NO_INVENTORY),
+        (a_node_info(a_card("GPU-a"), shared=False), FitReason.NOT_SHARED),
+        (a_node_info(a_card("GPU-a"), schedulable=False), FitReason.UNSCHEDULABLE),
+        (a_node_info(), FitReason.NO_INVENTORY),
     ],
     ids=lambda value: value.name if isinstance(value, FitReason) else "",
 )
@@ -185,8 +191,8 @@ def test_a_share_goes_only_on_a_card_of_the_size_it_was_granted_for(kind: Contai
     large, granted = a_card("GPU-large", mib=80_000), a_card("GPU-granted", index=1)
     need = a_pod_need(half)
 
-    assert placed(some_loads(large, granted), need) == on("GPU-granted", 12_000)
-    assert refused(some_loads(large), need).refusals == {"GPU-large": FitReason.WRONG_CLASS}
+    assert placed(a_node_info(large, granted), need) == on("GPU-granted", 12_000)
+    assert refused(a_node_info(large), need).refusals == {"GPU-large": FitReason.WRONG_CLASS}
 
 
 def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
@@ -194,14 +200,14 @@ def test_an_init_container_may_use_what_the_apps_will_use_later() -> None:
         a_need(20_000, name="load", kind=ContainerKind.INIT), a_need(20_000, name="serve")
     )
 
-    assert set(placed(some_loads(a_card("GPU-a")), need)) == {"load", "serve"}
+    assert set(placed(a_node_info(a_card("GPU-a")), need)) == {"load", "serve"}
 
 
 def test_containers_that_fit_only_one_by_one_clash() -> None:
     need = a_pod_need(a_need(20_000, name="one"), a_need(20_000, name="two"))
 
-    assert refused(some_loads(a_card("GPU-a")), need).whole is FitReason.CONTAINERS_CLASH
-    assert set(placed(some_loads(*TWO_CARDS), need)) == {"one", "two"}
+    assert refused(a_node_info(a_card("GPU-a")), need).whole is FitReason.CONTAINERS_CLASH
+    assert set(placed(a_node_info(*TWO_CARDS), need)) == {"one", "two"}
 
 
 def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
@@ -212,14 +218,14 @@ def test_a_search_that_would_stall_the_scheduler_is_given_up() -> None:
     sizes.append(total - sum(sizes) + 1)
     need = a_pod_need(*(a_need(mib, name=f"c{n}") for n, mib in enumerate(sizes)))
 
-    assert refused(some_loads(*cards), need).whole in (
+    assert refused(a_node_info(*cards), need).whole in (
         FitReason.TOO_MANY_TRIES,
         FitReason.CONTAINERS_CLASH,
     )
 
 
 def test_scores_run_from_empty_to_full_with_pack_and_back_with_spread() -> None:
-    node_info = some_loads(a_card("GPU-a"), held={"GPU-a": a_hold(12_000)})
+    node_info = a_node_info(a_card("GPU-a"), held={"GPU-a": an_allocation(12_000)})
     need = a_pod_need(a_need(12_000))
     packed = answer(node_info, need, strategy=Strategy.PACK)
     spread = answer(node_info, need, strategy=Strategy.SPREAD)
@@ -246,10 +252,10 @@ def fits(node_info: NodeInfo, need: PodNeed, assignment: Assignment) -> bool:
         if not right or len({part.card for part in slices}) != container.cards:
             return False
     return all(
-        card_info.held_mib + hold.mib <= card_info.card.capacity_mib
-        and card_info.held_slots + hold.slots <= card_info.card.slots
-        and card_info.held_cores + hold.cores <= FULL_CORES
-        for uuid, hold in allocations_by_card(assignment, specs).items()
+        card_info.held_mib + allocation.mib <= card_info.card.capacity_mib
+        and card_info.held_slots + allocation.slots <= card_info.card.slots
+        and card_info.held_cores + allocation.cores <= FULL_CORES
+        for uuid, allocation in allocations_by_card(assignment, specs).items()
         for card_info in [node_info.cards[uuid]]
     )
 
@@ -287,8 +293,8 @@ def test_on_three_small_cards_every_pair_of_containers_is_judged_right() -> None
     sizes = (80, 160, 240)
     for held, first, second in product(product(sizes, repeat=2), sizes, sizes):
         cards = [a_card(f"GPU-{n}", mib=240, index=n) for n in range(2)]
-        taken = {f"GPU-{n}": a_hold(mib) for n, mib in enumerate(held)}
-        node_info = some_loads(*cards, held=taken)
+        taken = {f"GPU-{n}": an_allocation(mib) for n, mib in enumerate(held)}
+        node_info = a_node_info(*cards, held=taken)
         for kinds in product(ContainerKind, repeat=2):
             if kinds[0] is ContainerKind.APP and kinds[1] is not ContainerKind.APP:
                 continue  # a pod lists its init containers first

@@ -39,7 +39,7 @@ def loads_of(cards: Sequence[Card], pods: Sequence[PotentialVictim]) -> NodeInfo
     return build_node_info(NodeCards(node="n", cards=tuple(cards)), held, cordoned=frozenset())
 
 
-def chosen(  # noqa: PLR0913 - what a test says of the world
+def chosen(  # noqa: PLR0913 - what a test varies
     need: PodNeed,
     pods: Sequence[PotentialVictim],
     *,
@@ -181,7 +181,7 @@ def test_host_and_card_are_freed_together() -> None:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
+def cards_and_victims(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
     cards = [a_card(name, mib=400, index=n) for n, name in enumerate("abc")]
     pods: list[PotentialVictim] = []
     for n, card in enumerate(cards):
@@ -198,14 +198,14 @@ def worlds(draw: st.DrawFn) -> tuple[list[Card], list[PotentialVictim]]:
 
 @settings(max_examples=150, deadline=None)
 @given(
-    worlds(),
+    cards_and_victims(),
     st.sampled_from([80, 160, 240, 400]),
     st.sampled_from([1, 1, 2]),
 )
 def test_the_pod_fits_afterwards_and_without_any_one_victim_it_would_not(
-    world: tuple[list[Card], list[PotentialVictim]], mib: int, count: int
+    drawn: tuple[list[Card], list[PotentialVictim]], mib: int, count: int
 ) -> None:
-    cards, pods = world
+    cards, pods = drawn
     need = a_pod_need(a_need(mib, cards=count))
     lesser = [pod for pod in pods if pod.priority < 100]
 

@@ -31,8 +31,8 @@ SLICES = st.builds(
         share=share,
         mib=None if share is not None else Mib(mib),
         cards=cards,
-        stated_mib=limit_mib,
-        stated_slots=limit_slots,
+        limit_mib=limit_mib,
+        limit_slots=limit_slots,
     ),
     st.sampled_from(ContainerKind),
     st.none() | SHARES | st.sampled_from([Fraction(1, 3), Fraction(1, 7), Fraction(1)]),
@@ -91,18 +91,18 @@ def test_a_class_agrees_when_the_limits_say_the_same_mib_and_slots(
             share=part.share,
             mib=part.mib,
             cards=part.cards,
-            stated_mib=data.draw(
+            limit_mib=data.draw(
                 st.sampled_from([None, Mib(mib_in(part, card_class) * part.cards)])
             ),
-            stated_slots=data.draw(st.sampled_from([None, part.cards])),
+            limit_slots=data.draw(st.sampled_from([None, part.cards])),
         )
         for part in slices
     ]
 
     assert Fitting(PodRequest(slices=tuple(with_limits)), [card_class]).agrees(card_class)
     assert Fitting(PodRequest(slices=tuple(slices)), [card_class]).agrees(card_class) is all(
-        part.stated_mib in (None, mib_in(part, card_class) * part.cards)
-        and part.stated_slots in (None, part.cards)
+        part.limit_mib in (None, mib_in(part, card_class) * part.cards)
+        and part.limit_slots in (None, part.cards)
         for part in slices
     )
 
@@ -130,7 +130,7 @@ def test_hundreds_of_classes_and_containers_cost_little() -> None:
         for n in range(400)
     ]
     slices = tuple(
-        SliceRequest(container=f"c{n}", share=Fraction(1, 120 + n), stated_mib=Mib(1))
+        SliceRequest(container=f"c{n}", share=Fraction(1, 120 + n), limit_mib=Mib(1))
         for n in range(128)
     )
     began_s = time.thread_time()

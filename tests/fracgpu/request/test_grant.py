@@ -43,7 +43,7 @@ def memory(mib: int, *, container: str = "train", cards: int = 1) -> SliceReques
 
 
 def a_limit(mib: int, *, cards: int = 1) -> SliceRequest:
-    return SliceRequest(container="train", mib=Mib(mib // cards), cards=cards, stated_mib=Mib(mib))
+    return SliceRequest(container="train", mib=Mib(mib // cards), cards=cards, limit_mib=Mib(mib))
 
 
 def asks(*slices: SliceRequest, models: tuple[str, ...] = ()) -> PodRequest:
@@ -92,7 +92,7 @@ def test_memory_on_several_cards_may_use_larger_ones_beside_small_ones() -> None
 
 def test_limits_that_are_there_already_decide_the_class() -> None:
     again = SliceRequest(
-        container="train", share=Fraction(1, 2), stated_mib=Mib(40_960), stated_slots=1
+        container="train", share=Fraction(1, 2), limit_mib=Mib(40_960), limit_slots=1
     )
 
     assert grant(asks(again), CLASSES).card_class == H100S
@@ -182,7 +182,7 @@ def test_where_pods_may_wait_what_the_cluster_lacks_is_granted_and_said(
         (asks(HALF), ClassRule(wait=True)),
         (asks(HALF, models=("*X*",)), WAIT),
         (
-            asks(SliceRequest(container="train", share=Fraction(1), stated_mib=Mib(7))),
+            asks(SliceRequest(container="train", share=Fraction(1), limit_mib=Mib(7))),
             WAIT,
         ),
     ],
@@ -275,13 +275,13 @@ REFUSED: dict[str, tuple[PodRequest, Sequence[CardClass], str]] = {
         "want at most what one node has, 4 cards, in one pod",
     ),
     "a limit that is not what the annotation says": (
-        asks(SliceRequest(container="train", share=Fraction(1, 2), stated_mib=Mib(4096))),
+        asks(SliceRequest(container="train", share=Fraction(1, 2), limit_mib=Mib(4096))),
         CLASSES,
         "limits['fracgpu.io/gpu-mem'] of container 'train' is '4096'; want 12000, as its "
         "annotations say; leave the limit out; the webhook writes it",
     ),
     "slots that are not the cards": (
-        asks(SliceRequest(container="train", mib=Mib(4096), stated_slots=2)),
+        asks(SliceRequest(container="train", mib=Mib(4096), limit_slots=2)),
         CLASSES,
         "limits['fracgpu.io/gpu-slot'] of container 'train' is '2'; want 1, one for each card; "
         "leave the limit out; the webhook writes it",
@@ -317,8 +317,8 @@ def test_an_admitted_pod_needs_what_its_limits_say() -> None:
             share=Fraction(1, 2),
             cores=30,
             cards=2,
-            stated_mib=Mib(24_000),
-            stated_slots=2,
+            limit_mib=Mib(24_000),
+            limit_slots=2,
         )
     )
 

@@ -89,12 +89,10 @@ def test_pairs_name_their_containers_in_any_order_init_containers_too() -> None:
 
 def test_a_plain_limit_is_a_request_by_itself_spread_over_its_cards() -> None:
     assert slices(read(a_spec(gpu_mem="8k"))) == (
-        SliceRequest(container="train", mib=Mib(8000), stated_mib=Mib(8000)),
+        SliceRequest(container="train", mib=Mib(8000), limit_mib=Mib(8000)),
     )
     assert slices(read(a_spec(gpu_mem="8k", gpu_slot="2"), cards="2")) == (
-        SliceRequest(
-            container="train", mib=Mib(4000), cards=2, stated_mib=Mib(8000), stated_slots=2
-        ),
+        SliceRequest(container="train", mib=Mib(4000), cards=2, limit_mib=Mib(8000), limit_slots=2),
     )
 
 
@@ -102,16 +100,14 @@ def test_a_request_may_repeat_its_limit_in_either_spelling() -> None:
     for spelling in ("8000", "8k"):
         spec = a_spec(gpu_mem="8k", requests={MEM: spelling})
 
-        assert slices(read(spec))[0].stated_mib == 8000
+        assert slices(read(spec))[0].limit_mib == 8000
 
 
 def test_an_admitted_pod_reads_as_what_it_asked() -> None:
     admitted = a_spec(gpu_mem="12k", gpu_slot="1", requests={MEM: "12k", SLOT: "1"})
 
     assert slices(read(admitted, fraction="0.5", granted="...", assignment="{}")) == (
-        SliceRequest(
-            container="train", share=Fraction(1, 2), stated_mib=Mib(12_000), stated_slots=1
-        ),
+        SliceRequest(container="train", share=Fraction(1, 2), limit_mib=Mib(12_000), limit_slots=1),
     )
 
 

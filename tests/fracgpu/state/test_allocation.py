@@ -16,7 +16,7 @@ from fracgpu.state.allocation import (
     most_by_limits,
 )
 from fracgpu.units import MAX_MIB, Mib
-from tests.support.core import a_hold, a_record, kinds, on
+from tests.support.core import a_record, an_allocation, kinds, on
 
 LEGAL = {
     (Phase.ASSUMED, Phase.BOUND),
@@ -49,7 +49,7 @@ def test_app_containers_add_up_on_a_card() -> None:
     specs = [ContainerSpec(name="a"), ContainerSpec(name="b")]
     assignment = {"a": (a_slice("GPU-1", 10, cores=20),), "b": (a_slice("GPU-1", 5, cores=10),)}
 
-    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(15, cores=30, slots=2)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(15, cores=30, slots=2)}
 
 
 def test_init_containers_count_only_at_their_peak() -> None:
@@ -59,7 +59,7 @@ def test_init_containers_count_only_at_their_peak() -> None:
     ]
     assignment = {"load": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
 
-    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(30)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(30)}
 
 
 def test_a_sidecar_stays_beside_the_apps() -> None:
@@ -69,7 +69,7 @@ def test_a_sidecar_stays_beside_the_apps() -> None:
     ]
     assignment = {"proxy": (a_slice("GPU-1", 30),), "serve": (a_slice("GPU-1", 10),)}
 
-    assert allocations_by_card(assignment, specs) == {"GPU-1": a_hold(40, slots=2)}
+    assert allocations_by_card(assignment, specs) == {"GPU-1": an_allocation(40, slots=2)}
 
 
 def test_each_card_has_its_own_sum() -> None:
@@ -77,7 +77,7 @@ def test_each_card_has_its_own_sum() -> None:
 
     holds = allocations_by_card(assignment, [ContainerSpec(name="a")])
 
-    assert holds == {"GPU-1": a_hold(10), "GPU-2": a_hold(10)}
+    assert holds == {"GPU-1": an_allocation(10), "GPU-2": an_allocation(10)}
 
 
 def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
@@ -85,7 +85,9 @@ def test_a_container_that_the_spec_does_not_have_counts_in_full() -> None:
     assignment = {"load": (a_slice("GPU-1", 30),), "ghost": (a_slice("GPU-1", 10),)}
 
     assert allocations_by_card(assignment, specs)[CardUuid("GPU-1")].mib >= 30
-    assert allocations_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {"GPU-1": a_hold(10)}
+    assert allocations_by_card({"ghost": (a_slice("GPU-1", 10),)}, specs) == {
+        "GPU-1": an_allocation(10)
+    }
 
 
 @given(st.lists(st.tuples(kinds, st.integers(1, 100)), min_size=1, max_size=5))
@@ -95,9 +97,9 @@ def test_the_allocation_is_at_least_every_slice_and_at_most_their_sum(
     specs = [ContainerSpec(name=f"c{n}", kind=kind) for n, (kind, _) in enumerate(parts)]
     assignment = {f"c{n}": (a_slice("GPU-1", mib),) for n, (_, mib) in enumerate(parts)}
 
-    hold = allocations_by_card(assignment, specs)[CardUuid("GPU-1")]
+    allocation = allocations_by_card(assignment, specs)[CardUuid("GPU-1")]
 
-    assert max(mib for _, mib in parts) <= hold.mib <= sum(mib for _, mib in parts)
+    assert max(mib for _, mib in parts) <= allocation.mib <= sum(mib for _, mib in parts)
 
 
 def test_a_record_is_named_by_namespace_and_name() -> None:
@@ -150,4 +152,7 @@ def test_no_assignment_within_the_limits_holds_more_of_a_card(data: st.DataObjec
 
     most = most_by_limits(containers).mib
 
-    assert all(hold.mib <= most for hold in allocations_by_card(assignment, containers).values())
+    assert all(
+        allocation.mib <= most
+        for allocation in allocations_by_card(assignment, containers).values()
+    )

@@ -33,7 +33,7 @@ def test_it_holds_what_the_whole_pod_holds() -> None:
 
     assert found is not None
     assert whole.record.assignment is not None
-    assert found.holds.by_card == allocations_by_card(
+    assert found.allocation.by_card == allocations_by_card(
         whole.record.assignment, whole.record.containers
     )
     assert (found.uid, found.node, found.name) == ("u", "n", "p")
@@ -56,9 +56,9 @@ def test_an_ended_pod_holds_nothing_and_a_terminating_one_everything() -> None:
     gone, still = (decode_bound_pod(json.dumps(pod).encode()) for pod in (ended, going))
 
     assert gone is not None
-    assert (gone.live, gone.holds.by_card, gone.host.cpu_milli) == (False, {}, 0)
+    assert (gone.live, gone.allocation.by_card, gone.host.cpu_milli) == (False, {}, 0)
     assert still is not None
-    assert (still.terminating, still.holds.by_card[CardUuid("GPU-a")]) == (
+    assert (still.terminating, still.allocation.by_card[CardUuid("GPU-a")]) == (
         True,
         CardAllocation(mib=Mib(1000), cores=3),
     )
@@ -70,8 +70,8 @@ def test_an_assignment_that_cannot_be_read_counts_by_the_limits_and_says_why() -
     found = decode_bound_pod(json.dumps(pod).encode())
 
     assert found is not None
-    assert found.holds == allocation_of(decode_pod_info(json.dumps(pod).encode()).record)
-    assert (found.holds.by_card, found.holds.unplaced) == (
+    assert found.allocation == allocation_of(decode_pod_info(json.dumps(pod).encode()).record)
+    assert (found.allocation.by_card, found.allocation.unplaced) == (
         {},
         CardAllocation(mib=Mib(1000), cores=100),
     )

@@ -14,7 +14,7 @@ def a_pod(uid: str, *, node: str = "n", cpu: int = 100) -> BoundPod:
         namespace="default",
         name=uid,
         host=HostResources(cpu_milli=cpu, memory_mib=10, pods=1),
-        holds=PodAllocation(pod_uid=uid, node=node, by_card={}),
+        allocation=PodAllocation(pod_uid=uid, node=node, by_card={}),
     )
 
 

@@ -35,9 +35,9 @@ def a_ledger(*, cordons: tuple[Cordon, ...] = ()) -> Ledger:
 
 
 def held(ledger: Ledger, *, now: datetime = NOON, card: str = "GPU-a") -> int:
-    load = ledger.snapshot(now=now).card(CardUuid(card))
-    assert load is not None
-    return load.held_mib
+    card_info = ledger.snapshot(now=now).card(CardUuid(card))
+    assert card_info is not None
+    return card_info.held_mib
 
 
 def assume(ledger: Ledger, uid: str, mib: int, *, until: datetime = LATER) -> None:
@@ -222,10 +222,10 @@ class AnyOrder(RuleBasedStateMachine):
         self, node: str, mib: int, cores: int, cards: int, strategy: Strategy
     ) -> Bound | MultipleResults[Bound]:
         need: PodNeed = a_pod_need(a_need(mib, cores=cores, cards=cards))
-        loads = self.ledger.node(node, now=self.now)
-        if loads is None:
+        node_info = self.ledger.node(node, now=self.now)
+        if node_info is None:
             return multiple()
-        answer = place(loads, need, strategy=strategy)
+        answer = place(node_info, need, strategy=strategy)
         if not isinstance(answer, Placement):
             return multiple()
         self.count += 1
@@ -305,11 +305,11 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def no_card_is_over_committed(self) -> None:
-        for loads in self.ledger.snapshot(now=self.now).nodes.values():
-            for load in loads.cards.values():
-                assert load.held_mib <= load.card.capacity_mib
-                assert load.held_cores <= FULL_CORES
-                assert load.held_slots <= load.card.slots
+        for node_info in self.ledger.snapshot(now=self.now).nodes.values():
+            for card_info in node_info.cards.values():
+                assert card_info.held_mib <= card_info.card.capacity_mib
+                assert card_info.held_cores <= FULL_CORES
+                assert card_info.held_slots <= card_info.card.slots
 
     @invariant()
     def nothing_true_is_missing(self) -> None:
@@ -342,12 +342,12 @@ class AnyOrder(RuleBasedStateMachine):
     def what_requests_are_answered_from_is_the_ledger(self) -> None:
         self.matrix.refresh(now=self.now)
         for node in NODES:
-            loads = self.ledger.node(node.node, now=self.now)
+            node_info = self.ledger.node(node.node, now=self.now)
             row = self.matrix.rows[node.node]
-            assert loads is not None
-            assert self.matrix.infos[row] == loads
+            assert node_info is not None
+            assert self.matrix.infos[row] == node_info
             assert self.matrix.free_mib[row].tolist() == [
-                card.free_mib for card in loads.cards.values()
+                card.free_mib for card in node_info.cards.values()
             ]
 
 

@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
 from fracgpu.state.snapshot import PodAllocation, Snapshot, build_node_info
-from tests.support.core import a_card, a_hold, some_loads
+from tests.support.core import a_card, a_node_info, an_allocation
 
 
 def a_snapshot(*pods: PodAllocation) -> Snapshot:
     cards = (a_card("GPU-b", index=1), a_card("GPU-a", index=0))
-    loads = build_node_info(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
-    return Snapshot(nodes={"n": loads}, pods={pod.pod_uid: pod for pod in pods})
+    node_info = build_node_info(NodeCards(node="n", cards=cards), pods, cordoned=frozenset())
+    return Snapshot(nodes={"n": node_info}, pods={pod.pod_uid: pod for pod in pods})
 
 
 def holding(uid: str, *, node: str = "n", **mib: int) -> PodAllocation:
-    holds = {CardUuid(f"GPU-{card}"): a_hold(amount) for card, amount in mib.items()}
+    holds = {CardUuid(f"GPU-{card}"): an_allocation(amount) for card, amount in mib.items()}
     return PodAllocation(pod_uid=uid, node=node, by_card=holds)
 
 
 def free(snapshot: Snapshot, card: str) -> int:
-    load = snapshot.card(CardUuid(card))
-    assert load is not None
-    return load.free_mib
+    card_info = snapshot.card(CardUuid(card))
+    assert card_info is not None
+    return card_info.free_mib
 
 
 def test_cards_stand_in_index_order() -> None:
@@ -35,9 +35,9 @@ def test_what_pods_hold_is_not_free() -> None:
 
     assert (free(snapshot, "GPU-a"), free(snapshot, "GPU-b")) == (22_500, 23_999)
     assert snapshot.nodes["n"].free_mib == 46_499
-    load = snapshot.card(CardUuid("GPU-a"))
-    assert load is not None
-    assert load.pods == {"p", "q"}
+    card_info = snapshot.card(CardUuid("GPU-a"))
+    assert card_info is not None
+    assert card_info.pods == {"p", "q"}
 
 
 def test_what_if_a_pod_came_leaves_the_picture_as_it_was() -> None:
@@ -81,9 +81,9 @@ def test_a_pod_on_a_node_that_is_gone_changes_no_card() -> None:
 
 
 def test_a_card_that_shrank_under_its_pods_has_less_than_nothing_free() -> None:
-    loads = some_loads(a_card("GPU-a", mib=800), held={"GPU-a": a_hold(1000)})
+    node_info = a_node_info(a_card("GPU-a", mib=800), held={"GPU-a": an_allocation(1000)})
 
-    assert loads.cards[CardUuid("GPU-a")].free_mib == -200
+    assert node_info.cards[CardUuid("GPU-a")].free_mib == -200
 
 
 @given(st.integers(0, 9000), st.integers(0, 9000), st.integers(0, 100))
@@ -93,8 +93,8 @@ def test_coming_and_going_restores_the_snapshot(a_mib: int, b_mib: int, cores: i
         pod_uid="p",
         node="n",
         by_card={
-            CardUuid("GPU-a"): a_hold(a_mib, cores=cores),
-            CardUuid("GPU-b"): a_hold(b_mib),
+            CardUuid("GPU-a"): an_allocation(a_mib, cores=cores),
+            CardUuid("GPU-b"): an_allocation(b_mib),
         },
     )
 
@@ -102,12 +102,14 @@ def test_coming_and_going_restores_the_snapshot(a_mib: int, b_mib: int, cores: i
 
 
 def test_a_pod_that_may_be_on_any_card_is_free_on_none_and_held_on_none() -> None:
-    somewhere = PodAllocation(pod_uid="p", node="n", by_card={}, unplaced=a_hold(30_000, cores=100))
+    somewhere = PodAllocation(
+        pod_uid="p", node="n", by_card={}, unplaced=an_allocation(30_000, cores=100)
+    )
     cards = (a_card("GPU-a"), a_card("GPU-b", mib=48_000, index=1))
 
-    loads = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
+    node_info = build_node_info(NodeCards(node="n", cards=cards), [somewhere], cordoned=frozenset())
 
-    assert [card.free_mib for card in loads.cards.values()] == [0, 18_000]
-    assert [card.held_mib for card in loads.cards.values()] == [0, 0]
-    assert [card.held_cores for card in loads.cards.values()] == [100, 100]
-    assert [card.pods for card in loads.cards.values()] == [frozenset(), frozenset()]
+    assert [card.free_mib for card in node_info.cards.values()] == [0, 18_000]
+    assert [card.held_mib for card in node_info.cards.values()] == [0, 0]
+    assert [card.held_cores for card in node_info.cards.values()] == [100, 100]
+    assert [card.pods for card in node_info.cards.values()] == [frozenset(), frozenset()]

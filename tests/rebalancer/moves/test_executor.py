@@ -281,9 +281,9 @@ async def test_a_crash_between_recorded_and_evicted_evicts_once(kube: KubeClient
         planned = await rig.tick_until_planned()
         begun = replace(
             planned.to(MovePhase.EVICTING, now=clock.now()),
-            siblings=tuple(rig.world.occupants),
+            siblings=tuple(rig.cache.placed_pods),
         )
-        await rig.book.put(begun, now=clock.now())  # and here the process dies
+        await rig.store.put(begun, now=clock.now())  # and here the process dies
     assert not await terminating(kube)
 
     async with a_rig(kube, clock=clock) as second:
@@ -311,7 +311,7 @@ async def test_what_may_happen_is_on_record_before_it_can_happen(kube: KubeClien
         await rig.tick_until_planned()
         with pytest.raises(DeadError):
             await rig.tick()
-        await rig.book.load()
+        await rig.store.load()
 
         assert rig.record().phase is MovePhase.EVICTING
         assert len(rig.record().siblings) == 2
@@ -322,7 +322,7 @@ async def test_switching_off_stops_an_eviction_that_has_not_happened(kube: KubeC
     async with a_rig(kube) as rig:
         planned = await rig.tick_until_planned()
         begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
-        await rig.book.put(begun, now=rig.clock.now())
+        await rig.store.put(begun, now=rig.clock.now())
         rig.config.value = replace(rig.config.value, mode=Mode.OFF)
 
         await rig.tick()
@@ -338,9 +338,9 @@ async def test_a_crash_between_evicted_and_recorded_evicts_nobody_else(kube: Kub
         planned = await rig.tick_until_planned()
         begun = replace(
             planned.to(MovePhase.EVICTING, now=clock.now()),
-            siblings=tuple(rig.world.occupants),
+            siblings=tuple(rig.cache.placed_pods),
         )
-        await rig.book.put(begun, now=clock.now())
+        await rig.store.put(begun, now=clock.now())
         await rig.evictor.evict(begun.move)  # and here the process dies
         await end_pod(kube, "pod-a")
         await add_pod(kube, "pod-a", card=COOL_CARD, node="n2")
@@ -369,7 +369,7 @@ async def test_budgets_survive_a_crash(kube: KubeClient) -> None:
         for _ in range(8):
             await second.tick()
 
-        assert len(second.book.records) == 1
+        assert len(second.store.records) == 1
         assert second.figure("budget_remaining", scope="hour") == 5
 
 
@@ -381,7 +381,7 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
         planned = await rig.tick_until_planned()
         await add_budget(kube, allowed=0)
         begun = planned.to(MovePhase.EVICTING, now=rig.clock.now())
-        await rig.book.put(begun, now=rig.clock.now())
+        await rig.store.put(begun, now=rig.clock.now())
 
         await rig.tick()
         assert rig.record().phase is MovePhase.EVICTING
@@ -396,7 +396,7 @@ async def test_an_eviction_blocked_half_way_is_tried_again_later_and_given_up_in
 
         assert rig.record().ending is Ending.BLOCKED
         assert not await terminating(kube)
-        assert under_way(rig.book.records) == []
+        assert under_way(rig.store.records) == []
 
 
 async def test_whoever_is_not_the_leader_any_more_evicts_nobody(kube: KubeClient) -> None:

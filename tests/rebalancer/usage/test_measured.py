@@ -225,7 +225,7 @@ class Scripted:
         self._fail_on = fail_on
         self._clock = (Sample(labels={}, value=1.7e9),) if clock is None else clock
 
-    async def ask(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
+    async def query(self, query: str, *, at_s: float | None = None) -> tuple[Sample, ...]:
         self.asked.append((query, at_s))
         if self._fail_on and self._fail_on in query:
             raise QueryFailed(QueryError.REFUSED, "HTTP 503")

@@ -33,7 +33,7 @@ def client(url: str, **options: Any) -> Prometheus:
 async def test_a_vector_and_a_scalar_are_samples() -> None:
     body = vector(({"UUID": "GPU-a"}, "42.5"), ({}, "NaN"))
     async with serving(answering(body)) as (url, requests), client(url) as prometheus:
-        first, second = await prometheus.ask("up", at_s=12.3456)
+        first, second = await prometheus.query("up", at_s=12.3456)
 
         assert first == Sample(labels={"UUID": "GPU-a"}, value=42.5)
         assert math.isnan(second.value)
@@ -41,7 +41,7 @@ async def test_a_vector_and_a_scalar_are_samples() -> None:
 
     scalar = {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "7"]}}
     async with serving(answering(scalar)) as (url, requests), client(url) as prometheus:
-        assert await prometheus.ask("time()") == (Sample(labels={}, value=7.0),)
+        assert await prometheus.query("time()") == (Sample(labels={}, value=7.0),)
         assert "time=" not in requests[0]
 
 
@@ -77,13 +77,13 @@ async def test_an_answer_that_would_never_be_complete_is_given_up(behaviour: Beh
 
 async def test_an_empty_answer_is_an_answer() -> None:
     async with serving(answering(vector())) as (url, _), client(url) as prometheus:
-        assert await prometheus.ask("up") == ()
+        assert await prometheus.query("up") == ()
 
 
 async def test_a_closed_port_is_unreachable() -> None:
     async with client("http://127.0.0.1:9") as prometheus:
         with pytest.raises(QueryFailed) as caught:
-            await prometheus.ask("up")
+            await prometheus.query("up")
 
     assert caught.value.trouble is QueryError.UNREACHABLE
 
@@ -93,7 +93,7 @@ async def test_the_event_loop_goes_on_while_prometheus_is_silent() -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
     late = kept_back(answering(vector(({}, "1"))), asked=asked, until=go_on)
     async with serving(late) as (url, _), client(url) as prometheus, asyncio.TaskGroup() as group:
-        ask = group.create_task(prometheus.ask("up"))
+        ask = group.create_task(prometheus.query("up"))
         await asked.wait()
         assert not ask.done()
         go_on.set()
@@ -106,10 +106,10 @@ async def test_a_query_that_still_hangs_is_not_queued_behind() -> None:
     late = kept_back(answering(vector()), asked=asked, until=go_on)
     async with serving(late) as (url, requests), client(url) as prometheus:
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(prometheus.ask("up"))
+            first = group.create_task(prometheus.query("up"))
             await asked.wait()
             with pytest.raises(QueryFailed, match="the previous query is still waiting") as caught:
-                await prometheus.ask("down")
+                await prometheus.query("down")
             assert not first.done()
             go_on.set()
         assert caught.value.trouble is QueryError.SLOW
@@ -125,9 +125,9 @@ async def test_the_token_is_read_anew_for_each_query(tmp_path: Path) -> None:
     ):
         assert await _trouble(prometheus) is QueryError.UNREACHABLE  # no such file
         token.write_text("first\n")
-        await prometheus.ask("up")
+        await prometheus.query("up")
         token.write_text("second\n")
-        await prometheus.ask("up")
+        await prometheus.query("up")
 
     assert "Authorization: Bearer first" in requests[0]
     assert "Authorization: Bearer second" in requests[1]
@@ -136,7 +136,7 @@ async def test_the_token_is_read_anew_for_each_query(tmp_path: Path) -> None:
 async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     async with serving(answering(vector())) as (url, _), client(url) as prometheus:
-        assert await prometheus.ask("up") == ()
+        assert await prometheus.query("up") == ()
 
 
 async def test_a_real_prometheus_answers_refuses_and_vanishes(tmp_path: Path) -> None:
@@ -146,14 +146,14 @@ async def test_a_real_prometheus_answers_refuses_and_vanishes(tmp_path: Path) ->
         async with start as real, client(real.url) as prometheus:
 
             async def scraped() -> bool:
-                return bool(await prometheus.ask("answer"))
+                return bool(await prometheus.query("answer"))
 
             await until(scraped, what="the exporter was scraped")
-            (sample,) = await prometheus.ask("answer")
+            (sample,) = await prometheus.query("answer")
             assert (sample.labels["UUID"], sample.value) == ("GPU-a", 42)
-            assert (await prometheus.ask("time()"))[0].value > 1e9
+            assert (await prometheus.query("time()"))[0].value > 1e9
             with pytest.raises(QueryFailed, match="refused") as caught:
-                await prometheus.ask("this is no PromQL")
+                await prometheus.query("this is no PromQL")
             assert caught.value.trouble is QueryError.REFUSED
         async with client(real.url) as prometheus:
             assert await _trouble(prometheus) is QueryError.UNREACHABLE
@@ -169,7 +169,7 @@ def test_only_numbers_in_range_are_sane(value: float, sane: bool) -> None:
 
 async def _trouble(prometheus: Prometheus) -> QueryError:
     try:
-        await prometheus.ask("up")
+        await prometheus.query("up")
     except QueryFailed as error:
         return error.trouble
     raise AssertionError("it answered")

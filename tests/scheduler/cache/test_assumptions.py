@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from kube.errors import Conflict, KubeError
-from tests.scheduler.world import World, refusal, silence
+from tests.scheduler.harness import Harness, refusal, silence
 
 
-async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> World:
+async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> Harness:
     """Return a cluster in which one Binding was sent and no answer came."""
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=mib)
     if answer_lost:
         cluster.api.answer_lost = True
@@ -22,7 +22,7 @@ async def unconfirmed(*, answer_lost: bool = True, mib: int = 1000) -> World:
     return cluster
 
 
-async def settle_after(cluster: World, seconds: float) -> None:
+async def settle_after(cluster: Harness, seconds: float) -> None:
     await cluster.clock.advance(seconds)
     await cluster.assumptions.settle()
 

@@ -15,7 +15,7 @@ from fracgpu.units import Mib
 from scheduler.cache.comparer import CacheComparer
 from scheduler.cache.event_handlers import AnyPod
 from tests.fakes.clock import VirtualClock
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 from tests.support.gpu import some_cards
 
 
@@ -31,9 +31,9 @@ class CachedNodes:
         for node in self.nodes:
             self.ledger.set_node(node)
         for pod in self.pods:
-            self.ledger.observe(pod.holds)
+            self.ledger.observe(pod.allocation)
         self.drifts: list[int] = []
-        self.overbooked: list[int] = []
+        self.overcommitted: list[int] = []
 
     @staticmethod
     def a_pod(number: int, mib: int) -> BoundPod:
@@ -41,7 +41,7 @@ class CachedNodes:
         return BoundPod(
             namespace="default",
             name=f"p{number}",
-            holds=PodAllocation(pod_uid=f"u{number}", node=f"n{number}", by_card=holds),
+            allocation=PodAllocation(pod_uid=f"u{number}", node=f"n{number}", by_card=holds),
         )
 
     def _listed(self) -> Iterable[AnyPod]:
@@ -55,7 +55,7 @@ class CachedNodes:
             pods=self._listed,
             clock=self.clock,
             on_drift=self.drifts.append,
-            on_overcommitted=self.overbooked.append,
+            on_overcommitted=self.overcommitted.append,
             every_s=60,
         )
         return await comparer.once()
@@ -66,14 +66,14 @@ async def test_a_card_promised_beyond_its_memory_is_counted_and_named_whoever_bo
 ) -> None:
     cached = CachedNodes()
     assert await cached.compare() == ()
-    late = replace(cached.a_pod(7, 23_001), name="late", holds=replace(
-        cached.a_pod(7, 23_001).holds, pod_uid="late"))  # fmt: skip
+    late = replace(cached.a_pod(7, 23_001), name="late", allocation=replace(
+        cached.a_pod(7, 23_001).allocation, pod_uid="late"))  # fmt: skip
     cached.pods.append(late)
-    cached.ledger.observe(late.holds)
+    cached.ledger.observe(late.allocation)
 
     assert await cached.compare() == ()
 
-    assert (cached.drifts, cached.overbooked) == ([0, 0], [0, 1])
+    assert (cached.drifts, cached.overcommitted) == ([0, 0], [0, 1])
     said = capsys.readouterr().out
     assert "card_overbooked" in said
     assert all(word in said for word in ("GPU-n7-0", "24001", "late", "u7"))
@@ -111,7 +111,7 @@ async def test_a_node_that_is_gone_from_the_api_server_and_not_from_the_cache_is
 
 
 async def test_assumptions_are_part_of_the_fold() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     assert await cluster.bind() == ""
     matrix = NodeMatrix(cluster.ledger)

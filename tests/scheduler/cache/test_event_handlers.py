@@ -9,7 +9,7 @@ from fracgpu.names import ASSIGNMENT
 from kube.informer import Change, ChangeType
 from kube.objects import ObjectKey
 from scheduler.cache.event_handlers import decode_node, decode_pod
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod, a_sharing_node
 
 
@@ -25,7 +25,7 @@ def test_what_is_none_is_a_value_error_that_an_informer_survives() -> None:
 
 
 def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
-    cluster = World()
+    cluster = Harness()
     pod = a_gpu_pod("p", annotations={ASSIGNMENT: '{"train":[{"card":"GPU-n-0","mib":1000}]}'})
     pod["spec"]["nodeName"] = "n"
     cluster.api.put(pod)
@@ -37,7 +37,7 @@ def test_a_bound_pod_is_counted_until_it_is_deleted() -> None:
 
 
 def test_a_deleted_node_is_gone() -> None:
-    cluster = World()
+    cluster = Harness()
     node = decode_node(json.dumps(a_sharing_node("n")).encode())
     key = ObjectKey("", "n")
     cluster.handlers.node_changed(
@@ -48,7 +48,7 @@ def test_a_deleted_node_is_gone() -> None:
 
 
 def test_each_change_is_news_after_the_ledger_has_it() -> None:
-    cluster = World()
+    cluster = Harness()
     heard: list[tuple[str, bool]] = []
 
     def listen(uid: str) -> None:

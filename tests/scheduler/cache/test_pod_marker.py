@@ -4,13 +4,13 @@ import pytest
 
 from fracgpu import names
 from kube.errors import Conflict, KubeError
-from tests.scheduler.world import World, conflict, silence
+from tests.scheduler.harness import Harness, conflict, silence
 
 BINDING = {"target": {"apiVersion": "v1", "kind": "Node", "name": "n"}}
 
 
 async def test_a_binding_sent_before_the_mark_does_not_land_after_it() -> None:
-    cluster = World()
+    cluster = Harness()
     seen = cluster.create().record
     marked = await cluster.marker.mark(seen)
 
@@ -27,7 +27,7 @@ async def test_a_binding_sent_before_the_mark_does_not_land_after_it() -> None:
 
 
 async def test_a_pod_that_was_marked_still_says_what_it_asks() -> None:
-    cluster = World()
+    cluster = Harness()
     before = cluster.create(mib=1000)
     marked = await cluster.marker.mark(before.record)
 
@@ -36,7 +36,7 @@ async def test_a_pod_that_was_marked_still_says_what_it_asks() -> None:
 
 
 async def test_two_marks_are_never_the_same() -> None:
-    cluster = World()
+    cluster = Harness()
     record = cluster.create().record
     first = await cluster.marker.mark(record)
     await cluster.clock.advance(0.001)
@@ -49,7 +49,7 @@ async def test_two_marks_are_never_the_same() -> None:
 
 
 async def test_a_pod_that_is_gone_or_replaced_is_none() -> None:
-    cluster = World()
+    cluster = Harness()
     record = cluster.create().record
     cluster.delete()
     assert await cluster.marker.mark(record) is None
@@ -63,7 +63,7 @@ async def test_a_pod_that_is_gone_or_replaced_is_none() -> None:
 async def test_an_api_server_that_did_not_do_it_is_an_error(
     error: KubeError | TimeoutError,
 ) -> None:
-    cluster = World()
+    cluster = Harness()
     record = cluster.create().record
     cluster.api.patch_raises = error
 

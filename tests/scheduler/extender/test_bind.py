@@ -11,17 +11,17 @@ from fracgpu.k8s.resources import HostResources
 from fracgpu.request.need import PodNeed, Strategy
 from kube.errors import Conflict, Forbidden, Invalid, KubeError
 from scheduler.extender.api import BindingArgs
-from tests.scheduler.world import PATH, World, refusal, silence
+from tests.scheduler.harness import PATH, Harness, refusal, silence
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
-def outcomes(cluster: World, outcome: str) -> float:
+def outcomes(cluster: Harness, outcome: str) -> float:
     return cluster.count("fracgpu_scheduler_binds_total", outcome=outcome)
 
 
 async def test_node_and_cards_are_one_write_with_uid_and_version() -> None:
-    cluster = World()
+    cluster = Harness()
     pod = cluster.create(mib=1000, cards=2)
 
     assert await cluster.bind() == ""
@@ -44,7 +44,7 @@ async def test_node_and_cards_are_one_write_with_uid_and_version() -> None:
 
 
 async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     await cluster.bind()
     assert cluster.held() == 1000
@@ -55,7 +55,7 @@ async def test_a_placement_counts_before_the_informer_shows_it_and_once_after() 
 
 
 async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cluster.api.held = asyncio.Event()
     for name in ("p", "q"):
         cluster.create(name, mib=13_000)
@@ -72,7 +72,7 @@ async def test_two_binds_at_once_do_not_choose_the_same_mib() -> None:
 
 
 async def test_a_card_with_all_slots_taken_is_refused_by_filter_and_bind_and_says_so() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     (card,) = some_cards("n", count=1)
     cluster.add_node("n", (replace(card, slots=2),))
     cluster.api.held = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_a_card_with_all_slots_taken_is_refused_by_filter_and_bind_and_say
 
 
 async def test_one_pod_is_bound_by_one_request_at_a_time() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.api.held = asyncio.Event()
     cluster.create()
 
@@ -110,7 +110,7 @@ async def test_one_pod_is_bound_by_one_request_at_a_time() -> None:
 
 
 async def test_the_pods_status_written_in_between_is_answered_by_reading_again() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.touch("p")  # the informer has not seen it
 
@@ -122,7 +122,7 @@ async def test_the_pods_status_written_in_between_is_answered_by_reading_again()
 
 
 async def test_a_pod_that_keeps_changing_is_given_up() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     cluster.api.before_bind = lambda: cluster.api.touch("p")
 
@@ -133,7 +133,7 @@ async def test_a_pod_that_keeps_changing_is_given_up() -> None:
 
 
 async def test_a_pod_that_asks_for_something_else_now_is_not_bound() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     changed = a_gpu_pod("p", mib=2000)
     changed["metadata"]["uid"] = cluster.args().uid
@@ -144,7 +144,7 @@ async def test_a_pod_that_asks_for_something_else_now_is_not_bound() -> None:
 
 
 async def test_a_deleted_pod_leaves_nothing_behind() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     args = cluster.args()
     cluster.delete(seen=False)
@@ -158,7 +158,7 @@ async def test_a_deleted_pod_leaves_nothing_behind() -> None:
 
 
 async def test_a_pod_deleted_after_a_conflict_is_gone() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     args = cluster.args()
     cluster.api.touch("p")
@@ -176,7 +176,7 @@ async def test_a_pod_deleted_after_a_conflict_is_gone() -> None:
 
 
 async def test_a_terminating_pod_is_not_bound() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     pod = cluster.copy_of()
     pod["metadata"]["deletionTimestamp"] = "2026-01-05T12:00:00Z"
@@ -190,7 +190,7 @@ async def test_a_terminating_pod_is_not_bound() -> None:
 
 
 async def test_a_pod_of_the_same_name_is_another_pod() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     old = cluster.args()
     cluster.delete()
@@ -201,7 +201,7 @@ async def test_a_pod_of_the_same_name_is_another_pod() -> None:
 
 
 async def test_a_pod_bound_elsewhere_is_an_error_and_counts_where_it_is() -> None:
-    cluster = World("n", "m")
+    cluster = Harness("n", "m")
     cluster.create(mib=1000)
     pod = cluster.copy_of()
     pod["spec"]["nodeName"] = "m"
@@ -214,7 +214,7 @@ async def test_a_pod_bound_elsewhere_is_an_error_and_counts_where_it_is() -> Non
 
 
 async def test_an_unknown_outcome_keeps_counting() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = silence()
 
@@ -225,7 +225,7 @@ async def test_an_unknown_outcome_keeps_counting() -> None:
 
 
 async def test_a_binding_whose_answer_was_lost_is_found_by_the_next_request() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.answer_lost = True
     assert "did not say" in await cluster.bind()
@@ -240,7 +240,7 @@ async def test_a_binding_whose_answer_was_lost_is_found_by_the_next_request() ->
 
 
 async def test_a_pod_is_bound_anew_only_once_its_earlier_binding_cannot_land_any_more() -> None:
-    cluster = World("n", "m", cards=1)
+    cluster = Harness("n", "m", cards=1)
     cluster.create(mib=20_000)
     cluster.api.bind_raises = silence()
     assert "did not say" in await cluster.bind()
@@ -255,7 +255,7 @@ async def test_a_pod_is_bound_anew_only_once_its_earlier_binding_cannot_land_any
 
 
 async def test_while_nobody_says_whether_an_earlier_binding_may_land_there_is_no_other() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = silence()
     await cluster.bind()
@@ -286,7 +286,7 @@ def of_no_lease() -> Invalid:
 async def test_a_denial_because_the_api_server_lags_behind_the_lease_is_retried(
     denial: Exception,
 ) -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = denial
     async with asyncio.TaskGroup() as group:
@@ -300,7 +300,7 @@ async def test_a_denial_because_the_api_server_lags_behind_the_lease_is_retried(
 
 
 async def test_the_retries_of_a_denied_binding_have_an_end_and_free_the_card() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = of_another_term()
     async with asyncio.TaskGroup() as group:
@@ -314,7 +314,7 @@ async def test_the_retries_of_a_denied_binding_have_an_end_and_free_the_card() -
 
 
 async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = of_another_term()
     async with asyncio.TaskGroup() as group:
@@ -328,7 +328,7 @@ async def test_a_denied_binding_is_not_sent_again_by_who_no_longer_leads() -> No
 
 
 async def test_a_binding_that_hangs_is_an_unknown_outcome() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = TimeoutError()
 
@@ -337,7 +337,7 @@ async def test_a_binding_that_hangs_is_an_unknown_outcome() -> None:
 
 
 async def test_a_refused_write_is_an_error_and_frees_the_card() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     cluster.api.bind_raises = refusal()
 
@@ -348,7 +348,7 @@ async def test_a_refused_write_is_an_error_and_frees_the_card() -> None:
 
 
 async def test_whoever_lost_the_lease_does_not_write() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     cluster.leads = False
 
@@ -359,7 +359,7 @@ async def test_whoever_lost_the_lease_does_not_write() -> None:
 
 
 async def test_the_lease_is_checked_before_each_write() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
     cluster.api.touch("p")
 
@@ -373,7 +373,7 @@ async def test_the_lease_is_checked_before_each_write() -> None:
 
 
 async def test_a_pod_the_informer_has_not_seen_is_read() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.api.put(a_gpu_pod("p", mib=1000))
 
     assert await cluster.bind() == ""
@@ -382,7 +382,7 @@ async def test_a_pod_the_informer_has_not_seen_is_read() -> None:
 
 @pytest.mark.parametrize("error", [silence(), TimeoutError(), refusal()])
 async def test_a_pod_that_cannot_be_read_is_not_bound(error: KubeError | TimeoutError) -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.api.put(a_gpu_pod("p"))
     cluster.api.get_raises = error
 
@@ -391,14 +391,14 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(error: KubeError | Timeout
 
 
 async def test_a_node_that_is_not_known_is_an_error() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create()
 
     assert "node nowhere is not known" in await cluster.bind(node="nowhere")
 
 
 async def test_a_node_that_filled_up_meanwhile_is_an_error_with_the_reason() -> None:
-    cluster = World(cards=1)
+    cluster = Harness(cards=1)
     cluster.create("first", mib=20_000)
     cluster.create(mib=20_000)
     await cluster.bind("first")
@@ -410,7 +410,7 @@ async def test_a_node_that_filled_up_meanwhile_is_an_error_with_the_reason() -> 
 
 
 async def test_a_pod_that_slipped_past_the_webhook_is_not_bound() -> None:
-    cluster = World()
+    cluster = Harness()
     pod = a_gpu_pod("p")
     del pod["spec"]["containers"][0]["resources"]
     cluster.api.put(pod)
@@ -421,7 +421,7 @@ async def test_a_pod_that_slipped_past_the_webhook_is_not_bound() -> None:
 
 
 async def test_a_pod_that_asks_nothing_of_us_is_simply_bound() -> None:
-    cluster = World()
+    cluster = Harness()
     plain = a_pod("p", namespace="default")
     cluster.api.put(plain)
     cluster.see("p")
@@ -433,7 +433,7 @@ async def test_a_pod_that_asks_nothing_of_us_is_simply_bound() -> None:
 
 
 async def test_the_clusters_strategy_chooses_the_card() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create("first", mib=1000)
     cluster.create("second", mib=1000)
     await cluster.bind("first")
@@ -451,7 +451,7 @@ class Stubborn:
 
 
 async def test_a_policy_that_prefers_a_full_card_cannot_assign_it_twice() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.choosers[Strategy.PACK] = Stubborn()
     for name in ("p0", "p1", "p2"):
         cluster.create(name, mib=20_000)
@@ -460,6 +460,6 @@ async def test_a_policy_that_prefers_a_full_card_cannot_assign_it_twice() -> Non
 
     assert answers[:2] == ["", ""]
     assert "no room" in answers[2]
-    loads = cluster.ledger.node("n", now=cluster.clock.now())
-    assert loads is not None
-    assert [load.held_mib for load in loads.cards.values()] == [20_000, 20_000]
+    node_info = cluster.ledger.node("n", now=cluster.clock.now())
+    assert node_info is not None
+    assert [card_info.held_mib for card_info in node_info.cards.values()] == [20_000, 20_000]

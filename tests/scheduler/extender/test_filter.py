@@ -15,18 +15,18 @@ from fracgpu.placement.outcome import FitReason, NoPlacement
 from fracgpu.request.need import Strategy
 from fracgpu.units import Mib
 from scheduler.extender.api import FilterResult
-from tests.scheduler.world import World, silence
+from tests.scheduler.harness import Harness, silence
 from tests.support.core import on
 from tests.support.gpu import a_gpu_pod, some_cards
 from tests.support.objects import a_pod
 
 
-def scores(cluster: World, *nodes: str) -> dict[str, int]:
+def scores(cluster: Harness, *nodes: str) -> dict[str, int]:
     return dict(zip(nodes, cluster.extender.prioritize(cluster.asking("p", *nodes)), strict=True))
 
 
 def test_nodes_are_sorted_by_whether_and_why() -> None:
-    cluster = World("roomy", "full", cards=1)
+    cluster = Harness("roomy", "full", cards=1)
     cluster.ledger.set_node(NodeCards(node="whole", cards=some_cards("whole"), shared=False))
     cluster.create("filler", mib=24_000)
     assert cluster.extender.filter(cluster.asking("filler", "full")).passed == ("full",)
@@ -69,7 +69,7 @@ PREEMPTION = (
 
 def test_an_event_at_5000_nodes_has_six_coarse_reasons_the_commonest_first_within_1_kb() -> None:
     nodes = [f"gpu-node-{n}.eu-central-1.compute.internal" for n in range(5_000)]
-    cluster = World("first")
+    cluster = Harness("first")
     for n, name in enumerate(nodes[:4_990]):
         # Cards of many states side by side, in numbers that differ from node to node.
         cards = tuple(
@@ -108,7 +108,7 @@ def test_all_six_reasons_with_every_count_at_its_longest_are_within_1_kb() -> No
 
 
 def test_a_pod_that_asks_nothing_of_us_passes_everywhere() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.api.put(a_pod("p", namespace="default"))
 
     assert cluster.extender.filter(cluster.asking("p", "n", "any")).passed == ("n", "any")
@@ -116,7 +116,7 @@ def test_a_pod_that_asks_nothing_of_us_passes_everywhere() -> None:
 
 
 def test_a_request_that_cannot_be_read_passes_nowhere_and_says_why() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(annotations={names.FRACTION: "half"})
 
     result = cluster.extender.filter(cluster.asking())
@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_read_passes_nowhere_and_says_why() -> None:
 
 
 def test_filter_and_prioritize_change_nothing() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.create(mib=1000)
     before = cluster.ledger.snapshot(now=cluster.clock.now())
 
@@ -140,7 +140,7 @@ def test_filter_and_prioritize_change_nothing() -> None:
 
 
 async def test_pack_prefers_the_node_whose_card_it_fills_and_spread_the_other() -> None:
-    cluster = World("n", "m", cards=1)
+    cluster = Harness("n", "m", cards=1)
     cluster.create("first", mib=12_000)
     await cluster.bind("first", node="n")
     cluster.create(mib=12_000)
@@ -153,7 +153,7 @@ async def test_pack_prefers_the_node_whose_card_it_fills_and_spread_the_other() 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_the_best_node_is_the_only_best_one_whatever_the_order(strategy: Strategy) -> None:
     names = [f"n{number}" for number in range(12)]
-    cluster = World(*names)
+    cluster = Harness(*names)
     cluster.strategy = strategy
     cluster.create(mib=8000)
 
@@ -166,14 +166,14 @@ def test_the_best_node_is_the_only_best_one_whatever_the_order(strategy: Strateg
 
 
 def test_a_node_that_does_not_fit_or_is_unknown_scores_nothing() -> None:
-    cluster = World("small", cards=1, mib=800)
+    cluster = Harness("small", cards=1, mib=800)
     cluster.create(mib=1000)
 
     assert scores(cluster, "small", "unseen") == {"small": 0, "unseen": 0}
 
 
 def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
-    cluster = World()
+    cluster = Harness()
     args = cluster.asking
     cluster.api.put(a_gpu_pod("p", mib=1000, annotations={names.MODEL: "*H100*"}))
 
@@ -193,7 +193,7 @@ def test_preemption_helps_only_where_pods_are_in_the_way() -> None:
 
 
 async def test_a_pods_own_lost_binding_does_not_stand_in_its_way() -> None:
-    cluster = World("n", "m", cards=1, mib=24_000)
+    cluster = Harness("n", "m", cards=1, mib=24_000)
     cluster.create("p", mib=20_000)
     cluster.create("other", mib=20_000)
     cluster.api.bind_raises = silence()

@@ -17,7 +17,7 @@ from process.telemetry import Readiness
 from scheduler.extender.server import ExtenderServer
 from scheduler.extender.stale_cache_retry import StaleCacheRetry
 from tests.component.test_leader_gate import AnElection
-from tests.scheduler.world import World
+from tests.scheduler.harness import Harness
 from tests.support.gpu import a_gpu_pod
 
 RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
@@ -26,7 +26,7 @@ RECORDED = Path(__file__).parents[2] / "contracts" / "kube_scheduler"
 class Served:
     """A cluster whose extender listens on loopback."""
 
-    def __init__(self, cluster: World, url: str, http: aiohttp.ClientSession) -> None:
+    def __init__(self, cluster: Harness, url: str, http: aiohttp.ClientSession) -> None:
         self.cluster = cluster
         self.url = url
         self.http = http
@@ -47,7 +47,7 @@ class Served:
 
 @asynccontextmanager
 async def serving(*nodes: str, leads: bool = True) -> AsyncIterator[Served]:
-    cluster = World(*(nodes or ("gpu-1", "gpu-2")), cards=4)
+    cluster = Harness(*(nodes or ("gpu-1", "gpu-2")), cards=4)
     election = AnElection()
     if leads:
         election.leading.set()

@@ -27,7 +27,7 @@ class Answers:
         return self.now
 
 
-class World:
+class Harness:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.changes = ChangeSignal()
@@ -60,11 +60,11 @@ class World:
 
 
 async def test_the_first_no_is_answered_at_once() -> None:
-    assert not await World().waits()
+    assert not await Harness().waits()
 
 
 async def test_a_yes_is_answered_at_once() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
     cluster.answers.now = YES
 
@@ -72,7 +72,7 @@ async def test_a_yes_is_answered_at_once() -> None:
 
 
 async def test_the_second_no_waits_for_news_that_turns_it_into_a_yes() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
 
     async with asyncio.TaskGroup() as group:
@@ -86,7 +86,7 @@ async def test_the_second_no_waits_for_news_that_turns_it_into_a_yes() -> None:
 
 
 async def test_news_that_change_nothing_are_not_the_end_of_the_wait() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
 
     async with asyncio.TaskGroup() as group:
@@ -101,7 +101,7 @@ async def test_news_that_change_nothing_are_not_the_end_of_the_wait() -> None:
 
 
 async def test_the_wait_has_an_end() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
 
     assert await cluster.ask_and_wait() == NO
@@ -109,7 +109,7 @@ async def test_the_wait_has_an_end() -> None:
 
 
 async def test_after_news_a_no_is_answered_at_once() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
     cluster.changes.notify("another")
 
@@ -117,7 +117,7 @@ async def test_after_news_a_no_is_answered_at_once() -> None:
 
 
 async def test_news_of_the_pod_itself_are_no_news() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
     cluster.changes.notify("p")  # kube-scheduler wrote our refusal into its status
 
@@ -125,7 +125,7 @@ async def test_news_of_the_pod_itself_are_no_news() -> None:
 
 
 async def test_a_no_that_pods_cannot_change_is_answered_at_once() -> None:
-    cluster = World()
+    cluster = Harness()
     cluster.answers.now = NEVER
     await cluster.ask()
 
@@ -133,7 +133,7 @@ async def test_a_no_that_pods_cannot_change_is_answered_at_once() -> None:
 
 
 async def test_waiting_takes_at_most_a_fifth_of_the_time() -> None:
-    cluster = World()
+    cluster = Harness()
     for uid in ("p", "q"):
         await cluster.ask(uid)
     assert await cluster.waits("p")
@@ -144,7 +144,7 @@ async def test_waiting_takes_at_most_a_fifth_of_the_time() -> None:
 
 
 async def test_a_pod_that_passed_is_forgotten() -> None:
-    cluster = World()
+    cluster = Harness()
     await cluster.ask()
     cluster.answers.now = YES
     await cluster.ask()
@@ -154,7 +154,7 @@ async def test_a_pod_that_passed_is_forgotten() -> None:
 
 
 async def test_only_so_many_pods_are_remembered() -> None:
-    cluster = World()
+    cluster = Harness()
     for n in range(10_001):
         await cluster.ask(f"p{n}")
 

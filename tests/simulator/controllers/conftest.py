@@ -12,7 +12,7 @@ from kube.access import connect
 from kube.kinds import NAMESPACES
 from process.clock import SystemClock
 from simulator.controllers.manager import run_controllers
-from tests.simulator.controllers.world import World
+from tests.simulator.controllers.harness import Harness
 from tests.support.real_apiserver import real_api_server
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def kubeconfig(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-async def world(kubeconfig: Path) -> AsyncIterator[World]:
+async def harness(kubeconfig: Path) -> AsyncIterator[Harness]:
     """Yield a namespace of its own on either API server, with our controllers running."""
     async with connect(kubeconfig) as kube, asyncio.TaskGroup() as group:
         made = await kube.create(NAMESPACES, {"metadata": {"generateName": "controllers-"}})
         running = group.create_task(run_controllers(kube, SystemClock()), name="controllers")
-        yield World(kube, made["metadata"]["name"])
+        yield Harness(kube, made["metadata"]["name"])
         running.cancel()
     # A TLS connection that is cancelled in its handshake closes only some turns of the event loop
     # later (CPython 3.11), without a signal; left open it would be a ResourceWarning.

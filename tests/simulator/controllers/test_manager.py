@@ -9,7 +9,7 @@ from process.clock import SystemClock
 from simulator.apiserver.apimachinery.storage import Store
 from simulator.apiserver.server import ApiServer
 from simulator.controllers.manager import run_controllers
-from tests.simulator.controllers.world import World, an_owner
+from tests.simulator.controllers.harness import Harness, an_owner
 
 if TYPE_CHECKING:
     from kube.client import KubeClient
@@ -20,7 +20,7 @@ async def test_controllers_started_late_find_what_is_to_be_done(kube: KubeClient
 
     async with asyncio.TaskGroup() as group:
         running = group.create_task(run_controllers(kube, SystemClock()))
-        await World(kube).wait_count(2)
+        await Harness(kube).wait_count(2)
         running.cancel()
 
 
@@ -31,12 +31,12 @@ async def test_controllers_outlive_a_restart_of_the_api_server() -> None:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(run_controllers(kube, SystemClock()))
             await kube.create(REPLICASETS, an_owner("a", replicas=1), namespace="default")
-            world = World(kube)
-            await world.wait_count(1)
+            harness = Harness(kube)
+            await harness.wait_count(1)
             await first.stop()
 
             async with ApiServer.start(store=store, port=port):
                 await kube.patch(REPLICASETS, "a", {"spec": {"replicas": 3}}, namespace="default")
-                await world.wait_count(3)
+                await harness.wait_count(3)
                 running.cancel()
                 await asyncio.wait({running})

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kube.kinds import EVENTS, PODS, REPLICASETS, VALIDATING_WEBHOOKS
 from simulator.objects import decode
-from tests.simulator.controllers.world import World, an_owner
+from tests.simulator.controllers.harness import Harness, an_owner
 
 if TYPE_CHECKING:
     from simulator.objects import Json
@@ -14,97 +14,101 @@ def owners(pod: Json) -> list[str]:
     return [reference["name"] for reference in pod["metadata"].get("ownerReferences") or []]
 
 
-async def test_it_creates_as_many_pods_as_are_asked_for(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=world.namespace)
+async def test_it_creates_as_many_pods_as_are_asked_for(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=harness.namespace)
 
-    pods = await world.wait_count(3)
+    pods = await harness.wait_count(3)
 
     assert all(pod["metadata"]["name"].startswith("a-") for pod in pods)
     assert [owners(pod) for pod in pods] == [["a"]] * 3
-    await world.wait_status(REPLICASETS, "a", replicas=3, readyReplicas=None)
+    await harness.wait_status(REPLICASETS, "a", replicas=3, readyReplicas=None)
 
 
-async def test_a_deleted_pod_is_replaced(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
-    (first,) = await world.wait_count(1)
+async def test_a_deleted_pod_is_replaced(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
+    (first,) = await harness.wait_count(1)
 
-    await world.kube.delete(PODS, first["metadata"]["name"], namespace=world.namespace)
+    await harness.kube.delete(PODS, first["metadata"]["name"], namespace=harness.namespace)
 
-    await world.wait_pods(
+    await harness.wait_pods(
         lambda pods: len(pods) == 1 and pods[0]["metadata"]["uid"] != first["metadata"]["uid"],
         what="a replacement",
     )
 
 
-async def test_a_terminating_pod_is_replaced_before_it_is_gone(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
-    (first,) = await world.wait_count(1)
+async def test_a_terminating_pod_is_replaced_before_it_is_gone(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
+    (first,) = await harness.wait_count(1)
     name = first["metadata"]["name"]
-    await world.kube.bind({"target": {"name": "n1"}}, namespace=world.namespace, name=name)
+    await harness.kube.bind({"target": {"name": "n1"}}, namespace=harness.namespace, name=name)
 
-    await world.kube.delete(PODS, name, namespace=world.namespace)
+    await harness.kube.delete(PODS, name, namespace=harness.namespace)
 
-    pods = await world.wait_count(2)
+    pods = await harness.wait_count(2)
     assert sum("deletionTimestamp" in pod["metadata"] for pod in pods) == 1
 
 
-async def test_a_failed_pod_does_not_count(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
-    (first,) = await world.wait_count(1)
+async def test_a_failed_pod_does_not_count(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
+    (first,) = await harness.wait_count(1)
 
-    await world.set_status(first["metadata"]["name"], {"status": {"phase": "Failed"}})
+    await harness.set_status(first["metadata"]["name"], {"status": {"phase": "Failed"}})
 
-    await world.wait_count(2)
+    await harness.wait_count(2)
 
 
-async def test_surplus_goes_from_the_pods_that_are_not_ready(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=world.namespace)
-    pods = await world.wait_count(3)
+async def test_surplus_goes_from_the_pods_that_are_not_ready(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=3), namespace=harness.namespace)
+    pods = await harness.wait_count(3)
     kept = pods[1]["metadata"]["name"]
-    await world.set_status(kept)
+    await harness.set_status(kept)
 
-    await world.kube.patch(REPLICASETS, "a", {"spec": {"replicas": 1}}, namespace=world.namespace)
+    await harness.kube.patch(
+        REPLICASETS, "a", {"spec": {"replicas": 1}}, namespace=harness.namespace
+    )
 
-    (left,) = await world.wait_count(1)
+    (left,) = await harness.wait_count(1)
     assert left["metadata"]["name"] == kept
 
 
-async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
-    (first,) = await world.wait_count(1)
+async def test_a_pod_whose_labels_no_longer_match_is_released_and_replaced(
+    harness: Harness,
+) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
+    (first,) = await harness.wait_count(1)
     name = first["metadata"]["name"]
 
-    await world.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=world.namespace
+    await harness.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=harness.namespace
     )
 
-    pods = await world.wait_pods(
+    pods = await harness.wait_pods(
         lambda found: len(found) == 2 and not all(map(owners, found)), what="a released pod"
     )
     (loose,) = [pod for pod in pods if not owners(pod)]
     assert loose["metadata"]["name"] == name
 
 
-async def test_a_released_pod_that_matches_again_is_adopted_and_one_goes(world: World) -> None:
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
-    (first,) = await world.wait_count(1)
+async def test_a_released_pod_that_matches_again_is_adopted_and_one_goes(harness: Harness) -> None:
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
+    (first,) = await harness.wait_count(1)
     name = first["metadata"]["name"]
-    await world.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=world.namespace
+    await harness.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "loose"}}}, namespace=harness.namespace
     )
-    await world.wait_count(2)
-    await world.set_status(name)  # the ready one is the one to keep
+    await harness.wait_count(2)
+    await harness.set_status(name)  # the ready one is the one to keep
 
-    await world.kube.patch(
-        PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace=world.namespace
+    await harness.kube.patch(
+        PODS, name, {"metadata": {"labels": {"app": "a"}}}, namespace=harness.namespace
     )
 
-    (left,) = await world.wait_count(1)
+    (left,) = await harness.wait_count(1)
     assert left["metadata"]["name"] == name
     assert owners(left) == ["a"]
 
 
-async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
+async def test_a_refused_pod_is_told_in_the_status(harness: Harness) -> None:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["pods"]}
     nobody = {
         "name": "nobody.example.org",
@@ -114,11 +118,11 @@ async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
         "sideEffects": "None",
     }
     configuration = {"metadata": {"name": "nobody"}, "webhooks": [nobody]}
-    await world.kube.create(VALIDATING_WEBHOOKS, configuration)
+    await harness.kube.create(VALIDATING_WEBHOOKS, configuration)
 
-    await world.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=world.namespace)
+    await harness.kube.create(REPLICASETS, an_owner("a", replicas=1), namespace=harness.namespace)
 
-    found = await world.wait_object(
+    found = await harness.wait_object(
         REPLICASETS,
         "a",
         lambda replicaset: bool((replicaset.get("status") or {}).get("conditions")),
@@ -129,9 +133,11 @@ async def test_a_refused_pod_is_told_in_the_status(world: World) -> None:
     assert 'failed calling webhook "nobody.example.org"' in condition["message"]
 
     about = f"involvedObject.uid={found['metadata']['uid']},reason=FailedCreate"
-    (raw,) = (await world.kube.list(EVENTS, namespace=world.namespace, field_selector=about)).items
+    (raw,) = (
+        await harness.kube.list(EVENTS, namespace=harness.namespace, field_selector=about)
+    ).items
     assert decode(bytes(raw))["message"].startswith("Error creating: Internal error occurred")
 
-    await world.kube.delete(VALIDATING_WEBHOOKS, "nobody")
-    await world.wait_count(1)
-    await world.wait_status(REPLICASETS, "a", replicas=1, conditions=None)
+    await harness.kube.delete(VALIDATING_WEBHOOKS, "nobody")
+    await harness.wait_count(1)
+    await harness.wait_status(REPLICASETS, "a", replicas=1, conditions=None)

@@ -139,10 +139,10 @@ async def test_the_dashboard_shows_slices_and_where_heat_is_unknown(kube: KubeCl
 
 async def test_news_is_stamped_and_kept_in_order(kube: KubeClient) -> None:
     async with observing(kube, Thermometer()) as observer:
-        observer.tell("first")
-        observer.tell("second")
+        observer.add_event_line("first")
+        observer.add_event_line("second")
 
-        assert [line.partition("s  ")[2] for line in observer.news] == ["first", "second"]
+        assert [line.partition("s  ")[2] for line in observer.event_lines] == ["first", "second"]
 
 
 async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
@@ -155,8 +155,8 @@ async def test_news_names_a_card_as_the_screen_does(kube: KubeClient) -> None:
     }
     async with observing(kube, Thermometer()) as observer:
         await kube.create(EVENTS, event, namespace="demo")
-        await until_true(lambda: bool(observer.news), what="the event was seen")
+        await until_true(lambda: bool(observer.event_lines), what="the event was seen")
 
-        assert observer.news[-1].endswith(
+        assert observer.event_lines[-1].endswith(
             "MovePlanned: will move it off card n1/0; card n1/0 has room"
         )

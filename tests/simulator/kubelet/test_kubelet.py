@@ -38,7 +38,7 @@ async def test_four_nodes_in_one_process_each_serve_their_own_pods(
         seen = [node.cards_of(pod) for node, pod in zip(nodes, pods, strict=True)]
 
         assert seen == [(node.uuid(1),) for node in nodes]
-        assert [len(node.kubelet.truth()) for node in nodes] == [1, 1, 1, 1]
+        assert [len(node.kubelet.created_containers()) for node in nodes] == [1, 1, 1, 1]
 
 
 async def test_a_container_shows_what_it_got_not_what_was_assigned(
@@ -65,7 +65,7 @@ async def test_a_pod_the_kubelet_does_not_know_got_nothing(
 ) -> None:
     async with a_node(kube, api.kubeconfig(tmp_path / "kubeconfig"), agent=False) as node:
         assert node.kubelet.cards_of("nobody") == {}
-        assert node.kubelet.truth() == {}
+        assert node.kubelet.created_containers() == {}
         with pytest.raises(KeyError):
             await node.kubelet.restart_container("nobody", "train")
 
@@ -141,7 +141,7 @@ async def test_a_real_api_server_is_content_with_the_kubelet_and_the_agent(tmp_p
             await client.delete(PODS, "equal-0", namespace="default")
 
             async def gone() -> bool:
-                return pods[0]["metadata"]["uid"] not in node.kubelet.truth()
+                return pods[0]["metadata"]["uid"] not in node.kubelet.created_containers()
 
             await until(gone, what="the deleted pod is let go")
 

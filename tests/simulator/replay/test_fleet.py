@@ -50,7 +50,7 @@ def test_nodes_are_preferred_in_the_order_given_whatever_their_names() -> None:
     state = FleetState(tuple(reversed(nodes)))
 
     assert state.names == [node.node for node in reversed(nodes)]
-    assert state.loads(1).node.node == "large-0"
+    assert state.node_info(1).node.node == "large-0"
     assert state.feasible(PODS["whole"], strategy=Strategy.PACK).tolist() == [1]
 
 

@@ -25,7 +25,7 @@ from tests.webhook.builders import (
     judged,
     parsed,
 )
-from tests.webhook.world import a_webhook
+from tests.webhook.harness import a_webhook
 from webhook.admission.bounds import MAX_OBJECT_BYTES, MAX_TEMPLATES, check_bounds, check_size
 from webhook.admission.mutation import admit_create
 from webhook.admission.pod import MalformedReviewError

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index, Levels
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray, Levels
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 
 CPU_STEP_MILLI: Final = 1000
@@ -51,7 +51,7 @@ class CardStates:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def rows(self, model: Index, levels: Levels) -> tuple[Index, NDArray[np.float32]]:
+    def rows(self, model: IntArray, levels: Levels) -> tuple[IntArray, NDArray[np.float32]]:
         """Return each node's state, and the thousandths of its cards that are lost in remainders.
 
         Args:
@@ -72,7 +72,7 @@ class CardStates:
         found = np.fromiter((known[name] for name in names), np.int64, len(names))
         return found, np.where(lost, levels, np.int16(0)).sum(1, dtype=np.float32)
 
-    def waste_milli(self, rows: Index, cpu_milli: Index) -> NDArray[np.float32]:
+    def waste_milli(self, rows: IntArray, cpu_milli: IntArray) -> NDArray[np.float32]:
         """Return the thousandths of cards expected to stay idle, [node].
 
         Args:
@@ -92,7 +92,7 @@ class CardStates:
         expected: NDArray[np.float32] = low + (high - low) * part
         return expected
 
-    def _evaluate(self, rows: Index, step: Index) -> None:
+    def _evaluate(self, rows: IntArray, step: IntArray) -> None:
         # A state asked for at some CPU is soon asked for at a little more or less, and evaluating
         # several steps at once costs hardly more than one. With many states it does cost more.
         table = self._waste.ravel()

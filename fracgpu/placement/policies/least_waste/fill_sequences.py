@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, Index, Levels
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Demand, IntArray, Levels
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 SEQUENCES: Final = 32
@@ -139,7 +139,7 @@ class FillSequences:
         return tuple(self._drawn[model][sequence])
 
     def expected_waste_milli(
-        self, levels: Levels, cpu_milli: NDArray[np.int32], model: Index
+        self, levels: Levels, cpu_milli: NDArray[np.int32], model: IntArray
     ) -> NDArray[np.float32]:
         """Return the thousandths of cards expected to stay idle on each node, [node].
 
@@ -190,13 +190,15 @@ class _Columns:
     are ``starts[s]`` to ``starts[s + 1]``.
     """
 
-    node: Index
-    sequence: Index
+    node: IntArray
+    sequence: IntArray
     count: NDArray[np.int16]
     cpu: NDArray[np.int32]
     starts: list[int]
 
-    def at(self, step: int) -> tuple[tuple[Index, Index], NDArray[np.int32], NDArray[np.int16]]:
+    def at(
+        self, step: int
+    ) -> tuple[tuple[IntArray, IntArray], NDArray[np.int32], NDArray[np.int16]]:
         part = slice(self.starts[step], self.starts[step + 1])
         return (self.node[part], self.sequence[part]), self.cpu[part], self.count[part]
 
@@ -223,7 +225,7 @@ class _SeveralCards:
             self._cpu[model, : len(step)] = cpu[step, model, sequence]
             self._count[model, : len(step)] = several[step, model, sequence]
 
-    def take(self, model: Index, idle_cards: Index) -> _Columns:
+    def take(self, model: IntArray, idle_cards: IntArray) -> _Columns:
         """Return the pods for each node, without those that need more cards than are idle."""
         count = self._count[model]
         node, entry = np.nonzero(count <= idle_cards[:, None])
@@ -250,7 +252,7 @@ def _coded(levels: Levels) -> Codes:
 def _take_whole_cards(
     cards: Codes,
     cpu: NDArray[np.int32],
-    columns: tuple[Index, Index],
+    columns: tuple[IntArray, IntArray],
     need: NDArray[np.int32],
     several: NDArray[np.int16],
 ) -> None:

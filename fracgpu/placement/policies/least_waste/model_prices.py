@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Index
+from fracgpu.placement.node_matrix import IntArray
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 _IDLE_EXPONENT: Final = 2
@@ -58,7 +58,7 @@ class ModelPrices:
         self._confined = inside @ asked_of / total if total else asked_of
         self.by_model: NDArray[np.float64] = np.zeros(len(models))
 
-    def refresh(self, *, model: Index, idle_milli: Index, cards: Index) -> None:
+    def refresh(self, *, model: IntArray, idle_milli: IntArray, cards: IntArray) -> None:
         """Compute the prices again.
 
         Args:
@@ -73,7 +73,7 @@ class ModelPrices:
         # A model in several sets has the highest price that any of them sets.
         self.by_model = (self._sets * (now * ever)[:, None]).max(0)
 
-    def _pressure(self, model: Index, amount: Index) -> NDArray[np.float64]:
+    def _pressure(self, model: IntArray, amount: IntArray) -> NDArray[np.float64]:
         """Return [set] the demand confined to the set over its share of *amount*, at most 1."""
         of_model = np.bincount(model, weights=amount, minlength=len(self.by_model))
         share = self._sets @ of_model / max(of_model.sum(), 1.0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fracgpu.placement.node_matrix import Demand, FreeResourceTable, Index, Levels
+from fracgpu.placement.node_matrix import Demand, FreeResourceTable, IntArray, Levels
 from fracgpu.placement.policies.least_waste.card_states import CardStates
 
 
@@ -46,7 +46,7 @@ class PlacementOptions:
         self.card[where] = card
         self.state[where], self.lost_milli[where] = states.rows(nodes.model[rows[at]], after)
 
-    def _one(self, levels: Levels) -> tuple[Index, Index, Levels, Index]:
+    def _one(self, levels: Levels) -> tuple[IntArray, IntArray, Levels, IntArray]:
         order = np.argsort(levels, axis=1, kind="stable")
         ascending = np.take_along_axis(levels, order, axis=1)
         fits = ascending >= self._share
@@ -57,7 +57,7 @@ class PlacementOptions:
         after[np.arange(len(at)), card] -= np.int16(self._share)
         return at, option, after, card
 
-    def _several(self, levels: Levels) -> tuple[Index, Index, Levels, Index]:
+    def _several(self, levels: Levels) -> tuple[IntArray, IntArray, Levels, IntArray]:
         """Return the option of the tightest cards; for a pod without cards, nothing changes."""
         ascending = np.sort(levels, axis=1)
         fits = ascending >= max(self._share, 1)

@@ -25,8 +25,8 @@ from fracgpu.placement.node_matrix import (
     WHOLE_CARD_MILLI,
     Demand,
     FreeResources,
+    IntArray,
     NodeMatrix,
-    Rows,
 )
 from fracgpu.placement.policies.least_waste.policy import LeastWaste
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass, WorkloadMix, drift_ratio
@@ -105,7 +105,7 @@ class LeastWasteOrder:
             return None
         held = [
             (node_info.cards[uuid], allocation)
-            for uuid, allocation in pod.holds.by_card.items()
+            for uuid, allocation in pod.allocation.by_card.items()
             if uuid in node_info.cards
         ]
         share = 0
@@ -190,7 +190,7 @@ class LeastWasteOrder:
         return self._accepted[globs]
 
     def score(
-        self, need: PodNeed | None, host: HostResources, rows: Rows
+        self, need: PodNeed | None, host: HostResources, rows: IntArray
     ) -> NDArray[np.float64] | None:
         """Return scores 0..1 of nodes on which a pod fits, or None if there are none to give.
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable, Index
+from fracgpu.placement.node_matrix import Demand, FreeResources, FreeResourceTable, IntArray
 from fracgpu.placement.policies.least_waste.card_states import MAX_STATES, CardStates
 from fracgpu.placement.policies.least_waste.fill_sequences import FillSequences
 from fracgpu.placement.policies.least_waste.model_prices import ModelPrices
@@ -43,9 +43,9 @@ class Ranking:
         card: for a pod on one card, the best card of that node; else -1.
     """
 
-    rows: Index
+    rows: IntArray
     cost_milli: NDArray[np.float64]
-    card: Index
+    card: IntArray
 
     @property
     def best(self) -> int | None:
@@ -97,7 +97,7 @@ class LeastWaste:
     def put(self, name: str, free: FreeResources) -> None:
         """Set what a node has free."""
         if free.model not in self._nodes.models:
-            self._nodes.know(free.model)
+            self._nodes.add_model(free.model)
             self._rebuild()
         row = self._rows.get(name)
         if row is None:
@@ -115,7 +115,7 @@ class LeastWaste:
         self._prices_at = -_REFRESH_EVERY
         self._costs_at = -1
 
-    def rank(self, demand: Demand, *, among: Index | None = None) -> Ranking:
+    def rank(self, demand: Demand, *, among: IntArray | None = None) -> Ranking:
         """Return the cost of a pod on each node on which it fits.
 
         Args:
@@ -125,7 +125,7 @@ class LeastWaste:
         self._keep_up()
         nodes, states = self._nodes, self._states
         options = self._options_of(demand)
-        rows = nodes.roomy(demand)
+        rows = nodes.candidate_rows(demand)
         if among is not None:
             rows = rows[np.isin(rows, among, assume_unique=True)]
         # One entry for each option of each node, in order of nodes: `at` counts within *rows*.
@@ -182,7 +182,7 @@ class LeastWaste:
                 self.rank(demand, among=part)
                 yield self.evaluated
 
-    def _parts(self) -> Iterator[Index]:
+    def _parts(self) -> Iterator[IntArray]:
         start = 0
         while start < self._nodes.size:  # the table may grow between two steps
             end = min(start + _WARMED_AT_ONCE, self._nodes.size)
@@ -246,11 +246,11 @@ class LeastWaste:
             )
         self._cost_now[rows] = self._cost(rows)
 
-    def _cpu_milli(self, rows: Index) -> Index:
+    def _cpu_milli(self, rows: IntArray) -> IntArray:
         # Negative if the node is overcommitted; -1 in a row without a node.
         return np.maximum(self._nodes.cpu_milli[rows], 0)
 
-    def _cost(self, rows: Index) -> NDArray[np.float64]:
+    def _cost(self, rows: IntArray) -> NDArray[np.float64]:
         state, cpu = self._state[rows], self._cpu_milli(rows)
         waste = self._states.waste_milli(state, cpu) + self._lost[rows]
         return waste - self._scarcity.worth_milli(

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, Index
+from fracgpu.placement.node_matrix import MAX_CARDS, WHOLE_CARD_MILLI, IntArray
 from fracgpu.placement.policies.least_waste.workload_mix import PodClass
 
 WEIGHT: Final = 0.1  # of these prices against the expected waste
@@ -61,7 +61,7 @@ class Scarcity:
         # [model, CPU steps reached, idle cards of a node] -> thousandths of a card
         self._value = np.zeros((len(models), len(self._cpu_steps) + 1, MAX_CARDS + 1))
 
-    def refresh(self, *, model: Index, cpu_milli: Index, idle_cards: Index) -> None:
+    def refresh(self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray) -> None:
         """Compute the prices again from all nodes.
 
         Args:
@@ -92,10 +92,10 @@ class Scarcity:
         self._value *= np.arange(MAX_CARDS + 1) * (WEIGHT * WHOLE_CARD_MILLI)
 
     def worth_milli(
-        self, *, model: Index, cpu_milli: Index, idle_cards: Index
+        self, *, model: IntArray, cpu_milli: IntArray, idle_cards: IntArray
     ) -> NDArray[np.float64]:
         """Return what the idle cards of nodes are worth to pods that are short of them, [node]."""
         return self._value[model, self._steps(cpu_milli), idle_cards]
 
-    def _steps(self, cpu_milli: Index) -> Index:
+    def _steps(self, cpu_milli: IntArray) -> IntArray:
         return np.searchsorted(self._cpu_steps, cpu_milli, "right")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.cards.nvml.reserve import LearntReserve, Memory, told_memory
+from deviceplugin.cards.nvml.reserve import LearntReserve, Memory, memory_from_nvml
 
 MIB = 1024 * 1024
 TOTAL = 16_000 * MIB
@@ -20,7 +20,7 @@ def version_1(used_mib: int) -> Memory:
 def test_used_is_without_the_drivers_part_whichever_way_version_2_gives_it(used: int) -> None:
     memory = SimpleNamespace(total=16_000, reserved=500, free=15_400, used=used)
 
-    assert told_memory(memory) == Memory(total=16_000, used=100, free=15_400, reserved=500)
+    assert memory_from_nvml(memory) == Memory(total=16_000, used=100, free=15_400, reserved=500)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_the_drivers_part_is_the_least_that_no_process_holds(
 
 def test_what_the_driver_once_told_stands_where_it_does_not_tell_it() -> None:
     reserve = LearntReserve()
-    reserve.told(500 * MIB)
+    reserve.set_reported(500 * MIB)
     reserve.learn(version_1(300), [])
 
     assert reserve.apart(version_1(800)).reserved == 500 * MIB

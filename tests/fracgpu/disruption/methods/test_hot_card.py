@@ -19,10 +19,10 @@ from tests.support.rebalancing import (
     ACTIVE,
     COOL_CARD,
     HOT_CARD,
+    a_disruption_state,
     a_node,
-    a_picture,
+    a_placed_pod,
     a_reading,
-    an_occupant,
     two_busy_pods,
 )
 
@@ -36,7 +36,7 @@ def reasons(found: Plan) -> set[HoldReason]:
 
 
 def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
-    found = plan(a_picture())
+    found = plan(a_disruption_state())
 
     (move,) = found.moves
     assert (move.pod, move.source, move.target) == ("ml/pod-a", HOT_CARD, COOL_CARD)
@@ -47,24 +47,24 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
 
 
 def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:
-    pods = [an_occupant(uid) for uid in ("pod-a", "pod-b", "pod-c")]
+    pods = [a_placed_pod(uid) for uid in ("pod-a", "pod-b", "pod-c")]
     busy = {"pod-a": 0.12, "pod-b": 0.3, "pod-c": 0.48}
-    state = a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
+    state = a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.9, pods=busy)})
 
     assert [move.pod_uid for move in plan(state).moves] == ["pod-b"]
 
 
 def test_of_two_equal_pods_the_smaller_one_in_memory_is_the_victim() -> None:
-    pods = [an_occupant("pod-a", mib=9000), an_occupant("pod-b", mib=1000)]
+    pods = [a_placed_pod("pod-a", mib=9000), a_placed_pod("pod-b", mib=1000)]
 
-    assert [move.pod_uid for move in plan(a_picture(occupants=pods)).moves] == ["pod-b"]
+    assert [move.pod_uid for move in plan(a_disruption_state(pods=pods)).moves] == ["pod-b"]
 
 
 def test_of_two_targets_the_cooler_one_is_taken() -> None:
     nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-warm"), a_node("n3", "GPU-idle")]
     readings = {"GPU-warm": a_reading(0.14), "GPU-idle": a_reading(0.01)}
 
-    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+    (move,) = plan(a_disruption_state(nodes=nodes, readings=readings)).moves
 
     assert move.target == "GPU-idle"
 
@@ -73,15 +73,15 @@ def test_on_a_tie_the_node_that_has_the_image_is_taken() -> None:
     nodes = [a_node("n0", "GPU-far"), a_node("n1", HOT_CARD, "GPU-near")]
     readings = {"GPU-far": a_reading(0.05), "GPU-near": a_reading(0.05)}
 
-    (move,) = plan(a_picture(nodes=nodes, readings=readings)).moves
+    (move,) = plan(a_disruption_state(nodes=nodes, readings=readings)).moves
 
     assert (move.target, move.target_node) == ("GPU-near", "n1")
 
 
 def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays() -> None:
-    pods = [an_occupant(uid) for uid in ("small", "large", "fine", "unmeasured")]
+    pods = [a_placed_pod(uid) for uid in ("small", "large", "fine", "unmeasured")]
     busy = {"small": 0.05, "large": 0.61, "fine": 0.3}
-    found = plan(a_picture(occupants=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
+    found = plan(a_disruption_state(pods=pods, readings={HOT_CARD: a_reading(0.96, pods=busy)}))
 
     assert [move.pod_uid for move in found.moves] == ["fine"]
     held = {held.subject: held.reason for held in found.held}
@@ -93,7 +93,7 @@ def test_a_pod_that_nothing_is_measured_of_or_that_is_too_small_or_large_stays()
 
 
 def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
-    state = a_picture()
+    state = a_disruption_state()
     state = replace(state, pods={"pod-b": state.pods["pod-b"]})
 
     found = plan(state, replace(ACTIVE, hold_cycles=0))
@@ -102,14 +102,16 @@ def test_a_pod_that_the_api_server_does_not_know_stays() -> None:
 
 
 def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
-    pods = [an_occupant(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
+    pods = [a_placed_pod(uid, owner=("ReplicaSet", "web", uid)) for uid in ("pod-a", "pod-b")]
     pods = [
         replace(pod, info=replace(pod.info, rebalance=None, priority=1000))
         for pod in two_busy_pods()
     ]
     warm = a_reading(0.82, pods={"pod-a": 0.41, "pod-b": 0.41})
 
-    found = plan(a_picture(occupants=pods, readings={HOT_CARD: warm, COOL_CARD: a_reading(0.1)}))
+    found = plan(
+        a_disruption_state(pods=pods, readings={HOT_CARD: warm, COOL_CARD: a_reading(0.1)})
+    )
 
     assert found.moves == ()
     assert reasons(found) == {HoldReason.NO_GAIN}
@@ -120,14 +122,16 @@ def test_selectors_and_taints_of_nodes_are_respected() -> None:
         return labels.get("zone") == "a" and not taints
 
     pods = [
-        an_occupant(uid, rules=SchedulingConstraints(allows=only_zone_a))
+        a_placed_pod(uid, rules=SchedulingConstraints(allows=only_zone_a))
         for uid in ("pod-a", "pod-b")
     ]
     in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
 
-    assert plan(a_picture(occupants=pods)).moves == ()
-    assert len(plan(a_picture(occupants=pods, nodes=in_zone)).moves) == 1
-    tainted = replace(a_picture(occupants=pods, nodes=in_zone), taints={"n2": (Taint(key="x"),)})
+    assert plan(a_disruption_state(pods=pods)).moves == ()
+    assert len(plan(a_disruption_state(pods=pods, nodes=in_zone)).moves) == 1
+    tainted = replace(
+        a_disruption_state(pods=pods, nodes=in_zone), taints={"n2": (Taint(key="x"),)}
+    )
     assert plan(tainted).moves == ()
 
 
@@ -138,12 +142,12 @@ def test_a_pod_of_two_containers_moves_to_one_card_or_not_at_all() -> None:
             ContainerNeed(name="side", mib=Mib(9000)),
         )
     )
-    pods = [an_occupant(uid, need=need) for uid in ("pod-a", "pod-b")]
-    filler = an_occupant("filler", CardUuid("GPU-c1"), node="n2", mib=10_000, owner=None)
-    other = an_occupant("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
+    pods = [a_placed_pod(uid, need=need) for uid in ("pod-a", "pod-b")]
+    filler = a_placed_pod("filler", CardUuid("GPU-c1"), node="n2", mib=10_000, owner=None)
+    other = a_placed_pod("other", CardUuid("GPU-c2"), node="n2", mib=10_000, owner=None)
     nodes = [a_node("n1", HOT_CARD), a_node("n2", "GPU-c1", "GPU-c2")]
     readings = {"GPU-c1": a_reading(0.05), "GPU-c2": a_reading(0.05)}
-    state = a_picture(nodes=nodes, occupants=[*pods, filler, other], readings=readings)
+    state = a_disruption_state(nodes=nodes, pods=[*pods, filler, other], readings=readings)
 
     found = plan(state)
 
@@ -157,7 +161,7 @@ def test_a_burst_counts_more_than_a_mean_on_the_target() -> None:
         bursty, pods={uid: MeasuredPodUse(busy_ratio=0.45, high_ratio=0.8) for uid in bursty.pods}
     )
 
-    found = plan(a_picture(readings={HOT_CARD: bursty}))
+    found = plan(a_disruption_state(readings={HOT_CARD: bursty}))
 
     assert found.moves == ()
     assert reasons(found) == {HoldReason.NO_TARGET}

@@ -13,7 +13,7 @@ from fracgpu.disruption.move import HeldBack, HoldReason, Move
 from fracgpu.disruption.planner import plan_moves, validate_move
 from fracgpu.disruption.policy import RebalancerPolicy
 from tests.fakes.clock import NOON
-from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_move, a_picture
+from tests.support.rebalancing import ACTIVE, COOL_CARD, HOT_CARD, a_disruption_state, a_move
 
 
 class EmptyACard:
@@ -52,8 +52,12 @@ def test_every_method_has_a_name_of_its_own_that_fits_into_a_record() -> None:
 def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together() -> None:
     policy = replace(ACTIVE, max_in_flight=2)
 
-    first = plan_moves(a_picture(), policy=policy, now=NOON, methods=(EmptyACard(), hot_card))
-    alone = plan_moves(a_picture(), policy=ACTIVE, now=NOON, methods=(hot_card, EmptyACard()))
+    first = plan_moves(
+        a_disruption_state(), policy=policy, now=NOON, methods=(EmptyACard(), hot_card)
+    )
+    alone = plan_moves(
+        a_disruption_state(), policy=ACTIVE, now=NOON, methods=(hot_card, EmptyACard())
+    )
 
     assert [it.subject for it in first.held][:1] == [COOL_CARD]
     assert [(it.source, it.method) for it in first.moves] == [(HOT_CARD, "hot-card")]
@@ -63,7 +67,7 @@ def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together
 
 
 def test_a_move_is_judged_again_by_the_method_that_planned_it() -> None:
-    picture = a_picture(readings={HOT_CARD: None})
+    picture = a_disruption_state(readings={HOT_CARD: None})
     move = a_move()
 
     def judged(by: str) -> HeldBack | None:

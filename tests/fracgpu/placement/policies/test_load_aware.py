@@ -8,7 +8,7 @@ from fracgpu.placement.placement import place
 from fracgpu.placement.policies.load_aware import score
 from fracgpu.request.need import Strategy
 from fracgpu.state.snapshot import NodeInfo
-from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
+from tests.support.core import a_card, a_need, a_node_info, a_pod_need, an_allocation
 
 
 def warmed(node_info: NodeInfo, **heat: float) -> NodeInfo:
@@ -26,14 +26,14 @@ def card_of(node_info: NodeInfo) -> CardUuid:
 
 
 def test_a_cool_card_with_pods_beats_an_empty_one_that_is_warming() -> None:
-    node_info = some_loads(a_card("a"), a_card("b", index=1), held={"b": a_hold(12_000)})
+    node_info = a_node_info(a_card("a"), a_card("b", index=1), held={"b": an_allocation(12_000)})
 
     assert card_of(warmed(node_info, a=0.6)) == "b"
     assert card_of(node_info) == "a"
 
 
 def test_a_hot_card_that_is_cordoned_is_never_chosen() -> None:
-    node_info = some_loads(a_card("a"), a_card("b", index=1), cordoned=["a"])
+    node_info = a_node_info(a_card("a"), a_card("b", index=1), cordoned=["a"])
 
     assert card_of(warmed(node_info, b=1.0)) == "b"
 

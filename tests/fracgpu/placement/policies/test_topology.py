@@ -7,7 +7,7 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.placement.policies.topology import closeness, distance, neighbours, score
 from fracgpu.request.need import PodNeed, Strategy, Topology
-from tests.support.core import a_card, a_hold, a_need, a_pod_need, some_loads
+from tests.support.core import a_card, a_need, a_node_info, a_pod_need, an_allocation
 
 
 def linked(name: str, index: int, **links: int) -> Card:
@@ -26,7 +26,7 @@ PAIRS = (
 
 
 def cards_of(need: PodNeed, held: dict[str, int], *, strategy: Strategy) -> set[str]:
-    node_info = some_loads(*PAIRS, held={uuid: a_hold(mib) for uuid, mib in held.items()})
+    node_info = a_node_info(*PAIRS, held={uuid: an_allocation(mib) for uuid, mib in held.items()})
     found = place(node_info, need, strategy=strategy)
     assert isinstance(found, Placement)
     return {str(part.card) for part in found.assignment["main"]}

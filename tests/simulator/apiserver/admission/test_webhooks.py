@@ -13,7 +13,7 @@ from simulator.apiserver.apimachinery.resources import MUTATING_WEBHOOKS, PODS, 
 from simulator.apiserver.apimachinery.storage import Key, Store
 from simulator.objects import Json, decode, encode
 from tests.simulator.apiserver.admission.test_matching import RULE, a_webhook
-from tests.simulator.world import a_pod, at
+from tests.simulator.harness import a_pod, at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def review(response: Json | None) -> Json:
     }
 
 
-class World:
+class Harness:
     """An admission over a store, with webhooks by the names of their hosts."""
 
     def __init__(self, *, resolve: Callable[[str, str, int], str] | None = None) -> None:
@@ -105,27 +105,27 @@ def labelling(key: str) -> Json:
 async def test_without_webhooks_the_object_is_handed_back_as_it_is() -> None:
     attributes = asked()
 
-    assert await World().admission.mutate(attributes) is attributes.value
+    assert await Harness().admission.mutate(attributes) is attributes.value
 
 
 async def test_each_webhook_sees_what_the_one_before_it_made() -> None:
-    world = World()
-    world.add("a", labelling("first"))
-    world.add("b", patching({"op": "add", "path": "/metadata/labels/second", "value": "y"}))
+    harness = Harness()
+    harness.add("a", labelling("first"))
+    harness.add("b", patching({"op": "add", "path": "/metadata/labels/second", "value": "y"}))
 
-    value = await world.mutate()
+    value = await harness.mutate()
 
     assert value["metadata"]["labels"] == {"first": "x", "second": "y"}
-    assert world.webhooks.requests[1]["object"]["metadata"]["labels"] == {"first": "x"}
+    assert harness.webhooks.requests[1]["object"]["metadata"]["labels"] == {"first": "x"}
 
 
 async def test_a_review_tells_who_does_what_to_which() -> None:
-    world = World()
-    world.add("a", {"allowed": True})
+    harness = Harness()
+    harness.add("a", {"allowed": True})
 
-    await world.mutate(context=Context(dry_run=True))
+    await harness.mutate(context=Context(dry_run=True))
 
-    (request,) = world.webhooks.requests
+    (request,) = harness.webhooks.requests
     assert request["kind"] == {"group": "", "version": "v1", "kind": "Pod"}
     assert request["resource"] == {"group": "", "version": "v1", "resource": "pods"}
     assert (request["name"], request["namespace"]) == ("a", "default")
@@ -134,18 +134,18 @@ async def test_a_review_tells_who_does_what_to_which() -> None:
     assert request["userInfo"]["username"] == "kubernetes-admin"
     assert request["object"]["kind"] == "Pod"
     assert request["oldObject"] is None
-    (call,) = world.webhooks.calls
+    (call,) = harness.webhooks.calls
     assert call.url.endswith("/?timeout=10s")
     assert call.timeout_s == 10
 
 
 async def test_a_refusal_is_told_in_the_webhooks_words_and_code() -> None:
-    world = World()
+    harness = Harness()
     status = {"message": "no such fraction", "code": 422, "reason": "Invalid"}
-    world.add("a", {"allowed": False, "status": status})
+    harness.add("a", {"allowed": False, "status": status})
 
     with pytest.raises(ApiError) as caught:
-        await world.mutate()
+        await harness.mutate()
 
     assert (caught.value.code, caught.value.reason) == (422, "Invalid")
     assert caught.value.message == (
@@ -164,11 +164,11 @@ async def test_a_refusal_is_told_in_the_webhooks_words_and_code() -> None:
 async def test_a_refusal_without_words_is_a_refusal(
     status: Json | None, code: int, words: str
 ) -> None:
-    world = World()
-    world.add("a", {"allowed": False, "status": status})
+    harness = Harness()
+    harness.add("a", {"allowed": False, "status": status})
 
     with pytest.raises(ApiError, match=words) as caught:
-        await world.mutate()
+        await harness.mutate()
     assert caught.value.code == code
 
 
@@ -186,7 +186,7 @@ async def test_a_refusal_without_words_is_a_refusal(
     ids=["away", "no-json", "list", "kind", "empty", "uid", "patch-type"],
 )
 async def test_a_webhook_that_cannot_be_understood_fails_as_its_policy_says(answer: Answer) -> None:
-    closed, opened = World(), World()
+    closed, opened = Harness(), Harness()
     closed.add("a", answer, failurePolicy="Fail")
     opened.add("a", answer, failurePolicy="Ignore")
 
@@ -205,35 +205,35 @@ async def test_a_webhook_that_cannot_be_understood_fails_as_its_policy_says(answ
     ],
 )
 async def test_a_patch_that_does_not_apply_fails_whatever_the_policy(answer: Answer) -> None:
-    world = World()
-    world.add("a", answer, failurePolicy="Ignore")
+    harness = Harness()
+    harness.add("a", answer, failurePolicy="Ignore")
 
     with pytest.raises(ApiError) as caught:
-        await world.mutate()
+        await harness.mutate()
     assert caught.value.code == 500
 
 
 async def test_warnings_go_back_to_the_client_even_with_a_refusal() -> None:
-    world, context = World(), Context()
-    world.add("a", {"allowed": True, "warnings": ["one"]})
-    world.add("b", {"allowed": False, "warnings": ["two"]})
+    harness, context = Harness(), Context()
+    harness.add("a", {"allowed": True, "warnings": ["one"]})
+    harness.add("b", {"allowed": False, "warnings": ["two"]})
 
     with pytest.raises(ApiError):
-        await world.mutate(context=context)
+        await harness.mutate(context=context)
 
     assert context.warnings == ["one", "two"]
 
 
 async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts() -> None:
-    world = World()
-    world.add("a", {"allowed": True}, VALIDATING_WEBHOOKS)
-    world.add("b", {"allowed": False, "status": {"message": "b"}}, VALIDATING_WEBHOOKS)
-    world.add("c", {"allowed": False, "status": {"message": "c"}}, VALIDATING_WEBHOOKS)
+    harness = Harness()
+    harness.add("a", {"allowed": True}, VALIDATING_WEBHOOKS)
+    harness.add("b", {"allowed": False, "status": {"message": "b"}}, VALIDATING_WEBHOOKS)
+    harness.add("c", {"allowed": False, "status": {"message": "c"}}, VALIDATING_WEBHOOKS)
 
     with pytest.raises(ApiError, match="denied the request: b"):
-        await world.validate()
+        await harness.validate()
 
-    assert len(world.webhooks.calls) == 3
+    assert len(harness.webhooks.calls) == 3
 
 
 @pytest.mark.parametrize(
@@ -246,17 +246,17 @@ async def test_all_validating_webhooks_are_asked_and_the_first_refusal_counts() 
     ],
 )
 async def test_match_conditions_are_asked_before_the_webhook(expression: str, calls: int) -> None:
-    world = World()
-    world.add("a", {"allowed": True}, matchConditions=[{"name": "c", "expression": expression}])
+    harness = Harness()
+    harness.add("a", {"allowed": True}, matchConditions=[{"name": "c", "expression": expression}])
 
-    await world.mutate()
+    await harness.mutate()
 
-    assert len(world.webhooks.calls) == calls
+    assert len(harness.webhooks.calls) == calls
 
 
 async def test_a_condition_that_fails_fails_as_the_policy_says() -> None:
     broken = [{"name": "c", "expression": "object.spec.gone == 1"}]
-    closed, opened = World(), World()
+    closed, opened = Harness(), Harness()
     closed.add("a", {"allowed": True}, matchConditions=broken, failurePolicy="Fail")
     opened.add("a", {"allowed": True}, matchConditions=broken, failurePolicy="Ignore")
 
@@ -268,32 +268,32 @@ async def test_a_condition_that_fails_fails_as_the_policy_says() -> None:
 
 
 async def test_a_service_is_called_where_it_resolves_by_the_name_of_its_certificate() -> None:
-    world = World(resolve=lambda namespace, name, port: f"https://{name}-{namespace}:{port}")
+    harness = Harness(resolve=lambda namespace, name, port: f"https://{name}-{namespace}:{port}")
     service = {"namespace": "fracgpu-system", "name": "webhook", "port": 443, "path": "/mutate"}
-    world.add("a", {"allowed": True}, clientConfig={"service": service})
+    harness.add("a", {"allowed": True}, clientConfig={"service": service})
 
-    await world.mutate()
+    await harness.mutate()
 
-    (call,) = world.webhooks.calls
+    (call,) = harness.webhooks.calls
     assert call.url == "https://webhook-fracgpu-system:443/mutate?timeout=10s"
     assert call.server_name == "webhook.fracgpu-system.svc"
 
 
 async def test_a_deletion_shows_what_goes_and_cannot_be_patched() -> None:
-    world = World()
+    harness = Harness()
     rules = [{**RULE, "operations": ["DELETE"]}]
-    world.add("a", {"allowed": True}, VALIDATING_WEBHOOKS, rules=rules)
+    harness.add("a", {"allowed": True}, VALIDATING_WEBHOOKS, rules=rules)
 
-    await world.validate(operation=Operation.DELETE, value=None, before=a_pod())
+    await harness.validate(operation=Operation.DELETE, value=None, before=a_pod())
 
-    (request,) = world.webhooks.requests
+    (request,) = harness.webhooks.requests
     assert request["object"] is None
     assert request["oldObject"]["metadata"]["name"] == "a"
 
 
 def test_only_webhook_configurations_are_checked() -> None:
-    world = World()
+    harness = Harness()
     bad: Json = {"webhooks": [{"name": "x"}]}
 
-    assert world.admission.check(PODS, bad) == ()
-    assert world.admission.check(VALIDATING_WEBHOOKS, bad)
+    assert harness.admission.check(PODS, bad) == ()
+    assert harness.admission.check(VALIDATING_WEBHOOKS, bad)

@@ -24,7 +24,7 @@ from simulator.apiserver.apimachinery.errors import (
     wrong_version,
 )
 from simulator.apiserver.apimachinery.resources import DEPLOYMENTS, PODS
-from tests.simulator.world import at
+from tests.simulator.harness import at
 
 BAD = StatusCause(field="spec.replicas", reason="FieldValueInvalid", message='Invalid value: "x"')
 

@@ -13,7 +13,7 @@ from simulator.apiserver.endpoints.bodies import (
     patch_of,
 )
 from simulator.objects import Json
-from tests.simulator.world import at
+from tests.simulator.harness import at
 
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"

@@ -10,7 +10,7 @@ from simulator.apiserver.endpoints.handlers import Handlers, Reply, Request
 from simulator.apiserver.registry.registry import Registry
 from simulator.objects import Json, decode, encode
 from tests.fakes.clock import VirtualClock
-from tests.simulator.world import Consent, a_pod
+from tests.simulator.harness import Consent, a_pod
 
 if TYPE_CHECKING:
     from collections.abc import Callable

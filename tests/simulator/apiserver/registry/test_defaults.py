@@ -19,7 +19,7 @@ from simulator.apiserver.apimachinery.resources import (
 )
 from simulator.apiserver.registry.defaults import apply_creation, apply_defaults, qos_class
 from simulator.objects import Json
-from tests.simulator.world import a_pod, demanding
+from tests.simulator.harness import a_pod, demanding
 
 
 def defaulted(resource: Resource, value: Json) -> Json:

@@ -15,23 +15,25 @@ from simulator.apiserver.apimachinery.resources import (
     PODS,
     SECRETS,
 )
-from tests.simulator.world import World, a_pod, at
+from tests.simulator.harness import Harness, a_pod, at
 
 if TYPE_CHECKING:
     from simulator.objects import Json
 
 
-async def test_the_server_gives_identity_and_time(registry_world: World) -> None:
-    made = await registry_world.pod()
+async def test_the_server_gives_identity_and_time(registry_harness: Harness) -> None:
+    made = await registry_harness.pod()
 
     meta = made["metadata"]
     assert meta["creationTimestamp"] == "2026-01-05T12:00:00Z"
     assert meta["generation"] == 1
     assert len(meta["uid"]) == 36
-    assert meta["resourceVersion"] == str(registry_world.store.revision)
+    assert meta["resourceVersion"] == str(registry_harness.store.revision)
 
 
-async def test_what_a_client_claims_of_the_servers_fields_is_ignored(registry_world: World) -> None:
+async def test_what_a_client_claims_of_the_servers_fields_is_ignored(
+    registry_harness: Harness,
+) -> None:
     pod = a_pod()
     pod["metadata"] |= {
         "uid": "mine",
@@ -42,7 +44,7 @@ async def test_what_a_client_claims_of_the_servers_fields_is_ignored(registry_wo
     }
     pod["status"] = {"phase": "Running"}
 
-    made = await registry_world.create(PODS, pod)
+    made = await registry_harness.create(PODS, pod)
 
     assert made["metadata"]["uid"] != "mine"
     assert made["metadata"]["generation"] == 1
@@ -50,22 +52,24 @@ async def test_what_a_client_claims_of_the_servers_fields_is_ignored(registry_wo
     assert made["status"]["phase"] == "Pending"
 
 
-async def test_the_same_seed_gives_the_same_names(registry_world: World) -> None:
+async def test_the_same_seed_gives_the_same_names(registry_harness: Harness) -> None:
     pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    other = await World().start()
+    other = await Harness().start()
 
-    made = await registry_world.create(PODS, pod)
+    made = await registry_harness.create(PODS, pod)
     again = await other.create(PODS, pod)
 
     assert made["metadata"]["name"] == again["metadata"]["name"]
     assert made["metadata"]["uid"] == again["metadata"]["uid"]
 
 
-async def test_admission_sees_no_name_where_the_server_will_make_one(registry_world: World) -> None:
+async def test_admission_sees_no_name_where_the_server_will_make_one(
+    registry_harness: Harness,
+) -> None:
     pod = {"metadata": {"generateName": "a-"}, "spec": a_pod()["spec"]}
-    await registry_world.create(PODS, pod)
+    await registry_harness.create(PODS, pod)
 
-    mutating, validating = registry_world.admission.asked
+    mutating, validating = registry_harness.admission.asked
     assert mutating.target.name == ""
     assert mutating.value is not None
     assert "uid" not in mutating.value["metadata"]
@@ -73,84 +77,84 @@ async def test_admission_sees_no_name_where_the_server_will_make_one(registry_wo
     assert validating.value["metadata"]["name"].startswith("a-")
 
 
-async def test_a_dry_run_leaves_nothing(registry_world: World) -> None:
-    before = registry_world.store.revision
+async def test_a_dry_run_leaves_nothing(registry_harness: Harness) -> None:
+    before = registry_harness.store.revision
 
-    made = await registry_world.create(PODS, a_pod(), dry_run=True)
+    made = await registry_harness.create(PODS, a_pod(), dry_run=True)
 
     assert made["metadata"]["name"] == "a"
-    assert registry_world.store.revision == before
+    assert registry_harness.store.revision == before
 
 
-async def test_a_name_is_taken_once(registry_world: World) -> None:
-    await registry_world.pod()
+async def test_a_name_is_taken_once(registry_harness: Harness) -> None:
+    await registry_harness.pod()
 
     with pytest.raises(ApiError) as caught:
-        await registry_world.pod()
+        await registry_harness.pod()
     assert (caught.value.code, caught.value.reason) == (409, "AlreadyExists")
 
 
-async def test_a_namespace_must_be_there_and_stay(registry_world: World) -> None:
+async def test_a_namespace_must_be_there_and_stay(registry_harness: Harness) -> None:
     gone = at(PODS)
     with pytest.raises(ApiError) as caught:
-        await registry_world.registry.create(
+        await registry_harness.registry.create(
             type(gone)(resource=PODS, namespace="nowhere"), a_pod(), Context()
         )
     assert caught.value.message == 'namespaces "nowhere" not found'
 
-    await registry_world.create(NAMESPACES, {"metadata": {"name": "ml"}})
-    value, is_gone = await registry_world.delete(NAMESPACES, "ml")
+    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ml"}})
+    value, is_gone = await registry_harness.delete(NAMESPACES, "ml")
     assert not is_gone
     assert value["status"]["phase"] == "Terminating"
     with pytest.raises(ApiError, match="being terminated"):
-        await registry_world.registry.create(
+        await registry_harness.registry.create(
             type(gone)(resource=PODS, namespace="ml"), a_pod(), Context()
         )
 
 
-async def test_some_namespaces_are_for_ever(registry_world: World) -> None:
+async def test_some_namespaces_are_for_ever(registry_harness: Harness) -> None:
     with pytest.raises(ApiError, match="this namespace may not be deleted"):
-        await registry_world.delete(NAMESPACES, "default")
+        await registry_harness.delete(NAMESPACES, "default")
 
 
-async def test_a_change_of_nothing_is_no_write(registry_world: World) -> None:
-    made = await registry_world.pod()
+async def test_a_change_of_nothing_is_no_write(registry_harness: Harness) -> None:
+    made = await registry_harness.pod()
 
-    again = await registry_world.change(PODS, "a")
+    again = await registry_harness.change(PODS, "a")
 
     assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
-async def test_a_stale_version_conflicts(registry_world: World) -> None:
-    made = await registry_world.create(CONFIGMAPS, {"metadata": {"name": "c"}})
-    await registry_world.change(CONFIGMAPS, "c", data={"a": "1"})
+async def test_a_stale_version_conflicts(registry_harness: Harness) -> None:
+    made = await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
+    await registry_harness.change(CONFIGMAPS, "c", data={"a": "1"})
 
     with pytest.raises(ApiError) as caught:
-        await registry_world.registry.update(at(CONFIGMAPS, "c"), lambda _: made, Context())
+        await registry_harness.registry.update(at(CONFIGMAPS, "c"), lambda _: made, Context())
     assert caught.value.reason == "Conflict"
     assert "the object has been modified" in caught.value.message
 
 
 async def test_without_a_version_the_last_writer_wins_where_the_kind_allows(
-    registry_world: World,
+    registry_harness: Harness,
 ) -> None:
-    await registry_world.create(CONFIGMAPS, {"metadata": {"name": "c"}})
-    await registry_world.create(PDBS, {"metadata": {"name": "b"}, "spec": {"minAvailable": 1}})
+    await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
+    await registry_harness.create(PDBS, {"metadata": {"name": "b"}, "spec": {"minAvailable": 1}})
 
-    await registry_world.registry.update(
+    await registry_harness.registry.update(
         at(CONFIGMAPS, "c"), lambda _: {"metadata": {"name": "c"}, "data": {"a": "1"}}, Context()
     )
     with pytest.raises(ApiError, match="must be specified for an update"):
-        await registry_world.registry.update(
+        await registry_harness.registry.update(
             at(PDBS, "b"), lambda _: {"metadata": {"name": "b"}, "spec": {}}, Context()
         )
 
 
-async def test_the_wrong_uid_conflicts(registry_world: World) -> None:
-    await registry_world.create(CONFIGMAPS, {"metadata": {"name": "c"}})
+async def test_the_wrong_uid_conflicts(registry_harness: Harness) -> None:
+    await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
 
     with pytest.raises(ApiError, match="Precondition failed: UID in precondition: other"):
-        await registry_world.registry.update(
+        await registry_harness.registry.update(
             at(CONFIGMAPS, "c"), lambda _: {"metadata": {"name": "c", "uid": "other"}}, Context()
         )
 
@@ -158,17 +162,17 @@ async def test_the_wrong_uid_conflicts(registry_world: World) -> None:
 class Intruder:
     """An admission during which another client writes the object, a number of times."""
 
-    def __init__(self, world: World, times: int) -> None:
-        self._world = world
+    def __init__(self, harness: Harness, times: int) -> None:
+        self._harness = harness
         self._times = times
 
     async def mutate(self, attributes: Any) -> Json:
         if attributes.operation is Operation.UPDATE and self._times:
             self._times -= 1
-            current = self._world.registry.get(attributes.target)
+            current = self._harness.registry.get(attributes.target)
             value = {**current.object, "data": {"by": f"intruder {self._times}"}}
             value["metadata"] = dict(value["metadata"])
-            self._world.store.write(attributes.target.key, value, expected=current.revision)
+            self._harness.store.write(attributes.target.key, value, expected=current.revision)
         value = attributes.value
         assert value is not None
         return dict(value)
@@ -182,10 +186,10 @@ class Intruder:
 
 @pytest.mark.parametrize(("races", "wins"), [(1, True), (4, True), (5, False)])
 async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
-    registry_world: World, races: int, wins: bool
+    registry_harness: Harness, races: int, wins: bool
 ) -> None:
-    await registry_world.create(CONFIGMAPS, {"metadata": {"name": "c"}})
-    registry_world.registry.admission = Intruder(registry_world, races)  # type: ignore[misc]
+    await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
+    registry_harness.registry.admission = Intruder(registry_harness, races)  # type: ignore[misc]
 
     def patch(value: Json) -> Json:
         value["data"] = {**value.get("data", {}), "mine": "1"}
@@ -193,27 +197,29 @@ async def test_a_patch_that_loses_a_race_is_repeated_a_few_times(
         return value
 
     if wins:
-        after = await registry_world.registry.update(at(CONFIGMAPS, "c"), patch, Context())
+        after = await registry_harness.registry.update(at(CONFIGMAPS, "c"), patch, Context())
         assert after["data"] == {"by": "intruder 0", "mine": "1"}
     else:
         with pytest.raises(ApiError, match="the object has been modified"):
-            await registry_world.registry.update(at(CONFIGMAPS, "c"), patch, Context())
+            await registry_harness.registry.update(at(CONFIGMAPS, "c"), patch, Context())
 
 
-async def test_the_status_is_written_only_through_its_subresource(registry_world: World) -> None:
-    await registry_world.pod()
+async def test_the_status_is_written_only_through_its_subresource(
+    registry_harness: Harness,
+) -> None:
+    await registry_harness.pod()
 
-    await registry_world.change(PODS, "a", status={"phase": "Running"})
-    assert registry_world.get(PODS, "a")["status"]["phase"] == "Pending"
-    await registry_world.change(PODS, "a", "status", status={"phase": "Running"}, spec={})
-    found = registry_world.get(PODS, "a")
+    await registry_harness.change(PODS, "a", status={"phase": "Running"})
+    assert registry_harness.get(PODS, "a")["status"]["phase"] == "Pending"
+    await registry_harness.change(PODS, "a", "status", status={"phase": "Running"}, spec={})
+    found = registry_harness.get(PODS, "a")
 
     assert found["status"] == {"phase": "Running"}
     assert found["spec"]["containers"]
 
 
-async def test_a_nodes_status_comes_with_its_creation(registry_world: World) -> None:
-    made = await registry_world.create(
+async def test_a_nodes_status_comes_with_its_creation(registry_harness: Harness) -> None:
+    made = await registry_harness.create(
         NODES, {"metadata": {"name": "n"}, "status": {"capacity": {"fracgpu.io/gpu-mem": "8000"}}}
     )
 
@@ -221,7 +227,7 @@ async def test_a_nodes_status_comes_with_its_creation(registry_world: World) -> 
     assert made["status"]["allocatable"] == {"fracgpu.io/gpu-mem": "8k"}
 
 
-async def test_the_generation_counts_changes_of_the_spec(registry_world: World) -> None:
+async def test_the_generation_counts_changes_of_the_spec(registry_harness: Harness) -> None:
     labels = {"app": "a"}
     deployment = {
         "metadata": {"name": "d"},
@@ -230,61 +236,63 @@ async def test_the_generation_counts_changes_of_the_spec(registry_world: World) 
             "template": {"metadata": {"labels": labels}, "spec": a_pod()["spec"]},
         },
     }
-    made = await registry_world.create(DEPLOYMENTS, deployment)
-    labelled = await registry_world.change(
+    made = await registry_harness.create(DEPLOYMENTS, deployment)
+    labelled = await registry_harness.change(
         DEPLOYMENTS, "d", metadata={**made["metadata"], "labels": {"x": "y"}}
     )
-    scaled = await registry_world.change(DEPLOYMENTS, "d", spec={**made["spec"], "replicas": 3})
+    scaled = await registry_harness.change(DEPLOYMENTS, "d", spec={**made["spec"], "replicas": 3})
 
     assert labelled["metadata"]["generation"] == 1
     assert scaled["metadata"]["generation"] == 2
 
 
-async def test_a_pod_on_a_node_gets_its_grace(registry_world: World) -> None:
-    await registry_world.pod(nodeName="n1", terminationGracePeriodSeconds=20)
+async def test_a_pod_on_a_node_gets_its_grace(registry_harness: Harness) -> None:
+    await registry_harness.pod(nodeName="n1", terminationGracePeriodSeconds=20)
 
-    value, gone = await registry_world.delete(PODS, "a")
+    value, gone = await registry_harness.delete(PODS, "a")
     assert not gone
     assert value["metadata"]["deletionGracePeriodSeconds"] == 20
     assert value["metadata"]["deletionTimestamp"] == "2026-01-05T12:00:20Z"
 
-    value, gone = await registry_world.delete(PODS, "a", gracePeriodSeconds=60)
+    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=60)
     assert value["metadata"]["deletionGracePeriodSeconds"] == 20
-    value, gone = await registry_world.delete(PODS, "a", gracePeriodSeconds=5)
+    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=5)
     assert value["metadata"]["deletionTimestamp"] == "2026-01-05T12:00:05Z"
-    value, gone = await registry_world.delete(PODS, "a", gracePeriodSeconds=0)
+    value, gone = await registry_harness.delete(PODS, "a", gracePeriodSeconds=0)
     assert gone
     with pytest.raises(ApiError, match='pods "a" not found'):
-        registry_world.get(PODS, "a")
+        registry_harness.get(PODS, "a")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-async def test_a_finished_pod_goes_at_once(registry_world: World, phase: str) -> None:
-    await registry_world.pod(nodeName="n1")
-    await registry_world.change(PODS, "a", "status", status={"phase": phase})
+async def test_a_finished_pod_goes_at_once(registry_harness: Harness, phase: str) -> None:
+    await registry_harness.pod(nodeName="n1")
+    await registry_harness.change(PODS, "a", "status", status={"phase": phase})
 
-    assert (await registry_world.delete(PODS, "a"))[1]
+    assert (await registry_harness.delete(PODS, "a"))[1]
 
 
-async def test_a_finalizer_holds_what_was_deleted(registry_world: World) -> None:
-    await registry_world.create(
+async def test_a_finalizer_holds_what_was_deleted(registry_harness: Harness) -> None:
+    await registry_harness.create(
         CONFIGMAPS, {"metadata": {"name": "c", "finalizers": ["example.org/f"]}}
     )
 
-    value, gone = await registry_world.delete(CONFIGMAPS, "c")
+    value, gone = await registry_harness.delete(CONFIGMAPS, "c")
     assert not gone
     assert "deletionTimestamp" in value["metadata"]
     meta = {k: v for k, v in value["metadata"].items() if k != "finalizers"}
-    await registry_world.change(CONFIGMAPS, "c", metadata=meta)
+    await registry_harness.change(CONFIGMAPS, "c", metadata=meta)
 
     with pytest.raises(ApiError, match="not found"):
-        registry_world.get(CONFIGMAPS, "c")
+        registry_harness.get(CONFIGMAPS, "c")
 
 
-async def test_propagation_is_written_down_for_the_garbage_collector(registry_world: World) -> None:
-    await registry_world.create(CONFIGMAPS, {"metadata": {"name": "c"}})
+async def test_propagation_is_written_down_for_the_garbage_collector(
+    registry_harness: Harness,
+) -> None:
+    await registry_harness.create(CONFIGMAPS, {"metadata": {"name": "c"}})
 
-    value, gone = await registry_world.delete(CONFIGMAPS, "c", propagationPolicy="Orphan")
+    value, gone = await registry_harness.delete(CONFIGMAPS, "c", propagationPolicy="Orphan")
 
     assert not gone
     assert value["metadata"]["finalizers"] == ["orphan"]
@@ -298,11 +306,11 @@ async def test_propagation_is_written_down_for_the_garbage_collector(registry_wo
     ],
 )
 async def test_preconditions_guard_a_delete(
-    registry_world: World, preconditions: Json, words: str
+    registry_harness: Harness, preconditions: Json, words: str
 ) -> None:
-    await registry_world.create(SECRETS, {"metadata": {"name": "s"}})
+    await registry_harness.create(SECRETS, {"metadata": {"name": "s"}})
 
     with pytest.raises(ApiError) as caught:
-        await registry_world.delete(SECRETS, "s", preconditions=preconditions)
+        await registry_harness.delete(SECRETS, "s", preconditions=preconditions)
     assert caught.value.code == 409
     assert words in caught.value.message

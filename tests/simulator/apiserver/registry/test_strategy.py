@@ -20,7 +20,7 @@ from simulator.apiserver.registry.strategy import (
     resource_finalizers,
 )
 from simulator.objects import Json
-from tests.simulator.world import a_pod, at
+from tests.simulator.harness import a_pod, at
 
 
 def test_what_is_kept_outside_the_object_is_taken_out() -> None:

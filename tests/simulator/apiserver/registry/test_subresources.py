@@ -9,7 +9,7 @@ from simulator.apiserver.apimachinery.request_info import Context
 from simulator.apiserver.apimachinery.resources import DEPLOYMENTS, NAMESPACES, PDBS, PODS
 from simulator.apiserver.registry import subresources
 from simulator.objects import Json
-from tests.simulator.world import World, a_pod, at
+from tests.simulator.harness import Harness, a_pod, at
 
 if TYPE_CHECKING:
     from simulator.apiserver.apimachinery.resources import Resource
@@ -21,28 +21,28 @@ def a_binding(node: str = "n1", **metadata: Any) -> Json:
     return {"metadata": {"name": "a", **metadata}, "target": {"kind": "Node", "name": node}}
 
 
-async def bind(world: World, binding: Json, *, dry_run: bool = False) -> Json:
+async def bind(harness: Harness, binding: Json, *, dry_run: bool = False) -> Json:
     context = Context(dry_run=dry_run)
-    return await subresources.bind(world.registry, at(PODS, "a", "binding"), binding, context)
+    return await subresources.bind(harness.registry, at(PODS, "a", "binding"), binding, context)
 
 
-async def evict(world: World, *, dry_run: bool = False, **options: Any) -> Json:
+async def evict(harness: Harness, *, dry_run: bool = False, **options: Any) -> Json:
     eviction = {"metadata": {"name": "a"}, "deleteOptions": options}
     context = Context(dry_run=dry_run)
-    return await subresources.evict(world.registry, at(PODS, "a", "eviction"), eviction, context)
+    return await subresources.evict(harness.registry, at(PODS, "a", "eviction"), eviction, context)
 
 
-async def test_node_and_annotations_are_one_write(registry_world: World) -> None:
+async def test_node_and_annotations_are_one_write(registry_harness: Harness) -> None:
     pod = a_pod()
     pod["metadata"]["annotations"] = {"kept": "1"}
-    made = await registry_world.create(PODS, pod)
-    before = registry_world.store.revision
+    made = await registry_harness.create(PODS, pod)
+    before = registry_harness.store.revision
 
-    answer = await bind(registry_world, a_binding(annotations={"fracgpu.io/assignment": "{}"}))
+    answer = await bind(registry_harness, a_binding(annotations={"fracgpu.io/assignment": "{}"}))
 
-    found = registry_world.get(PODS, "a")
+    found = registry_harness.get(PODS, "a")
     assert (answer["status"], answer["code"]) == ("Success", 201)
-    assert registry_world.store.revision == before + 1
+    assert registry_harness.store.revision == before + 1
     assert found["spec"]["nodeName"] == "n1"
     assert found["metadata"]["annotations"] == {"kept": "1", "fracgpu.io/assignment": "{}"}
     assert found["metadata"]["generation"] == made["metadata"]["generation"]
@@ -62,67 +62,67 @@ async def test_node_and_annotations_are_one_write(registry_world: World) -> None
     ],
 )
 async def test_a_binding_that_does_not_fit_writes_nothing(
-    registry_world: World, binding: Json, code: int, words: str
+    registry_harness: Harness, binding: Json, code: int, words: str
 ) -> None:
-    await registry_world.pod()
-    before = registry_world.store.revision
+    await registry_harness.pod()
+    before = registry_harness.store.revision
 
     with pytest.raises(ApiError, match=words) as caught:
-        await bind(registry_world, binding)
+        await bind(registry_harness, binding)
 
     assert caught.value.code == code
-    assert registry_world.store.revision == before
+    assert registry_harness.store.revision == before
 
 
-async def test_a_pod_is_bound_once_and_only_while_it_may_run(registry_world: World) -> None:
-    await registry_world.pod(schedulingGates=[{"name": "x"}])
+async def test_a_pod_is_bound_once_and_only_while_it_may_run(registry_harness: Harness) -> None:
+    await registry_harness.pod(schedulingGates=[{"name": "x"}])
     with pytest.raises(ApiError, match=r"non-empty .spec.schedulingGates"):
-        await bind(registry_world, a_binding())
-    await registry_world.delete(PODS, "a")
-    await registry_world.pod()
-    await bind(registry_world, a_binding())
+        await bind(registry_harness, a_binding())
+    await registry_harness.delete(PODS, "a")
+    await registry_harness.pod()
+    await bind(registry_harness, a_binding())
 
     with pytest.raises(ApiError, match='pod a is already assigned to node "n1"') as caught:
-        await bind(registry_world, a_binding("n2"))
+        await bind(registry_harness, a_binding("n2"))
     assert caught.value.body()["details"]["kind"] == "pods/binding"
 
-    await registry_world.delete(PODS, "a")
+    await registry_harness.delete(PODS, "a")
     with pytest.raises(ApiError, match="is being deleted, cannot be assigned to a host"):
-        await bind(registry_world, a_binding())
+        await bind(registry_harness, a_binding())
 
 
-async def test_a_dry_binding_binds_nothing(registry_world: World) -> None:
-    await registry_world.pod()
+async def test_a_dry_binding_binds_nothing(registry_harness: Harness) -> None:
+    await registry_harness.pod()
 
-    await bind(registry_world, a_binding(), dry_run=True)
+    await bind(registry_harness, a_binding(), dry_run=True)
 
-    assert "nodeName" not in registry_world.get(PODS, "a")["spec"]
+    assert "nodeName" not in registry_harness.get(PODS, "a")["spec"]
 
 
-async def a_running_pod(world: World, **labels: str) -> None:
+async def a_running_pod(harness: Harness, **labels: str) -> None:
     pod = a_pod(nodeName="n1")
     pod["metadata"]["labels"] = labels or {"app": "a"}
-    await world.create(PODS, pod)
-    await world.change(PODS, "a", "status", status=READY)
+    await harness.create(PODS, pod)
+    await harness.change(PODS, "a", "status", status=READY)
 
 
 async def a_budget(
-    world: World, name: str = "b", *, spec: Json | None = None, **status: Any
+    harness: Harness, name: str = "b", *, spec: Json | None = None, **status: Any
 ) -> None:
     selector = {"matchLabels": {"app": "a"}}
     value = {"metadata": {"name": name}, "spec": {"selector": selector, **(spec or {})}}
-    await world.create(PDBS, value)
+    await harness.create(PDBS, value)
     if status:
         counted = {"observedGeneration": 1, "currentHealthy": 1, "desiredHealthy": 1, **status}
-        await world.change(PDBS, name, "status", status=counted)
+        await harness.change(PDBS, name, "status", status=counted)
 
 
-async def test_an_eviction_marks_the_pod_and_asks_for_its_end(registry_world: World) -> None:
-    await a_running_pod(registry_world)
+async def test_an_eviction_marks_the_pod_and_asks_for_its_end(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
 
-    answer = await evict(registry_world, gracePeriodSeconds=7)
+    answer = await evict(registry_harness, gracePeriodSeconds=7)
 
-    found = registry_world.get(PODS, "a")
+    found = registry_harness.get(PODS, "a")
     assert answer["status"] == "Success"
     assert found["metadata"]["deletionGracePeriodSeconds"] == 7
     assert {condition["type"] for condition in found["status"]["conditions"]} == {
@@ -131,12 +131,12 @@ async def test_an_eviction_marks_the_pod_and_asks_for_its_end(registry_world: Wo
     }
 
 
-async def test_a_budget_that_allows_none_says_why(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, disruptionsAllowed=0)
+async def test_a_budget_that_allows_none_says_why(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, disruptionsAllowed=0)
 
     with pytest.raises(ApiError) as caught:
-        await evict(registry_world)
+        await evict(registry_harness)
 
     assert caught.value.code == 429
     assert caught.value.retry_after_s == 0
@@ -146,59 +146,61 @@ async def test_a_budget_that_allows_none_says_why(registry_world: World) -> None
             "message": "The disruption budget b needs 1 healthy pods and has 1 currently",
         }
     ]
-    assert "deletionTimestamp" not in registry_world.get(PODS, "a")["metadata"]
+    assert "deletionTimestamp" not in registry_harness.get(PODS, "a")["metadata"]
 
 
-async def test_a_budget_not_yet_counted_says_when_to_come_back(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world)
+async def test_a_budget_not_yet_counted_says_when_to_come_back(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness)
 
     with pytest.raises(ApiError, match="Cannot evict pod") as caught:
-        await evict(registry_world)
+        await evict(registry_harness)
 
     assert caught.value.retry_after_s == 10
 
 
-async def test_an_eviction_is_taken_off_its_budget(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, disruptionsAllowed=1)
+async def test_an_eviction_is_taken_off_its_budget(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, disruptionsAllowed=1)
 
-    await evict(registry_world)
+    await evict(registry_harness)
 
-    status = registry_world.get(PDBS, "b")["status"]
+    status = registry_harness.get(PDBS, "b")["status"]
     assert status["disruptionsAllowed"] == 0
     assert status["disruptedPods"] == {"a": "2026-01-05T12:00:00Z"}
     assert status["conditions"][0]["reason"] == "InsufficientPods"
 
 
-async def test_a_dry_eviction_asks_the_budget_and_changes_nothing(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, disruptionsAllowed=1)
-    before = registry_world.store.revision
+async def test_a_dry_eviction_asks_the_budget_and_changes_nothing(
+    registry_harness: Harness,
+) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, disruptionsAllowed=1)
+    before = registry_harness.store.revision
 
-    await evict(registry_world, dry_run=True)
-    await evict(registry_world, dryRun=["All"])
+    await evict(registry_harness, dry_run=True)
+    await evict(registry_harness, dryRun=["All"])
 
-    assert registry_world.store.revision == before
+    assert registry_harness.store.revision == before
 
 
-async def test_two_budgets_are_one_too_many(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, "b", disruptionsAllowed=1)
-    await a_budget(registry_world, "c", disruptionsAllowed=1)
+async def test_two_budgets_are_one_too_many(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, "b", disruptionsAllowed=1)
+    await a_budget(registry_harness, "c", disruptionsAllowed=1)
 
     with pytest.raises(ApiError, match="more than one PodDisruptionBudget") as caught:
-        await evict(registry_world)
+        await evict(registry_harness)
     assert (caught.value.code, caught.value.reason) == (500, "")
 
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
-async def test_pods_that_do_not_run_bypass_budgets(registry_world: World, phase: str) -> None:
-    await a_running_pod(registry_world)
-    await registry_world.change(PODS, "a", "status", status={"phase": phase})
-    await a_budget(registry_world, disruptionsAllowed=0)
+async def test_pods_that_do_not_run_bypass_budgets(registry_harness: Harness, phase: str) -> None:
+    await a_running_pod(registry_harness)
+    await registry_harness.change(PODS, "a", "status", status={"phase": phase})
+    await a_budget(registry_harness, disruptionsAllowed=0)
 
-    assert (await evict(registry_world))["status"] == "Success"
+    assert (await evict(registry_harness))["status"] == "Success"
 
 
 @pytest.mark.parametrize(
@@ -210,107 +212,107 @@ async def test_pods_that_do_not_run_bypass_budgets(registry_world: World, phase:
     ],
 )
 async def test_an_unready_pod_goes_where_its_budget_can_bear_it(
-    registry_world: World, spec: Json, status: Json, goes: bool
+    registry_harness: Harness, spec: Json, status: Json, goes: bool
 ) -> None:
-    await a_running_pod(registry_world)
-    await registry_world.change(PODS, "a", "status", status={"phase": "Running"})
-    await a_budget(registry_world, spec=spec, disruptionsAllowed=0, **status)
+    await a_running_pod(registry_harness)
+    await registry_harness.change(PODS, "a", "status", status={"phase": "Running"})
+    await a_budget(registry_harness, spec=spec, disruptionsAllowed=0, **status)
 
     if goes:
-        await evict(registry_world)
-        assert registry_world.get(PDBS, "b")["status"]["disruptionsAllowed"] == 0
+        await evict(registry_harness)
+        assert registry_harness.get(PDBS, "b")["status"]["disruptionsAllowed"] == 0
     else:
         with pytest.raises(ApiError, match="Cannot evict"):
-            await evict(registry_world)
+            await evict(registry_harness)
 
 
-async def test_a_budget_gone_negative_forbids(registry_world: World) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, disruptionsAllowed=-1)
+async def test_a_budget_gone_negative_forbids(registry_harness: Harness) -> None:
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, disruptionsAllowed=-1)
 
     with pytest.raises(ApiError, match="pdb disruptions allowed is negative") as caught:
-        await evict(registry_world)
+        await evict(registry_harness)
     assert caught.value.code == 403
 
 
 async def test_an_eviction_of_another_pod_of_that_name_is_refused_and_costs_the_budget(
-    registry_world: World,
+    registry_harness: Harness,
 ) -> None:
-    await a_running_pod(registry_world)
-    await a_budget(registry_world, disruptionsAllowed=1)
+    await a_running_pod(registry_harness)
+    await a_budget(registry_harness, disruptionsAllowed=1)
 
     with pytest.raises(ApiError, match="might have been deleted and then recreated"):
-        await evict(registry_world, preconditions={"uid": "other"})
+        await evict(registry_harness, preconditions={"uid": "other"})
 
     # As the real API server does: tests/contracts runs on both.
-    assert registry_world.get(PDBS, "b")["status"]["disruptionsAllowed"] == 0
-    assert "deletionTimestamp" not in registry_world.get(PODS, "a")["metadata"]
+    assert registry_harness.get(PDBS, "b")["status"]["disruptionsAllowed"] == 0
+    assert "deletionTimestamp" not in registry_harness.get(PODS, "a")["metadata"]
 
 
 async def test_a_version_precondition_holds_for_the_version_it_names(
-    registry_world: World,
+    registry_harness: Harness,
 ) -> None:
-    await a_running_pod(registry_world)
-    version = registry_world.get(PODS, "a")["metadata"]["resourceVersion"]
+    await a_running_pod(registry_harness)
+    version = registry_harness.get(PODS, "a")["metadata"]["resourceVersion"]
 
-    await evict(registry_world, preconditions={"resourceVersion": version})
+    await evict(registry_harness, preconditions={"resourceVersion": version})
 
-    assert "deletionTimestamp" in registry_world.get(PODS, "a")["metadata"]
+    assert "deletionTimestamp" in registry_harness.get(PODS, "a")["metadata"]
 
 
-async def test_what_is_not_there_is_neither_bound_nor_evicted(registry_world: World) -> None:
-    for attempt in (bind(registry_world, a_binding()), evict(registry_world)):
+async def test_what_is_not_there_is_neither_bound_nor_evicted(registry_harness: Harness) -> None:
+    for attempt in (bind(registry_harness, a_binding()), evict(registry_harness)):
         with pytest.raises(ApiError, match='pods "a" not found'):
             await attempt
 
 
-async def a_deployment(world: World) -> None:
+async def a_deployment(harness: Harness) -> None:
     labels = {"app": "a"}
     template = {"metadata": {"labels": labels}, "spec": a_pod()["spec"]}
     spec = {"replicas": 2, "selector": {"matchLabels": labels}, "template": template}
-    await world.create(DEPLOYMENTS, {"metadata": {"name": "d"}, "spec": spec})
+    await harness.create(DEPLOYMENTS, {"metadata": {"name": "d"}, "spec": spec})
 
 
-async def scale(world: World, replicas: object, resource: Resource = DEPLOYMENTS) -> Json:
+async def scale(harness: Harness, replicas: object, resource: Resource = DEPLOYMENTS) -> Json:
     return await subresources.write_scale(
-        world.registry,
+        harness.registry,
         at(resource, "d", "scale"),
         lambda found: {**found, "spec": {"replicas": replicas}},
         Context(),
     )
 
 
-async def test_a_scale_is_a_view_of_replicas(registry_world: World) -> None:
-    await a_deployment(registry_world)
+async def test_a_scale_is_a_view_of_replicas(registry_harness: Harness) -> None:
+    await a_deployment(registry_harness)
 
-    found = subresources.read_scale(registry_world.registry, at(DEPLOYMENTS, "d", "scale"))
+    found = subresources.read_scale(registry_harness.registry, at(DEPLOYMENTS, "d", "scale"))
     assert found["spec"] == {"replicas": 2}
     assert found["status"] == {"replicas": 0, "selector": "app=a"}
 
-    assert (await scale(registry_world, 5))["spec"] == {"replicas": 5}
-    assert registry_world.get(DEPLOYMENTS, "d")["spec"]["replicas"] == 5
-    assert (await scale(registry_world, 0))["spec"] == {}
+    assert (await scale(registry_harness, 5))["spec"] == {"replicas": 5}
+    assert registry_harness.get(DEPLOYMENTS, "d")["spec"]["replicas"] == 5
+    assert (await scale(registry_harness, 0))["spec"] == {}
 
 
 @pytest.mark.parametrize("replicas", [-1, "many"])
-async def test_a_scale_is_a_count(registry_world: World, replicas: object) -> None:
-    await a_deployment(registry_world)
+async def test_a_scale_is_a_count(registry_harness: Harness, replicas: object) -> None:
+    await a_deployment(registry_harness)
 
     with pytest.raises(ApiError, match=r'Scale.autoscaling "d" is invalid: spec.replicas'):
-        await scale(registry_world, replicas)
+        await scale(registry_harness, replicas)
 
 
-async def test_a_namespace_goes_when_its_last_finalizer_does(registry_world: World) -> None:
-    await registry_world.create(NAMESPACES, {"metadata": {"name": "ml"}})
+async def test_a_namespace_goes_when_its_last_finalizer_does(registry_harness: Harness) -> None:
+    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ml"}})
     target = at(NAMESPACES, "ml", "finalize")
 
-    subresources.finalize_namespace(registry_world.registry, target, {"spec": {}}, Context())
-    assert registry_world.get(NAMESPACES, "ml")["spec"] == {"finalizers": []}
-    await registry_world.create(NAMESPACES, {"metadata": {"name": "ai"}})
-    await registry_world.delete(NAMESPACES, "ai")
+    subresources.finalize_namespace(registry_harness.registry, target, {"spec": {}}, Context())
+    assert registry_harness.get(NAMESPACES, "ml")["spec"] == {"finalizers": []}
+    await registry_harness.create(NAMESPACES, {"metadata": {"name": "ai"}})
+    await registry_harness.delete(NAMESPACES, "ai")
     subresources.finalize_namespace(
-        registry_world.registry, at(NAMESPACES, "ai", "finalize"), {"spec": {}}, Context()
+        registry_harness.registry, at(NAMESPACES, "ai", "finalize"), {"spec": {}}, Context()
     )
 
     with pytest.raises(ApiError, match="not found"):
-        registry_world.get(NAMESPACES, "ai")
+        registry_harness.get(NAMESPACES, "ai")

@@ -17,7 +17,7 @@ from simulator.apiserver.apimachinery.resources import find as find_resource
 from simulator.apiserver.registry.defaults import apply_defaults
 from simulator.apiserver.registry.validation import is_extended, validate_create, validate_update
 from simulator.objects import Json, thaw
-from tests.simulator.world import a_pod, demanding
+from tests.simulator.harness import a_pod, demanding
 
 
 def faults(resource: Resource, value: Json) -> list[tuple[str, str]]:

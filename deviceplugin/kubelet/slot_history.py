@@ -37,7 +37,7 @@ class SlotHistory:
         self._known: dict[frozenset[str], _Known] = {}
         self._times_allocated: dict[str, int] = {}
 
-    def turn(self, slot_ids: frozenset[str]) -> int:
+    def generation(self, slot_ids: frozenset[str]) -> int:
         """Return a number that differs once any of *slot_ids* has been allocated again."""
         return sum(self._times_allocated.get(slot_id, 0) for slot_id in slot_ids)
 
@@ -58,7 +58,7 @@ class SlotHistory:
         known = self._known.get(slot_ids)
         return known.token if known is not None else ""
 
-    def ask(self, slot_ids: frozenset[str]) -> str:
+    def issue_token(self, slot_ids: frozenset[str]) -> str:
         """Return the token to reject a start of *slot_ids* with: the open one, or a new one."""
         known = self._known.setdefault(slot_ids, _Known())
         known.token = known.token or self._new_token()

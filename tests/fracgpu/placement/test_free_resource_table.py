@@ -23,20 +23,22 @@ def table(*nodes: FreeResources) -> FreeResourceTable:
 def test_a_pod_has_room_where_cpu_memory_and_model_suit_it() -> None:
     nodes = table(node(1000), node(1000, cores=7), node(1000, model="T4"))
 
-    assert nodes.roomy(WHOLE).tolist() == [0, 2]
-    assert nodes.roomy(PICKY).tolist() == [0]
-    assert nodes.roomy(Demand(memory_mib=2_000_000)).tolist() == []
+    assert nodes.candidate_rows(WHOLE).tolist() == [0, 2]
+    assert nodes.candidate_rows(PICKY).tolist() == [0]
+    assert nodes.candidate_rows(Demand(memory_mib=2_000_000)).tolist() == []
 
 
 def test_a_pod_without_cards_goes_to_every_model() -> None:
-    assert table(node(1000), node(1000, model="T4")).roomy(Demand(cpu_milli=1)).tolist() == [0, 1]
+    assert table(node(1000), node(1000, model="T4")).candidate_rows(
+        Demand(cpu_milli=1)
+    ).tolist() == [0, 1]
 
 
 def test_a_dropped_node_takes_no_pod_and_its_row_is_used_again() -> None:
     nodes = table(node(1000), node(1000))
     nodes.drop(0)
 
-    assert nodes.roomy(Demand()).tolist() == [1]
+    assert nodes.candidate_rows(Demand()).tolist() == [1]
     assert nodes.add() == 0
 
 
@@ -51,11 +53,13 @@ def test_only_rows_that_changed_are_named() -> None:
 
 def test_a_model_learnt_later_leaves_the_others_as_they_were() -> None:
     nodes = table(node(1000))
-    nodes.know("L40")
+    nodes.add_model("L40")
     nodes.put(nodes.add(), node(1000, model="L40"))
 
-    assert nodes.roomy(PICKY).tolist() == [0]
-    assert nodes.roomy(Demand(cards=1, share_milli=1, models=frozenset({"L40"}))).tolist() == [1]
+    assert nodes.candidate_rows(PICKY).tolist() == [0]
+    assert nodes.candidate_rows(
+        Demand(cards=1, share_milli=1, models=frozenset({"L40"}))
+    ).tolist() == [1]
 
 
 def test_the_tightest_cards_are_taken_lower_numbers_first() -> None:
@@ -68,7 +72,7 @@ def test_the_tightest_cards_are_taken_lower_numbers_first() -> None:
 def test_the_table_grows_with_the_cluster() -> None:
     nodes = table(*[node(1000)] * 200)
 
-    assert nodes.roomy(WHOLE).tolist() == list(range(200))
+    assert nodes.candidate_rows(WHOLE).tolist() == list(range(200))
 
 
 @pytest.mark.parametrize("cards", [(1001,), (-1,), (0,) * 33])

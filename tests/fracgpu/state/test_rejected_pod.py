@@ -8,12 +8,12 @@ import pytest
 from fracgpu import names
 from fracgpu.k8s.container import ContainerSpec
 from fracgpu.state.pod_info import PodInfo
-from fracgpu.state.refused_pod import is_replaced, was_rejected
+from fracgpu.state.rejected_pod import is_replaced, was_rejected
 from tests.fakes.clock import NOON
 from tests.support.core import a_record, on
 
 
-def a_refused_pod(kind: str = "ReplicaSet", **changes: object) -> PodInfo:
+def a_rejected_pod(kind: str = "ReplicaSet", **changes: object) -> PodInfo:
     container = ContainerSpec(name="main", limits={names.GPU_SLOT: "1"})
     record = replace(
         a_record("u1"), containers=(container,), assignment=on("GPU-1", 80), live=False
@@ -30,21 +30,21 @@ def a_refused_pod(kind: str = "ReplicaSet", **changes: object) -> PodInfo:
 
 
 def test_a_pod_that_kubelet_refused_before_it_ran_is_found() -> None:
-    assert was_rejected(a_refused_pod())
-    assert was_rejected(a_refused_pod(reason="OutOffracgpu.io/gpu-mem"))
+    assert was_rejected(a_rejected_pod())
+    assert was_rejected(a_rejected_pod(reason="OutOffracgpu.io/gpu-mem"))
 
 
 @pytest.mark.parametrize(
     "pod",
     [
-        a_refused_pod(phase="Running"),
-        a_refused_pod(reason="Evicted"),
-        a_refused_pod(reason="OutOfcpu"),
-        a_refused_pod(container_ids={"main": "c1"}),
-        a_refused_pod(annotations={names.WIRED: '{"main":["GPU-1"]}'}),
-        a_refused_pod(record=replace(a_refused_pod().record, assignment=None)),
-        a_refused_pod(record=replace(a_refused_pod().record, terminating=True)),
-        a_refused_pod(record=replace(a_refused_pod().record, containers=())),
+        a_rejected_pod(phase="Running"),
+        a_rejected_pod(reason="Evicted"),
+        a_rejected_pod(reason="OutOfcpu"),
+        a_rejected_pod(container_ids={"main": "c1"}),
+        a_rejected_pod(annotations={names.WIRED: '{"main":["GPU-1"]}'}),
+        a_rejected_pod(record=replace(a_rejected_pod().record, assignment=None)),
+        a_rejected_pod(record=replace(a_rejected_pod().record, terminating=True)),
+        a_rejected_pod(record=replace(a_rejected_pod().record, containers=())),
     ],
     ids=[
         "runs",
@@ -63,20 +63,20 @@ def test_every_other_pod_is_left_alone(pod: PodInfo) -> None:
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet"])
 def test_a_controller_that_replaces_every_failed_pod_has_done_so(kind: str) -> None:
-    assert is_replaced(a_refused_pod(kind), ())
+    assert is_replaced(a_rejected_pod(kind), ())
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 def test_of_another_owner_a_later_pod_is_the_evidence(kind: str) -> None:
-    pod = a_refused_pod(kind)
-    later = a_refused_pod(kind, created_at=NOON + timedelta(seconds=1))
+    pod = a_rejected_pod(kind)
+    later = a_rejected_pod(kind, created_at=NOON + timedelta(seconds=1))
     stranger = replace(later, owner=(kind, "other", "other"))
 
-    assert not is_replaced(pod, (pod, a_refused_pod(kind), stranger))
+    assert not is_replaced(pod, (pod, a_rejected_pod(kind), stranger))
     assert is_replaced(pod, (pod, later))
 
 
 def test_a_bare_pod_is_never_replaced() -> None:
-    later = a_refused_pod(owner=None, created_at=NOON + timedelta(seconds=1))
+    later = a_rejected_pod(owner=None, created_at=NOON + timedelta(seconds=1))
 
-    assert not is_replaced(a_refused_pod(owner=None), (later,))
+    assert not is_replaced(a_rejected_pod(owner=None), (later,))

@@ -17,7 +17,7 @@ from process.clock import SystemClock
 from process.connections import ConnectionLimits, Connections
 from process.telemetry import Readiness
 from process.tls import ServingTls
-from tests.certs.tls_world import a_ca, a_leaf, trusting
+from tests.certs.tls_harness import a_ca, a_leaf, trusting
 from tests.webhook.builders import CLASSES, RULES, Json
 from webhook.admission_config import AdmissionConfig
 from webhook.metrics import WebhookMetrics
@@ -39,7 +39,7 @@ class Answer:
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class Harness:
     """A running webhook server, and the authority that a caller trusts."""
 
     url: str
@@ -88,11 +88,11 @@ async def a_webhook(
     body_timeout_s: float = 5.0,
     client_ca_file: str = "",
     client_names: tuple[str, ...] = (),
-) -> AsyncIterator[World]:
+) -> AsyncIterator[Harness]:
     """Serve a webhook on loopback."""
     registry, ca = CollectorRegistry(), a_ca()
     tls = ServingTls(client_ca_file=client_ca_file)
-    webhook = World(url="", tls=tls, ca=ca, registry=registry)
+    webhook = Harness(url="", tls=tls, ca=ca, registry=registry)
     knowledge = AdmissionContext(
         classes=lambda: webhook.classes,
         config=lambda: webhook.rules,

@@ -161,7 +161,7 @@ def _violated(pod: Json, wanted: Json) -> str:
     return next((text for text, violated in faults.items() if violated), "")
 
 
-class World:
+class Harness:
     """The extender's parts with a PodServer, on a virtual clock."""
 
     def __init__(self, *nodes: str, cards: int = 2, mib: int = 24_000) -> None:

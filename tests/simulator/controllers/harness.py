@@ -35,7 +35,7 @@ def a_template(app: str, **spec: Any) -> Json:
     return {"metadata": {"labels": {"app": app}}, "spec": {"containers": [container], **spec}}
 
 
-class World:
+class Harness:
     """One namespace of a cluster whose kubelets are played by the test."""
 
     def __init__(self, kube: KubeClient, namespace: str = "default") -> None:

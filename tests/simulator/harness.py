@@ -44,7 +44,7 @@ class Consent:
         return ()
 
 
-class World:
+class Harness:
     """A registry with namespace ``default``, its clock, and shortcuts to use it."""
 
     def __init__(self, *, seed: int = 1) -> None:
@@ -54,7 +54,7 @@ class World:
         rng = random.Random(seed)  # noqa: S311
         self.registry = Registry(self.store, self.admission, self.clock, rng)
 
-    async def start(self) -> World:
+    async def start(self) -> Harness:
         await self.create(resources.NAMESPACES, {"metadata": {"name": "default"}})
         self.admission.asked.clear()
         return self

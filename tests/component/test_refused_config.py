@@ -2,7 +2,7 @@
 
 import asyncio
 
-from component.refused_edits import RefusedConfigReporter
+from component.refused_config import RefusedConfigReporter
 from kube.client import KubeClient
 from kube.events import EventRecorder
 from kube.kinds import EVENTS, NAMESPACES
