@@ -19,6 +19,7 @@ from rebalancer.usage.prometheus import Prometheus
 from simulator.cards.models import plan_nodes
 from simulator.cards.simulated_cards import cards_document, write_cards_file
 from simulator.demo.control_plane import DemoControlPlane, open_control_plane
+from simulator.demo.definitions import install_definitions
 from simulator.demo.observer import MeasuredHeat, Observer
 from simulator.demo.roles import (
     Addresses,
@@ -222,6 +223,7 @@ async def _prepare(kube: KubeClient, addresses: Addresses, policy: Mapping[str, 
             await kube.create(NAMESPACES, {"metadata": {"name": namespace}})
         except AlreadyExists:
             continue
+    await install_definitions(kube)
     for config in deployed("ConfigMap"):
         if config["metadata"]["name"] == names.CONFIG_MAP:
             config["data"]["rebalancer"] = yaml.safe_dump(dict(policy))

@@ -1,7 +1,9 @@
 """Builds Moves as the API server would show them."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from fracgpu.state.move_object import (
     CardReference,
@@ -51,6 +53,16 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
         ),
         status=MoveStatus(phase=phase, reserved_until=reserved_until),
     )
+
+
+def move_body(move: MoveObject) -> dict[str, Any]:
+    """Return a Move as JSON for a create; its status takes a second write."""
+    return {"metadata": {"name": move.name}, "spec": msgspec.to_builtins(move.spec)}
+
+
+def status_body(status: MoveStatus) -> dict[str, Any]:
+    """Return the merge patch of a Move's status."""
+    return {"status": msgspec.to_builtins(status)}
 
 
 def _card(node: str, uuid: str) -> CardReference:

@@ -1,9 +1,12 @@
-"""The resources that the embedded API server serves, one row each; no others exist."""
+"""The resources that the embedded API server always serves, one row each.
+
+Custom resources come from their definitions, see `simulator.apiserver.registry`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +16,7 @@ class Resource:
     ``storage`` is the name under which objects are kept; two resources that name the same one
     serve the same objects (Events). With ``generation`` a change of the spec increments
     ``metadata.generation``; with ``resets_status`` a create drops the status that was sent.
+    ``schema`` is a custom resource's.
     """
 
     group: str = ""
@@ -26,6 +30,7 @@ class Resource:
     resets_status: bool = True
     unconditional_update: bool = True
     storage: str
+    schema: dict[str, Any] | None = field(default=None, compare=False)
 
     @property
     def group_version(self) -> str:
@@ -106,12 +111,17 @@ VALIDATING_WEBHOOKS: Final = _resource(
     namespaced=False, generation=True,
 )  # fmt: skip
 
+DEFINITIONS: Final = _resource(
+    "customresourcedefinitions", "CustomResourceDefinition", "crd", "crds",
+    group="apiextensions.k8s.io", namespaced=False, subresources="status", generation=True,
+)  # fmt: skip
 CONFIGMAPS: Final = _resource("configmaps", "ConfigMap", "cm")
 SECRETS: Final = _resource("secrets", "Secret")
 
 ALL: Final = (
     NAMESPACES, NODES, PODS, EVENTS, EVENTS_V1, DEPLOYMENTS, REPLICASETS, STATEFULSETS, JOBS,
     PDBS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,
+    DEFINITIONS,
     CONFIGMAPS,
     SECRETS,
     _resource("services", "Service", "svc", subresources="status"),

@@ -197,8 +197,8 @@ class Store:
     def unsubscribe(self, resource: str, subscription: Subscription) -> None:
         self._subscriptions[resource].discard(subscription)
 
-    def end_subscriptions(self) -> None:
-        """End every watch at once."""
-        for subscriptions in self._subscriptions.values():
-            for subscription in subscriptions:
+    def end_subscriptions(self, resource: str | None = None) -> None:
+        """End every watch at once, or those of one resource."""
+        for name, subscriptions in self._subscriptions.items():
+            for subscription in subscriptions if resource in (None, name) else ():
                 subscription.end()

@@ -59,7 +59,7 @@ def _decoded(content_type: str, body: bytes) -> Any:
         ) from error
 
 
-def patch_of(content_type: str, body: bytes) -> Any:
+def patch_of(content_type: str, body: bytes, resource: Resource) -> Any:
     """Return the body as a patch of the kind that its media type names.
 
     Raises:
@@ -68,6 +68,12 @@ def patch_of(content_type: str, body: bytes) -> Any:
     kinds = ("json-patch+json", "merge-patch+json", "strategic-merge-patch+json")
     if content_type not in {f"application/{kind}" for kind in kinds}:
         raise unsupported_media_type("415: Unsupported Media Type", details={})
+    if resource.schema is not None and content_type.startswith("application/strategic"):
+        raise unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: "
+            "application/json-patch+json, application/merge-patch+json, "
+            "application/apply-patch+yaml"
+        )
     try:
         return decode(body)
     except ValueError as error:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from simulator.apiserver.apimachinery import resources
 from simulator.objects import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulator.apiserver.apimachinery.resources import Resource
 
 _VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUBRESOURCES: Final = {
@@ -18,38 +23,39 @@ VERSION: Final[Json] = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-simu
                         "platform": "linux/amd64"}  # fmt: skip
 
 
-def answer(path: str) -> Json | None:
-    """Return the discovery document at *path*, or None."""
+def answer(path: str, served: Sequence[Resource] = resources.ALL) -> Json | None:
+    """Return the discovery document at *path* for the resources served, or None."""
+    versions = {(one.group, one.version) for one in served if one.group}
     match path.strip("/").split("/"):
         case ["version"]:
             return VERSION
         case ["api"]:
             return {"kind": "APIVersions", "versions": ["v1"]}
         case ["apis"]:
-            groups = sorted({resource.group for resource in resources.ALL if resource.group})
             return {
                 "kind": "APIGroupList",
                 "apiVersion": "v1",
-                "groups": [_group(served) for served in groups],
+                "groups": [_group(group, version) for group, version in sorted(versions)],
             }
-        case ["apis", group] if resources.is_served(group, "v1"):
-            return {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
+        case ["apis", group]:
+            found = [_group(*one) for one in versions if one[0] == group]
+            return {"kind": "APIGroup", "apiVersion": "v1", **found[0]} if found else None
         case ["api", "v1"]:
-            return _resource_list("")
-        case ["apis", group, "v1"] if resources.is_served(group, "v1"):
-            return _resource_list(group)
+            return _resource_list("", "v1", served)
+        case ["apis", group, version] if (group, version) in versions:
+            return _resource_list(group, version, served)
         case _:
             return None
 
 
-def _group(group: str) -> Json:
-    version = {"groupVersion": f"{group}/v1", "version": "v1"}
-    return {"name": group, "versions": [version], "preferredVersion": version}
+def _group(group: str, version: str) -> Json:
+    named = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"name": group, "versions": [named], "preferredVersion": named}
 
 
-def _resource_list(group: str) -> Json:
+def _resource_list(group: str, version: str, served: Sequence[Resource]) -> Json:
     rows: list[Json] = []
-    for resource in (served for served in resources.ALL if served.group == group):
+    for resource in (one for one in served if one.group == group):
         row = {
             "name": resource.plural,
             "singularName": resource.kind.lower(),
@@ -63,11 +69,11 @@ def _resource_list(group: str) -> Json:
         rows.extend(_subresource(resource, name) for name in sorted(resource.subresources))
     return {
         "kind": "APIResourceList", "apiVersion": "v1",
-        "groupVersion": f"{group}/v1" if group else "v1", "resources": rows,
+        "groupVersion": f"{group}/{version}" if group else version, "resources": rows,
     }  # fmt: skip
 
 
-def _subresource(resource: resources.Resource, name: str) -> Json:
+def _subresource(resource: Resource, name: str) -> Json:
     kind, group_version, verbs = _SUBRESOURCES.get(
         name, (resource.kind, resource.group_version, ["get", "patch", "update"])
     )

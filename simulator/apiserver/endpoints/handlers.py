@@ -10,7 +10,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from fracgpu.k8s.selectors import parse_label_selector
-from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import (
     ApiError,
     bad_request,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from simulator.apiserver.apimachinery.resources import Resource
+    from simulator.apiserver.registry.custom_resources import ServedResources
     from simulator.apiserver.registry.registry import Registry
 
 _YES: Final = frozenset({"true", "1"})
@@ -90,10 +90,10 @@ class Handlers:
     async def _route(self, request: Request, context: Context) -> Reply:
         if request.path in {"/healthz", "/livez", "/readyz"}:
             return Reply(body=b"ok", content_type="text/plain; charset=utf-8")
-        document = discovery.answer(request.path)
+        document = discovery.answer(request.path, self.registry.served.all())
         if document is not None:
             return Reply(body=encode(document))
-        target = _target(request.path)
+        target = _target(request.path, self.registry.served)
         if target is None:
             return Reply(
                 code=HTTPStatus.NOT_FOUND,
@@ -158,7 +158,7 @@ class Handlers:
         return _shown(target.resource, stored, context)
 
     async def _patch(self, target: Target, request: Request, context: Context) -> Reply:
-        patch = patch_of(request.content_type, request.body)
+        patch = patch_of(request.content_type, request.body, target.resource)
 
         def change(current: Json) -> Json:
             shown = versioning.from_storage(target.resource, current)
@@ -217,7 +217,7 @@ class Handlers:
                     registry, target, lambda _scale: wanted, context
                 )
             case "scale", "PATCH":
-                patch = patch_of(request.content_type, request.body)
+                patch = patch_of(request.content_type, request.body, target.resource)
                 answer = await subresources.write_scale(
                     registry,
                     target,
@@ -248,7 +248,7 @@ class Handlers:
         return Reply(stream=watch(self.registry.store, target.resource, options))
 
 
-def _target(path: str) -> Target | None:
+def _target(path: str, served: ServedResources) -> Target | None:
     match path.strip("/").split("/"):
         case ["api", version, *rest]:
             group = ""
@@ -256,7 +256,7 @@ def _target(path: str) -> Target | None:
             pass
         case _:
             return None
-    if not resources.is_served(group, version) or not rest or not all(rest):
+    if not served.is_served(group, version) or not rest or not all(rest):
         return None
     namespace = ""
     match rest:
@@ -267,7 +267,7 @@ def _target(path: str) -> Target | None:
             rest = inner
         case _:
             pass
-    resource = resources.find(group, version, rest[0])
+    resource = served.find(group, version, rest[0])
     if resource is None or (namespace and not resource.namespaced) or len(rest) > 3:  # noqa: PLR2004
         raise unknown_resource()
     if resource.namespaced and not namespace and len(rest) > 1:

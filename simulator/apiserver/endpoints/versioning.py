@@ -33,7 +33,12 @@ def encoded(resource: Resource, stored: Stored) -> bytes:
 
 
 def encoded_item(resource: Resource, stored: Stored) -> bytes:
-    """Return a stored object as a list item in JSON: without kind and apiVersion."""
+    """Return a stored object as a list item in JSON: without kind and apiVersion.
+
+    Items of custom resources have both, on the real server as well.
+    """
+    if resource.schema is not None:
+        return encoded(resource, stored)
     if resource is resources.EVENTS_V1:
         return encode(_renamed(stored.object, _TO_V1))
     return stored.encoded

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fracgpu.k8s import quantity
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import bad_request
+from simulator.apiserver.registry.schemas import prune
 from simulator.objects import Json, labels, metadata
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ def apply_defaults(resource: Resource, value: Json) -> None:
         ApiError: 400, a value has the wrong type for its field.
     """
     _check_strings(resource, value)
+    if resource.schema is not None:
+        prune(resource.schema, value)
     setter = _SETTERS.get(resource.storage)
     if setter is not None:
         setter(value)
@@ -73,7 +76,9 @@ def apply_defaults(resource: Resource, value: Json) -> None:
 
 def apply_creation(resource: Resource, value: Json) -> None:
     """Set, in place, what only a new object gets; its uid is already set."""
-    if resource.has_status and resource.resets_status:
+    if resource.schema is not None and resource.has_status:
+        value.pop("status", None)
+    elif resource.has_status and resource.resets_status:
         value["status"] = dict(_FRESH_STATUS.get(resource.storage, {}))
     match resource.storage:
         case resources.PODS.storage:

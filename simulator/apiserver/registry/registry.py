@@ -21,6 +21,7 @@ from simulator.apiserver.apimachinery.errors import (
 )
 from simulator.apiserver.apimachinery.request_info import Attributes, Context, Operation, Target
 from simulator.apiserver.apimachinery.storage import StaleError, Stored
+from simulator.apiserver.registry.custom_resources import ServedResources, defined_by, established
 from simulator.apiserver.registry.defaults import apply_creation, apply_defaults
 from simulator.apiserver.registry.strategy import (
     SERVER_OWNED,
@@ -78,6 +79,7 @@ class Registry:
         self, store: Store, admission: Admission, clock: Clock, rng: random.Random
     ) -> None:
         self.store: Final = store
+        self.served: Final = ServedResources(store)
         self.admission: Final = admission
         self.clock: Final = clock
         self._rng = rng
@@ -197,7 +199,7 @@ class Registry:
         mutated = await self._mutate(attributes)
         if mutated is not value:
             value = self._prepared(target, mutated, current)
-        if target.subresource != "status":
+        if target.subresource != "status" or resource.schema is not None:
             faults = [
                 *validate_update(resource, value, current.object),
                 *self.admission.check(resource, value),
@@ -235,7 +237,10 @@ class Registry:
                 context=context,
             )
         )
-        return self.remove(target, context)
+        value, gone = self.remove(target, context)
+        if gone and resource is resources.DEFINITIONS and not context.dry_run:
+            self._remove_all(defined_by(value))
+        return value, gone
 
     def remove(self, target: Target, context: Context) -> tuple[Json, bool]:
         """Delete without admission: the second half of :meth:`delete`, and of evictions."""
@@ -263,6 +268,12 @@ class Registry:
         if gone:
             return self.store.remove(target.key, value, expected=current.revision).object, True
         return self.store.write(target.key, value, expected=current.revision).object, False
+
+    def _remove_all(self, resource: Resource) -> None:
+        """Remove what a deleted definition defined, and end the watches of it."""
+        for stored in self.store.list(resource.storage):
+            self.store.remove(stored.key, thaw(stored.object), expected=stored.revision)
+        self.store.end_subscriptions(resource.storage)
 
     def _mark_deleted(self, value: Json, wait_s: int) -> None:
         meta = metadata(value)
@@ -299,6 +310,8 @@ class Registry:
         if resource.generation:
             meta["generation"] = 1
         apply_creation(resource, value)
+        if resource is resources.DEFINITIONS:
+            value["status"] = established(meta["creationTimestamp"])
 
     def _check_namespace(self, target: Target) -> None:
         namespace = Target(resource=resources.NAMESPACES, name=target.namespace)

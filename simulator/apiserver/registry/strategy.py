@@ -100,6 +100,8 @@ def keep_all_but_status(resource: Resource, value: Json, before: Json) -> None:
     # do not (podStatusStrategy and nodeStatusStrategy reset only the spec).
     kept: dict[str, Any] = thaw(before)
     kept["status"] = value.get("status", {})
+    if resource.schema is not None and "status" not in value:
+        del kept["status"]
     if resource.storage in {resources.PODS.storage, resources.NODES.storage}:
         kept["metadata"] = value["metadata"]
     value.clear()

@@ -12,6 +12,8 @@ from fracgpu.k8s import quantity
 from fracgpu.k8s.selectors import label_selector
 from simulator.apiserver.apimachinery import resources
 from simulator.apiserver.apimachinery.errors import StatusCause
+from simulator.apiserver.registry import schemas
+from simulator.apiserver.registry.custom_resources import definition_faults
 from simulator.apiserver.registry.defaults import containers_of, pod_specs
 from simulator.objects import Json, encode, labels, thaw
 
@@ -65,6 +67,8 @@ def validate_update(resource: Resource, value: Json, before: Json) -> list[Statu
     """Return every fault of a changed object; *value* and *before* share name and uid."""
     if resource.storage == resources.PODS.storage:
         return [*_metadata(resource, value), *_pod_update(value["spec"], before["spec"])]
+    if resource.schema is not None:
+        return [*_metadata(resource, value), *schemas.faults(resource.schema, value, before)]
     return [*validate_create(resource, value), *_immutable(resource, value, before)]
 
 
@@ -123,6 +127,8 @@ def _labels(field: str, found: dict[str, str]) -> Iterator[StatusCause]:
 
 
 def _content(resource: Resource, value: Json) -> Iterator[StatusCause]:
+    if resource.schema is not None:
+        yield from schemas.faults(resource.schema, value)
     for path, spec in pod_specs(resource, value):
         yield from _pod_spec(path, spec)
     match resource.storage:
@@ -138,6 +144,8 @@ def _content(resource: Resource, value: Json) -> Iterator[StatusCause]:
             yield from _event(value)
         case resources.PDBS.storage:
             yield from _budget(value)
+        case resources.DEFINITIONS.storage:
+            yield from definition_faults(value)
         case _:
             pass
 

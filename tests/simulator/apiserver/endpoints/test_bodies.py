@@ -52,7 +52,7 @@ def test_what_is_no_object_is_refused(content_type: str, body: bytes, code: int)
 )
 def test_only_three_kinds_of_patch_are_known(content_type: str, body: bytes, code: int) -> None:
     with pytest.raises(ApiError) as caught:
-        patch_of(content_type, body)
+        patch_of(content_type, body, PODS)
     assert caught.value.code == code
 
 

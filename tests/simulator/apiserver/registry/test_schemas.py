@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from simulator.apiserver.registry.schemas import faults, prune, unknown_keywords
+
+if TYPE_CHECKING:
+    from simulator.objects import Json
+
+
+def schema_of(**spec: Any) -> Json:
+    return {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "reason"),
+    [
+        ({"type": "string", "minLength": 1}, "", "FieldValueInvalid"),
+        ({"type": "string", "maxLength": 1}, "ab", "FieldValueTooLong"),
+        ({"type": "string", "format": "date-time"}, "noon", "FieldValueTypeInvalid"),
+        ({"type": "string", "format": "date-time"}, "2026-01-01T12:00:00", "FieldValueTypeInvalid"),
+        ({"type": "string", "enum": ["a"]}, "b", "FieldValueNotSupported"),
+        ({"type": "integer"}, 1.5, "FieldValueTypeInvalid"),
+        ({"type": "integer"}, True, "FieldValueTypeInvalid"),
+        ({"type": "integer", "minimum": 0}, -1, "FieldValueInvalid"),
+        ({"type": "integer", "maximum": 1}, 2, "FieldValueInvalid"),
+        ({"type": "boolean"}, 1, "FieldValueTypeInvalid"),
+        ({"type": "object"}, [], "FieldValueTypeInvalid"),
+        ({"type": "array", "items": {"type": "string"}, "maxItems": 1}, ["a", "b"],
+         "FieldValueTooMany"),
+    ],
+)  # fmt: skip
+def test_a_value_outside_its_schema_is_a_fault_of_its_field(
+    schema: Json, value: object, reason: str
+) -> None:
+    found = faults(schema_of(x=schema), {"spec": {"x": value}})
+
+    assert [(fault.field, fault.reason) for fault in found] == [("spec.x", reason)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "string", "format": "date-time"}, "2026-01-01T12:00:00.123Z"),
+        ({"type": "number"}, 1),
+        ({"type": "number"}, 1.5),
+        ({"type": "array", "items": {"type": "string"}}, ["a"]),
+        ({"type": "boolean"}, True),
+    ],
+)
+def test_a_value_inside_its_schema_has_no_fault(schema: Json, value: object) -> None:
+    assert faults(schema_of(x=schema), {"spec": {"x": value}}) == []
+
+
+def test_an_item_is_named_by_its_index() -> None:
+    item = {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}}}
+    schema = schema_of(x={"type": "array", "items": item})
+
+    found = faults(schema, {"spec": {"x": [{"a": "1"}, {}]}})
+
+    assert [(fault.field, fault.reason) for fault in found] == [
+        ("spec.x[1].a", "FieldValueRequired")
+    ]
+
+
+def test_what_may_not_change_is_compared_once_the_object_is_valid() -> None:
+    schema = schema_of(x={"type": "integer"})
+    schema["properties"]["spec"]["x-kubernetes-validations"] = [
+        {"rule": "self == oldSelf", "message": "never changes"}
+    ]
+    before = {"spec": {"x": 1}}
+
+    assert faults(schema, {"spec": {"x": 1}}, before) == []
+    assert [f.message for f in faults(schema, {"spec": {"x": 2}}, before)] == [
+        "Invalid value: never changes"
+    ]
+    assert [f.field for f in faults(schema, {"spec": {"x": "2"}}, before)] == ["spec.x"]
+
+
+def test_fields_without_a_schema_are_removed_at_every_depth() -> None:
+    schema = schema_of(x={"type": "array", "items": {"type": "object", "properties": {}}})
+    value = {"kind": "K", "metadata": {"any": 1}, "spec": {"x": [{"y": 1}], "z": 1}, "w": 1}
+
+    prune(schema, value)
+
+    assert value == {"kind": "K", "metadata": {"any": 1}, "spec": {"x": [{}]}}
+
+
+def test_a_keyword_that_is_not_evaluated_is_named() -> None:
+    rules = [{"rule": "self.a > 1"}]
+    schema = schema_of(
+        x={"type": "array", "items": {"type": "string", "pattern": "a+"}},
+        y={"type": "object", "x-kubernetes-validations": rules},
+    )
+
+    assert unknown_keywords(schema) == {"pattern", "x-kubernetes-validations: self.a > 1"}
