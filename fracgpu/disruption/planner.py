@@ -40,16 +40,23 @@ def plan_moves(
     state = _with_under_way(state)
     moves: list[Move] = []
     held: list[HeldBack] = []
-    candidates = [(method, card) for method in methods for card in method.cards(state)]
-    for method_of_card, card in candidates:
+    candidates = [
+        (method, subject)
+        for method in methods
+        for subject in method.subjects(state, policy=policy, now=now)
+    ]
+    for its_method, subject in candidates:
         refusal = _cycle_refusal(state, policy=policy, now=now)
         if refusal is not None:
             held.append(refusal)
             break
-        found = method_of_card.plan_for_card(state, card, held, policy=policy, now=now)
-        if found is not None:
-            moves.append(found)
-            state = _with_planned(state, found, now=now)
+        for move in its_method.plan_for(state, subject, held, policy=policy, now=now):
+            refusal = _cycle_refusal(state, policy=policy, now=now)
+            if refusal is not None:  # planned anew when there is room for it
+                held.append(replace(refusal, detail=f"the rest of a plan: {move.pod}"))
+                break
+            moves.append(move)
+            state = _with_planned(state, move, now=now)
     return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon)
 
 

@@ -40,25 +40,31 @@ _OVERSHOOT: Final = 0.25  # of each point taken off the card beyond its excess
 _FORECAST_WEIGHT: Final = 0.1  # of each point of load that the target is expected to have
 
 
-def cards(state: DisruptionState) -> Sequence[CardUuid]:
+def subjects(
+    state: DisruptionState,
+    *,
+    policy: RebalancerPolicy,  # noqa: ARG001 - the interface
+    now: datetime,  # noqa: ARG001 - the interface
+) -> Sequence[str]:
     """Return the hot cards, the busiest first."""
     hot = [uuid for uuid, card_heat in state.heat.items() if card_heat.heat is Heat.HOT]
     return sorted(hot, key=lambda uuid: (-card_level(state, uuid), uuid))
 
 
-def plan_for_card(
+def plan_for(
     state: DisruptionState,
-    card: CardUuid,
+    subject: str,
     held: list[HeldBack],
     *,
     policy: RebalancerPolicy,
     now: datetime,
-) -> Move | None:
-    """Return the best move off one hot card, or None; append every reason against one to *held*."""
+) -> tuple[Move, ...]:
+    """Return the best move off one hot card, if any; append every reason against one to *held*."""
+    card = CardUuid(subject)
     refusal = _card_refusal(state, card, policy=policy, now=now)
     if refusal is not None:
         held.append(refusal)
-        return None
+        return ()
     info = state.snapshot.card(card)
     found: list[Move] = []
     for uid in sorted(info.pods if info else ()):
@@ -71,7 +77,7 @@ def plan_for_card(
             found.append(answer)
         else:
             held.append(answer)
-    return min(found, key=lambda move: (-move.gain_points, move.pod), default=None)
+    return tuple(sorted(found, key=lambda move: (-move.gain_points, move.pod))[:1])
 
 
 def why_outdated(

@@ -1,14 +1,13 @@
 """The interface of a method: one reason for which pods are moved.
 
-The planner asks every method in turn and keeps the budgets that they share; a method says which
-cards it would take a pod off, finds the move, and looks at it again before a pod is disturbed.
+The planner asks every method in turn and keeps the budgets that they share; a method says whom it
+would help, finds the moves, and looks at each again before a pod is disturbed.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
-from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HeldBack, Move
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -21,20 +20,27 @@ class Method(Protocol):
     def NAME(self) -> str:  # noqa: N802 - a module's constant
         """The method's name, as its moves carry it: letters, digits and dashes."""
 
-    def cards(self, state: DisruptionState) -> Sequence[CardUuid]:
-        """Return the cards to take a pod off, most urgent first."""
+    def subjects(
+        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    ) -> Sequence[str]:
+        """Return whom to help, most urgent first: cards by UUID, or waiting pods by UID."""
         ...
 
-    def plan_for_card(
+    def plan_for(
         self,
         state: DisruptionState,
-        card: CardUuid,
+        subject: str,
         held: list[HeldBack],
         *,
         policy: RebalancerPolicy,
         now: datetime,
-    ) -> Move | None:
-        """Return the best move off *card*, or None; every refusal on the way goes to *held*."""
+    ) -> tuple[Move, ...]:
+        """Return the best plan for *subject*, or nothing; every refusal on the way goes to *held*.
+
+        A plan is proven as a whole. Its moves begin in their order, as many at a time as the
+        budgets allow. Those that are left are planned anew when there is room for them, so the
+        method must then find the rest of a plan that it has begun.
+        """
         ...
 
     def why_outdated(

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from fracgpu.cards.card import CardUuid
+import pytest
+
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.methods import hot_card
 from fracgpu.disruption.methods.registry import METHODS
@@ -21,20 +22,22 @@ class EmptyACard:
 
     NAME = "empty-a-card"
 
-    def cards(self, state: DisruptionState) -> Sequence[CardUuid]:
+    def subjects(
+        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    ) -> Sequence[str]:
         return [COOL_CARD] if COOL_CARD in state.cards() else []
 
-    def plan_for_card(
+    def plan_for(
         self,
         state: DisruptionState,
-        card: CardUuid,
+        subject: str,
         held: list[HeldBack],
         *,
         policy: RebalancerPolicy,
         now: datetime,
-    ) -> Move | None:
-        held.append(HeldBack(subject=card, reason=HoldReason.NO_TARGET))
-        return None
+    ) -> tuple[Move, ...]:
+        held.append(HeldBack(subject=subject, reason=HoldReason.NO_TARGET))
+        return ()
 
     def why_outdated(
         self, state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
@@ -64,6 +67,37 @@ def test_the_planner_asks_methods_in_their_order_and_counts_their_moves_together
     # One move is all that may be under way, so the second method is not asked any more.
     assert [it.reason for it in alone.held][-1] is HoldReason.MOVE_IN_FLIGHT
     assert len(alone.moves) == 1
+
+
+class EmptyTheNode(EmptyACard):
+    """Wants every pod of a node moved, in one plan."""
+
+    NAME = "empty-the-node"
+
+    def plan_for(
+        self,
+        state: DisruptionState,
+        subject: str,
+        held: list[HeldBack],
+        *,
+        policy: RebalancerPolicy,
+        now: datetime,
+    ) -> tuple[Move, ...]:
+        return tuple(a_move(pod_uid=uid, name=uid, method=self.NAME) for uid in ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_the_moves_of_a_plan_begin_in_their_order_as_many_at_a_time_as_may_be_under_way(
+    in_flight: int,
+) -> None:
+    policy = replace(ACTIVE, max_in_flight=in_flight)
+
+    plan = plan_moves(a_disruption_state(), policy=policy, now=NOON, methods=(EmptyTheNode(),))
+
+    assert [it.pod_uid for it in plan.moves] == ["a", "b", "c"][:in_flight]
+    left = [(it.reason, it.detail) for it in plan.held]
+    rest = (HoldReason.MOVE_IN_FLIGHT, f"the rest of a plan: ml/{'abc'[in_flight % 3]}")
+    assert left == ([rest] if in_flight < 3 else [])
 
 
 def test_a_move_is_judged_again_by_the_method_that_planned_it() -> None:
