@@ -4,10 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Final
 
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.heat import Unrelievable
+from fracgpu.state.move_object import MoveMode, MovePhase
 from fracgpu.units import Mib
+
+ENDED: Final = frozenset({MovePhase.RECOMMENDED, MovePhase.DONE, MovePhase.ABORTED})
+# The replacement is not Ready yet, or the pod does not belong to its owner again yet.
+UNDER_WAY: Final = frozenset(MovePhase) - ENDED - {MovePhase.VERIFYING}
+# From these phases on the pod's users could notice something.
+DISTURBING: Final = frozenset({MovePhase.SURGING, MovePhase.EVICTING})
 
 
 class HoldReason(Enum):
@@ -60,6 +68,34 @@ class HoldReason(Enum):
         return self.name.lower()
 
 
+class Ending(Enum):
+    """How a move ended; also a metric label, and the result of a Move."""
+
+    RELIEVED = "relieved"
+    USELESS = "useless"  # carried out, and the source is as busy as before or the target is hot
+    UNVERIFIED = "unverified"  # carried out, and the cards could not be measured afterwards
+    DRY_RUN = "dry_run"
+    # Before anybody was disturbed, or after it.
+    PAUSED = "paused"  # the mode was changed
+    REFUSED = "refused"  # the API server does not allow it
+    POD_GONE = "pod_gone"  # the pod ended by itself, or its name belongs to another pod now
+    OWNER_GONE = "owner_gone"  # the controller was deleted
+    ROLLOUT = "rollout"  # the owner is being rolled out
+    TARGET_LOST = "target_lost"  # no pod can start on the target's node any more
+    BLOCKED = "blocked"  # a disruption budget did not allow it in time
+    # Only before.
+    OUTDATED = "outdated"  # checked again, the move was not right any more
+    EXPIRED = "expired"  # the first step did not come in time
+    # Only after. A surge is rolled back, so that the pod stays.
+    NOT_CREATED = "not_created"  # the replacement could not be created: a quota, for example
+    NOT_READY = "not_ready"  # the replacement did not become Ready
+    LAPSED = "lapsed"  # the reservation lapsed before the replacement was bound
+    MISPLACED = "misplaced"  # the replacement got a card that is not known to be cool
+    SCALED_DOWN = "scaled_down"  # the owner needs no replacement any more
+    INTERFERED = "interfered"  # somebody else changed the pod's label meanwhile
+    LOST = "lost"  # the owner misses a pod since the eviction
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """The decision to move one pod off one card, with a card where a replacement fits.
@@ -70,7 +106,9 @@ class Move:
         busy_ratio: its measured share of the source's time, 0..1.
         level_ratio: how busy the source was, 0..1.
         gain_points: what the move relieves less what it costs, in per cent of one card.
-        method: the name of the method that planned it; a record that names none is hot-card's.
+        method: the name of the method that planned it.
+        mode: whether the replacement is Ready before the pod is evicted.
+        plan: what the moves of one plan have in common; empty if the plan is this one move.
     """
 
     pod_uid: str
@@ -87,6 +125,8 @@ class Move:
     level_ratio: float
     gain_points: float
     method: str = "hot-card"
+    mode: MoveMode = MoveMode.SURGE
+    plan: str = ""
 
     @property
     def pod(self) -> str:
@@ -103,6 +143,12 @@ class PastMove:
         ended_at: when it ended, successfully or not; None while it is under way.
         useless: it was carried out and the source stayed as busy as before.
         landed: the card that the replacement got, if it is known.
+        id: the name of the Move.
+        mode: whether the replacement was, or will be, Ready before the pod is evicted.
+        phase: how far it has come.
+        ending: how it ended; None while it has not.
+        disturbed: a step was announced that the pod's users could notice. A move that expired or
+            was outdated before that disturbed nobody.
     """
 
     move: Move
@@ -111,6 +157,11 @@ class PastMove:
     ended_at: datetime | None = None
     useless: bool = False
     landed: CardUuid | None = None
+    id: str = ""
+    mode: MoveMode = MoveMode.SURGE
+    phase: MovePhase = MovePhase.DONE
+    ending: Ending | None = None
+    disturbed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

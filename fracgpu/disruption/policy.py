@@ -115,7 +115,18 @@ class RebalancerPolicy:
     max_cordoned_ratio: float = _tuned(
         0.25, "share of all cards that may be cordoned at once (at least one)", low=0, high=1
     )
-    plan_ttl_s: float = _tuned(120, "from plan to eviction", low=5, high=3600)
+    plan_ttl_s: float = _tuned(
+        120,
+        "from plan to the first step that disturbs the pod, without the notice",
+        low=5,
+        high=3600,
+    )
+    notice_s: float = _tuned(
+        0, "how long before it is disturbed a pod is told of its move", low=0, high=300
+    )
+    ready_s: float = _tuned(
+        30, "how long a replacement must be ready before the old pod is evicted", low=0, high=600
+    )
     evict_ttl_s: float = _tuned(600, "how long an eviction is tried", low=5, high=7200)
     replacement_ttl_s: float = _tuned(
         600, "how long the replacement may take to be ready", low=5, high=7200

@@ -16,6 +16,7 @@ from fracgpu.disruption.heat import (
     unrelievable,
 )
 from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
+from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -304,6 +305,7 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
         level_ratio=reading.level_ratio,
         gain_points=round(gain, 6),
         method=NAME,
+        mode=mode_of(pod),
     )
 
 

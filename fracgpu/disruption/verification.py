@@ -1,0 +1,52 @@
+"""Whether a move helped: the source has cooled, and the target has not become hot instead."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from fracgpu.disruption.heat import CardReading
+from fracgpu.disruption.policy import RebalancerPolicy
+
+NEEDED_RELIEF: Final = 0.5  # share of the pod's use by which the source must be less busy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What the cards show some time after a move.
+
+    Attributes:
+        relieved: the move helped; None if a card is not measured, so that nobody knows.
+        relief_ratio: by how much of its time the source is less busy; negative if it is busier.
+        detail: the figures, for people.
+    """
+
+    relieved: bool | None
+    relief_ratio: float = 0.0
+    detail: str
+
+
+def verify(
+    *,
+    before_ratio: float,
+    pod_ratio: float,
+    source: CardReading | None,
+    target: CardReading | None,
+    policy: RebalancerPolicy,
+) -> Verification:
+    """Return whether a move helped.
+
+    Args:
+        before_ratio: how busy the source was when the move was planned, 0..1.
+        pod_ratio: the pod's share of it.
+        source: what the source shows now; None if it has no trusted reading.
+        target: the same for the card that the replacement got.
+        policy: has the line above which a card is hot.
+    """
+    if source is None or target is None:
+        unmeasured = "the source" if source is None else "the replacement's card"
+        return Verification(relieved=None, detail=f"{unmeasured} is not measured")
+    relief = before_ratio - source.level_ratio
+    detail = f"the source went from {before_ratio:.0%} to {source.level_ratio:.0%} busy"
+    detail += f", the replacement's card is {target.level_ratio:.0%} busy"
+    cooled = relief >= NEEDED_RELIEF * pod_ratio
+    stays_cool = target.level_ratio < policy.hot_ratio
+    return Verification(relieved=cooled and stays_cool, relief_ratio=relief, detail=detail)

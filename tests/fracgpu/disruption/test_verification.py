@@ -1,0 +1,38 @@
+"""A move helped if the source cooled and the heat did not just go elsewhere."""
+
+from fracgpu.disruption.heat import CardReading
+from fracgpu.disruption.verification import Verification, verify
+from tests.support.rebalancing import ACTIVE, a_reading
+
+
+def check(source: CardReading | None, target: CardReading | None) -> Verification:
+    return verify(before_ratio=0.9, pod_ratio=0.4, source=source, target=target, policy=ACTIVE)
+
+
+def test_a_source_less_busy_by_half_the_pods_use_is_relieved() -> None:
+    found = check(a_reading(0.7), a_reading(0.5))
+
+    assert found.relieved
+    assert round(found.relief_ratio, 6) == 0.2
+    assert found.detail == (
+        "the source went from 90% to 70% busy, the replacement's card is 50% busy"
+    )
+
+
+def test_a_source_that_stays_busy_is_not_relieved() -> None:
+    assert check(a_reading(0.71), a_reading(0.5)).relieved is False
+
+
+def test_heat_that_only_went_to_the_target_is_no_relief() -> None:
+    assert check(a_reading(0.5), a_reading(0.8)).relieved is False
+    assert check(a_reading(0.5), a_reading(0.79)).relieved is True
+
+
+def test_without_a_trusted_reading_at_both_ends_nobody_knows() -> None:
+    unmeasured_source = check(None, a_reading(0.1))
+    unmeasured_target = check(a_reading(0.1), None)
+
+    assert unmeasured_source.relieved is None
+    assert unmeasured_source.detail == "the source is not measured"
+    assert unmeasured_target.relieved is None
+    assert unmeasured_target.detail == "the replacement's card is not measured"
