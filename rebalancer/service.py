@@ -31,6 +31,7 @@ from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.store import MoveStore
 from rebalancer.settings import RebalancerSettings
+from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import MeasuredUsage
 from rebalancer.usage.prometheus import Prometheus
 
@@ -48,8 +49,12 @@ def build(settings: RebalancerSettings) -> Service:
             settings.prometheus_url,
             limit_s=settings.query_timeout_s,
             limit_bytes=settings.answer_limit_mib * 1024 * 1024,
-            token_file=settings.prometheus_token_file,
-            ca_file=settings.prometheus_ca_file,
+            credentials=CredentialFiles(
+                folder=settings.prometheus_credentials_dir,
+                token_file=settings.prometheus_token_file,
+                ca_file=settings.prometheus_ca_file,
+            ),
+            server_name=settings.prometheus_server_name,
         )
         async with connect(settings.kubeconfig, user_agent=COMPONENT) as client, prometheus:
             yield running(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fracgpu import names
 from process.settings import REQUIRED, ProcessSettings, setting
@@ -12,13 +13,21 @@ class RebalancerSettings(ProcessSettings):
     """Flags ``--prometheus-url`` and so on, or ``FRACGPU_REBALANCER_...``."""
 
     prometheus_url: str = setting(
-        REQUIRED, "where Prometheus answers, e.g. http://prometheus.monitoring:9090"
+        REQUIRED, "where Prometheus answers, e.g. http://prometheus.monitoring:9090/prefix"
+    )
+    prometheus_credentials_dir: Path | None = setting(
+        None,
+        "a mounted Secret for Prometheus: token, or username and password; headers; ca.crt; "
+        "tls.crt and tls.key; read anew for each query",
     )
     prometheus_token_file: Path | None = setting(
-        None, "file with a bearer token for Prometheus, read anew each cycle"
+        None, "file with a bearer token for Prometheus, read anew for each query"
     )
     prometheus_ca_file: Path | None = setting(
-        None, "CA certificates that Prometheus' own must be signed by"
+        None, "CA certificates that Prometheus' own must be signed by, read anew for each query"
+    )
+    prometheus_server_name: str = setting(
+        "", "the name that Prometheus' certificate must have; default: the host in the URL"
     )
     query_timeout_s: float = setting(5.0, "longest wait for one query's answer", low=0.1, high=60)
     answer_limit_mib: int = setting(64, "largest answer that is read", low=1, high=1024)
@@ -36,7 +45,22 @@ class RebalancerSettings(ProcessSettings):
     )
 
     def __post_init__(self) -> None:
-        if not self.prometheus_url.startswith(("http://", "https://")):
-            raise ValueError(
-                f"--prometheus-url is {self.prometheus_url!r}; want http://... or https://..."
-            )
+        mistake = _url_mistake(self.prometheus_url)
+        if mistake:
+            raise ValueError(f"--prometheus-url {mistake}")
+
+
+def _url_mistake(url: str) -> str:
+    """Return what is wrong with the address of Prometheus; never its password."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # a port out of range raises here
+    except ValueError as error:
+        return f"cannot be read: {error}"
+    if parts.username is not None or parts.password is not None:
+        return "has credentials; want them in files, see --prometheus-credentials-dir"
+    if parts.scheme not in ("http", "https") or not host:
+        return f"is {url!r}; want http://... or https://..."
+    if parts.query or parts.fragment:
+        return f"is {url!r}; want it without what begins with '?' or '#'"
+    return ""

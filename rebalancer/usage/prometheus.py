@@ -1,30 +1,51 @@
 """Queries Prometheus with a blocking library in its own thread, limited in time and size.
 
 Anything but a complete answer without warnings is :class:`QueryFailed`, with the kind of error.
+Thanos, Mimir and VictoriaMetrics answer the same API, and are asked not to leave anything out.
 """
 
 import asyncio
 import json
 import math
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import requests
+import structlog
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util import Retry
 
+from rebalancer.usage.credentials import (
+    DIR_FLAG,
+    CredentialFiles,
+    Credentials,
+    CredentialsUnusable,
+    read_credentials,
+    tls_context,
+)
+
+log = structlog.get_logger()
+
 _ERROR_CHARS: Final = 300
 _VECTOR_PARTS: Final = 2
+_DENIED: Final = (requests.codes.unauthorized, requests.codes.forbidden)
+
+# A Thanos Querier merges the series of replicas, and fails instead of leaving a store out
+# (https://thanos.io/tip/components/query.md); so does a vmselect of VictoriaMetrics
+# (https://docs.victoriametrics.com/victoriametrics/cluster-victoriametrics/#cluster-availability).
+# Other servers ignore parameters that they do not know.
+_COMPLETE: Final = {"dedup": "true", "partial_response": "false", "deny_partial_response": "1"}
 
 
 class QueryError(Enum):
@@ -33,6 +54,9 @@ class QueryError(Enum):
     UNREACHABLE = "unreachable"
     SLOW = "slow"
     REFUSED = "refused"  # an HTTP status other than 200
+    CREDENTIALS = "credentials"  # what it wants to see of us cannot be read from its files
+    UNAUTHORIZED = "unauthorized"  # HTTP 401 or 403
+    TLS = "tls"  # no connection: a certificate was not accepted, on either side
     PARTIAL = "partial"  # answered with warnings: some data is missing
     GARBLED = "garbled"  # not as the API specifies
     TOO_LARGE = "too_large"
@@ -57,12 +81,14 @@ class Sample:
 class Prometheus:
     """A client of one Prometheus, or of a server with the same API.
 
+    Redirects are not followed, so no credentials reach another host.
+
     Args:
-        url: its base address.
+        url: its base address, with a path prefix if it has one.
         limit_s: longest wait for one answer.
         limit_bytes: largest answer that is read.
-        token_file: holds a bearer token; read before each query, because it is rotated.
-        ca_file: CA certificates to trust instead of the system's.
+        credentials: read before each query, because they are rotated.
+        server_name: the name that the server's certificate must have; empty for that of *url*.
     """
 
     def __init__(
@@ -71,22 +97,21 @@ class Prometheus:
         *,
         limit_s: float,
         limit_bytes: int,
-        token_file: Path | None = None,
-        ca_file: Path | None = None,
+        credentials: CredentialFiles | None = None,
+        server_name: str = "",
     ) -> None:
+        self._url = url.rstrip("/")
         self._limit_s = limit_s
-        self._token_file = token_file
+        self._limit_bytes = limit_bytes
+        self._files = credentials or CredentialFiles()
+        self._server_name = server_name
+        self._in_use: Credentials | None = None
         self._session = requests.Session()
         # Prometheus is in the cluster: proxies and .netrc of the environment must not apply.
         self._session.trust_env = False
-        if ca_file is not None:
-            self._session.verify = str(ca_file)
         # The next cycle queries again anyway, so a failed query is not retried.
-        once = Retry(total=0, read=False)  # "False" keeps a timeout a timeout
-        self._connect = PrometheusConnect(url=url.rstrip("/"), session=self._session, retry=once)
-        adapter = _LimitedAdapter(limit_s=limit_s, limit_bytes=limit_bytes, retry=once)
-        # The longest matching prefix takes precedence over the adapter that the library mounted.
-        self._session.mount(f"{url.rstrip('/')}/api/", adapter)
+        self._once = Retry(total=0, read=False)  # "False" keeps a timeout a timeout
+        self._connect = PrometheusConnect(url=self._url, session=self._session, retry=self._once)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prometheus")
         self._busy = False
 
@@ -110,7 +135,7 @@ class Prometheus:
             at_s: Unix time to evaluate at; None means the server's current time.
 
         Raises:
-            NoAnswer: there is none that can be used.
+            QueryFailed: there is none that can be used.
         """
         if self._busy:
             raise QueryFailed(QueryError.SLOW, "the previous query is still waiting for its answer")
@@ -134,31 +159,74 @@ class Prometheus:
 
     def _ask(self, query: str, at_s: float | None) -> tuple[Sample, ...]:
         params = {} if at_s is None else {"time": f"{at_s:.3f}"}
-        with _troubles():
-            if self._token_file is not None:
-                token = self._token_file.read_text(encoding="utf-8").strip()
-                self._session.headers["Authorization"] = f"Bearer {token}"
-            return _samples(self._connect.custom_query(query, params=params))
+        try:
+            credentials = read_credentials(self._files)
+            if credentials != self._in_use:
+                self._use(credentials)
+        except CredentialsUnusable as error:
+            raise QueryFailed(QueryError.CREDENTIALS, str(error)) from error
+        with _troubles(credentials):
+            return _samples(self._connect.custom_query(query, params={**params, **_COMPLETE}))
+
+    def _use(self, credentials: Credentials) -> None:
+        """Use these credentials from the next query on, on new connections."""
+        adapter = _Adapter(
+            context=tls_context(credentials) if self._url.startswith("https:") else None,
+            server_name=self._server_name,
+            limit_s=self._limit_s,
+            limit_bytes=self._limit_bytes,
+            retry=self._once,
+        )
+        self._session.adapters.get(f"{self._url}/api/", adapter).close()
+        # The longest matching prefix takes precedence over the adapter that the library mounted.
+        self._session.mount(f"{self._url}/api/", adapter)
+        for name in self._in_use.headers if self._in_use else ():
+            self._session.headers.pop(name, None)
+        self._session.headers.update(credentials.headers)
+        if credentials.headers and not self._url.startswith("https:"):
+            log.warning("credentials_sent_unencrypted", presented=credentials.presented)
+        log.info(
+            "prometheus_credentials_read",
+            presented=credentials.presented,
+            trusted=credentials.trusted,
+        )
+        self._in_use = credentials
 
 
 @contextmanager
-def _troubles() -> Iterator[None]:
-    """Convert the libraries' exceptions into :class:`QueryFailed`."""
+def _troubles(credentials: Credentials) -> Iterator[None]:
+    """Convert the libraries' exceptions into :class:`QueryFailed`, without secrets."""
     try:
         yield
-    except PrometheusApiClientException as error:
-        raise QueryFailed(QueryError.REFUSED, str(error)) from error
-    except _Disputed as error:
-        raise QueryFailed(error.trouble, str(error)) from error
-    except requests.exceptions.JSONDecodeError as error:
-        raise QueryFailed(QueryError.GARBLED, f"not JSON: {error}") from error
-    except requests.exceptions.Timeout as error:
-        raise QueryFailed(QueryError.SLOW, str(error)) from error
-    except (requests.RequestException, OSError) as error:
-        raise QueryFailed(QueryError.UNREACHABLE, str(error)) from error
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        detail = f"{type(error).__name__}: {error}"
-        raise QueryFailed(QueryError.GARBLED, f"not an answer to a query: {detail}") from error
+    except (*_ANSWER_ERRORS, requests.RequestException, PrometheusApiClientException) as error:
+        trouble, detail = _explained(error, credentials)
+        # Without its cause, in which the server may have repeated what it was sent.
+        raise QueryFailed(trouble, credentials.masked(detail)) from None
+
+
+def _explained(error: Exception, credentials: Credentials) -> tuple[QueryError, str]:
+    match error:
+        case _Disputed(trouble=QueryError.UNAUTHORIZED):
+            hint = f"it was presented {credentials.presented}; see {DIR_FLAG}"
+            return QueryError.UNAUTHORIZED, f"{error}; {hint}"
+        case _Disputed():
+            return error.trouble, str(error)
+        case PrometheusApiClientException():
+            return QueryError.REFUSED, str(error)
+        case requests.exceptions.JSONDecodeError():
+            return QueryError.GARBLED, f"not JSON: {error}"
+        case requests.exceptions.SSLError():
+            hint = f"trusted are {credentials.trusted}, presented is {credentials.presented}"
+            return QueryError.TLS, f"{hint}: {error}"
+        case requests.exceptions.Timeout():
+            return QueryError.SLOW, str(error)
+        case requests.RequestException() | OSError():
+            return QueryError.UNREACHABLE, str(error)
+        case _:
+            return (
+                QueryError.GARBLED,
+                f"not an answer to a query: {type(error).__name__}: {error}",
+            )
 
 
 def _samples(result: Any) -> tuple[Sample, ...]:
@@ -175,6 +243,10 @@ def _samples(result: Any) -> tuple[Sample, ...]:
     )
 
 
+# What reading an answer raises where it is not as the API specifies.
+_ANSWER_ERRORS: Final = (OSError, KeyError, TypeError, ValueError, IndexError)
+
+
 class _Disputed(requests.RequestException):
     """An answer that cannot be trusted, or must not be read to its end."""
 
@@ -183,23 +255,48 @@ class _Disputed(requests.RequestException):
         self.trouble = trouble
 
 
-class _LimitedAdapter(HTTPAdapter):
-    """Limits the size of the body, and the time of the whole answer.
+class _Adapter(HTTPAdapter):
+    """Limits the size of the body and the time of the whole answer; checks how it was answered.
 
-    The library itself limits only each single read, and drops the warnings next to the result.
+    The library itself limits only each single read, drops the warnings next to the result, and
+    would follow redirects. Without a *context* it can only connect without TLS.
     """
 
-    def __init__(self, *, limit_s: float, limit_bytes: int, retry: Retry) -> None:
-        super().__init__(max_retries=retry)
+    def __init__(
+        self,
+        *,
+        context: ssl.SSLContext | None,
+        server_name: str,
+        limit_s: float,
+        limit_bytes: int,
+        retry: Retry,
+    ) -> None:
+        self._tls: dict[str, Any] = {"ssl_context": context} if context else {}
+        if context and server_name:
+            self._tls["server_hostname"] = server_name
         self._limit_s = limit_s
         self._limit_bytes = limit_bytes
+        super().__init__(max_retries=retry)
+
+    def init_poolmanager(
+        self,
+        connections: int,
+        maxsize: int,
+        block: Any = False,  # noqa: FBT002 - as the base
+        **options: Any,
+    ) -> None:
+        super().init_poolmanager(connections, maxsize, block, **options, **self._tls)
+
+    def cert_verify(self, conn: Any, url: str, verify: Any, cert: Any) -> None:
+        """Do nothing: the context verifies, and must not trust other authorities besides."""
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:  # type: ignore[override]  # as the base, its options unnamed
         deadline_s = time.monotonic() + self._limit_s
         response = super().send(request, **{**options, "timeout": self._limit_s})
         body = self._read(response, deadline_s)
         response.raw = _Body(body)
-        _refuse_warnings(response, body)
+        _check_status(response, body)
+        _refuse_partial(response, body)
         return response
 
     def _read(self, response: requests.Response, deadline_s: float) -> bytes:
@@ -246,15 +343,34 @@ class _Body:
         """Do nothing: the connection was released when the body had been read."""
 
 
-def _refuse_warnings(response: requests.Response, body: bytes) -> None:
+def _check_status(response: requests.Response, body: bytes) -> None:
+    status = response.status_code
+    if status in _DENIED:
+        text = body.decode(errors="replace").strip()
+        raise _Disputed(QueryError.UNAUTHORIZED, f"HTTP {status} {text[:_ERROR_CHARS]}".strip())
+    if response.is_redirect:
+        parts = urlsplit(response.headers["location"])
+        where = f"{parts.scheme}://{parts.hostname}" if parts.hostname else "another path"
+        raise _Disputed(
+            QueryError.REFUSED,
+            f"HTTP {status} redirects to {where}, which is not followed; "
+            "want the address that answers as --prometheus-url",
+        )
+
+
+def _refuse_partial(response: requests.Response, body: bytes) -> None:
     if response.status_code != requests.codes.ok:
         return
     try:
         answer = json.loads(body)
     except ValueError:
         return  # the library raises for it
-    if isinstance(answer, dict) and answer.get("warnings"):
+    if not isinstance(answer, dict):
+        return
+    if answer.get("warnings"):
         raise _Disputed(QueryError.PARTIAL, f"answered with warnings: {answer['warnings']}")
+    if answer.get("isPartial"):
+        raise _Disputed(QueryError.PARTIAL, "answered that a part of the data is missing")
 
 
 def is_sane(value: float, *, low: float, high: float) -> bool:

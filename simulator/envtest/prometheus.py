@@ -5,8 +5,10 @@ import http.client
 import json
 import shutil
 import signal
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -23,6 +25,7 @@ _STOP_LIMIT_S: Final = 4.0
 _POLL_S: Final = 0.05
 _GET_LIMIT_S: Final = 5.0
 _LOG_TAIL_CHARS: Final = 800
+_WEB_FILE: Final = "web.yml"
 _ATTEMPTS: Final = 3  # another program may take the port before Prometheus does
 
 
@@ -30,11 +33,51 @@ class PrometheusFailed(Exception):  # noqa: N818 - says what happened
     """Prometheus is missing or did not start; the message says what to do or has its output."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Web:
+    """How Prometheus serves its API.
+
+    Attributes:
+        config: of its web configuration file: TLS and passwords.
+        prefix: a path before that of the API, such as ``/prometheus``.
+        context: for our own requests, where *config* has TLS.
+        headers: for our own requests, where *config* has passwords.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    prefix: str = ""
+    context: ssl.SSLContext | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def address(self, port: int) -> str:
+        scheme = "https" if self.context else "http"
+        return f"{scheme}://127.0.0.1:{port}{self.prefix}"
+
+    def get(self, url: str, path: str) -> tuple[int, bytes]:
+        """GET *path* under *url*; return the status and the body."""
+        base = urlsplit(url)
+        connection = (
+            http.client.HTTPSConnection(base.netloc, timeout=_GET_LIMIT_S, context=self.context)
+            if self.context
+            else http.client.HTTPConnection(base.netloc, timeout=_GET_LIMIT_S)
+        )
+        try:
+            connection.request("GET", base.path + path, headers=dict(self.headers))
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+_PLAIN: Final = Web()
+
+
 class RealPrometheus:
     """A running Prometheus; make one with :meth:`start`."""
 
-    def __init__(self, url: str, *, pid: int, log_file: Path) -> None:
+    def __init__(self, url: str, *, pid: int, log_file: Path, web: Web = _PLAIN) -> None:
         self.url: Final = url
+        self._web = web
         self.pid: Final = pid
         self.log_file: Final = log_file
 
@@ -46,6 +89,7 @@ class RealPrometheus:
         targets: Mapping[str, str | Sequence[str]],
         *,
         scrape_interval_s: float = 1.0,
+        web: Web = _PLAIN,
     ) -> AsyncIterator[Self]:
         """Scrape *targets* until the block ends; Prometheus exits within 5 s after it.
 
@@ -55,6 +99,7 @@ class RealPrometheus:
             targets: one or several ``host:port`` with ``/metrics`` by role; each series gets the
                 label ``role``.
             scrape_interval_s: scrape interval in seconds.
+            web: how it serves its API.
 
         Raises:
             PrometheusFailed: there is no binary, or Prometheus did not become ready.
@@ -65,12 +110,12 @@ class RealPrometheus:
                 "no program 'prometheus' in PATH; install it, e.g. with 'make setup' "
                 "or 'apt-get install prometheus'"
             )
-        _prepare(workdir, _configuration(targets, scrape_interval_s))
-        process, port = await _start(binary, workdir)
+        _prepare(workdir, _configuration(targets, scrape_interval_s), web)
+        process, port = await _start(binary, workdir, web)
         try:
             log_file = workdir / "prometheus.log"
             log.info("prometheus_started", port=port, pid=process.pid)
-            yield cls(f"http://127.0.0.1:{port}", pid=process.pid, log_file=log_file)
+            yield cls(web.address(port), pid=process.pid, log_file=log_file, web=web)
         finally:
             await _stop(process)
 
@@ -80,7 +125,7 @@ class RealPrometheus:
         Raises:
             OSError: it does not answer.
         """
-        status, body = await asyncio.to_thread(_get, self.url, path)
+        status, body = await asyncio.to_thread(self._web.get, self.url, path)
         if status != http.HTTPStatus.OK:
             raise OSError(f"Prometheus answered {status} to {path}")
         return json.loads(body)
@@ -114,17 +159,19 @@ def _configuration(targets: Mapping[str, str | Sequence[str]], interval_s: float
     )
 
 
-async def _start(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process, int]:
+async def _start(binary: str, workdir: Path, web: Web) -> tuple[asyncio.subprocess.Process, int]:
     for _ in range(_ATTEMPTS - 1):
         try:
-            return await _start_once(binary, workdir)
+            return await _start_once(binary, workdir, web)
         except PrometheusFailed as error:
             if "address already in use" not in str(error):
                 raise
-    return await _start_once(binary, workdir)
+    return await _start_once(binary, workdir, web)
 
 
-async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Process, int]:
+async def _start_once(
+    binary: str, workdir: Path, web: Web
+) -> tuple[asyncio.subprocess.Process, int]:
     (port,) = free_ports(1)
     log_file = workdir / "prometheus.log"
     with log_file.open("wb") as output:
@@ -133,6 +180,8 @@ async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Pr
             f"--config.file={workdir / 'prometheus.yml'}",
             f"--storage.tsdb.path={workdir / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
+            f"--web.config.file={workdir / _WEB_FILE}",
+            f"--web.route-prefix={web.prefix or '/'}",
             "--storage.tsdb.retention.time=1d",
             "--log.level=warn",
             stdin=asyncio.subprocess.DEVNULL,
@@ -143,7 +192,7 @@ async def _start_once(binary: str, workdir: Path) -> tuple[asyncio.subprocess.Pr
     try:
         async with asyncio.timeout(_START_LIMIT_S):
             while process.returncode is None and not await asyncio.to_thread(  # noqa: ASYNC110 - a stranger
-                _is_ready, port
+                _is_ready, web, port
             ):
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
@@ -170,27 +219,18 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _prepare(workdir: Path, configuration: str) -> None:
+def _prepare(workdir: Path, configuration: str, web: Web) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     (workdir / "prometheus.yml").write_text(configuration)
+    (workdir / _WEB_FILE).write_text(yaml.safe_dump(dict(web.config)))
 
 
-def _is_ready(port: int) -> bool:
+def _is_ready(web: Web, port: int) -> bool:
     try:
-        status, _ = _get(f"http://127.0.0.1:{port}", "/-/ready")
+        status, _ = web.get(web.address(port), "/-/ready")
     except (OSError, http.client.HTTPException):
         return False
     return status == http.HTTPStatus.OK
-
-
-def _get(url: str, path: str) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_GET_LIMIT_S)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def _tail(log_file: Path) -> str:

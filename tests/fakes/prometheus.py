@@ -30,6 +30,26 @@ def vector(*samples: tuple[dict[str, str], str], **extra: Any) -> dict[str, Any]
     return {"status": "success", "data": {"resultType": "vector", "result": result}, **extra}
 
 
+def redirecting(target: str, *, status: int) -> Behaviour:
+    """Redirect every request to *target*."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        head = f"HTTP/1.1 {status} X\r\nLocation: {target}\r\nContent-Length: 0\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode())
+        await writer.drain()
+
+    return behave
+
+
+def repeating(requests: list[str], *, status: int) -> Behaviour:
+    """Answer with the head of the last of *requests*, as some debugging proxies do."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        await answering(requests[-1].replace("\r\n", " "), status=status)(writer)
+
+    return behave
+
+
 async def silent(writer: asyncio.StreamWriter) -> None:
     """Accept the request and never answer."""
     await asyncio.sleep(3600)
@@ -62,9 +82,11 @@ async def hanging_up(writer: asyncio.StreamWriter) -> None:
 
 
 @asynccontextmanager
-async def serving(behave: Behaviour) -> AsyncIterator[tuple[str, list[str]]]:
-    """Serve on loopback; yield the base address and the heads of all requests so far."""
-    requests: list[str] = []
+async def serving(
+    behave: Behaviour, requests: list[str] | None = None
+) -> AsyncIterator[tuple[str, list[str]]]:
+    """Serve on loopback; yield the base address and the heads of all *requests* so far."""
+    requests = [] if requests is None else requests
     handlers: set[asyncio.Task[Any]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
