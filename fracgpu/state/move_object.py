@@ -104,6 +104,22 @@ class RequestedShare(_Shape, frozen=True, kw_only=True):
     slots: int = 1
 
 
+class Beneficiary(_Shape, frozen=True, kw_only=True):
+    """The waiting pod for which cards are freed, and what is kept for it meanwhile.
+
+    Attributes:
+        cards: the cards of the source's node that take no new slice but this pod's, by UUID. The
+            source is one of them; those that need no move any more are there as well.
+        held_until: when that ends, unless the move is still under way.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    cards: tuple[str, ...]
+    held_until: datetime
+
+
 class MoveReason(_Shape, frozen=True, kw_only=True):
     """Why the move was planned, in words, and the figures at that time.
 
@@ -127,6 +143,7 @@ class MoveSpec(_Shape, frozen=True, kw_only=True):
         plan: what the moves of one plan have in common; empty if the plan is this one move.
         reserved_until: when the reservation lapses, unless the status extends it.
         source_denied_until: until when the owner's pods are kept off the source.
+        beneficiary: the waiting pod that gets in; None if the move is for its source's own sake.
         config_hash: the hash of the policy under which the move was planned.
     """
 
@@ -141,6 +158,7 @@ class MoveSpec(_Shape, frozen=True, kw_only=True):
     reason: MoveReason = MoveReason()
     reserved_until: datetime
     source_denied_until: datetime
+    beneficiary: Beneficiary | None = None
     config_hash: str = ""
 
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from fracgpu.state.move_object import (
+    Beneficiary,
     CardReference,
     MoveMeta,
     MoveMode,
@@ -33,6 +34,7 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
     mode: MoveMode = MoveMode.SURGE,
     reserved_until: datetime | None = None,
     source_denied_until: datetime = RESERVED_UNTIL,
+    beneficiary: Beneficiary | None = None,
 ) -> MoveObject:
     """Return a Move of one pod (namespace, name, UID) between two cards (node, UUID)."""
     namespace, pod_name, pod_uid = pod
@@ -50,6 +52,7 @@ def move_of(  # noqa: PLR0913 - what tests vary about a Move
             method="hot-card",
             reserved_until=RESERVED_UNTIL,
             source_denied_until=source_denied_until,
+            beneficiary=beneficiary,
         ),
         status=MoveStatus(phase=phase, reserved_until=reserved_until),
     )
@@ -63,6 +66,19 @@ def move_body(move: MoveObject) -> dict[str, Any]:
 def status_body(status: MoveStatus) -> dict[str, Any]:
     """Return the merge patch of a Move's status."""
     return {"status": msgspec.to_builtins(status)}
+
+
+def a_beneficiary(
+    *cards: str, uid: str = "uid-big", held_until: datetime = RESERVED_UNTIL
+) -> Beneficiary:
+    """Return a waiting pod for which the source, or *cards*, are kept."""
+    return Beneficiary(
+        namespace="team-b",
+        name="big",
+        uid=uid,
+        cards=cards or ("GPU-source",),
+        held_until=held_until,
+    )
 
 
 def _card(node: str, uuid: str) -> CardReference:

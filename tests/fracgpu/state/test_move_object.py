@@ -10,7 +10,7 @@ import yaml
 from fracgpu.errors import WireError
 from fracgpu.state import move_object
 from fracgpu.state.move_object import MoveMode, MovePhase, decode_move
-from tests.support.moves import move_of
+from tests.support.moves import a_beneficiary, move_of
 
 _CRD = Path(__file__).parents[3] / "deploy" / "crds" / "moves.yaml"
 
@@ -40,6 +40,8 @@ def test_the_schema_and_the_decoder_have_the_same_fields() -> None:
     properties = _schema()
     _agree(move_object.MoveSpec, properties["spec"], "spec")
     _agree(move_object.MoveStatus, properties["status"], "status")
+    beneficiary = properties["spec"]["properties"]["beneficiary"]
+    _agree(move_object.Beneficiary, beneficiary, "spec.beneficiary")
     status = properties["status"]["properties"]
     _agree(move_object.Replacement, status["replacement"], "status.replacement")
     _agree(move_object.Transition, status["transitions"]["items"], "status.transitions")
@@ -56,6 +58,12 @@ def test_the_schema_lists_every_phase_and_mode() -> None:
 def test_a_move_is_read_back_as_it_was_written() -> None:
     move = move_of(phase=MovePhase.SURGING)
     assert decode_move(msgspec.json.encode(move)) == move
+
+
+def test_a_move_that_makes_room_says_for_which_pod_and_on_which_cards() -> None:
+    move = move_of(beneficiary=a_beneficiary())
+    assert decode_move(msgspec.json.encode(move)) == move
+    assert "beneficiary" not in msgspec.to_builtins(move_of())["spec"]
 
 
 def test_a_new_move_without_status_is_planned() -> None:

@@ -1,0 +1,81 @@
+"""What a Move keeps for the waiting pod that it makes room for: cards that take no other slice."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.state.move_object import RESERVING, MoveObject, MovePhase
+
+# The pod on the source stays, so there will be no room.
+_NO_ROOM: Final = (MovePhase.RECOMMENDED, MovePhase.ROLLING_BACK, MovePhase.ABORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardHold:
+    """Cards of one node that take no new slice but those of one waiting pod.
+
+    It ends when the pod is placed, wherever that is: nobody needs it any more.
+
+    Attributes:
+        move: the name of the Move.
+        pod_uid: the waiting pod's.
+        until: when the hold lapses.
+    """
+
+    move: str
+    pod_uid: str
+    node: str
+    cards: frozenset[CardUuid]
+    until: datetime
+
+
+def hold_of(move: MoveObject) -> CardHold | None:
+    """Return what a Move keeps for its beneficiary; None without one, or if no room comes of it.
+
+    While the target is reserved the move is under way, and the hold lasts at least as long.
+    """
+    beneficiary = move.spec.beneficiary
+    phase = move.status.phase
+    if beneficiary is None or phase in _NO_ROOM:
+        return None
+    until = _in_utc(beneficiary.held_until)
+    if phase in RESERVING:
+        until = max(until, _in_utc(move.reserved_until))
+    return CardHold(
+        move=move.name,
+        pod_uid=beneficiary.uid,
+        node=move.spec.source.node,
+        cards=frozenset(CardUuid(card) for card in beneficiary.cards),
+        until=until,
+    )
+
+
+def held_cards(
+    holds: Iterable[CardHold],
+    *,
+    for_pod: str = "",
+    placed: Iterable[str] = (),
+    now: datetime,
+) -> Mapping[CardUuid, CardHold]:
+    """Return the cards that are closed to a pod, each with a hold that closes it.
+
+    Args:
+        holds: of every Move.
+        for_pod: the UID of the pod that asks; its own holds close nothing to it.
+        placed: UIDs of pods that are bound, or assumed to be: holds for them have ended.
+        now: the moment.
+    """
+    ended = frozenset(placed)
+    return {
+        card: hold
+        for hold in holds
+        if hold.until > now and hold.pod_uid != for_pod and hold.pod_uid not in ended
+        for card in sorted(hold.cards)
+    }
+
+
+def _in_utc(moment: datetime) -> datetime:
+    # The API server accepts a date-time without a time zone.
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
