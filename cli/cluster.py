@@ -13,8 +13,9 @@ import msgspec
 from cli.main import FAILED
 from fracgpu.cards.card import NodeCards
 from fracgpu.explain.explanation import shortages
-from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, taints_of
 from fracgpu.k8s.resources import NO_HOST_RESOURCES, HostResources, pod_requests
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.request.need import Strategy
 from fracgpu.state.bound_pod import BoundPod, decode_bound_pod
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints

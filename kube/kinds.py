@@ -63,6 +63,10 @@ SECRETS: Final = Kind("v1", "secrets", "Secret", namespaced=True)
 CONFIGMAPS: Final = Kind("v1", "configmaps", "ConfigMap", namespaced=True)
 EVENTS: Final = Kind("v1", "events", "Event", namespaced=True)
 SERVICES: Final = Kind("v1", "services", "Service", namespaced=True)
+PERSISTENT_VOLUMES: Final = Kind("v1", "persistentvolumes", "PersistentVolume", namespaced=False)
+PERSISTENT_VOLUME_CLAIMS: Final = Kind(
+    "v1", "persistentvolumeclaims", "PersistentVolumeClaim", namespaced=True
+)
 SERVICE_ACCOUNTS: Final = Kind("v1", "serviceaccounts", "ServiceAccount", namespaced=True)
 RESOURCE_QUOTAS: Final = Kind("v1", "resourcequotas", "ResourceQuota", namespaced=True)
 ENDPOINT_SLICES: Final = Kind(

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from fracgpu.cards.card import CardUuid, NodeCards
-from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.node_info import read_node

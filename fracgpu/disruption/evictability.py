@@ -7,6 +7,7 @@ from typing import Final
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.move import HoldReason, PastMove, begun_within
 from fracgpu.disruption.policy import RebalancerPolicy
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.pod_info import PodInfo
@@ -77,8 +78,19 @@ def _placement_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
             HoldReason.SEVERAL_CARDS,
         ),
         (pod.scheduler_name != state.scheduler_name, HoldReason.OTHER_SCHEDULER),
-        (bool(pod.constraints or constraints.unjudged), HoldReason.UNJUDGED),
+        (_unjudged(constraints), HoldReason.UNJUDGED),
         (constraints.keeps_local_data and not opted_in, HoldReason.LOCAL_DATA),
+    )
+
+
+def _unjudged(constraints: SchedulingConstraints) -> bool:
+    return bool(
+        constraints.unjudged
+        or constraints.affinity
+        or constraints.anti_affinity
+        or constraints.spread
+        or constraints.ports
+        or constraints.claims
     )
 
 

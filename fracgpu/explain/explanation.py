@@ -5,6 +5,7 @@ The answer comes from :func:`fracgpu.placement.placement.place`, which also plac
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from fracgpu import names
@@ -148,7 +149,7 @@ def objections_of(node: NodeCards, pod: ExplainedPod, state: ClusterState) -> tu
         )
     if node.problem:
         found.append(Objection(text=f"one of its annotations cannot be parsed: {node.problem}"))
-    allows = pod.scheduling_constraints.allows
+    allows = partial(pod.scheduling_constraints.allows, node=name)
     opened = open_labels(node, state)
     found += [_selector_objection(node, pod)] if not allows(opened, ()) else []
     if allows(opened, ()) and not allows(node.labels, ()):
@@ -272,8 +273,16 @@ def _blockers(pod: ExplainedPod, state: ClusterState) -> tuple[str, ...]:
 
 
 def _notes(pod: ExplainedPod) -> tuple[str, ...]:
-    unjudged = (*pod.info.constraints, *pod.scheduling_constraints.unjudged)
-    return tuple(f"its {constraint} is not evaluated here" for constraint in unjudged)
+    constraints = pod.scheduling_constraints
+    unjudged = {
+        "podAffinity": constraints.affinity,
+        "podAntiAffinity": constraints.anti_affinity,
+        "topologySpreadConstraints": constraints.spread,
+        "hostPort": constraints.ports,
+        "persistentVolumeClaim": constraints.claims,
+    }
+    named = (*(name for name, present in unjudged.items() if present), *constraints.unjudged)
+    return tuple(f"its {name} is not evaluated here" for name in named)
 
 
 def _selector_objection(node: NodeCards, pod: ExplainedPod) -> Objection:

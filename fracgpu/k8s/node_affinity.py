@@ -1,37 +1,146 @@
-"""Which nodes a pod may be scheduled to, by the rules of kube-scheduler.
+"""Node selectors, required node affinity, taints and tolerations, as in kube-scheduler."""
 
-It evaluates nodeSelector, required node affinity and tolerations. Constraints that it cannot
-evaluate are named, so that callers can leave such a pod alone rather than guess.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from fracgpu.errors import WireError
 
+NAME_FIELD: Final = "metadata.name"
 _EXCLUDING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taint:
+    """A taint of a node; pods that do not tolerate it are not scheduled there."""
+
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExpression:
+    """One requirement on a node's label, or on its name.
+
+    Attributes:
+        by_field: *key* is a field of the node rather than a label; there is only NAME_FIELD.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    by_field: bool = False
+
+    def holds(self, value: str | None) -> bool:
+        """Report whether a node with this value will do; None if it has none."""
+        match self.operator:
+            case "In":
+                return value is not None and value in self.values
+            case "NotIn":
+                return value is None or value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _compares(self.operator, value, self.values)
+            case _:
+                return False  # an operator of a later release: assume that the node does not match
+
+    def matches(self, labels: Mapping[str, str], *, node: str) -> bool:
+        if self.by_field:
+            return self.holds(node if self.key == NAME_FIELD else None)
+        return self.holds(labels.get(self.key))
+
+
+NodeTerms = tuple[tuple[NodeExpression, ...], ...]
+"""Alternatives; the expressions of each must all hold, and one without any matches nothing.
+
+Source: kubernetes.io, "Assigning Pods to Nodes".
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toleration:
+    """A toleration of a pod; an empty effect or key stands for every one."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Report whether a pod with this toleration ignores a taint.
+
+        Operators that compare numbers are off by default, and then match nothing. Source:
+        staging/src/k8s.io/api/core/v1/toleration.go.
+        """
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in ("", "Equal") and self.value == taint.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRules:
+    """Which nodes one pod selects and tolerates.
+
+    Attributes:
+        selector: the ``nodeSelector``, as expressions that must all hold.
+        terms: the required node affinity; None if there is none.
+    """
+
+    selector: tuple[NodeExpression, ...] = ()
+    terms: NodeTerms | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+    def selects(self, labels: Mapping[str, str], *, node: str = "") -> bool:
+        """Report whether selector and affinity allow a node with these labels."""
+        return all(wanted.matches(labels, node=node) for wanted in self.selector) and (
+            self.terms is None or any_term_holds(self.terms, labels, node=node)
+        )
+
+    def tolerates(self, taints: Iterable[Taint]) -> bool:
+        """Report whether each of the taints is tolerated."""
+        return all(
+            any(toleration.tolerates(taint) for toleration in self.tolerations) for taint in taints
+        )
+
+
+ANY_NODE: Final = NodeRules()
+
+
+def any_term_holds(terms: NodeTerms, labels: Mapping[str, str], *, node: str) -> bool:
+    """Report whether one of the terms of a node selector matches a node."""
+    return any(
+        bool(term) and all(wanted.matches(labels, node=node) for wanted in term) for term in terms
+    )
 
 
 class _Expression(msgspec.Struct, frozen=True):
     key: str
     operator: str
-    values: list[str] | None = None
+    values: tuple[str, ...] | None = None
 
 
 class _Term(msgspec.Struct, frozen=True, rename="camel"):
-    match_expressions: list[_Expression] | None = None
-    match_fields: list[_Expression] | None = None
+    match_expressions: tuple[_Expression, ...] | None = None
+    match_fields: tuple[_Expression, ...] | None = None
 
 
-class _Required(msgspec.Struct, frozen=True, rename="camel"):
-    node_selector_terms: list[_Term] = msgspec.field(default_factory=list)
+class NodeSelectorJson(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON of a ``NodeSelector``: of a pod's affinity, or of a persistent volume."""
+
+    node_selector_terms: tuple[_Term, ...] = ()
 
 
 class _NodeAffinity(msgspec.Struct, frozen=True):
-    required: _Required | None = msgspec.field(
+    required: NodeSelectorJson | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
 
@@ -45,42 +154,6 @@ class _Toleration(msgspec.Struct, frozen=True):
     operator: str = ""
     value: str = ""
     effect: str = ""
-
-
-class _Something(msgspec.Struct, frozen=True):
-    """An object of which only the presence matters."""
-
-
-class _EmptyDir(msgspec.Struct, frozen=True):
-    medium: str = ""
-
-
-class _Volume(msgspec.Struct, frozen=True, rename="camel"):
-    persistent_volume_claim: _Something | None = None
-    ephemeral: _Something | None = None
-    host_path: _Something | None = None
-    empty_dir: _EmptyDir | None = None
-
-
-class _Port(msgspec.Struct, frozen=True, rename="camel"):
-    host_port: int = 0
-
-
-class _Container(msgspec.Struct, frozen=True):
-    ports: list[_Port] | None = None
-
-
-class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
-    node_selector: dict[str, str] | None = None
-    affinity: _Affinity | None = None
-    tolerations: list[_Toleration] | None = None
-    volumes: list[_Volume] | None = None
-    containers: list[_Container] | None = None
-    resource_claims: list[_Something] | None = None
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    spec: _PodSpec = _PodSpec()
 
 
 class _Taint(msgspec.Struct, frozen=True):
@@ -97,63 +170,63 @@ class _Node(msgspec.Struct, frozen=True):
     spec: _NodeSpec = _NodeSpec()
 
 
-_pod_decoder: Final = msgspec.json.Decoder(_Pod)
+_affinity_decoder: Final = msgspec.json.Decoder(_Affinity)
+_selector_decoder: Final = msgspec.json.Decoder(dict[str, str])
+_tolerations_decoder: Final = msgspec.json.Decoder(tuple[_Toleration, ...])
 _node_decoder: Final = msgspec.json.Decoder(_Node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taint:
-    """A taint of a node; pods that do not tolerate it are not scheduled there."""
+@lru_cache(maxsize=4096)
+def read_node_rules(selector: bytes, affinity: bytes, tolerations: bytes) -> NodeRules:
+    """Return the node rules in the JSON of three fields of a pod's spec; equal ones are one object.
 
-    key: str
-    value: str = ""
-    effect: str = "NoSchedule"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingConstraints:
-    """Which nodes one pod may be scheduled to.
-
-    Attributes:
-        allows: reports whether a node with these labels and taints will do.
-        unjudged: constraints of the pod's spec that are not evaluated here.
-        keeps_local_data: the pod has an ``emptyDir`` on disk, which an eviction deletes.
-    """
-
-    allows: Callable[[Mapping[str, str], Sequence[Taint]], bool]
-    unjudged: tuple[str, ...] = ()
-    keeps_local_data: bool = False
-
-
-def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
-    """Parse the scheduling constraints of a pod from its JSON.
+    Args:
+        selector: ``nodeSelector``; empty if absent, as are the others.
+        affinity: ``affinity``.
+        tolerations: ``tolerations``.
 
     Raises:
-        WireError: *body* is not a pod.
+        ValueError: one of them is not what it should be.
     """
-    try:
-        spec = _pod_decoder.decode(body).spec
-    except msgspec.MsgspecError as error:
-        raise WireError(what="pod", message=str(error)) from error
-    selector = spec.node_selector or {}
-    terms = _terms(spec)
-    tolerations = spec.tolerations or []
-
-    def allows(labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
-        return (
-            all(labels.get(key) == value for key, value in selector.items())
-            and (terms is None or any(_term_holds(term, labels) for term in terms))
-            and all(_tolerated(taint, tolerations) for taint in taints)
-        )
-
-    volumes = spec.volumes or ()
-    return SchedulingConstraints(
-        allows=allows,
-        unjudged=_unjudged(spec, terms or ()),
-        keeps_local_data=any(
-            volume.empty_dir is not None and volume.empty_dir.medium != "Memory"
-            for volume in volumes
+    wanted = _selector_decoder.decode(selector) if selector else {}
+    found = _affinity_decoder.decode(affinity).node_affinity if affinity else None
+    required = found.required if found else None
+    return NodeRules(
+        selector=tuple(
+            NodeExpression(key=key, operator="In", values=(value,)) for key, value in wanted.items()
         ),
+        terms=None if required is None else node_terms(required),
+        tolerations=tuple(
+            Toleration(
+                key=found.key, operator=found.operator, value=found.value, effect=found.effect
+            )
+            for found in (_tolerations_decoder.decode(tolerations) if tolerations else ())
+        ),
+    )
+
+
+def node_terms(selector: NodeSelectorJson) -> NodeTerms:
+    """Return the terms of a ``NodeSelector``."""
+    return tuple(
+        (
+            *_expressions(term.match_expressions, by_field=False),
+            *_expressions(term.match_fields, by_field=True),
+        )
+        for term in selector.node_selector_terms
+    )
+
+
+def _expressions(
+    found: Sequence[_Expression] | None, *, by_field: bool
+) -> tuple[NodeExpression, ...]:
+    return tuple(
+        NodeExpression(
+            key=wanted.key,
+            operator=wanted.operator,
+            values=wanted.values or (),
+            by_field=by_field,
+        )
+        for wanted in found or ()
     )
 
 
@@ -174,72 +247,9 @@ def taints_of(body: bytes) -> tuple[Taint, ...]:
     )
 
 
-def _terms(spec: _PodSpec) -> Sequence[_Term] | None:
-    affinity = spec.affinity
-    if (
-        affinity is None
-        or affinity.node_affinity is None
-        or affinity.node_affinity.required is None
-    ):
-        return None
-    return affinity.node_affinity.required.node_selector_terms
-
-
-def _unjudged(spec: _PodSpec, terms: Sequence[_Term]) -> tuple[str, ...]:
-    volumes = spec.volumes or ()
-    ports = [port for container in spec.containers or () for port in container.ports or ()]
-    found = {
-        "persistentVolumeClaim": any(
-            volume.persistent_volume_claim is not None for volume in volumes
-        ),
-        "ephemeral volume": any(volume.ephemeral is not None for volume in volumes),
-        "hostPath": any(volume.host_path is not None for volume in volumes),
-        "hostPort": any(port.host_port for port in ports),
-        "resourceClaims": bool(spec.resource_claims),
-        "node affinity by field": any(term.match_fields for term in terms),
-    }
-    return tuple(name for name, present in found.items() if present)
-
-
-def _term_holds(term: _Term, labels: Mapping[str, str]) -> bool:
-    # A term without expressions matches nothing: kubernetes.io, "Assigning Pods to Nodes".
-    expressions = term.match_expressions or ()
-    return bool(expressions) and all(
-        _holds(expression, labels.get(expression.key)) for expression in expressions
-    )
-
-
-def _holds(wanted: _Expression, value: str | None) -> bool:
-    values = wanted.values or []
-    match wanted.operator:
-        case "In":
-            return value is not None and value in values
-        case "NotIn":
-            return value is None or value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return _compares(wanted.operator, value, values)
-        case _:
-            return False  # an operator of a later release: assume that the node does not match
-
-
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
     try:
         have, limit = int(value or ""), int(values[0])
     except (ValueError, IndexError):
         return False
     return have > limit if operator == "Gt" else have < limit
-
-
-def _tolerated(taint: Taint, tolerations: Sequence[_Toleration]) -> bool:
-    return any(
-        toleration.effect in ("", taint.effect)
-        and (
-            toleration.key == taint.key or (not toleration.key and toleration.operator == "Exists")
-        )
-        and (toleration.operator == "Exists" or toleration.value == taint.value)
-        for toleration in tolerations
-    )

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
-from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
+from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Strategy
 from fracgpu.state.pod_info import PodInfo
 from fracgpu.state.snapshot import Snapshot

@@ -30,7 +30,6 @@ class PodInfo:
         started_at: when kubelet acknowledged it; None before.
         ready: its Ready condition is True.
         owner: (kind, name, uid) of the controlling owner, or None for a bare pod.
-        constraints: scheduling constraints beyond node selectors, such as ``podAffinity``.
         waiting: container → kubelet's message on why it has not started; absent without a message.
         container_ids: container → the runtime's id, without the ``containerd://`` prefix.
         reason: why the pod is in its phase (``status.reason``); empty if kubelet gives none.
@@ -49,7 +48,6 @@ class PodInfo:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    constraints: tuple[str, ...] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     container_ids: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
@@ -93,8 +91,6 @@ class _PodSpec(msgspec.Struct, rename="camel"):
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
     node_selector: dict[str, str] | None = None
-    affinity: dict[str, msgspec.Raw] | None = None
-    topology_spread_constraints: list[msgspec.Raw] | None = None
     priority: int | None = None
 
 
@@ -180,7 +176,6 @@ def decode_pod_info(body: bytes) -> PodInfo:
         labels=meta.labels or {},
         annotations=annotations,
         node_selector=spec.node_selector or {},
-        constraints=_constraints(spec),
         waiting=_waiting(status),
         container_ids=_container_ids(status),
         reason=status.reason,
@@ -255,12 +250,3 @@ def _waiting(status: _PodStatus) -> dict[str, str]:
         ):
             messages[container.name] = container.state.waiting.message
     return messages
-
-
-def _constraints(spec: _PodSpec) -> tuple[str, ...]:
-    found: list[str] = [
-        kind for kind in ("podAffinity", "podAntiAffinity") if kind in (spec.affinity or {})
-    ]
-    if spec.topology_spread_constraints:
-        found.append("topologySpreadConstraints")
-    return tuple(found)

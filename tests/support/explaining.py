@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from fracgpu import names
 from fracgpu.cards.card import Card, CardUuid, Cordon, NodeCards
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Toleration
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import PodNeed, Strategy
 from fracgpu.state.allocation import Assignment, CardAllocation, PodRecord
 from fracgpu.state.cluster_state import ClusterState, ExplainedPod, NodeConstraints
@@ -99,10 +100,12 @@ def a_waiting_pod(
     """Return a pod as the webhook leaves it, unbound; *tolerates* are keys of taints."""
     wanted = selector or {}
 
-    def allows(labels: Mapping[str, str], taints: Sequence[Taint]) -> bool:
-        selected = all(labels.get(key) == value for key, value in wanted.items())
-        return selected and all(taint.key in tolerates for taint in taints)
-
+    rules = NodeRules(
+        selector=tuple(
+            NodeExpression(key=key, operator="In", values=(value,)) for key, value in wanted.items()
+        ),
+        tolerations=tuple(Toleration(key=key, operator="Exists") for key in tolerates),
+    )
     specs = tuple(
         ContainerSpec(name=container.name, kind=container.kind)
         for container in (need.containers if need else ())
@@ -115,7 +118,7 @@ def a_waiting_pod(
         annotations={names.GRANTED: "granted", **(annotations or {})},
         node_selector=wanted,
     )
-    return ExplainedPod(info=info, scheduling_constraints=SchedulingConstraints(allows=allows))
+    return ExplainedPod(info=info, scheduling_constraints=SchedulingConstraints(node=rules))
 
 
 def bound(subject: ExplainedPod, node: str, assignment: Assignment | None) -> ExplainedPod:

@@ -19,7 +19,7 @@ from fracgpu.disruption.heat import (
 from fracgpu.disruption.move import Move, PastMove
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.k8s.container import ContainerSpec
-from fracgpu.k8s.node_affinity import SchedulingConstraints
+from fracgpu.k8s.scheduling.constraints import ANYWHERE, SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.state.allocation import PodRecord, Slice
 from fracgpu.state.cluster_state import PlacedPod
@@ -59,11 +59,6 @@ def usage_of(card: CardUuid, reading: CardReading | None) -> CardUsage:
     return CardUsage(card=card, quality=ReadingQuality.OK, reading=reading)
 
 
-def anywhere(_: object, __: object) -> bool:
-    """Return the constraints of a pod that may run on every node."""
-    return True
-
-
 def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
     uid: str,
     card: CardUuid = HOT_CARD,
@@ -95,7 +90,7 @@ def a_placed_pod(  # noqa: PLR0913 - a pod has many facts, each with a default
     facts |= info
     return PlacedPod(
         info=PodInfo(record=replace(assigned, **(record or {})), **facts),
-        scheduling_constraints=rules or SchedulingConstraints(allows=anywhere),
+        scheduling_constraints=rules or ANYWHERE,
     )
 
 

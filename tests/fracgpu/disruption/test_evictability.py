@@ -9,7 +9,7 @@ from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.evictability import SYSTEM_PRIORITY, why_not_evictable
 from fracgpu.disruption.move import HoldReason, PastMove
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.node_affinity import SchedulingConstraints
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.state.allocation import Slice
 from fracgpu.units import Mib
@@ -19,7 +19,6 @@ from tests.support.rebalancing import (
     a_disruption_state,
     a_past_move,
     a_placed_pod,
-    anywhere,
 )
 
 POLICY = RebalancerPolicy()
@@ -87,13 +86,13 @@ def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
             HoldReason.SEVERAL_CARDS,
         ),
         ({"scheduler_name": "default-scheduler"}, HoldReason.OTHER_SCHEDULER),
-        ({"constraints": ("podAntiAffinity",)}, HoldReason.UNJUDGED),
+        ({"rules": SchedulingConstraints(claims=("data",))}, HoldReason.UNJUDGED),
         (
-            {"rules": SchedulingConstraints(allows=anywhere, unjudged=("hostPath",))},
+            {"rules": SchedulingConstraints(unjudged=("hostPath",))},
             HoldReason.UNJUDGED,
         ),
         (
-            {"rules": SchedulingConstraints(allows=anywhere, keeps_local_data=True)},
+            {"rules": SchedulingConstraints(keeps_local_data=True)},
             HoldReason.LOCAL_DATA,
         ),
         ({"with_sibling": False}, HoldReason.SINGLE_REPLICA),
@@ -114,7 +113,7 @@ def test_a_pod_is_held_back_with_the_reason(facts: dict[str, Any], reason: HoldR
         },
         {"owner": ("Job", "train", "owner-1"), "with_sibling": False},
         {"with_sibling": False},
-        {"rules": SchedulingConstraints(allows=anywhere, keeps_local_data=True)},
+        {"rules": SchedulingConstraints(keeps_local_data=True)},
     ],
 )
 def test_who_opts_in_to_eviction_may_be_moved(facts: dict[str, Any]) -> None:

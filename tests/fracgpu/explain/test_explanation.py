@@ -11,7 +11,7 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid, Health, NodeCards
 from fracgpu.explain.answers import CardAnswer, Explanation, NodeAnswer, PodVerdict
 from fracgpu.explain.explanation import describe_need, explain, shortages
-from fracgpu.k8s.node_affinity import Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.resources import HostResources
 from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
@@ -175,7 +175,8 @@ def test_the_size_that_the_webhook_asked_of_labels_is_judged_by_the_cards() -> N
     strict = replace(
         pod,
         scheduling_constraints=replace(
-            pod.scheduling_constraints, allows=lambda labels, _: label in labels
+            pod.scheduling_constraints,
+            node=NodeRules(terms=((NodeExpression(key=label, operator="Exists"),),)),
         ),
     )
     state = Cluster().node("n", a_card("GPU-a", mib=24_000)).state()
@@ -272,11 +273,12 @@ def test_a_pod_that_asks_for_nothing_is_not_ours() -> None:
 
 def test_what_was_not_judged_is_said() -> None:
     pod = a_waiting_pod(ONE_GIB)
-    pod = replace(pod, info=replace(pod.info, constraints=("podAntiAffinity",)))
+    unjudged = replace(pod.scheduling_constraints, unjudged=("resourceClaims",))
+    pod = replace(pod, scheduling_constraints=unjudged)
 
     found = explain(pod, Cluster().node("n", a_card("GPU-a")).state())
 
-    assert found.notes == ("its podAntiAffinity is not evaluated here",)
+    assert found.notes == ("its resourceClaims is not evaluated here",)
 
 
 def test_a_need_is_described_with_its_numbers() -> None:

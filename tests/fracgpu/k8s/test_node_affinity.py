@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from fracgpu.errors import WireError
-from fracgpu.k8s.node_affinity import Taint, scheduling_constraints_of, taints_of
+from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 
 A100 = {"zone": "a", "gpu": "A100", "count": "8"}
 
@@ -28,8 +29,6 @@ def test_a_pod_without_wishes_may_go_anywhere() -> None:
     rules = rules_of(containers=[{"name": "main"}])
 
     assert rules.allows({}, ())
-    assert rules.unjudged == ()
-    assert not rules.keeps_local_data
 
 
 def test_a_node_selector_must_match_in_full() -> None:
@@ -94,30 +93,6 @@ def test_a_taint_keeps_a_pod_away_unless_tolerated(toleration: dict[str, str], h
     assert not rules_of().allows({}, taints)
 
 
-@pytest.mark.parametrize(
-    ("spec", "named"),
-    [
-        ({"volumes": [{"persistentVolumeClaim": {"claimName": "x"}}]}, "persistentVolumeClaim"),
-        ({"volumes": [{"ephemeral": {}}]}, "ephemeral volume"),
-        ({"volumes": [{"hostPath": {"path": "/x"}}]}, "hostPath"),
-        ({"containers": [{"ports": [{"hostPort": 80}]}]}, "hostPort"),
-        ({"resourceClaims": [{"name": "x"}]}, "resourceClaims"),
-        (
-            {"affinity": affinity({"matchFields": [{"key": "metadata.name", "operator": "In"}]})},
-            "node affinity by field",
-        ),
-    ],
-)
-def test_what_is_not_understood_is_named(spec: dict[str, Any], named: str) -> None:
-    assert rules_of(**spec).unjudged == (named,)
-
-
-def test_only_an_empty_dir_on_disk_holds_data() -> None:
-    assert rules_of(volumes=[{"emptyDir": {}}]).keeps_local_data
-    assert not rules_of(volumes=[{"emptyDir": {"medium": "Memory"}}]).keeps_local_data
-    assert not rules_of(volumes=[{"configMap": {"name": "x"}}]).keeps_local_data
-
-
 def test_taints_that_only_advise_are_not_read() -> None:
     node = {
         "spec": {
@@ -135,7 +110,28 @@ def test_taints_that_only_advise_are_not_read() -> None:
     )
 
 
-@pytest.mark.parametrize("read", [scheduling_constraints_of, taints_of])
-def test_what_is_no_object_is_refused(read: Any) -> None:
+def test_a_node_can_be_named() -> None:
+    named = affinity(
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    )
+
+    assert rules_of(affinity=named).allows({}, (), node="n1")
+    assert not rules_of(affinity=named).allows({}, (), node="n2")
+
+
+def test_numbers_are_not_compared_by_tolerations() -> None:
+    rules = rules_of(tolerations=[{"key": "load", "operator": "Lt", "value": "5"}])
+
+    assert not rules.allows({}, (Taint(key="load", value="5"),))
+
+
+def test_preferences_refuse_no_node() -> None:
+    preferred = [{"weight": 1, "preference": expression("zone", "In", "b")}]
+    wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+
+    assert rules_of(affinity=wish).allows({"zone": "a"}, ())
+
+
+def test_what_is_no_node_is_refused() -> None:
     with pytest.raises(WireError):
-        read(b"[]")
+        taints_of(b"[]")

@@ -144,7 +144,6 @@ def test_what_the_rebalancer_looks_at_is_read() -> None:
     assert (view.priority, view.ready, view.labels) == (7, True, {"app": "x"})
     assert view.started_at == datetime(2026, 1, 5, 12, tzinfo=UTC)
     assert view.node_selector == {"disk": "ssd"}
-    assert view.constraints == ("podAntiAffinity", "topologySpreadConstraints")
 
 
 def test_an_init_container_that_always_restarts_is_a_sidecar() -> None:

@@ -1,7 +1,6 @@
 """The method for a hot card: the best pair of pod and target, or why there is none."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,8 @@ from fracgpu.disruption.heat import MeasuredPodUse
 from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
-from fracgpu.k8s.node_affinity import SchedulingConstraints, Taint
+from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
+from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import ContainerNeed, PodNeed
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
@@ -118,12 +118,9 @@ def test_a_move_that_costs_more_than_it_relieves_is_not_made() -> None:
 
 
 def test_selectors_and_taints_of_nodes_are_respected() -> None:
-    def only_zone_a(labels: Any, taints: Any) -> bool:
-        return labels.get("zone") == "a" and not taints
-
+    zone_a = NodeRules(selector=(NodeExpression(key="zone", operator="In", values=("a",)),))
     pods = [
-        a_placed_pod(uid, rules=SchedulingConstraints(allows=only_zone_a))
-        for uid in ("pod-a", "pod-b")
+        a_placed_pod(uid, rules=SchedulingConstraints(node=zone_a)) for uid in ("pod-a", "pod-b")
     ]
     in_zone = [a_node("n1", HOT_CARD), a_node("n2", COOL_CARD, labels={"zone": "a"})]
 

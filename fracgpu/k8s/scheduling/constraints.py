@@ -1,0 +1,242 @@
+"""What of a pod's spec decides on which nodes it may run.
+
+Equal parts are decoded once and shared: most of a cluster's pods are copies of a few thousand.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from fracgpu.errors import WireError
+from fracgpu.k8s.node_affinity import ANY_NODE, NodeRules, Taint, read_node_rules
+from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.scheduling.requests import (
+    NO_REQUESTS,
+    ContainerRequests,
+    Requests,
+    pod_requests,
+)
+from fracgpu.k8s.scheduling.terms import PodTerm, SpreadConstraint, read_pod_terms, read_spread
+
+_EVERY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - Kubernetes' own default; nothing listens on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """A port of the node that a container takes; *ip* is 0.0.0.0 for every address."""
+
+    ip: str = _EVERY_ADDRESS
+    protocol: str = "TCP"
+    port: int
+
+    def conflicts(self, other: "HostPort") -> bool:
+        """Report whether two containers of one node cannot have both.
+
+        Source: CheckConflict in staging/src/k8s.io/kube-scheduler/framework/types.go.
+        """
+        same = (self.protocol, self.port) == (other.protocol, other.port)
+        return same and (self.ip == other.ip or _EVERY_ADDRESS in (self.ip, other.ip))
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class SchedulingConstraints:
+    """Which nodes one pod may be scheduled to, by its own spec. Compared by identity.
+
+    Attributes:
+        node: selector, required node affinity, tolerations.
+        affinity: required terms of ``podAffinity``.
+        anti_affinity: required terms of ``podAntiAffinity``.
+        spread: constraints that refuse nodes rather than rank them.
+        requests: of every resource, in whole units; CPU in millicores.
+        ports: of the node.
+        claims: names of PersistentVolumeClaims.
+        unjudged: what else may refuse a node and is not simulated, in Kubernetes' words.
+        keeps_local_data: the pod has a volume on its node's disk that an eviction deletes.
+    """
+
+    node: NodeRules = ANY_NODE
+    affinity: tuple[PodTerm, ...] = ()
+    anti_affinity: tuple[PodTerm, ...] = ()
+    spread: tuple[SpreadConstraint, ...] = ()
+    requests: Requests = NO_REQUESTS
+    ports: tuple[HostPort, ...] = ()
+    claims: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    keeps_local_data: bool = False
+
+    def allows(self, labels: Mapping[str, str], taints: Sequence[Taint], *, node: str = "") -> bool:
+        """Report whether the pod selects and tolerates a node with these labels and taints."""
+        return self.node.selects(labels, node=node) and self.node.tolerates(taints)
+
+
+ANYWHERE: Final = SchedulingConstraints()
+
+
+class _Something(msgspec.Struct, frozen=True):
+    """An object of which only the presence matters."""
+
+
+class _EmptyDir(msgspec.Struct, frozen=True):
+    medium: str = ""
+
+
+class _Claim(msgspec.Struct, frozen=True, rename="camel"):
+    claim_name: str = ""
+
+
+class _Volume(msgspec.Struct, frozen=True, rename="camel"):
+    persistent_volume_claim: _Claim | None = None
+    ephemeral: _Something | None = None
+    host_path: _Something | None = None
+    empty_dir: _EmptyDir | None = None
+    gce_persistent_disk: _Something | None = None
+    aws_elastic_block_store: _Something | None = None
+    iscsi: _Something | None = None
+    rbd: _Something | None = None
+
+
+# What may refuse a node and is not simulated. The inline disks are those that kube-scheduler's
+# plugin VolumeRestrictions compares with the disks of the other pods of a node.
+_UNJUDGED_VOLUMES: Final = {
+    "ephemeral": "ephemeral volume",
+    "host_path": "hostPath",
+    "gce_persistent_disk": "gcePersistentDisk",
+    "aws_elastic_block_store": "awsElasticBlockStore",
+    "iscsi": "iscsi",
+    "rbd": "rbd",
+}
+
+
+class _Port(msgspec.Struct, frozen=True, rename="camel"):
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class _Container(msgspec.Struct, rename="camel"):
+    restart_policy: str | None = None
+    ports: list[_Port] | None = None
+    resources: ContainerRequests | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_selector: msgspec.Raw = msgspec.Raw()
+    affinity: msgspec.Raw = msgspec.Raw()
+    tolerations: msgspec.Raw = msgspec.Raw()
+    topology_spread_constraints: msgspec.Raw = msgspec.Raw()
+    volumes: list[_Volume] | None = None
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    resource_claims: list[_Something] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resources: ContainerRequests | None = None
+
+
+class _Meta(msgspec.Struct):
+    namespace: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+
+
+_decoder: Final = msgspec.json.Decoder(_Pod)
+
+
+def scheduling_constraints_of(body: bytes) -> SchedulingConstraints:
+    """Parse the scheduling constraints of a pod from its JSON; equal ones are one object.
+
+    Raises:
+        WireError: *body* is not a pod.
+    """
+    try:
+        pod = _decoder.decode(body)
+        spec = pod.spec
+        return _shared(
+            namespace=pod.metadata.namespace if bytes(spec.affinity) else "",
+            node=read_node_rules(
+                _bytes(spec.node_selector), _bytes(spec.affinity), _bytes(spec.tolerations)
+            ),
+            affinity=_bytes(spec.affinity),
+            spread=_bytes(spec.topology_spread_constraints),
+            requests=_requests(spec),
+            ports=_ports(spec),
+            volumes=frozenset(spec.volumes or ()),
+            resource_claims=bool(spec.resource_claims),
+        )
+    except UNREADABLE as error:
+        raise WireError(what="pod", message=str(error)) from error
+
+
+@lru_cache(maxsize=8192)
+def _shared(  # noqa: PLR0913 - the parts of a spec, each hashable
+    *,
+    namespace: str,
+    node: NodeRules,
+    affinity: bytes,
+    spread: bytes,
+    requests: Requests,
+    ports: tuple[HostPort, ...],
+    volumes: frozenset[_Volume],
+    resource_claims: bool,
+) -> SchedulingConstraints:
+    terms, anti_terms = read_pod_terms(affinity, namespace) if affinity else ((), ())
+    unjudged = [
+        text
+        for field, text in _UNJUDGED_VOLUMES.items()
+        if any(getattr(volume, field) is not None for volume in volumes)
+    ]
+    claims = {
+        volume.persistent_volume_claim.claim_name
+        for volume in volumes
+        if volume.persistent_volume_claim is not None
+    }
+    return SchedulingConstraints(
+        node=node,
+        affinity=terms,
+        anti_affinity=anti_terms,
+        spread=read_spread(spread) if spread else (),
+        requests=requests,
+        ports=ports,
+        claims=tuple(sorted(claims)),
+        unjudged=(*unjudged, *(["resourceClaims"] if resource_claims else [])),
+        keeps_local_data=any(
+            volume.ephemeral is not None
+            or (volume.empty_dir is not None and volume.empty_dir.medium != "Memory")
+            for volume in volumes
+        ),
+    )
+
+
+def _bytes(raw: msgspec.Raw) -> bytes:
+    found = bytes(raw)
+    return b"" if found == b"null" else found
+
+
+def _requests(spec: _PodSpec) -> Requests:
+    return pod_requests(
+        init_containers=[
+            (container.restart_policy, container.resources)
+            for container in spec.init_containers or ()
+        ],
+        containers=[container.resources for container in spec.containers or ()],
+        overhead=spec.overhead,
+        pod_level=spec.resources,
+    )
+
+
+def _ports(spec: _PodSpec) -> tuple[HostPort, ...]:
+    """Return the ports of app containers and sidecars, as kube-scheduler's GetHostPorts does."""
+    sidecars = [part for part in spec.init_containers or () if part.restart_policy == "Always"]
+    return tuple(
+        HostPort(
+            ip=port.host_ip or _EVERY_ADDRESS, protocol=port.protocol or "TCP", port=port.host_port
+        )
+        for container in (*sidecars, *(spec.containers or ()))
+        for port in container.ports or ()
+        if port.host_port > 0
+    )

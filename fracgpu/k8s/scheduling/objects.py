@@ -1,0 +1,149 @@
+"""Pods and nodes as the filters of kube-scheduler see them; only what decides is kept."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from fracgpu.errors import WireError
+from fracgpu.k8s.node_affinity import Taint, taints_of
+from fracgpu.k8s.pod import UNREADABLE
+from fracgpu.k8s.scheduling.constraints import (
+    ANYWHERE,
+    SchedulingConstraints,
+    scheduling_constraints_of,
+)
+from fracgpu.k8s.scheduling.requests import node_amounts
+
+_TERMINAL: Final = ("Succeeded", "Failed")
+_NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ScheduledPod:
+    """A pod on a node, which counts in the filters for other pods. Compared by identity.
+
+    Attributes:
+        labels: equal ones are one object, by which pods are grouped.
+        terminating: it has a deletion timestamp: it keeps what it holds, but is not spread.
+    """
+
+    uid: str
+    namespace: str
+    node: str
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
+    terminating: bool = False
+    constraints: SchedulingConstraints = ANYWHERE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingNode:
+    """A node.
+
+    Attributes:
+        taints: those that keep pods off, NoSchedule and NoExecute.
+        unschedulable: it is cordoned.
+        allocatable: amounts by resource; see `fracgpu.k8s.scheduling.requests`.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=lambda: _NO_LABELS)
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class _PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
+
+
+class _PodStatus(msgspec.Struct):
+    phase: str = ""
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
+    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+
+class _NodeSpec(msgspec.Struct):
+    unschedulable: bool = False
+
+
+class _NodeStatus(msgspec.Struct):
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+_pod_decoder: Final = msgspec.json.Decoder(_Pod)
+_node_decoder: Final = msgspec.json.Decoder(_Node)
+
+
+def read_scheduled_pod(body: bytes) -> ScheduledPod | None:
+    """Return the pod that *body* holds, or None if it has no node or has ended.
+
+    Raises:
+        WireError: *body* is not a pod.
+    """
+    try:
+        pod = _pod_decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="pod", message=str(error)) from error
+    meta = pod.metadata
+    if not pod.spec.node_name or pod.status.phase in _TERMINAL:
+        return None
+    return ScheduledPod(
+        uid=meta.uid,
+        namespace=sys.intern(meta.namespace),
+        node=sys.intern(pod.spec.node_name),
+        labels=shared_labels(meta.labels),
+        terminating=meta.deletion_timestamp is not None,
+        constraints=scheduling_constraints_of(body),
+    )
+
+
+def read_scheduling_node(body: bytes) -> SchedulingNode:
+    """Return the node that *body* holds.
+
+    Raises:
+        WireError: *body* is not a node.
+    """
+    try:
+        node = _node_decoder.decode(body)
+    except UNREADABLE as error:
+        raise WireError(what="node", message=str(error)) from error
+    return SchedulingNode(
+        name=node.metadata.name,
+        labels=node.metadata.labels or _NO_LABELS,
+        taints=taints_of(body),
+        unschedulable=node.spec.unschedulable,
+        allocatable=node_amounts(node.status.allocatable or {}),
+    )
+
+
+def shared_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return labels that are the same object for equal labels."""
+    return _shared(tuple(sorted(labels.items()))) if labels else _NO_LABELS
+
+
+@lru_cache(maxsize=16384)
+def _shared(items: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return MappingProxyType(dict(items))

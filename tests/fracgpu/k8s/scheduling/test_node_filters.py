@@ -1,0 +1,152 @@
+"""Which nodes would take a pod, filter by filter, and all of them together."""
+
+from typing import Any
+
+import pytest
+
+from fracgpu.k8s.scheduling.cluster import Change, SchedulingCluster
+from fracgpu.k8s.scheduling.node_filters import NodeFilter, allowed_nodes, refusals
+from fracgpu.k8s.scheduling.volumes import Storage, Volume, VolumeClaim
+from tests.support.scheduling import (
+    NAMESPACES,
+    PREFERRED,
+    ZONE,
+    Json,
+    RandomScheduling,
+    a_scheduling_cluster,
+    names_of,
+    node_json,
+    pod_json,
+    pod_term,
+    read_pod,
+    spread,
+)
+
+NODES = (node_json("n1", labels={ZONE: "a"}), node_json("n2", labels={ZONE: "b"}))
+
+
+def with_claim(name: str, **facts: Any) -> Json:
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    return pod_json(name, volumes=[volume], **facts)
+
+
+def cluster_with(
+    *pods: Json, nodes: tuple[Json, ...] = NODES, modes: str = "ReadWriteMany", **volume: Any
+) -> SchedulingCluster:
+    """Return a cluster whose claim *data* is bound to a volume."""
+    claim = VolumeClaim(volume="pv", modes=frozenset({modes}))
+    storage = Storage(claims={("default", "data"): claim}, volumes={"pv": Volume(**volume)})
+    return a_scheduling_cluster(nodes, pods, storage=storage)
+
+
+def allowed(cluster: SchedulingCluster, pod: Json, *changes: Change) -> set[str]:
+    return names_of(cluster, allowed_nodes(cluster, read_pod(pod), changes=changes))
+
+
+def test_a_node_that_is_full_takes_nothing_until_a_pod_leaves() -> None:
+    old = pod_json("old", node="n1", requests={"cpu": "6"})
+    cluster = cluster_with(old)
+
+    assert allowed(cluster, old) == {"n2"}
+    assert allowed(cluster, old, Change(read_pod(old), -1)) == {"n1", "n2"}
+    assert refusals(cluster, read_pod(old)) == {NodeFilter.RESOURCES: 1}
+
+
+def test_a_node_takes_no_more_pods_than_it_says() -> None:
+    pod = pod_json("old", node="n1")
+    cluster = a_scheduling_cluster([node_json("n1", pods="1")], [pod])
+
+    assert allowed(cluster, pod_json("new")) == set()
+    assert allowed(cluster, pod_json("new"), Change(read_pod(pod), -1)) == {"n1"}
+
+
+def test_a_resource_that_a_node_does_not_have_is_none() -> None:
+    cluster = cluster_with(nodes=(*NODES, node_json("n3", **{"example.com/x": "1"})))
+
+    assert allowed(cluster, pod_json("new", requests={"example.com/x": "1"})) == {"n3"}
+
+
+def test_a_host_port_is_taken_until_its_pod_leaves() -> None:
+    port = [{"containerPort": 80, "hostPort": 80}]
+    old = pod_json("old", node="n1", ports=port)
+    cluster = cluster_with(old)
+
+    assert allowed(cluster, pod_json("new", ports=port)) == {"n2"}
+    assert allowed(cluster, pod_json("new", ports=port), Change(read_pod(old), -1)) == {"n1", "n2"}
+    expected = read_pod(pod_json("soon", node="n2", ports=port))
+    assert allowed(cluster, pod_json("new", ports=port), Change(expected, 1)) == set()
+
+
+def test_a_cordoned_node_takes_only_those_that_tolerate_it() -> None:
+    cluster = a_scheduling_cluster([node_json("n1", unschedulable=True)])
+    tolerant = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
+
+    assert allowed(cluster, pod_json("new")) == set()
+    assert allowed(cluster, pod_json("new", tolerations=tolerant)) == {"n1"}
+
+
+def test_a_volume_ties_a_pod_to_its_zone() -> None:
+    zones = {ZONE: frozenset({"b"})}
+    unlabelled = node_json("n3")
+
+    cluster = cluster_with(nodes=(*NODES, unlabelled), zones=zones)
+
+    assert allowed(cluster, with_claim("new")) == {"n2", "n3"}
+
+
+def test_a_claim_that_is_not_known_or_not_bound_fits_nowhere() -> None:
+    bound = a_scheduling_cluster(NODES)
+    waiting = a_scheduling_cluster(
+        NODES, storage=Storage(claims={("default", "data"): VolumeClaim()})
+    )
+
+    assert allowed(bound, with_claim("new")) == set()
+    assert allowed(waiting, with_claim("new")) == set()
+
+
+def test_a_volume_of_one_pod_is_free_only_once_that_pod_is_gone() -> None:
+    old = with_claim("old", node="n1")
+    cluster = cluster_with(old, modes="ReadWriteOncePod")
+
+    assert allowed(cluster, with_claim("new")) == set()
+    assert allowed(cluster, with_claim("new"), Change(read_pod(old), -1)) == {"n1", "n2"}
+
+
+def test_a_volume_of_one_node_keeps_its_replacement_there_while_the_old_pod_runs() -> None:
+    old = with_claim("old", node="n1")
+    cluster = cluster_with(old, modes="ReadWriteOnce")
+
+    assert allowed(cluster, with_claim("new")) == {"n1"}
+    assert allowed(cluster, with_claim("new"), Change(read_pod(old), -1)) == {"n1", "n2"}
+
+
+def test_preferences_never_refuse_a_node() -> None:
+    cluster = cluster_with(*(pod_json(f"p{n}", node="n1", labels={"app": "web"}) for n in range(3)))
+    wish = {PREFERRED: [{"weight": 100, "podAffinityTerm": pod_term()}]}
+    wishes = {
+        "affinity": {"podAffinity": wish, "podAntiAffinity": wish},
+        "topologySpreadConstraints": [spread(whenUnsatisfiable="ScheduleAnyway")],
+    }
+
+    assert allowed(cluster, pod_json("new", labels={"app": "web"}, **wishes)) == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_counting_a_change_is_as_if_the_pods_were_so(seed: int) -> None:
+    source = RandomScheduling(seed)
+    nodes, pods = source.nodes(8), source.pods(24, prefix="bound")
+    for number, pod in enumerate(pods):
+        pod["spec"]["nodeName"] = f"node-{number % 8}"
+    cluster = a_scheduling_cluster(nodes, pods, namespaces=NAMESPACES)
+    changed = 0
+    for number, (gone, asked) in enumerate(zip(pods, source.pods(24, prefix="asked"), strict=True)):
+        soon = {**asked, "spec": {**asked["spec"], "nodeName": f"node-{number % 5}"}}
+        others = [pod for pod in pods if pod is not gone]
+        fresh = a_scheduling_cluster(nodes, [*others, soon], namespaces=NAMESPACES)
+        changes = (Change(read_pod(gone), -1), Change(read_pod(soon), 1))
+        for body in (gone, asked):
+            pod = read_pod(body)
+            found = allowed_nodes(cluster, pod, changes=changes)
+            assert (found == allowed_nodes(fresh, pod)).all()
+            changed += int((found != allowed_nodes(cluster, pod)).any())
+    assert changed, "some change decides"
