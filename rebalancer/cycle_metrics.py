@@ -9,11 +9,12 @@ from typing import Protocol
 import structlog
 
 from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.heat import Heat, blindness, fresh_ratio, unrelievable
+from fracgpu.disruption.heat import Heat, ReadingQuality, blindness, fresh_ratio, unrelievable
 from fracgpu.disruption.move import HoldReason, Plan, begun_within
 from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import Clock
 from rebalancer.config import policy_hash
+from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryFailed
@@ -30,12 +31,19 @@ class Observes(Protocol):
 
 
 class CycleMetrics:
-    """Metrics of the controller; remembers the last held moves, to log only new ones."""
+    """Metrics of the controller; remembers the last held moves, to log only new ones.
 
-    def __init__(self, metrics: RebalancerMetrics) -> None:
+    Args:
+        metrics: where it is counted.
+        hindsight: the dry-run moves whose outcome is counted once it is known.
+    """
+
+    def __init__(self, metrics: RebalancerMetrics, hindsight: Hindsight | None = None) -> None:
         self._metrics = metrics
+        self._hindsight = hindsight or Hindsight()
         self._held: frozenset[tuple[str, HoldReason]] = frozenset()
         self._counted_at: datetime | None = None
+        self._nodes: frozenset[str] = frozenset()
         self._policy: RebalancerPolicy | None = None
 
     @contextmanager
@@ -83,8 +91,7 @@ class CycleMetrics:
         )
         self._count_heat(state, policy=policy, now=now)
         metrics.coverage.set(fresh_ratio(state.usage, state.cards()))
-        blind = measured.trouble or blindness(state.usage, state.cards(), policy)
-        metrics.blind.set(1 if blind else 0)
+        metrics.set_blind(blind_reason(state, measured, policy))
         metrics.data_age_s.set(float("nan") if measured.age_s is None else measured.age_s)
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
@@ -94,6 +101,7 @@ class CycleMetrics:
         metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))
         self._count_decisions(plan)
+        self._count_outcomes(state, policy=policy, now=now)
 
     def _count_heat(
         self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
@@ -103,12 +111,41 @@ class CycleMetrics:
         # The clock may be set back, but a counter must not decrease.
         elapsed_s = max(0.0, (now - (self._counted_at or now)).total_seconds())
         self._counted_at = now
+        self._know_nodes(state)
         for uuid in hot:
             reading = state.reading(uuid)
             relievable += reading is not None and unrelievable(reading, policy) is None
-            self._metrics.hot_card_seconds.labels(state.node_of(uuid), "busy").inc(elapsed_s)
+            node = state.node_of(uuid)
+            if node in self._nodes:  # it may be gone, or not shared any more
+                self._metrics.hot_card_seconds.labels(node, "busy").inc(elapsed_s)
         self._metrics.hot_cards.labels("true").set(relievable)
         self._metrics.hot_cards.labels("false").set(len(hot) - relievable)
+
+    def _know_nodes(self, state: DisruptionState) -> None:
+        """Show each node with cards at 0 from the start, and none that is gone."""
+        nodes = frozenset(
+            name for name, node in state.snapshot.nodes.items() if node.cards and node.node.shared
+        )
+        for name in nodes - self._nodes:
+            self._metrics.hot_card_seconds.labels(name, "busy")
+        for name in self._nodes - nodes:
+            self._metrics.hot_card_seconds.remove(name, "busy")
+        self._nodes = nodes
+
+    def _count_outcomes(
+        self, state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+    ) -> None:
+        for outcome in self._hindsight.outcomes(state, policy=policy, now=now):
+            source, target = outcome.source.value, outcome.target.value
+            self._metrics.dry_run_outcomes.labels(source, target).inc()
+            log.info(
+                "dry_run_outcome",
+                pod=outcome.move.pod,
+                source=outcome.move.source,
+                source_is=source,
+                target=outcome.move.target,
+                target_would_be=target,
+            )
 
     def _count_decisions(self, plan: Plan) -> None:
         self._metrics.decisions.labels("moved", "").inc(len(plan.moves))
@@ -125,6 +162,20 @@ class CycleMetrics:
                     detail=hold.detail,
                 )
         self._held = held
+
+
+def blind_reason(state: DisruptionState, measured: Measured, policy: RebalancerPolicy) -> str:
+    """Return the label of why a cycle is blind; empty if it is not."""
+    if measured.error is not None:
+        return measured.error.value
+    cards = state.cards()
+    if not blindness(state.usage, cards, policy):
+        return ""
+    usages = (state.usage.get(card) for card in cards)
+    faults = Counter(usage.quality if usage else ReadingQuality.UNKNOWN for usage in usages)
+    del faults[ReadingQuality.OK]
+    # Of equally many the first one, in the order in which a reading is checked.
+    return f"cards_{max(ReadingQuality, key=lambda quality: faults[quality]).value}"
 
 
 @contextmanager

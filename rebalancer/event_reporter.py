@@ -10,10 +10,11 @@ from fracgpu import names
 from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
-from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.disruption.policy import RebalancerPolicy
 from kube.events import EventLevel, Regarding
 from kube.kinds import CONFIGMAPS, NODES, PODS
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.hindsight import Hindsight
+from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.evictor import EvictionResult
 from rebalancer.moves.record import Ending, MoveRecord
 
@@ -34,12 +35,27 @@ class Emits(Protocol):
 
 
 class EventReporter:
-    """Has one method for each thing that can happen to a move or a card."""
+    """Has one method for each thing that can happen to a move or a card.
 
-    def __init__(self, events: Emits, metrics: RebalancerMetrics, *, namespace: str) -> None:
+    Args:
+        events: writes Events.
+        metrics: where it is counted.
+        namespace: of the ConfigMap with the policy.
+        hindsight: is told of dry-run moves, to see later what became of them.
+    """
+
+    def __init__(
+        self,
+        events: Emits,
+        metrics: RebalancerMetrics,
+        *,
+        namespace: str,
+        hindsight: Hindsight | None = None,
+    ) -> None:
         self._events = events
         self._metrics = metrics
         self._namespace = namespace
+        self._hindsight = hindsight or Hindsight()
 
     async def config_refused(self, problem: str) -> None:
         """Record an Event on the ConfigMap, where the author of the edit looks."""
@@ -83,6 +99,8 @@ class EventReporter:
             gain_points=move.gain_points,
             dry_run=record.dry_run,
         )
+        if record.dry_run:
+            self._hindsight.remember(move, planned_at=record.planned_at)
         would = "would move" if record.dry_run else "will move"
         note = (
             f"{would} it off card {move.source}, which is busy {move.level_ratio:.0%} of the time; "
@@ -137,8 +155,8 @@ class EventReporter:
     async def ended(self, record: MoveRecord) -> None:
         ending = record.ending
         assert ending is not None, "a record that ended without an ending"  # noqa: S101
-        mode = Mode.DRY_RUN if record.dry_run else Mode.ACTIVE
-        self._metrics.moves.labels(mode.value, ending.value).inc()
+        mode = "dryRun" if record.dry_run else "evict"
+        self._metrics.moves.labels(*move_labels(mode, ending)).inc()
         log.info(
             "move_ended",
             move=record.id,

@@ -9,12 +9,28 @@ from fracgpu.disruption.heat import Heat, ReadingQuality
 from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode
 from process.telemetry import Registry
+from rebalancer.hindsight import SourceFate, TargetFate
 from rebalancer.moves.evictor import EvictionOutcome
 from rebalancer.moves.record import Ending, MovePhase
 from rebalancer.usage.prometheus import QueryError
 
 _PREFIX: Final = "fracgpu_rebalancer_"
 _PHASE_BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200)
+
+
+# Why a cycle is blind: Prometheus did not answer, or most cards without a trusted reading are so.
+BLIND_REASONS: Final = (
+    *(error.value for error in QueryError),
+    *(f"cards_{quality.value}" for quality in ReadingQuality if quality is not ReadingQuality.OK),
+)
+
+MOVE_MODES: Final = ("surge", "evict", "dryRun")
+_CARRIED_OUT: Final = (Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED, Ending.DRY_RUN)
+
+
+def move_labels(mode: str, ending: Ending) -> tuple[str, str, str]:
+    """Return the labels of an ended move: its mode, how far it came, and how it ended."""
+    return mode, "done" if ending in _CARRIED_OUT else "aborted", ending.value
 
 
 class RebalancerMetrics:
@@ -34,7 +50,12 @@ class RebalancerMetrics:
             "hot_card_seconds", "Card-seconds spent hot.", ("node", "cause")
         )
         self.decisions = counter("decisions", "What each look decided.", ("outcome", "reason"))
-        self.moves = counter("moves", "Moves that ended.", ("mode", "result"))
+        self.moves = counter("moves", "Moves that ended.", ("mode", "result", "reason"))
+        self.dry_run_outcomes = counter(
+            "dry_run_outcomes",
+            "Dry-run moves, by what became of their source and their target without them.",
+            ("source", "target"),
+        )
         self.in_flight = gauge("moves_in_flight", "Moves whose replacement is not ready yet.")
         self.phase_s = Histogram(
             _PREFIX + "move_phase_seconds",
@@ -51,6 +72,7 @@ class RebalancerMetrics:
         )
         self.evictions = counter("evictions", "Answers to evictions.", ("code",))
         self.dry_runs = counter("rehearsals", "Answers to dry-run evictions.", ("code",))
+        self.reverts = counter("reverts", "Moves rolled back: the pod stays where it was.")
         self.misplaced = counter(
             "misplaced", "Replacements on another card than the one proven to have room."
         )
@@ -63,15 +85,19 @@ class RebalancerMetrics:
         )
         self.query_s = Histogram(
             _PREFIX + "prometheus_query_seconds",
-            "How long all questions of a cycle take.",
+            "How long all queries of a cycle take.",
             registry=registry,
         )
         self.query_errors = counter(
-            "prometheus_errors", "Cycles without usable answers from Prometheus.", ("trouble",)
+            "prometheus_query_errors",
+            "Cycles without usable answers from Prometheus.",
+            ("reason",),
         )
         self.data_age_s = gauge("data_age_seconds", "Age of the newest sample.")
         self.coverage = gauge("coverage_ratio", "Share of the cards with trusted readings.")
-        self.blind = gauge("blind", "1 while too little is known to move anything.")
+        self.blind = gauge(
+            "blind", "1 while too little is known to move anything, for this reason.", ("reason",)
+        )
         self.strangers = gauge("unknown_cards", "Cards in Prometheus that no node reports.")
         self.cordoned = gauge("cordoned_cards", "Cards that new slices are kept off.")
         self.budget = gauge("budget_remaining", "Moves that the budget still allows.", ("scope",))
@@ -88,14 +114,15 @@ class RebalancerMetrics:
         self._create()
 
     def _create(self) -> None:
-        modes = (Mode.ACTIVE.value, Mode.DRY_RUN.value)
         outcomes = [(outcome.value,) for outcome in EvictionOutcome]
         label_sets: tuple[tuple[Counter | Gauge | Histogram, Iterable[tuple[str, ...]]], ...] = (
             (self.cards, ((heat.value,) for heat in Heat)),
             (self.trust, ((quality.value,) for quality in ReadingQuality)),
             (self.hot_cards, (("true",), ("false",))),
             (self.decisions, (("moved", ""), *(("held", reason.label) for reason in HoldReason))),
-            (self.moves, ((mode, ending.value) for mode in modes for ending in Ending)),
+            (self.moves, (move_labels(mode, ending) for mode in MOVE_MODES for ending in Ending)),
+            (self.dry_run_outcomes, ((s.value, t.value) for s in SourceFate for t in TargetFate)),
+            (self.blind, ((reason,) for reason in BLIND_REASONS)),
             (self.phase_s, ((phase.value,) for phase in MovePhase)),
             (self.evictions, outcomes),
             (self.dry_runs, outcomes),
@@ -115,6 +142,11 @@ class RebalancerMetrics:
             self.cards.labels(heat.value).set(heats.get(heat, 0))
         for trust in ReadingQuality:
             self.trust.labels(trust.value).set(trusts.get(trust, 0))
+
+    def set_blind(self, reason: str) -> None:
+        """Show why nothing is known, one of :data:`BLIND_REASONS`; empty if enough is known."""
+        for known in BLIND_REASONS:
+            self.blind.labels(known).set(known == reason)
 
     def set_config(self, *, policy_hash: str, mode: Mode, at_s: float) -> None:
         self.config_info.clear()

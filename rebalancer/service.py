@@ -24,6 +24,7 @@ from rebalancer.config import KEY, parse_policy
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
+from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
@@ -92,7 +93,8 @@ def running(
         if not election.still_leader():
             raise EndProcess("the lease may be lost; nothing more is written")
 
-    cycle_metrics = CycleMetrics(metrics)
+    hindsight = Hindsight()
+    cycle_metrics = CycleMetrics(metrics, hindsight)
     cache = ClusterCache(client)
     changed = asyncio.Event()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
@@ -116,7 +118,7 @@ def running(
     metrics.watch_config(lambda: not (config.problem or placement.problem))
     store = MoveStore(client, namespace=settings.namespace, guard=guard)
     events = EventRecorder(client, COMPONENT, clock, instance=identity)
-    reporter = EventReporter(events, metrics, namespace=settings.namespace)
+    reporter = EventReporter(events, metrics, namespace=settings.namespace, hindsight=hindsight)
 
     async def persist(record: MoveRecord) -> None:
         await store.put(record, now=clock.now())

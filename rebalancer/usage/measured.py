@@ -29,12 +29,17 @@ class Measured:
     Attributes:
         usage: one entry for each requested card.
         trouble: why Prometheus gave no answer; empty when it did.
+        error: the kind of that trouble.
+        at_s: the time that all queries were evaluated at, by the server's clock; None if the server
+            did not say it.
         age_s: age of the newest sample of any card; None when there is none.
         strangers: cards that Prometheus knows and the ledger does not.
     """
 
     usage: Mapping[CardUuid, CardUsage]
     trouble: str = ""
+    error: QueryError | None = None
+    at_s: float | None = None
     age_s: float | None = None
     strangers: int = 0
 
@@ -43,6 +48,7 @@ class Measured:
 class _Answers:
     """The answers of one cycle, as of one time: by card UUID, pods by card UUID and pod UID."""
 
+    at_s: float
     age_s: Mapping[str, float]
     collect_age_s: Mapping[str, float]
     samples: Mapping[str, float]
@@ -81,11 +87,12 @@ class MeasuredUsage:
                 uuid: CardUsage(card=uuid, quality=ReadingQuality.UNKNOWN, why=why)
                 for uuid in cards
             }
-            return Measured(usage=unknown, trouble=str(error))
+            return Measured(usage=unknown, trouble=str(error), error=error.trouble)
         usage = {uuid: _judge(uuid, answers, policy) for uuid in cards}
         ages = [age for uuid, age in answers.age_s.items() if CardUuid(uuid) in cards]
         return Measured(
             usage=usage,
+            at_s=answers.at_s,
             age_s=min(ages, default=None),
             strangers=sum(CardUuid(uuid) not in cards for uuid in answers.age_s),
         )
@@ -96,6 +103,7 @@ class MeasuredUsage:
             raise QueryFailed(QueryError.GARBLED, "its answer to time() is no time")
         at_s = clock[0].value
         return _Answers(
+            at_s=at_s,
             age_s=await self._by_card(promql.AGE, at_s),
             collect_age_s=await self._by_card(promql.COLLECT_AGE, at_s),
             samples=await self._by_card(promql.samples(policy), at_s),

@@ -11,6 +11,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from certs.metrics import CertsMetrics
+from rebalancer.metrics import RebalancerMetrics
 from scheduler.metrics import SchedulerMetrics
 from tests.fakes.clock import NOON, VirtualClock
 from webhook.metrics import WebhookMetrics
@@ -29,6 +30,7 @@ def test_every_rule_asks_for_a_figure_that_there_is_and_says_what_it_means() -> 
     registry = CollectorRegistry()
     SchedulerMetrics(registry)
     WebhookMetrics(registry)
+    RebalancerMetrics(registry)
     certs = CertsMetrics(registry, VirtualClock())
     certs.expires("fracgpu-ca", at=NOON)
     there = {sample.name for family in registry.collect() for sample in family.samples}
@@ -67,6 +69,11 @@ def test_promtool_reads_the_rules() -> None:
 DAY_S = 86_400
 CERTS_LEFT = 'fracgpu_certs_expiry_seconds{certificate="fracgpu-ca",instance="%s"}'
 WEBHOOK_LEFT = 'fracgpu_webhook_certificate_expiry_seconds{instance="w"}'
+BLIND = 'fracgpu_rebalancer_blind{instance="%s",reason="%s"}'
+LOST = 'fracgpu_rebalancer_lost_pods_total{instance="r"}'
+LEADER = 'fracgpu_rebalancer_leader{instance="%s"}'
+VALID = 'fracgpu_rebalancer_config_valid{instance="%s"}'
+HOT = 'fracgpu_rebalancer_hot_cards{instance="r",relievable="%s"}'
 AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
 
 
@@ -96,6 +103,44 @@ AWAITED = 'fracgpu_certs_awaited_restarts{instance="c"}'
             11,
             {"instance": "w", "severity": "critical"},
         ),
+        ("FracGPURebalancerBlind", {BLIND % ("r", "slow"): 0}, 600, None),
+        ("FracGPURebalancerBlind", {BLIND % ("r", "slow"): 1}, 14, None),
+        (
+            "FracGPURebalancerBlind",
+            {BLIND % ("standby", "slow"): 0, BLIND % ("r", "slow"): 1, BLIND % ("r", "tls"): 0},
+            16,
+            {"reason": "slow", "severity": "warning"},
+        ),
+        ("FracGPURebalancerLostPod", {LOST: 3}, 90, None),  # lost before, or long ago
+        (
+            "FracGPURebalancerLostPod",
+            {LOST: "0+0x50 1"},
+            52,
+            {"instance": "r", "severity": "critical"},
+        ),
+        ("FracGPURebalancerConfigRefused", {VALID % "a": 1, VALID % "b": 1}, 60, None),
+        (
+            "FracGPURebalancerConfigRefused",
+            {VALID % "a": 0, VALID % "b": 1},
+            6,
+            {"severity": "warning"},
+        ),
+        ("FracGPURebalancerLeader", {LEADER % "a": 1, LEADER % "b": 0}, 60, None),
+        ("FracGPURebalancerLeader", {LEADER % "a": 0, LEADER % "b": 0}, 4, None),
+        (
+            "FracGPURebalancerLeader",
+            {LEADER % "a": 0, LEADER % "b": 0},
+            6,
+            {"severity": "warning"},
+        ),
+        (
+            "FracGPURebalancerLeader",
+            {LEADER % "a": 1, LEADER % "b": 1},
+            6,
+            {"severity": "warning"},
+        ),
+        ("FracGPUHotCardsStay", {HOT % "false": 3, HOT % "true": 0}, 600, None),
+        ("FracGPUHotCardsStay", {HOT % "true": 1}, 121, {"severity": "warning"}),
         ("FracGPURestartsAwaited", {AWAITED: 0}, 600, None),
         ("FracGPURestartsAwaited", {AWAITED: 2}, 59, None),
         ("FracGPURestartsAwaited", {AWAITED: 2}, 61, {"instance": "c", "severity": "warning"}),
@@ -109,7 +154,13 @@ def test_an_alert_fires_when_it_should_and_not_before(
     labels: dict[str, str] | None,
 ) -> None:
     given = [
-        {"series": name, "values": f"{value} " * (minutes + 1)} for name, value in series.items()
+        {
+            "series": name,
+            "values": value
+            if isinstance(value, str) and "x" in value
+            else _constant(value, minutes),
+        }
+        for name, value in series.items()
     ]
     # Only labels are compared: promtool compares all annotations if any is given.
     firing = f'ALERTS{{alertname="{alert}",alertstate="firing"}}'
@@ -124,3 +175,7 @@ def test_an_alert_fires_when_it_should_and_not_before(
     done = promtool("test", "rules", str(file))
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _constant(value: float | str, minutes: int) -> str:
+    return f"{value} " * (minutes + 1)

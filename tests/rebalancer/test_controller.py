@@ -49,7 +49,7 @@ async def test_without_prometheus_nothing_moves_and_readiness_says_why(kube: Kub
                 await rig.tick()
 
         assert [line["event"] for line in logs].count("moving_suspended") == 1
-        assert rig.figure("blind") == 1
+        assert rig.figure("blind", reason="unreachable") == 1
         assert rig.loop.suspended == "blind, no pod is moved: unreachable: connection refused"
         assert await all_are_there(kube)
         assert rig.record().phase is MovePhase.PLANNED
@@ -101,7 +101,7 @@ async def test_a_dry_run_asks_the_api_server_and_changes_nothing(kube: KubeClien
 
         assert rig.record().ending is Ending.DRY_RUN
         assert rig.record().detail == "allowed"
-        assert rig.figure("moves_total", mode="dryRun", result="dry_run") == 1
+        assert rig.figure("moves_total", mode="dryRun", result="done", reason="dry_run") == 1
         assert rig.figure("rehearsals_total", code="allowed") == 1
         assert await all_are_there(kube)
         assert await cordons_of(kube, "n1") == {}

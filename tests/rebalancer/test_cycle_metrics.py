@@ -7,10 +7,13 @@ from datetime import timedelta
 import structlog
 from prometheus_client import CollectorRegistry
 
+from fracgpu.cards.card import CardUuid
 from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import CardUsage, ReadingQuality
 from fracgpu.disruption.move import HeldBack, HoldReason, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from rebalancer.cycle_metrics import CycleMetrics
+from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.usage.measured import Measured
 from rebalancer.usage.prometheus import QueryError, QueryFailed
@@ -20,6 +23,8 @@ from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
+    a_move,
+    a_node,
     a_past_move,
     a_reading,
 )
@@ -28,9 +33,9 @@ from tests.support.rebalancing import (
 class Counted:
     """The cycle metrics and their registry."""
 
-    def __init__(self) -> None:
+    def __init__(self, hindsight: Hindsight | None = None) -> None:
         self.registry = CollectorRegistry()
-        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry))
+        self.cycle_metrics = CycleMetrics(RebalancerMetrics(self.registry), hindsight)
 
     def count(
         self,
@@ -38,14 +43,25 @@ class Counted:
         plan: Plan | None = None,
         *,
         later_s: float = 0,
-        trouble: str = "",
+        error: QueryError | None = None,
     ) -> None:
-        measured = Measured(usage=state.usage, age_s=None if trouble else 7.0, trouble=trouble)
+        trouble = error.value if error else ""
+        measured = Measured(
+            usage=state.usage, age_s=None if error else 7.0, trouble=trouble, error=error
+        )
         now = NOON + timedelta(seconds=later_s)
         self.cycle_metrics.count(state, plan or Plan(), measured, policy=ACTIVE, now=now)
 
     def __getitem__(self, name: str) -> float | None:
         return self.get(name)
+
+    def blind(self) -> list[str]:
+        return [
+            sample.labels["reason"]
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name == "fracgpu_rebalancer_blind" and sample.value
+        ]
 
     def get(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"fracgpu_rebalancer_{name}", labels)
@@ -60,7 +76,7 @@ def test_cards_are_counted_by_heat_and_trust() -> None:
     assert counted.get("card_trust", trust="ok") == 2
     assert counted.get("hot_cards", relievable="true") == 1
     assert counted["coverage_ratio"] == 1
-    assert counted["blind"] == 0
+    assert counted.blind() == []
     assert counted["data_age_seconds"] == 7
 
 
@@ -83,14 +99,54 @@ def test_hot_time_adds_up_by_node() -> None:
 def test_blindness_shows_whatever_its_cause() -> None:
     counted = Counted()
     counted.count(a_disruption_state(readings={COOL_CARD: None}))
-    assert counted["blind"] == 1
+    assert counted.blind() == ["cards_unknown"]
     assert counted["coverage_ratio"] == 0.5
 
-    counted.count(a_disruption_state(nodes=[], pods=[]), trouble="unreachable: refused")
-    assert counted["blind"] == 1
+    counted.count(a_disruption_state(nodes=[], pods=[]), error=QueryError.UNREACHABLE)
+    assert counted.blind() == ["unreachable"]
     age = counted["data_age_seconds"]
     assert age is not None
     assert math.isnan(age)
+
+
+def test_the_commonest_fault_of_the_cards_is_the_reason_to_be_blind() -> None:
+    stale, partial = ReadingQuality.STALE, ReadingQuality.PARTIAL
+    qualities = {"GPU-a": partial, "GPU-b": stale, "GPU-c": stale}
+    usage = {
+        CardUuid(uuid): CardUsage(card=CardUuid(uuid), quality=quality)
+        for uuid, quality in qualities.items()
+    }
+    node = a_node("n", *(CardUuid(uuid) for uuid in qualities))
+    state = replace(a_disruption_state(nodes=[node], pods=[]), usage=usage)
+    counted = Counted()
+
+    counted.count(state)
+
+    assert counted.blind() == ["cards_stale"]
+
+
+def test_nodes_are_shown_from_the_start_and_none_that_is_gone() -> None:
+    counted = Counted()
+    counted.count(a_disruption_state())
+    assert counted.get("hot_card_seconds_total", node="n2", cause="busy") == 0
+
+    counted.count(a_disruption_state(nodes=[a_node("n1", HOT_CARD)]), later_s=15)
+
+    assert counted.get("hot_card_seconds_total", node="n1", cause="busy") == 15
+    assert counted.get("hot_card_seconds_total", node="n2", cause="busy") is None
+
+
+def test_a_dry_run_is_scored_once_a_real_move_would_have_been_verified() -> None:
+    hindsight = Hindsight()
+    counted = Counted(hindsight)
+    hindsight.remember(a_move(), planned_at=NOON)
+
+    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s - 1)
+    assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 0
+    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s)
+    counted.count(a_disruption_state(), later_s=ACTIVE.settle_s + 15)
+
+    assert counted.get("dry_run_outcomes_total", source="hot", target="cool") == 1
 
 
 def test_what_is_left_of_the_budgets_is_shown() -> None:
@@ -143,7 +199,7 @@ async def test_times_and_troubles_are_counted() -> None:
 
     assert counted["cycle_seconds_sum"] == 3
     assert counted["prometheus_query_seconds_sum"] == 2
-    assert counted.get("prometheus_errors_total", trouble="slow") == 1
+    assert counted.get("prometheus_query_errors_total", reason="slow") == 1
     assert counted["api_errors_total"] == 1
     assert counted["leader"] == 1
 

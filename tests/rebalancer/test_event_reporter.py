@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from fracgpu.cards.card import CardUuid
 from kube.events import EventLevel, Regarding
 from rebalancer.event_reporter import EventReporter
-from rebalancer.metrics import RebalancerMetrics
+from rebalancer.metrics import RebalancerMetrics, move_labels
 from rebalancer.moves.evictor import EvictionOutcome, EvictionResult
 from rebalancer.moves.record import Ending, MovePhase, plan_record
 from tests.fakes.clock import NOON
@@ -105,7 +105,7 @@ async def test_each_ending_is_counted_and_only_bad_news_is_an_event() -> None:
         await reporter.ended(replace(RECORD, phase=phase).ended(ending, now=NOON, detail="why"))
 
     for ending in Ending:
-        labels = {"mode": "active", "result": ending.value}
+        labels = dict(zip(("mode", "result", "reason"), move_labels("evict", ending), strict=True))
         assert registry.get_sample_value("fracgpu_rebalancer_moves_total", labels) == 1
     told = {(reason, note) for _, reason, note, _ in written.events}
     quiet = {Ending.RELIEVED, Ending.UNVERIFIED, Ending.DRY_RUN, Ending.USELESS}

@@ -144,7 +144,8 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
         async with start as prometheus, a_role(api, tmp_path, prometheus.url) as role:
             # With the default windows, too long for this test, it lacks data, and reports so.
             await until(
-                lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="it leads and is blind"
+                lambda: role.shows('fracgpu_rebalancer_blind{reason="cards_partial"} 1.0'),
+                what="it leads and is blind",
             )
             status, text = await role.get("/readyz")
             assert status == 200
@@ -167,7 +168,8 @@ async def test_it_follows_its_configuration_and_moves_a_pod_off_a_hot_card(
             load.cards |= {HOT_CARD: 47, COOL_CARD: 52}
             await until(
                 lambda: role.shows(
-                    'fracgpu_rebalancer_moves_total{mode="active",result="relieved"} 1.0'
+                    "fracgpu_rebalancer_moves_total"
+                    '{mode="evict",reason="relieved",result="done"} 1.0'
                 ),
                 what="the move is done and proven",
                 limit_s=40,
@@ -188,7 +190,8 @@ async def test_without_prometheus_it_is_ready_and_says_that_it_is_blind(
     await make_cluster(kube)
     await configure(kube, yaml.safe_dump(QUICK))
     async with a_role(api, tmp_path, "http://127.0.0.1:9") as role:
-        await until(lambda: role.shows("fracgpu_rebalancer_blind 1.0"), what="blind")
+        blind = 'fracgpu_rebalancer_blind{reason="unreachable"} 1.0'
+        await until(lambda: role.shows(blind), what="blind")
 
         status, text = await role.get("/readyz")
 

@@ -27,6 +27,7 @@ from rebalancer.cluster_cache import ClusterCache
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
+from rebalancer.hindsight import Hindsight
 from rebalancer.metrics import RebalancerMetrics
 from rebalancer.moves.cordons import Cordons
 from rebalancer.moves.evictor import Evictor
@@ -34,6 +35,7 @@ from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.store import MoveStore
 from rebalancer.usage.measured import Measured
+from rebalancer.usage.prometheus import QueryError
 from tests.fakes.clock import VirtualClock
 from tests.support.gpu import a_gpu_pod, a_sharing_node, register
 from tests.support.rebalancing import (
@@ -154,6 +156,7 @@ class Usage:
         return Measured(
             usage={uuid: usage_of(uuid, readings.get(uuid)) for uuid in cards},
             trouble=self.trouble,
+            error=QueryError(self.trouble.partition(":")[0]) if self.trouble else None,
         )
 
 
@@ -189,7 +192,10 @@ class Rig:
         self.evictor = evictor(kube, guard=self._guard)
         self.changed = asyncio.Event()
         recorder = EventRecorder(kube, "rebalancer", clock)
-        reporter = EventReporter(recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE)
+        hindsight = Hindsight()
+        reporter = EventReporter(
+            recorder, self.metrics, namespace=names.SYSTEM_NAMESPACE, hindsight=hindsight
+        )
         self.executor = MoveExecutor(self.evictor, reporter, self._persist)
         self.loop = Controller(
             ControllerParts(
@@ -202,7 +208,7 @@ class Rig:
                 executor=self.executor,
                 cordons=Cordons(kube, guard=self._guard),
                 reporter=reporter,
-                metrics=CycleMetrics(self.metrics),
+                metrics=CycleMetrics(self.metrics, hindsight),
                 clock=clock,
                 scheduler_name=names.SCHEDULER_NAME,
             )

@@ -71,7 +71,7 @@ async def test_a_move_runs_from_plan_to_proof(kube: KubeClient) -> None:
         assert rig.record().phase is MovePhase.DONE
         assert rig.record().ending is Ending.RELIEVED
         assert await cordons_of(kube, "n1") == {}
-        assert rig.figure("moves_total", mode="active", result="relieved") == 1
+        assert rig.figure("moves_total", mode="evict", result="done", reason="relieved") == 1
         assert rig.figure("relief_points_total") == pytest.approx(45)
         assert rig.figure("misplaced_total") == 0
         assert rig.figure("evictions_total", code="allowed") == 1
