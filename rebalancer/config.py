@@ -1,43 +1,64 @@
 """The rebalancer's policy: the key ``rebalancer`` of the ConfigMap, parsed strictly."""
 
 import hashlib
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final, TypeVar
+from zoneinfo import ZoneInfo
 
 from component.config_keys import REBALANCER
 from component.config_watcher import strict_mapping
+from fracgpu.disruption.aggressiveness import DEFAULT_LEVEL, LEVELS, policy_at
+from fracgpu.disruption.change_freeze import ChangeFreeze, parse_duration, parse_schedule
 from fracgpu.disruption.policy import Mode, RebalancerPolicy, Tunable, tunables
 from fracgpu.errors import shorten
 from fracgpu.spelling import unknown_keys
 
 KEY: Final = REBALANCER
 
-_MODE: Final = "mode"
+_T = TypeVar("_T")
 
 _MOST_SHOWN: Final = 60
+_MOST_FREEZES: Final = 20
+_FREEZE_KEYS: Final = ("schedule", "duration", "timeZone")
 
 
 def parse_policy(text: str) -> RebalancerPolicy:
-    """Parse a policy; keys that are left out keep their default (of mode, ``dryRun``).
+    """Parse a policy.
+
+    ``aggressiveness`` sets every value that is left out; without it they keep their defaults (of
+    mode, ``dryRun``).
 
     Raises:
-        ValueError: the message lists every mistake: unknown keys, wrong types, figures out of
-            range, and figures that contradict each other.
+        ValueError: the message lists every mistake: unknown keys, wrong types, values out of
+            range, and values that contradict each other.
     """
     found = strict_mapping(text)
     by_key = {camel(tunable.name): tunable for tunable in tunables()}
-    mistakes = unknown_keys(found, (*by_key, _MODE))
+    mistakes = unknown_keys(found, (*by_key, *_READERS))
     values: dict[str, Any] = {}
     for key, value in found.items():
-        if key == _MODE:
-            values["mode"] = _mode(value, mistakes)
-        elif key in by_key:
-            values[by_key[key].name] = _figure(key, value, by_key[key], mistakes)
+        try:
+            if key in _READERS:
+                name, read = _READERS[key]
+                values[name] = read(value)
+            elif key in by_key:
+                values[by_key[key].name] = _number(value, by_key[key])
+        except ValueError as error:
+            mistakes.append(f"{key}{error}" if str(error)[0] == "[" else f"{key} is {error}")
+    policy = policy_at(values.pop("aggressiveness", DEFAULT_LEVEL))
     if not mistakes:
+        policy = replace(policy, **values)
         # Ranges were checked above, under the ConfigMap's keys; pairs are checked here.
-        mistakes += [_in_camel(mistake) for mistake in RebalancerPolicy(**values).mistakes()]
+        pairs = [_in_camel(mistake) for mistake in policy.mistakes()]
+        if pairs:
+            pairs[-1] += f" (aggressiveness {policy.aggressiveness} set what is not set here)"
+        mistakes += pairs
     if mistakes:
         raise ValueError("; ".join(mistakes))
-    return RebalancerPolicy(**values)
+    return policy
 
 
 def policy_hash(policy: RebalancerPolicy) -> str:
@@ -53,32 +74,105 @@ def camel(name: str) -> str:
 
 def reference() -> str:
     """Return the table of all keys, for the documentation."""
+    levels = {level: policy_at(level) for level in LEVELS}
+    default = RebalancerPolicy()
     lines = ["| key | meaning | default | range |", "|---|---|---|---|"]
     modes = ", ".join(f"`{mode.value}`" for mode in Mode)
-    lines.append(
-        f"| `mode` | how far the rebalancer may go | `{RebalancerPolicy().mode.value}` | {modes} |"
-    )
+    lines += [
+        f"| `mode` | how far the rebalancer may go | `{default.mode.value}` | {modes} |",
+        "| `paused` | begin no move; those under way are finished | false | true, false |",
+        "| `aggressiveness` | sets all values that are not set here "
+        f"| {default.aggressiveness} | {LEVELS[0]} to {LEVELS[-1]} |",
+        "| `changeFreezes` | times in which no move is begun: a list of `schedule` (cron), "
+        f"`duration` and `timeZone` (default UTC) | none | {_MOST_FREEZES} at most |",
+        "| `resetBreakersAt` | what happened before this time opens no circuit breaker "
+        "| never | a time as in RFC 3339 |",
+    ]
     lines += [
         f"| `{camel(tunable.name)}` | {tunable.meaning} | {tunable.default:g} "
         f"| {tunable.low:g} to {tunable.high:g} |"
         for tunable in tunables()
     ]
+    lines += ["", f"| `aggressiveness` | {' | '.join(str(level) for level in LEVELS)} |"]
+    lines.append("|---|" + "---|" * len(LEVELS))
+    for tunable in tunables():
+        values = [getattr(policy, tunable.name) for policy in levels.values()]
+        if len(set(values)) > 1:
+            cells = " | ".join(f"{value:g}" for value in values)
+            lines.append(f"| `{camel(tunable.name)}` | {cells} |")
     return "\n".join(lines) + "\n"
 
 
-def _mode(value: object, mistakes: list[str]) -> Mode:
+def _mode(value: object) -> Mode:
     for mode in Mode:
         # YAML 1.1 reads a bare `off` as False.
         if value == mode.value or (value is False and mode is Mode.OFF):
             return mode
     wanted = ", ".join(mode.value for mode in Mode)
-    mistakes.append(f"mode is {_shown(value)}; want one of {wanted}")
-    return Mode.OFF
+    raise ValueError(f"{_shown(value)}; want one of {wanted}")
 
 
-def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> float:
-    whole = RebalancerPolicy.__annotations__[tunable.name] is int
-    kinds = int if whole else int | float
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)}; want true or false")  # noqa: TRY004 - see parse_policy
+    return value
+
+
+def _level(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value not in LEVELS:
+        raise ValueError(f"{_shown(value)}; want a whole number from {LEVELS[0]} to {LEVELS[-1]}")
+    return value
+
+
+def _time(value: object) -> datetime:
+    if isinstance(value, str):
+        with suppress(ValueError):  # reported below
+            value = datetime.fromisoformat(value)
+    # YAML makes a time of what looks like one; without an offset it is nobody's time.
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ValueError(f"{_shown(value)}; want a time with an offset, e.g. 2026-01-31T12:00:00Z")
+    return value.astimezone(UTC)
+
+
+def _freezes(value: object) -> tuple[ChangeFreeze, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_FREEZES:
+        raise ValueError(f"{_shown(value)}; want a list of at most {_MOST_FREEZES} freezes")
+    return tuple(_freeze(number, entry) for number, entry in enumerate(value))
+
+
+def _freeze(number: int, entry: object) -> ChangeFreeze:
+    if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
+        raise ValueError(f"[{number}] is {_shown(entry)}; want schedule, duration and timeZone")
+    mistakes = unknown_keys(entry, _FREEZE_KEYS)
+    if mistakes:
+        raise ValueError(f"[{number}]: {'; '.join(mistakes)}")
+    return ChangeFreeze(
+        text=str(entry.get("schedule")),
+        schedule=_part(number, entry, "schedule", parse_schedule),
+        duration=_part(number, entry, "duration", parse_duration),
+        zone=_part(number, entry, "timeZone", _zone) if "timeZone" in entry else UTC,
+    )
+
+
+def _part(number: int, entry: dict[str, Any], key: str, parse: Callable[[str], _T]) -> _T:
+    value = entry.get(key)
+    try:
+        if not isinstance(value, str):
+            raise ValueError("want a text")  # noqa: TRY004, TRY301 - see below
+        return parse(value)
+    except ValueError as error:
+        raise ValueError(f"[{number}].{key} is {_shown(value)}; {error}") from None
+
+
+def _zone(name: str) -> tzinfo:
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except (KeyError, OSError, ValueError):  # no such zone, no file, or no name of one
+        raise ValueError("want a name of the IANA time zone database, e.g. Europe/Berlin") from None
+
+
+def _number(value: object, tunable: Tunable) -> float:
+    kinds = int if tunable.whole else int | float
     # bool is an int to Python, and NaN fails the comparison.
     if (
         not isinstance(value, bool)
@@ -87,10 +181,8 @@ def _figure(key: str, value: object, tunable: Tunable, mistakes: list[str]) -> f
         and tunable.low <= value <= tunable.high
     ):
         return value
-    words = "a whole number" if whole else "a number"
-    wanted = f"{words} from {tunable.low:g} to {tunable.high:g}"
-    mistakes.append(f"{key} is {_shown(value)}; want {wanted}")
-    return tunable.default
+    words = "a whole number" if tunable.whole else "a number"
+    raise ValueError(f"{_shown(value)}; want {words} from {tunable.low:g} to {tunable.high:g}")
 
 
 def _in_camel(mistake: str) -> str:
@@ -101,3 +193,14 @@ def _in_camel(mistake: str) -> str:
 
 def _shown(value: object) -> str:
     return shorten(repr(value), limit=_MOST_SHOWN)
+
+
+# What is not a number: the field that each key sets, and what reads it. Its ValueError says what
+# was there and what was wanted.
+_READERS: Final[Mapping[str, tuple[str, Callable[[object], object]]]] = {
+    "mode": ("mode", _mode),
+    "paused": ("paused", _flag),
+    "aggressiveness": ("aggressiveness", _level),
+    "changeFreezes": ("change_freezes", _freezes),
+    "resetBreakersAt": ("reset_breakers_at", _time),
+}

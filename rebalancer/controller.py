@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.breakers import NO_OUTAGES, OpenBreaker, effective_mode, open_breakers
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, blindness
@@ -26,6 +27,7 @@ from rebalancer.moves.cordons import Cordons, DesiredCordons
 from rebalancer.moves.executor import MoveExecutor, StepContext
 from rebalancer.moves.record import ENDED, plan_record
 from rebalancer.moves.store import MoveStore, MovesUnreadable
+from rebalancer.policy_trial import PolicyTrial
 from rebalancer.usage.measured import Measured
 
 log = structlog.get_logger()
@@ -72,6 +74,7 @@ class ControllerParts:
     metrics: CycleMetrics
     clock: Clock
     scheduler_name: str
+    trial: PolicyTrial = field(default_factory=PolicyTrial)
 
 
 class Controller:
@@ -84,6 +87,8 @@ class Controller:
         self._trouble = "no cycle yet"
         self._kind = ""
         self._config_problem = ""
+        self._outages = NO_OUTAGES
+        self._breakers: tuple[OpenBreaker, ...] = ()
 
     def trouble(self) -> str | None:
         """Return why nothing can be moved now, for ``/readyz``; None on a standby replica."""
@@ -111,6 +116,9 @@ class Controller:
             await self._run_cycle(self._parts.config.value)
         except KubeError as error:
             self._parts.metrics.api_error()
+            self._outages = self._outages.after_api_error(
+                policy=self._parts.config.value, now=self._parts.clock.now()
+            )
             self._set_trouble("the API server does not answer", detail=str(error))
         except MovesUnreadable as error:
             self._set_trouble("the record of past moves is unreadable", detail=str(error))
@@ -131,11 +139,15 @@ class Controller:
             if record.phase not in ENDED:
                 await parts.executor.step(record, context)
         state = self._disruption_state(measured, now=now)
+        parts.trial.remember(state, now=now)
+        mode = await self._mode(state, measured, policy, now=now)
         # In a thread: with a thousand cards it takes long enough to delay the renewal of the lease.
-        plan = await asyncio.to_thread(plan_moves, state, policy=policy, now=now)
+        plan = await asyncio.to_thread(
+            plan_moves, state, policy=replace(policy, mode=mode), now=now
+        )
 
         for move in plan.moves:
-            await self._begin(move, context)
+            await self._begin(move, context, mode=mode)
         await self._cordon(self._disruption_state(measured, now=now), policy, now=now)
         self._count(state, plan, measured, policy, now=now)
 
@@ -176,10 +188,29 @@ class Controller:
             leading_since=self._leading_since or now,
         )
 
-    async def _begin(self, move: Move, context: StepContext) -> None:
+    async def _mode(
+        self,
+        state: DisruptionState,
+        measured: Measured,
+        policy: RebalancerPolicy,
+        *,
+        now: datetime,
+    ) -> Mode:
+        """Return the mode for new moves, which an open breaker changes; report the breakers."""
+        blind = bool(measured.trouble or blindness(state.usage, state.cards(), policy))
+        self._outages = self._outages.after_cycle(blind=blind, policy=policy, now=now)
+        breakers = open_breakers(state.past, policy=policy, now=now, outages=self._outages)
+        self._parts.metrics.breakers(breakers)
+        for breaker in breakers:
+            if breaker.breaker not in {known.breaker for known in self._breakers}:
+                await self._parts.reporter.breaker_opened(breaker)
+        self._breakers = breakers
+        return effective_mode(policy, breakers)
+
+    async def _begin(self, move: Move, context: StepContext, *, mode: Mode) -> None:
         """Persist a new move; the next cycle continues it, once the source is cordoned."""
         parts, now = self._parts, context.now
-        dry_run = context.policy.mode is Mode.DRY_RUN
+        dry_run = mode is not Mode.ACTIVE
         record = plan_record(move, policy=policy_hash(context.policy), dry_run=dry_run, now=now)
         if dry_run:
             await parts.reporter.planned(record)
@@ -214,7 +245,13 @@ class Controller:
         now: datetime,
     ) -> None:
         blind = measured.trouble or blindness(state.usage, state.cards(), policy)
-        self._set_trouble("blind, no pod is moved" if blind else "", detail=blind)
+        if blind:
+            self._set_trouble("blind, no pod is moved", detail=blind)
+        elif self._breakers and policy.mode is Mode.ACTIVE:
+            why = "; ".join(str(breaker) for breaker in self._breakers)
+            self._set_trouble("a circuit breaker is open, moves are only shown", detail=why)
+        else:
+            self._set_trouble("", detail="")
         self._parts.metrics.count(state, plan, measured, policy=policy, now=now)
 
     async def _report_config(self) -> None:

@@ -1,16 +1,18 @@
 """Publishes the metrics of each cycle, and logs newly held moves."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Protocol
 
 import structlog
 
+from fracgpu.disruption.breakers import Breaker, OpenBreaker
+from fracgpu.disruption.budgets import Budgets
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import Heat, ReadingQuality, blindness, fresh_ratio, unrelievable
-from fracgpu.disruption.move import HoldReason, Plan, begun_within
+from fracgpu.disruption.move import HoldReason, Plan
 from fracgpu.disruption.policy import RebalancerPolicy
 from process.clock import Clock
 from rebalancer.config import policy_hash
@@ -64,6 +66,11 @@ class CycleMetrics:
     def no_answer(self, error: QueryFailed) -> None:
         self._metrics.query_errors.labels(error.trouble.value).inc()
 
+    def breakers(self, open_breakers: Sequence[OpenBreaker]) -> None:
+        names = {breaker.breaker for breaker in open_breakers}
+        for breaker in Breaker:
+            self._metrics.breaker_open.labels(breaker.value).set(breaker in names)
+
     def leading(self) -> None:
         self._metrics.leader.set(1)
 
@@ -96,7 +103,7 @@ class CycleMetrics:
         metrics.strangers.set(measured.strangers)
         metrics.cordoned.set(len(plan.cordon))
         under_way = sum(move.under_way for move in state.past) + len(plan.moves)
-        this_hour = len(begun_within(state.past, hours=1, now=now)) + len(plan.moves)
+        this_hour = Budgets(state.past, policy=policy, now=now).this_hour + len(plan.moves)
         metrics.in_flight.set(under_way)
         metrics.budget.labels("in_flight").set(max(0, policy.max_in_flight - under_way))
         metrics.budget.labels("hour").set(max(0, policy.max_per_hour - this_hour))

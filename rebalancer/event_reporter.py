@@ -8,6 +8,7 @@ import structlog
 
 from fracgpu import names
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.breakers import OpenBreaker
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardReading, unrelievable
 from fracgpu.disruption.policy import RebalancerPolicy
@@ -64,6 +65,18 @@ class EventReporter:
             regarding,
             reason="ConfigRefused",
             note=f"key rebalancer is not in use, the last good one is: {problem}",
+            level=EventLevel.WARNING,
+        )
+
+    async def breaker_opened(self, breaker: OpenBreaker) -> None:
+        """Record an Event on the ConfigMap, which is where a breaker can be reset."""
+        log.error("breaker_opened", breaker=breaker.breaker.value, why=breaker.why)
+        regarding = Regarding(kind=CONFIGMAPS, name=names.CONFIG_MAP, namespace=self._namespace)
+        await self._events.emit(
+            regarding,
+            reason="BreakerOpened",
+            note=f"moves are only shown, not made: {breaker}; to close it before, set "
+            "resetBreakersAt in the key rebalancer to the present time",
             level=EventLevel.WARNING,
         )
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from fracgpu.disruption.breakers import Breaker
 from fracgpu.disruption.heat import Heat, ReadingQuality
 from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import Mode
@@ -101,6 +102,9 @@ class RebalancerMetrics:
         self.strangers = gauge("unknown_cards", "Cards in Prometheus that no node reports.")
         self.cordoned = gauge("cordoned_cards", "Cards that new slices are kept off.")
         self.budget = gauge("budget_remaining", "Moves that the budget still allows.", ("scope",))
+        self.breaker_open = gauge(
+            "breaker_open", "1 while this circuit breaker is open.", ("name",)
+        )
         self.leader = gauge("leader", "1 while this replica leads.")
         self.config_valid = gauge(
             "config_valid",
@@ -127,6 +131,7 @@ class RebalancerMetrics:
             (self.evictions, outcomes),
             (self.dry_runs, outcomes),
             (self.query_errors, ((error.value,) for error in QueryError)),
+            (self.breaker_open, ((breaker.value,) for breaker in Breaker)),
             (self.budget, (("in_flight",), ("hour",))),
         )
         for metric, labels in label_sets:

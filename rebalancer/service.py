@@ -20,7 +20,7 @@ from process.clock import Clock, SystemClock
 from process.lifecycle import EndProcess, Running, Service
 from process.telemetry import ReadyGate, TelemetryServer, new_registry
 from rebalancer.cluster_cache import ClusterCache
-from rebalancer.config import KEY, parse_policy
+from rebalancer.config import KEY
 from rebalancer.controller import Controller, ControllerParts
 from rebalancer.cycle_metrics import CycleMetrics
 from rebalancer.event_reporter import EventReporter
@@ -31,6 +31,7 @@ from rebalancer.moves.evictor import Evictor
 from rebalancer.moves.executor import MoveExecutor
 from rebalancer.moves.record import MoveRecord
 from rebalancer.moves.store import MoveStore
+from rebalancer.policy_trial import PolicyTrial
 from rebalancer.settings import RebalancerSettings
 from rebalancer.usage.credentials import CredentialFiles
 from rebalancer.usage.measured import MeasuredUsage
@@ -97,12 +98,13 @@ def running(
     cycle_metrics = CycleMetrics(metrics, hindsight)
     cache = ClusterCache(client)
     changed = asyncio.Event()
+    trial = PolicyTrial()
     config: ConfigWatcher[RebalancerPolicy] = ConfigWatcher(
         client,
         name=names.CONFIG_MAP,
         namespace=settings.namespace,
         key=KEY,
-        parse=parse_policy,
+        parse=trial.parse,
         default=RebalancerPolicy(),
         on_change=lambda _: changed.set(),
         on_refused=lambda _: changed.set(),
@@ -137,6 +139,7 @@ def running(
             metrics=cycle_metrics,
             clock=clock,
             scheduler_name=settings.scheduler_name,
+            trial=trial,
         )
     )
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fracgpu.cards.card import CardUuid, Health
+from fracgpu.disruption.budgets import Budgets
 from fracgpu.disruption.heat import (
     CardHeat,
     CardReading,
     CardUsage,
 )
 from fracgpu.disruption.move import PastMove
+from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node_affinity import Taint
 from fracgpu.request.need import Strategy
 from fracgpu.state.cluster_state import PlacedPod
@@ -27,6 +29,7 @@ class DisruptionState:
         past: moves of the last day, those under way included.
         strategy: the cluster's default for placing a replacement; a pod may name its own.
         leading_since: when this process became the leader.
+        budgets: what is left of them, counted once for a whole plan; None is counted when asked.
     """
 
     snapshot: Snapshot
@@ -38,6 +41,7 @@ class DisruptionState:
     strategy: Strategy = Strategy.PACK
     scheduler_name: str
     leading_since: datetime
+    budgets: Budgets | None = None
 
     def cards(self) -> frozenset[CardUuid]:
         """Return the cards that should be measured: the healthy ones of shared nodes."""
@@ -55,6 +59,11 @@ class DisruptionState:
 
     def node_of(self, card: CardUuid) -> str:
         return next((name for name, node in self.snapshot.nodes.items() if card in node.cards), "")
+
+
+def budgets_of(state: DisruptionState, *, policy: RebalancerPolicy, now: datetime) -> Budgets:
+    """Return what is left of the budgets."""
+    return state.budgets or Budgets(state.past, policy=policy, now=now)
 
 
 def card_level(state: DisruptionState, card: CardUuid) -> float:

@@ -1,11 +1,10 @@
 """Whether a pod may be moved at all: the first rule that forbids it."""
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from fracgpu.disruption.disruption_state import DisruptionState
-from fracgpu.disruption.move import HoldReason, PastMove, begun_within
+from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
+from fracgpu.disruption.move import HoldReason
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Rebalance
@@ -31,9 +30,12 @@ def why_not_evictable(
         *_state_rules(candidate.info, policy=policy, now=now),
         *_protection_rules(candidate.info),
         *_placement_rules(state, candidate),
-        *_owner_rules(state, candidate, policy=policy, now=now),
+        *_owner_rules(state, candidate),
     )
-    return next((reason for broken, reason in rules if broken), None)
+    refusal = next((reason for broken, reason in rules if broken), None)
+    return refusal or budgets_of(state, policy=policy, now=now).of_pod(
+        candidate.uid, owner_uid=candidate.owner_uid, namespace=candidate.info.record.namespace
+    )
 
 
 _Rules = tuple[tuple[bool, HoldReason], ...]
@@ -94,45 +96,16 @@ def _unjudged(constraints: SchedulingConstraints) -> bool:
     )
 
 
-def _owner_rules(
-    state: DisruptionState, candidate: PlacedPod, *, policy: RebalancerPolicy, now: datetime
-) -> _Rules:
+def _owner_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
     owner = candidate.owner_uid
     others = [
         pod.info for pod in state.pods.values() if pod.owner_uid == owner and pod is not candidate
     ]
     opted_in = candidate.info.rebalance is Rebalance.EVICT
-    of_owner = [past_move for past_move in state.past if past_move.move.owner_uid == owner]
-    namespace = candidate.info.record.namespace
-    this_hour = begun_within(state.past, hours=1, now=now)
     return (
         (not others and not opted_in, HoldReason.SINGLE_REPLICA),
         (
             any(not other.ready or other.record.terminating for other in others),
             HoldReason.REPLICAS_NOT_READY,
         ),
-        (_owner_cools_down(of_owner, policy=policy, now=now), HoldReason.OWNER_COOLDOWN),
-        (
-            len(begun_within(of_owner, hours=24, now=now)) >= policy.max_per_owner_per_day,
-            HoldReason.OWNER_BUDGET,
-        ),
-        (
-            sum(past_move.move.namespace == namespace for past_move in this_hour)
-            >= policy.max_per_namespace_per_hour,
-            HoldReason.NAMESPACE_BUDGET,
-        ),
-    )
-
-
-def _owner_cools_down(
-    of_owner: Sequence[PastMove], *, policy: RebalancerPolicy, now: datetime
-) -> bool:
-    """Report whether an owner had a move lately.
-
-    Each useless move doubles the cooldown, up to a day.
-    """
-    useless = sum(past_move.useless for past_move in of_owner)
-    cooldown_s = min(policy.owner_cooldown_s * 2 ** min(useless, 10), 86400.0)
-    return any(past_move.under_way for past_move in of_owner) or any(
-        now - past_move.started_at < timedelta(seconds=cooldown_s) for past_move in of_owner
     )

@@ -1,8 +1,7 @@
 """Moves, planned and past, and the reasons to hold one back: values without decisions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -25,6 +24,8 @@ class HoldReason(Enum):
     OFF = "the rebalancer is switched off"
     BLIND = "too few cards have trusted readings"
     STARTING = "the rebalancer has just become the leader"
+    PAUSED = "the rebalancer is paused"
+    CHANGE_FREEZE = "a change freeze is in effect"
     MOVE_IN_FLIGHT = "as many moves as allowed are under way"
     HOURLY_BUDGET = "as many moves as allowed were made in the last hour"
     # one card
@@ -33,7 +34,7 @@ class HoldReason(Enum):
     NOT_ATTRIBUTED = Unrelievable.NOT_ATTRIBUTED.value
     NO_USEFUL_POD = Unrelievable.NO_USEFUL_POD.value
     CARD_COOLDOWN = "a pod was moved off this card a short while ago"
-    NODE_BUSY = "another move off this node is under way"
+    NODE_BUSY = "as many moves of this node as allowed are under way"
     # one pod
     NOT_KNOWN = "the pod is not known to the API server"
     TERMINATING = "it is terminating"
@@ -54,13 +55,17 @@ class HoldReason(Enum):
     SINGLE_REPLICA = "it is the only replica"
     REPLICAS_NOT_READY = "another pod of its owner is not ready"
     OWNER_COOLDOWN = "a pod of its owner was moved a short while ago"
+    GIVEN_UP = "a move of its owner was given up a short while ago"
+    OWNER_HOUR = "its owner was moved as often as allowed this hour"
     OWNER_BUDGET = "its owner was moved as often as allowed today"
+    POD_BUDGET = "it, or the pod that it replaced, was moved as often as allowed this hour"
     NAMESPACE_BUDGET = "its namespace had as many moves as allowed this hour"
     NOT_MEASURED_POD = "its use is not measured"
     TOO_SMALL = "it uses too little to matter"
     TOO_LARGE = "it would heat any other card"
     NO_TARGET = "no cool card has room for it"
     NO_GAIN = "moving it costs more than it relieves"
+    OUTSCORED = "moving another pod off the card relieves more"
 
     @property
     def label(self) -> str:
@@ -94,6 +99,24 @@ class Ending(Enum):
     SCALED_DOWN = "scaled_down"  # the owner needs no replacement any more
     INTERFERED = "interfered"  # somebody else changed the pod's label meanwhile
     LOST = "lost"  # the owner misses a pod since the eviction
+
+
+# Carried out to the end.
+CARRIED_OUT: Final = frozenset({Ending.RELIEVED, Ending.USELESS, Ending.UNVERIFIED})
+# Once a pod was disturbed these are failures; a rollout or a scale-down meanwhile is none.
+FAILURES: Final = frozenset(
+    {
+        Ending.REFUSED,
+        Ending.TARGET_LOST,
+        Ending.BLOCKED,
+        Ending.NOT_CREATED,
+        Ending.NOT_READY,
+        Ending.LAPSED,
+        Ending.MISPLACED,
+        Ending.INTERFERED,
+        Ending.LOST,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +172,8 @@ class PastMove:
         ending: how it ended; None while it has not.
         disturbed: a step was announced that the pod's users could notice. A move that expired or
             was outdated before that disturbed nobody.
+        disturbed_at: when the first such step was announced, if that is known.
+        replacement_uid: the pod that took its place, if it is known.
     """
 
     move: Move
@@ -162,15 +187,40 @@ class PastMove:
     phase: MovePhase = MovePhase.DONE
     ending: Ending | None = None
     disturbed: bool = True
+    disturbed_at: datetime | None = None
+    replacement_uid: str = ""
+
+    @property
+    def only_shown(self) -> bool:
+        """Whether it was a dry run or a recommendation: nothing happened."""
+        return self.phase is MovePhase.RECOMMENDED or self.ending is Ending.DRY_RUN
+
+    @property
+    def failed(self) -> bool:
+        """Whether it disturbed a pod for nothing, and neither the owner nor people wanted that."""
+        return self.disturbed and self.ending in FAILURES
+
+    @property
+    def lost(self) -> bool:
+        """Whether its owner misses a pod."""
+        return self.disturbed and self.ending is Ending.LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """What is not moved (a pod, a card or the whole cluster), and why."""
+    """What is not moved (a pod, a card or the whole cluster), and why.
+
+    Attributes:
+        card: the hot card that the pod would have been moved off; None if it is not about a pod.
+        gain_points: what the best move of the pod would relieve less what it costs, if there was
+            one.
+    """
 
     subject: str
     reason: HoldReason
     detail: str = ""
+    card: CardUuid | None = None
+    gain_points: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +230,3 @@ class Plan:
     moves: tuple[Move, ...] = ()
     held: tuple[HeldBack, ...] = ()
     cordon: frozenset[CardUuid] = frozenset()
-
-
-def begun_within(past: Sequence[PastMove], *, hours: int, now: datetime) -> list[PastMove]:
-    """Return the moves that were begun in the last *hours*."""
-    return [past_move for past_move in past if now - past_move.started_at < timedelta(hours=hours)]

@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.budgets import Budgets
 from fracgpu.disruption.cordons import cards_to_cordon
-from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.heat import (
     CardHeat,
     CardUsage,
@@ -20,7 +21,7 @@ from fracgpu.disruption.heat import (
 )
 from fracgpu.disruption.methods.method import Method
 from fracgpu.disruption.methods.registry import METHODS
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan, begun_within
+from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove, Plan
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.state.allocation import CardAllocation
 from fracgpu.state.snapshot import PodAllocation
@@ -37,7 +38,7 @@ def plan_moves(
     if policy.mode is Mode.OFF:
         return Plan(held=(HeldBack(subject="cluster", reason=HoldReason.OFF),))
     to_cordon = cards_to_cordon(state, policy=policy, now=now)
-    state = _with_under_way(state)
+    state = _with_under_way(state, policy=policy, now=now)
     moves: list[Move] = []
     held: list[HeldBack] = []
     candidates = [
@@ -56,7 +57,7 @@ def plan_moves(
                 held.append(replace(refusal, detail=f"the rest of a plan: {move.pod}"))
                 break
             moves.append(move)
-            state = _with_planned(state, move, now=now)
+            state = _with_planned(state, move, policy=policy, now=now)
     return Plan(moves=tuple(moves), held=tuple(held), cordon=to_cordon)
 
 
@@ -78,7 +79,9 @@ def validate_move(
     if method is None:  # planned by another version of this program
         detail = f"this version has no method '{move.method}'"
         return HeldBack(subject=move.pod, reason=HoldReason.NO_GAIN, detail=detail)
-    return method.why_outdated(_with_under_way(state), move, policy=policy, now=now)
+    return method.why_outdated(
+        _with_under_way(state, policy=policy, now=now), move, policy=policy, now=now
+    )
 
 
 def first_heat(
@@ -121,32 +124,46 @@ def advance_all(
 def _cycle_refusal(
     state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
 ) -> HeldBack | None:
+    if policy.paused:
+        return HeldBack(subject="cluster", reason=HoldReason.PAUSED)
     blind = blindness(state.usage, state.cards(), policy)
     if blind:
         return HeldBack(subject="cluster", reason=HoldReason.BLIND, detail=blind)
     if now - state.leading_since < timedelta(seconds=policy.startup_grace_s):
         return HeldBack(subject="cluster", reason=HoldReason.STARTING)
-    if sum(past_move.under_way for past_move in state.past) >= policy.max_in_flight:
-        return HeldBack(subject="cluster", reason=HoldReason.MOVE_IN_FLIGHT)
-    if len(begun_within(state.past, hours=1, now=now)) >= policy.max_per_hour:
-        return HeldBack(subject="cluster", reason=HoldReason.HOURLY_BUDGET)
-    return None
+    frozen_until = _frozen_until(policy, now=now)
+    if frozen_until is not None:
+        detail = f"until {frozen_until:%Y-%m-%d %H:%M %Z}"
+        return HeldBack(subject="cluster", reason=HoldReason.CHANGE_FREEZE, detail=detail)
+    reason = budgets_of(state, policy=policy, now=now).of_cluster()
+    return HeldBack(subject="cluster", reason=reason) if reason else None
 
 
-def _with_under_way(state: DisruptionState) -> DisruptionState:
-    """Return the state with the memory of replacements that are on their way to a target."""
+def _frozen_until(policy: RebalancerPolicy, *, now: datetime) -> datetime | None:
+    ends = [freeze.until(now) for freeze in policy.change_freezes]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _with_under_way(
+    state: DisruptionState, *, policy: RebalancerPolicy, now: datetime
+) -> DisruptionState:
+    """Return the state with its budgets, and the memory of replacements on their way."""
+    state = replace(state, budgets=Budgets(state.past, policy=policy, now=now))
     for past_move in state.past:
         if past_move.under_way and past_move.landed is None:
             state = replace(state, snapshot=state.snapshot.with_(_coming(past_move.move)))
     return state
 
 
-def _with_planned(state: DisruptionState, move: Move, *, now: datetime) -> DisruptionState:
+def _with_planned(
+    state: DisruptionState, move: Move, *, policy: RebalancerPolicy, now: datetime
+) -> DisruptionState:
     """Return the state with a planned move counted: its budget and its target's memory."""
     return replace(
         state,
         snapshot=state.snapshot.with_(_coming(move)),
         past=(*state.past, PastMove(move=move, started_at=now, under_way=True)),
+        budgets=budgets_of(state, policy=policy, now=now).with_(move),
     )
 
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final
+
+from fracgpu.disruption.change_freeze import ChangeFreeze
 
 _KEY: Final = "fracgpu.tunable"
 
@@ -12,19 +15,25 @@ class Mode(Enum):
     """How far the rebalancer may go."""
 
     ACTIVE = "active"  # cordon hot cards and move pods
+    RECOMMEND = "recommend"  # decide, and show each move as an object for people; change nothing
     DRY_RUN = "dryRun"  # decide, ask the API server whether it would be allowed, change nothing
     OFF = "off"  # decide nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunable:
-    """One value: its field, what it means, its default and the range it must lie in."""
+    """One value: its field, what it means, its default and the range it must lie in.
+
+    Attributes:
+        whole: only whole numbers will do.
+    """
 
     name: str
     meaning: str
     default: float
     low: float
     high: float
+    whole: bool
 
 
 def _tuned(default: float, meaning: str, *, low: float, high: float) -> Any:
@@ -37,9 +46,19 @@ class RebalancerPolicy:
 
     docs/rebalancer.md explains the defaults. Without configuration the rebalancer runs in dry-run
     mode.
+
+    Attributes:
+        paused: no move is begun; those under way are finished.
+        aggressiveness: the level, 1 to 5, that the values were derived from.
+        change_freezes: times in which no move is begun.
+        reset_breakers_at: what happened before this time opens no circuit breaker.
     """
 
     mode: Mode = Mode.DRY_RUN
+    paused: bool = False
+    aggressiveness: int = 3
+    change_freezes: tuple[ChangeFreeze, ...] = ()
+    reset_breakers_at: datetime | None = None
 
     tick_s: float = _tuned(15, "pause between two cycles", low=1, high=300)
     startup_grace_s: float = _tuned(
@@ -93,19 +112,54 @@ class RebalancerPolicy:
 
     # How many moves.
     max_in_flight: int = _tuned(1, "moves at once", low=1, high=20)
+    max_in_flight_per_node: int = _tuned(1, "moves at once off, or onto, one node", low=1, high=20)
     max_per_hour: int = _tuned(6, "moves in any hour", low=1, high=1000)
     max_per_namespace_per_hour: int = _tuned(
         2, "moves of one namespace in any hour", low=1, high=1000
     )
+    max_per_owner_per_hour: int = _tuned(1, "moves of one owner in any hour", low=1, high=1000)
     max_per_owner_per_day: int = _tuned(3, "moves of one owner in any day", low=1, high=1000)
+    max_per_pod_per_hour: int = _tuned(
+        1, "moves of one pod and its replacements in any hour", low=1, high=100
+    )
     owner_cooldown_s: float = _tuned(
         3600, "between two moves of one owner; doubled after each useless one", low=1, high=86400
     )
     card_cooldown_s: float = _tuned(
         600, "between two moves off, or two moves onto, one card", low=1, high=86400
     )
+    give_up_cooldown_s: float = _tuned(
+        300,
+        "how long an owner is left alone after a move of it was given up before it began",
+        low=0,
+        high=86400,
+    )
     return_cooldown_s: float = _tuned(
         3600, "how long an owner is not moved back to a card it left", low=0, high=86400
+    )
+
+    # What opens a circuit breaker.
+    breaker_window_s: float = _tuned(
+        1800, "how long an aborted move, or an API error, counts", low=60, high=86400
+    )
+    breaker_aborts: int = _tuned(
+        2, "moves aborted after a pod was disturbed, in that time", low=1, high=100
+    )
+    breaker_api_errors: int = _tuned(
+        10, "cycles cut short by the API server, in that time", low=1, high=10000
+    )
+    breaker_lost_s: float = _tuned(86400, "how long a lost pod counts", low=600, high=604800)
+    breaker_useless_ratio: float = _tuned(
+        0.5, "share of the last six moves that may relieve nothing", low=0, high=1
+    )
+    breaker_useless_s: float = _tuned(
+        86400, "how long a move that relieved nothing counts", low=600, high=604800
+    )
+    breaker_blind_s: float = _tuned(
+        600,
+        "how long the rebalancer may be blind; then it must see as long again",
+        low=30,
+        high=86400,
     )
 
     # How long each step may take.
@@ -200,7 +254,12 @@ def tunables() -> tuple[Tunable, ...]:
             default: Any = tunable_field.default
             found.append(
                 Tunable(
-                    name=tunable_field.name, meaning=meaning, default=default, low=low, high=high
+                    name=tunable_field.name,
+                    meaning=meaning,
+                    default=default,
+                    low=low,
+                    high=high,
+                    whole=tunable_field.type is int,
                 )
             )
     return tuple(found)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.move import Ending as PastEnding
 from fracgpu.disruption.move import Move, PastMove
 from kube.objects import decode, encode
 
@@ -56,6 +57,9 @@ class Ending(Enum):
     BLOCKED = "blocked"  # a disruption budget did not allow it in time
     OTHER_POD = "other_pod"  # the name belongs to another pod now
     LOST = "lost"  # no replacement became ready in time
+
+
+_PAST_ENDINGS: Final = {ending.value: ending for ending in PastEnding}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,13 @@ class MoveRecord:
         """Return how long the phase has lasted."""
         return now - self.phase_since
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether the pod was evicted, or may have been."""
+        if self.phase is MovePhase.ABORTED:
+            return self.ending is Ending.LOST
+        return not self.dry_run and self.phase is not MovePhase.PLANNED
+
     def past(self) -> PastMove:
         """Return the move as the budgets count it."""
         return PastMove(
@@ -116,6 +127,8 @@ class MoveRecord:
             ended_at=self.phase_since if self.phase in ENDED else None,
             useless=self.ending is Ending.USELESS,
             landed=self.landed,
+            disturbed=self.disturbed,
+            ending=_PAST_ENDINGS.get(self.ending.value) if self.ending else None,
         )
 
 

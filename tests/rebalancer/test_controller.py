@@ -19,6 +19,7 @@ from simulator.apiserver.server import ApiServer
 from tests.support.gpu import a_sharing_node, register
 from tests.support.moving import (
     NAMESPACE,
+    Rig,
     Usage,
     a_card,
     a_rig,
@@ -235,3 +236,52 @@ async def test_a_node_that_goes_while_prometheus_answers_ends_nothing(kube: Kube
 
         assert rig.figure("cards", state="hot") == 0
         assert rig.store.records == ()
+
+
+async def test_paused_it_begins_nothing_within_a_cycle_and_finishes_what_is_under_way(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube, policy=replace(DRY_RUN, mode=Mode.ACTIVE, paused=True)) as rig:
+        for _ in range(4):
+            await rig.tick()
+        assert rig.store.records == ()
+        assert rig.figure("decisions_total", outcome="held", reason="paused") > 0
+
+    async with a_rig(kube) as rig:
+        await rig.tick_until_planned()
+        rig.config.value = replace(rig.config.value, paused=True)
+        for _ in range(3):
+            await rig.tick()
+
+        assert rig.record().phase is not MovePhase.PLANNED
+        assert rig.record().ending is None
+
+
+def breaker_is_open(rig: Rig, name: str) -> float | None:
+    return rig.registry.get_sample_value("fracgpu_rebalancer_breaker_open", {"name": name})
+
+
+async def test_with_an_open_breaker_moves_are_only_shown_and_everything_says_why(
+    kube: KubeClient,
+) -> None:
+    await make_cluster(kube)
+    async with a_rig(kube) as rig:
+        rig.usage.trouble = "unreachable: connection refused"
+        for _ in range(42):
+            await rig.tick()
+        assert breaker_is_open(rig, "blind") == 1
+        rig.usage.trouble = ""
+        with structlog.testing.capture_logs() as logs:
+            await rig.tick_until_planned()
+
+        assert rig.record().ending is Ending.DRY_RUN
+        assert rig.loop.suspended.startswith(
+            "a circuit breaker is open, moves are only shown: blind: it was blind for more than"
+        )
+        assert "moving_suspended" in [line["event"] for line in logs]
+        assert (await events(kube)).count("BreakerOpened") == 1
+        await rig.clock.advance(600)
+        await rig.tick()
+        assert breaker_is_open(rig, "blind") == 0
+        assert rig.loop.suspended == ""

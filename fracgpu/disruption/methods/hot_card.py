@@ -4,18 +4,19 @@ The value of a move is the load that it takes off the card less what the disrupt
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.disruption_state import DisruptionState, card_level
+from fracgpu.disruption.disruption_state import DisruptionState, budgets_of, card_level
 from fracgpu.disruption.evictability import why_not_evictable
 from fracgpu.disruption.heat import (
     Heat,
     MeasuredPodUse,
     unrelievable,
 )
-from fracgpu.disruption.move import HeldBack, HoldReason, Move, PastMove
+from fracgpu.disruption.move import HeldBack, HoldReason, Move
 from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.placement.outcome import Placement
@@ -71,14 +72,26 @@ def plan_for(
     for uid in sorted(info.pods if info else ()):
         candidate = state.pods.get(uid)
         if candidate is None:
-            held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN))
+            held.append(HeldBack(subject=uid, reason=HoldReason.NOT_KNOWN, card=card))
             continue
         answer = best_move(state, card, candidate, policy=policy, now=now)
         if isinstance(answer, Move):
             found.append(answer)
         else:
-            held.append(answer)
-    return tuple(sorted(found, key=lambda move: (-move.gain_points, move.pod))[:1])
+            held.append(replace(answer, card=card))
+    best = sorted(found, key=lambda move: (-move.gain_points, move.pod))
+    held += [_outscored(move) for move in best[1:]]
+    return tuple(best[:1])
+
+
+def _outscored(move: Move) -> HeldBack:
+    return HeldBack(
+        subject=move.pod,
+        reason=HoldReason.OUTSCORED,
+        detail=f"{move.gain_points:.1f} points",
+        card=move.source,
+        gain_points=move.gain_points,
+    )
 
 
 def why_outdated(
@@ -109,30 +122,9 @@ def _card_refusal(
     why = unrelievable(reading, policy)
     if why is not None:
         return HeldBack(subject=card, reason=HoldReason[why.name])
-    if _recently(state.past, policy.card_cooldown_s, now=now, source=card):
-        return HeldBack(subject=card, reason=HoldReason.CARD_COOLDOWN)
-    node = state.node_of(card)
-    if any(past_move.under_way and past_move.move.source_node == node for past_move in state.past):
-        return HeldBack(subject=card, reason=HoldReason.NODE_BUSY)
-    return None
-
-
-def _recently(
-    past: Sequence[PastMove],
-    cooldown_s: float,
-    *,
-    now: datetime,
-    source: CardUuid | None = None,
-    target: CardUuid | None = None,
-) -> bool:
-    return any(
-        now - past_move.started_at < timedelta(seconds=cooldown_s)
-        and (
-            (source is not None and past_move.move.source == source)
-            or (target is not None and target in (past_move.move.target, past_move.landed))
-        )
-        for past_move in past
-    )
+    budgets = budgets_of(state, policy=policy, now=now)
+    reason = budgets.of_source(card, node=state.node_of(card))
+    return HeldBack(subject=card, reason=reason) if reason else None
 
 
 def best_move(
@@ -176,7 +168,10 @@ def best_move(
     )
     if best.gain_points <= 0:
         return HeldBack(
-            subject=key, reason=HoldReason.NO_GAIN, detail=f"{best.gain_points:.1f} points"
+            subject=key,
+            reason=HoldReason.NO_GAIN,
+            detail=f"{best.gain_points:.1f} points",
+            gain_points=best.gain_points,
         )
     return best
 
@@ -227,13 +222,15 @@ def _unfit(
         and now - past_move.started_at < timedelta(seconds=policy.return_cooldown_s)
     }
     sources = {past_move.move.source for past_move in state.past if past_move.under_way}
-    unfit = {source, *left, *sources}
-    for node_info in state.snapshot.nodes.values():
+    budgets = budgets_of(state, policy=policy, now=now)
+    unfit = {source, *left, *sources, *budgets.closed_targets()}
+    for node, node_info in state.snapshot.nodes.items():
+        busy = budgets.node_is_busy(node)
         for uuid, info in node_info.cards.items():
             if (
-                info.card.model != model
+                busy
+                or info.card.model != model
                 or not _cool_enough(state, uuid, candidate, use, policy=policy)
-                or _recently(state.past, policy.card_cooldown_s, now=now, target=uuid)
             ):
                 unfit.add(uuid)
     return frozenset(unfit)

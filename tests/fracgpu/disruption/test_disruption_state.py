@@ -1,14 +1,12 @@
 """The input of a plan."""
 
 from fracgpu.cards.card import CardUuid
-from fracgpu.disruption.move import HoldReason, begun_within
-from tests.fakes.clock import NOON
+from fracgpu.disruption.move import HoldReason
 from tests.support.rebalancing import (
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
     a_node,
-    a_past_move,
     a_placed_pod,
 )
 
@@ -28,12 +26,6 @@ def test_a_card_is_found_by_its_node_and_reading() -> None:
     assert state.node_of(CardUuid("GPU-none")) == ""
     assert state.reading(CardUuid("GPU-none")) is None
     assert state.reading(HOT_CARD) is not None
-
-
-def test_moves_are_counted_by_when_they_began() -> None:
-    past = [a_past_move(minutes_ago=59), a_past_move(minutes_ago=60)]
-
-    assert begun_within(past, hours=1, now=NOON) == past[:1]
 
 
 def test_reasons_have_distinct_texts_and_labels_fit_for_a_metric() -> None:

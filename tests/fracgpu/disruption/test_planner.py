@@ -1,7 +1,7 @@
 """Plans: the best pair, within every budget, and never onto a card without a trusted reading."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 
 from fracgpu.cards.card import CardUuid, NodeCards
+from fracgpu.disruption.change_freeze import ChangeFreeze, parse_schedule
 from fracgpu.disruption.cordons import cards_to_cordon
 from fracgpu.disruption.disruption_state import DisruptionState
 from fracgpu.disruption.heat import CardHeat, Heat, ReadingQuality
@@ -20,7 +21,6 @@ from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
     ACTIVE,
-    CARD_MIB,
     COOL_CARD,
     HOT_CARD,
     a_disruption_state,
@@ -95,26 +95,26 @@ def test_nothing_moves_and_the_plan_says_why(changes: dict[str, Any], reason: Ho
     assert reason in reasons(found)
 
 
-def test_the_memory_of_a_replacement_under_way_is_taken_already() -> None:
-    policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
+def test_a_card_that_a_replacement_is_on_its_way_to_is_no_target() -> None:
+    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2, card_cooldown_s=1)
     coming = a_past_move(
-        under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(CARD_MIB), busy_ratio=0.0
+        under_way=True, target=COOL_CARD, target_node="n2", mib=Mib(1), busy_ratio=0.0
     )
 
-    assert plan(a_disruption_state(past=[coming]), policy).moves == ()
-    small = replace(coming, move=replace(coming.move, mib=Mib(4000)))
-    assert len(plan(a_disruption_state(past=[small]), policy).moves) == 1
+    assert reasons(plan(a_disruption_state(past=[coming]), policy)) == {HoldReason.NO_TARGET}
+    there = replace(coming, under_way=False)
+    assert len(plan(a_disruption_state(past=[there]), policy).moves) == 1
 
 
 def test_the_load_of_a_replacement_under_way_counts_on_its_target() -> None:
-    policy = replace(ACTIVE, max_in_flight=2, card_cooldown_s=1)
+    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2, card_cooldown_s=1)
     coming = a_past_move(under_way=True, target=COOL_CARD, target_node="n2", busy_ratio=0.2)
 
     assert plan(a_disruption_state(past=[coming]), policy).moves == ()
 
 
 def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
-    policy = replace(ACTIVE, owner_cooldown_s=60)
+    policy = replace(ACTIVE, owner_cooldown_s=60, max_per_owner_per_hour=2)
     left = a_past_move(minutes_ago=59, owner_uid="owner-1", source=COOL_CARD)
 
     assert reasons(plan(a_disruption_state(past=[left]), policy)) == {HoldReason.NO_TARGET}
@@ -124,7 +124,7 @@ def test_a_pod_is_not_moved_back_to_a_card_its_owner_left() -> None:
 
 
 def test_a_card_that_a_pod_is_being_moved_off_is_no_target_whatever_its_heat() -> None:
-    policy = replace(ACTIVE, max_in_flight=2)
+    policy = replace(ACTIVE, max_in_flight=2, max_in_flight_per_node=2)
     leaving = a_past_move(under_way=True, source=COOL_CARD, source_node="n2")
 
     assert reasons(plan(a_disruption_state(past=[leaving]), policy)) == {HoldReason.NO_TARGET}
@@ -227,6 +227,40 @@ def test_a_planned_move_is_looked_at_again(
     assert (held.reason if held else None) is reason
 
 
+def test_while_it_is_paused_nothing_is_begun() -> None:
+    found = plan(a_disruption_state(), replace(ACTIVE, paused=True))
+
+    assert found.moves == ()
+    assert reasons(found) == {HoldReason.PAUSED}
+
+
+def test_during_a_change_freeze_nothing_is_begun_and_the_plan_says_until_when() -> None:
+    freeze = ChangeFreeze(
+        text="0 11 * * *",
+        schedule=parse_schedule("0 11 * * *"),
+        zone=UTC,
+        duration=timedelta(hours=2),
+    )
+
+    found = plan(a_disruption_state(), replace(ACTIVE, change_freezes=(freeze,)))
+
+    assert found.moves == ()
+    assert [(held.reason, held.detail) for held in found.held] == [
+        (HoldReason.CHANGE_FREEZE, "until 2026-01-05 13:00 UTC")
+    ]
+
+
+def test_a_pod_that_another_one_beats_is_in_the_plan_with_its_score() -> None:
+    readings: dict[str, Any] = {HOT_CARD: a_reading(0.95, pods={"pod-a": 0.35, "pod-b": 0.5})}
+    found = plan(a_disruption_state(readings=readings))
+
+    assert [move.name for move in found.moves] == ["pod-a"]
+    (held,) = found.held
+    assert (held.subject, held.card, held.reason) == ("ml/pod-b", HOT_CARD, HoldReason.OUTSCORED)
+    assert held.gain_points is not None
+    assert 0 < held.gain_points <= found.moves[0].gain_points
+
+
 # -- properties ------------------------------------------------------------------------------------
 
 
@@ -269,6 +303,7 @@ def policies() -> st.SearchStrategy[RebalancerPolicy]:
         RebalancerPolicy,
         mode=st.sampled_from([Mode.ACTIVE, Mode.DRY_RUN]),
         max_in_flight=st.integers(1, 4),
+        max_in_flight_per_node=st.integers(1, 4),
         max_per_hour=st.integers(1, 6),
         max_per_namespace_per_hour=st.integers(1, 6),
         fresh_cards_ratio=st.sampled_from([0.1, 0.5, 0.8]),
@@ -291,7 +326,10 @@ def test_a_plan_never_exceeds_its_budgets(state: DisruptionState, policy: Rebala
         assert len(hour) + len(moves) <= policy.max_per_hour
         in_namespace = len(moves) + sum(past_move.move.namespace == "ml" for past_move in hour)
         assert in_namespace <= policy.max_per_namespace_per_hour
-    for attribute in ("source", "target", "owner_uid", "pod_uid", "source_node"):
+        for node in state.snapshot.nodes:
+            of_node = sum(node in (move.source_node, move.target_node) for move in moves)
+            assert of_node <= policy.max_in_flight_per_node
+    for attribute in ("source", "target", "owner_uid", "pod_uid"):
         values = [getattr(move, attribute) for move in moves]
         assert len(set(values)) == len(values), attribute
 

@@ -1,0 +1,340 @@
+"""Budgets: what counts, what does not, and that none is ever exceeded, whatever happens."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fracgpu.cards.card import CardUuid
+from fracgpu.disruption.budgets import Budgets
+from fracgpu.disruption.move import Ending, HoldReason, PastMove
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from tests.fakes.clock import NOON
+from tests.support.rebalancing import ACTIVE, a_move, a_past_move
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+DRY_RUN = replace(ACTIVE, mode=Mode.DRY_RUN)
+
+
+def budgets(*past: PastMove, policy: RebalancerPolicy = ACTIVE, now: datetime = NOON) -> Budgets:
+    return Budgets(past, policy=policy, now=now)
+
+
+def of_pod(found: Budgets, **changes: str) -> HoldReason | None:
+    subject = {"pod_uid": "pod-1", "owner_uid": "owner-1", "namespace": "ml", **changes}
+    return found.of_pod(
+        subject["pod_uid"], owner_uid=subject["owner_uid"], namespace=subject["namespace"]
+    )
+
+
+def undisturbed(past_move: PastMove, *, ended_ago_s: float = 0) -> PastMove:
+    ended_at = NOON - timedelta(seconds=ended_ago_s)
+    return replace(
+        past_move, disturbed=False, under_way=False, ending=Ending.OUTDATED, ended_at=ended_at
+    )
+
+
+# -- what counts -----------------------------------------------------------------------------------
+
+
+def test_a_move_that_disturbed_nobody_counts_against_no_budget() -> None:
+    many = [undisturbed(a_past_move(minutes_ago=m), ended_ago_s=60 * m) for m in range(1, 50)]
+
+    found = budgets(*many)
+
+    assert (found.in_flight, found.this_hour, found.of_cluster()) == (0, 0, None)
+    assert found.of_source(CardUuid("GPU-elsewhere"), node="n9") is None
+    assert found.closed_targets() == frozenset()
+    assert of_pod(found) is None
+
+
+def test_but_its_owner_is_left_alone_for_a_while() -> None:
+    past = undisturbed(a_past_move(owner_uid="owner-1"), ended_ago_s=299)
+
+    assert of_pod(budgets(past)) is HoldReason.GIVEN_UP
+    assert of_pod(budgets(past, now=NOON + timedelta(seconds=1))) is None
+
+
+@pytest.mark.parametrize("policy", [DRY_RUN, replace(ACTIVE, mode=Mode.RECOMMEND)])
+def test_what_was_only_shown_counts_only_while_nothing_else_is_done(
+    policy: RebalancerPolicy,
+) -> None:
+    shown = [
+        replace(a_past_move(minutes_ago=m), ending=Ending.DRY_RUN, disturbed=False)
+        for m in range(1, 7)
+    ]
+
+    assert budgets(*shown).of_cluster() is None
+    assert budgets(*shown, policy=policy).of_cluster() is HoldReason.HOURLY_BUDGET
+
+
+def test_a_move_under_way_counts_before_it_disturbs_a_pod() -> None:
+    planned = replace(a_past_move(under_way=True, minutes_ago=90), disturbed=False)
+
+    found = budgets(planned)
+
+    assert (found.in_flight, found.this_hour) == (1, 1)
+    assert found.of_cluster() is HoldReason.MOVE_IN_FLIGHT
+
+
+def test_an_hour_is_counted_from_the_disturbance_not_from_the_plan() -> None:
+    late = replace(a_past_move(minutes_ago=65), disturbed_at=NOON - timedelta(minutes=55))
+
+    assert budgets(late).this_hour == 1
+    assert budgets(replace(late, disturbed_at=None)).this_hour == 0
+
+
+# -- each budget -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("past", "subject", "reason"),
+    [
+        ({"owner_uid": "owner-1", "minutes_ago": 59}, {}, HoldReason.OWNER_COOLDOWN),
+        ({"owner_uid": "owner-1", "minutes_ago": 61}, {}, None),
+        ({"namespace": "other"}, {}, None),
+        ({"pod_uid": "pod-1", "owner_uid": "old"}, {}, HoldReason.POD_BUDGET),
+        ({"pod_uid": "pod-1", "owner_uid": "old", "minutes_ago": 61}, {}, None),
+    ],
+)
+def test_a_pod_is_held_back_by_its_owners_and_its_own_past(
+    past: dict[str, Any], subject: dict[str, str], reason: HoldReason | None
+) -> None:
+    assert of_pod(budgets(a_past_move(**past)), **subject) is reason
+
+
+def test_a_namespace_has_its_own_hour() -> None:
+    past = [a_past_move(minutes_ago=m, owner_uid=f"o{m}", pod_uid=f"p{m}") for m in (10, 20)]
+
+    assert of_pod(budgets(*past)) is HoldReason.NAMESPACE_BUDGET
+    assert of_pod(budgets(*past), namespace="other") is None
+    assert of_pod(budgets(*past, now=NOON + timedelta(minutes=40))) is None
+
+
+def test_an_owner_has_its_hour_and_its_day() -> None:
+    short = replace(ACTIVE, owner_cooldown_s=1)
+    one = a_past_move(minutes_ago=30, owner_uid="owner-1")
+    more = [a_past_move(minutes_ago=m, owner_uid="owner-1") for m in (200, 300)]
+
+    assert of_pod(budgets(one, policy=short)) is HoldReason.OWNER_HOUR
+    often = replace(short, max_per_owner_per_hour=9)
+    assert of_pod(budgets(one, policy=often)) is None
+    assert of_pod(budgets(one, *more, policy=often)) is HoldReason.OWNER_BUDGET
+
+
+def test_a_replacement_inherits_the_moves_of_the_pods_before_it() -> None:
+    first = replace(a_past_move(minutes_ago=50, pod_uid="a", owner_uid="x"), replacement_uid="b")
+    second = replace(
+        a_past_move(minutes_ago=40, pod_uid="b", owner_uid="y", namespace="z"), replacement_uid="c"
+    )
+    twice = replace(ACTIVE, max_per_pod_per_hour=2)
+
+    assert of_pod(budgets(first), pod_uid="b") is HoldReason.POD_BUDGET
+    assert of_pod(budgets(first), pod_uid="c") is None
+    assert of_pod(budgets(first, second), pod_uid="c") is HoldReason.POD_BUDGET
+    assert of_pod(budgets(first, policy=twice), pod_uid="b") is None
+    assert of_pod(budgets(first, second, policy=twice), pod_uid="c") is HoldReason.POD_BUDGET
+
+
+def test_replacements_that_name_each_other_end_the_search() -> None:
+    a = replace(a_past_move(pod_uid="a", owner_uid="x"), replacement_uid="b")
+    b = replace(a_past_move(pod_uid="b", owner_uid="x"), replacement_uid="a")
+
+    assert of_pod(budgets(a, b), pod_uid="a") is HoldReason.POD_BUDGET
+
+
+def test_a_card_rests_as_source_and_as_target() -> None:
+    source, target, landed = CardUuid("s"), CardUuid("t"), CardUuid("l")
+    past = replace(a_past_move(minutes_ago=9, source=source, target=target), landed=landed)
+
+    found = budgets(past)
+
+    assert found.of_source(source, node="n1") is HoldReason.CARD_COOLDOWN
+    assert found.of_source(target, node="n1") is None
+    assert found.closed_targets() == {target, landed}
+    later = budgets(past, now=NOON + timedelta(minutes=1))
+    assert later.of_source(source, node="n1") is None
+    assert later.closed_targets() == frozenset()
+
+
+def test_a_node_has_its_own_moves_in_flight_off_it_and_onto_it() -> None:
+    past = a_past_move(under_way=True, source_node="n1", target_node="n2")
+
+    found = budgets(past)
+
+    assert found.of_source(CardUuid("c"), node="n1") is HoldReason.NODE_BUSY
+    assert found.of_source(CardUuid("c"), node="n2") is HoldReason.NODE_BUSY
+    assert found.of_source(CardUuid("c"), node="n3") is None
+    two = replace(ACTIVE, max_in_flight_per_node=2)
+    assert not budgets(past, policy=two).node_is_busy("n1")
+
+
+def test_each_useless_move_doubles_the_owners_rest() -> None:
+    useless = replace(a_past_move(minutes_ago=90, owner_uid="owner-1"), useless=True)
+
+    assert of_pod(budgets(useless)) is HoldReason.OWNER_COOLDOWN
+    assert of_pod(budgets(useless, now=NOON + timedelta(minutes=30))) is None
+    assert of_pod(budgets(replace(useless, useless=False))) is None
+
+
+def test_a_planned_move_counts_at_once() -> None:
+    move = a_move(owner_uid="owner-1")
+
+    found = budgets().with_(move)
+
+    assert (found.in_flight, found.this_hour) == (1, 1)
+    assert of_pod(found) is HoldReason.OWNER_COOLDOWN
+    assert budgets(policy=DRY_RUN).with_(move).in_flight == 1
+
+
+# -- never exceeded --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """Somebody wants to move a pod: what would happen to the move."""
+
+    after_s: int
+    owner: int
+    namespace: int
+    pod: int
+    source: int
+    target: int
+    disturbs_after_s: int | None
+    lasts_s: int
+    useless: bool
+
+
+ATTEMPTS = st.lists(
+    st.builds(
+        Attempt,
+        after_s=st.integers(0, 2400),
+        owner=st.integers(0, 3),
+        namespace=st.integers(0, 1),
+        pod=st.integers(0, 4),
+        source=st.integers(0, 5),
+        target=st.integers(0, 5),
+        disturbs_after_s=st.none() | st.integers(0, 600),
+        lasts_s=st.integers(0, 900),
+        useless=st.booleans(),
+    ),
+    max_size=60,
+)
+POLICIES = st.builds(
+    RebalancerPolicy,
+    mode=st.just(Mode.ACTIVE),
+    max_in_flight=st.integers(1, 3),
+    max_in_flight_per_node=st.integers(1, 2),
+    max_per_hour=st.integers(1, 6),
+    max_per_namespace_per_hour=st.integers(1, 4),
+    max_per_owner_per_hour=st.integers(1, 3),
+    max_per_owner_per_day=st.integers(1, 4),
+    max_per_pod_per_hour=st.integers(1, 2),
+    owner_cooldown_s=st.sampled_from([1.0, 600.0]),
+    card_cooldown_s=st.sampled_from([1.0, 600.0]),
+    give_up_cooldown_s=st.sampled_from([0.0, 300.0]),
+)
+
+
+def seen_at(attempt: Attempt, began: datetime, now: datetime) -> PastMove:
+    """Return a move as it is remembered at *now*."""
+    end = began + timedelta(seconds=(attempt.disturbs_after_s or 0) + attempt.lasts_s)
+    disturbed_at = (
+        None
+        if attempt.disturbs_after_s is None
+        else began + timedelta(seconds=attempt.disturbs_after_s)
+    )
+    disturbed = disturbed_at is not None and disturbed_at <= now
+    over = end <= now
+    past_move = a_past_move(
+        pod_uid=f"pod-{attempt.pod}",
+        owner_uid=f"owner-{attempt.owner}",
+        namespace=f"ns-{attempt.namespace}",
+        source=CardUuid(f"card-{attempt.source}"),
+        source_node=f"node-{attempt.source // 2}",
+        target=CardUuid(f"card-{attempt.target}"),
+        target_node=f"node-{attempt.target // 2}",
+    )
+    return replace(
+        past_move,
+        started_at=began,
+        under_way=not over,
+        ended_at=end if over else None,
+        disturbed=disturbed,
+        disturbed_at=disturbed_at if disturbed else None,
+        useless=over and disturbed and attempt.useless,
+    )
+
+
+def allowed(found: Budgets, attempt: Attempt) -> bool:
+    """Ask as the planner asks."""
+    card, node = CardUuid(f"card-{attempt.source}"), f"node-{attempt.source // 2}"
+    return not (
+        found.of_cluster()
+        or found.of_source(card, node=node)
+        or f"card-{attempt.target}" in found.closed_targets()
+        or found.node_is_busy(f"node-{attempt.target // 2}")
+        or found.of_pod(
+            f"pod-{attempt.pod}",
+            owner_uid=f"owner-{attempt.owner}",
+            namespace=f"ns-{attempt.namespace}",
+        )
+    )
+
+
+def most_within(times: Iterable[datetime], span: timedelta) -> int:
+    """Return the largest number of *times* in any half-open window of *span*."""
+    ordered = sorted(times)
+    return max((sum(first <= at < first + span for at in ordered) for first in ordered), default=0)
+
+
+def grouped(
+    begun: Sequence[tuple[Attempt, datetime]], key: Callable[[Attempt], object]
+) -> list[list[datetime]]:
+    """Return when pods were disturbed, by *key*."""
+    found = defaultdict(list)
+    for attempt, began in begun:
+        if attempt.disturbs_after_s is not None:
+            found[key(attempt)].append(began + timedelta(seconds=attempt.disturbs_after_s))
+    return list(found.values())
+
+
+@settings(deadline=None)
+@given(ATTEMPTS, POLICIES)
+def test_over_any_history_no_budget_is_ever_exceeded(
+    attempts: list[Attempt], policy: RebalancerPolicy
+) -> None:
+    now, begun = NOON, list[tuple[Attempt, datetime]]()
+    for attempt in attempts:
+        now += timedelta(seconds=attempt.after_s)
+        past = [seen_at(earlier, began, now) for earlier, began in begun]
+        if allowed(budgets(*past, policy=policy, now=now), attempt):
+            begun.append((attempt, now))
+            flying = [seen_at(earlier, began, now) for earlier, began in begun]
+            in_flight = [past_move for past_move in flying if past_move.under_way]
+            assert len(in_flight) <= policy.max_in_flight
+            for node in {f"node-{n}" for n in range(3)}:
+                there = [
+                    past_move
+                    for past_move in in_flight
+                    if node in (past_move.move.source_node, past_move.move.target_node)
+                ]
+                assert len(there) <= policy.max_in_flight_per_node
+
+    limits: tuple[tuple[Callable[[Attempt], object], timedelta, int], ...] = (
+        (lambda _: "cluster", HOUR, policy.max_per_hour),
+        (lambda attempt: attempt.namespace, HOUR, policy.max_per_namespace_per_hour),
+        (lambda attempt: attempt.owner, HOUR, policy.max_per_owner_per_hour),
+        (lambda attempt: attempt.owner, DAY, policy.max_per_owner_per_day),
+        (lambda attempt: attempt.pod, HOUR, policy.max_per_pod_per_hour),
+        (lambda attempt: attempt.source, timedelta(seconds=policy.card_cooldown_s), 1),
+        (lambda attempt: attempt.target, timedelta(seconds=policy.card_cooldown_s), 1),
+    )
+    for key, span, limit in limits:
+        assert all(most_within(times, span) <= limit for times in grouped(begun, key))
