@@ -37,7 +37,7 @@ def move_labels(mode: str, ending: Ending) -> tuple[str, str, str]:
 class RebalancerMetrics:
     """The metrics, in *registry*; one instance per process."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry) -> None:  # noqa: PLR0915 - one for each metric
         def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
             return Gauge(_PREFIX + name, text, labels, registry=registry)
 
