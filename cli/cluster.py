@@ -184,6 +184,20 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--kubeconfig", help="default: the pod's own account, else $KUBECONFIG, else ~/.kube/config"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "-o",
+        "--output",
+        dest="json",
+        type=_is_json,
+        metavar="json|text",
+        help="-o json is the same as --json",
+    )
+
+
+def _is_json(word: str) -> bool:
+    if word not in ("json", "text"):
+        raise argparse.ArgumentTypeError(f"{word!r}; want json or text")
+    return word == "json"
 
 
 def with_cluster(

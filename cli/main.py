@@ -36,6 +36,16 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "explain": Command(
         module="cli.commands.explain", summary="explain why a pod does not fit, and what would help"
     ),
+    "moves": Command(
+        module="cli.commands.moves", summary="show what the rebalancer moves, and has moved"
+    ),
+    "plan": Command(
+        module="cli.commands.plan",
+        summary="show what the rebalancer would do now, and why not more",
+    ),
+    "rebalance": Command(
+        module="cli.commands.rebalance", summary="replay recorded metrics against other settings"
+    ),
     "uninstall": Command(module="cli.commands.uninstall", summary="remove FracGPU from a cluster"),
     "simulate": Command(
         module="cli.commands.simulate", summary="compare how much of a fleet each policy would use"

@@ -51,6 +51,11 @@ def fleet_lines(fleet: Fleet) -> Iterator[Line]:
             trouble = card.trouble or node.trouble
             rows.append(_card_row(node.name, card, trouble or "ok"))
             tones.append(Tone.BAD if trouble else Tone.PLAIN)
+    yield from table_lines(rows, tones)
+
+
+def table_lines(rows: Sequence[tuple[str, ...]], tones: Sequence[Tone]) -> Iterator[Line]:
+    """Yield rows with their columns aligned, each row in its tone."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row, tone in zip(rows, tones, strict=True):
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,0 +1,152 @@
+"""``fracgpu moves``: what the rebalancer moves, has moved and recommends, newest first.
+
+Exit code 0: done; 1: there is no such move, the cluster has no Moves, or the API server does not
+answer; 2: wrong arguments.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from cli.cluster import add_cluster_flags, with_cluster
+from cli.main import CALLED_WRONG, DONE, FAILED
+from cli.printers.live import open_console, show_lines
+from cli.printers.move_lines import change_line, move_lines, move_table
+from fracgpu.errors import WireError
+from fracgpu.state.move_object import MoveObject, decode_move
+from kube.client import KubeClient
+from kube.errors import NotFound
+from kube.informer import Change, ChangeType, Informer
+from kube.kinds import MOVES
+from process import logs
+from process.clock import SystemClock
+
+_NO_MOVES: Final = (
+    "this cluster has no Moves, the custom resource moves.fracgpu.io: install "
+    "deploy/crds/moves.yaml, and a rebalancer that writes them"
+)
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show the moves; return the exit code."""
+    try:
+        options = _parser().parse_args(argv)
+    except SystemExit as end:  # argparse has printed its help or what is wrong
+        return DONE if not end.code else CALLED_WRONG
+    work = _follow if options.watch else _show
+    return with_cluster("moves", options.kubeconfig, lambda client: work(client, options))
+
+
+async def read_moves(client: KubeClient) -> list[MoveObject]:
+    """List the moves, newest first; one that cannot be read is reported and left out.
+
+    Raises:
+        KubeError: NotFound where the cluster has no such resource.
+    """
+    moves = []
+    for raw in (await client.list(MOVES)).items:
+        try:
+            moves.append(decode_move(bytes(raw)))
+        except WireError as error:
+            print(f"fracgpu moves: one is left out, {error}", file=sys.stderr)
+    return newest_first(moves)
+
+
+def newest_first(moves: Sequence[MoveObject]) -> list[MoveObject]:
+    """Return the moves by when they were made, the newest first; by name within one second."""
+    by_name = sorted(moves, key=lambda move: move.name)
+    return sorted(
+        by_name, key=lambda move: move.metadata.creation_timestamp or _LONG_AGO, reverse=True
+    )
+
+
+async def watch_moves(client: KubeClient, show: Callable[[MoveObject, bool], None]) -> None:
+    """Call *show* with each move that there is, and with each change (True: deleted)."""
+
+    def note(change: Change[MoveObject]) -> None:
+        show(change.object, change.type is ChangeType.DELETED)
+
+    await Informer(client, MOVES, decode=decode_move, on_change=note).run()
+
+
+async def _show(client: KubeClient, options: argparse.Namespace) -> int:
+    try:
+        moves = await read_moves(client)
+    except NotFound:
+        return _complain(_NO_MOVES)
+    if options.name is None:
+        _print(moves, as_json=options.json)
+        return DONE
+    found = [move for move in moves if options.name in (move.name, move.spec.pod.name)]
+    if not found:
+        return _complain(f"no move is named {options.name!r}, nor a pod that was moved")
+    now = SystemClock().now()
+    if options.json:
+        print(json.dumps([move_json(move) for move in found], indent=2))
+    else:
+        for move in found:
+            show_lines(open_console(), move_lines(move, now=now))
+    return DONE
+
+
+def _print(moves: Sequence[MoveObject], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([move_json(move) for move in moves], indent=2))
+    elif not moves:
+        print("no moves so far")
+    else:
+        show_lines(open_console(), move_table(moves, now=SystemClock().now()))
+
+
+async def _follow(client: KubeClient, options: argparse.Namespace) -> int:
+    logs.configure(level="error", json=False)
+    console, clock = open_console(), SystemClock()
+    seen: dict[str, MoveObject] = {}
+
+    def show(move: MoveObject, gone: bool) -> None:  # noqa: FBT001 - as watch_moves calls it
+        if options.name not in (None, move.name, move.spec.pod.name):
+            return
+        if options.json:
+            print(json.dumps({**move_json(move), "deleted": gone}), flush=True)
+            return
+        before = seen.get(move.name)
+        if gone or before is None or before.status.phase is not move.status.phase:
+            show_lines(console, [change_line(move, gone=gone, now=clock.now())])
+        seen[move.name] = move
+
+    try:
+        await client.list(MOVES)  # an informer would wait for the resource
+    except NotFound:
+        return _complain(_NO_MOVES)
+    await watch_moves(client, show)
+    return DONE
+
+
+def move_json(move: MoveObject) -> dict[str, Any]:
+    """Return a move as the API server has it, as far as it is read here."""
+    body: dict[str, Any] = msgspec.to_builtins(move)
+    return body
+
+
+def _complain(message: str) -> int:
+    print(f"fracgpu moves: {message}", file=sys.stderr)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fracgpu moves",
+        usage="fracgpu moves [NAME] [flags]",
+        description="The rebalancer's moves, newest first; with a name (of a move or of a pod that "
+        "was moved) its reason and every phase.",
+    )
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one move, or the moves of one pod")
+    parser.add_argument("--watch", "-w", action="store_true", help="follow changes until Ctrl-C")
+    add_cluster_flags(parser)
+    return parser

@@ -1,0 +1,116 @@
+"""Moves as lines of text: a table, one move with its history, and one line for each change."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from cli.printers.text import Line, Tone, table_lines
+from fracgpu.state.move_object import MoveObject, MovePhase
+
+_MINUTE: Final = timedelta(minutes=1)
+_HOUR: Final = timedelta(hours=1)
+_DAY: Final = timedelta(days=1)
+_TONES: Final = {
+    MovePhase.DONE: Tone.QUIET,
+    MovePhase.RECOMMENDED: Tone.HELP,
+    MovePhase.ABORTED: Tone.BAD,
+    MovePhase.ROLLING_BACK: Tone.BAD,
+}
+
+
+def move_table(moves: Sequence[MoveObject], *, now: datetime) -> Iterator[Line]:
+    """Yield the moves as a table whose columns a script can cut, in the order given."""
+    rows = [("NAME", "POD", "FROM", "TO", "PHASE", "RESULT", "AGE", "REASON")]
+    rows += [
+        (
+            move.name,
+            f"{move.spec.pod.namespace}/{move.spec.pod.name}",
+            move.spec.source.display,
+            move.spec.target.display,
+            move.status.phase.value,
+            move.status.result or "-",
+            age(move, now=now),
+            move.spec.reason.message or "-",
+        )
+        for move in moves
+    ]
+    tones = [Tone.HEAD, *(_tone(move) for move in moves)]
+    yield from table_lines(rows, tones)
+
+
+def move_lines(move: MoveObject, *, now: datetime) -> Iterator[Line]:
+    """Yield one move: what was decided and why, and every phase so far."""
+    spec, status = move.spec, move.status
+    ended = f", {status.result}" if status.result else ""
+    yield Line(
+        text=f"{spec.pod.namespace}/{spec.pod.name}: {status.phase.value}{ended}", tone=_tone(move)
+    )
+    facts = (
+        ("name", move.name),
+        ("begun", f"{age(move, now=now)} ago"),
+        ("from", f"{spec.source.display}  {spec.source.card}"),
+        ("to", f"{spec.target.display}  {spec.target.card}"),
+        ("share", f"{spec.request.mib} MiB" + _cores(spec.request.cores)),
+        ("mode", spec.mode.value),
+        ("method", spec.method),
+        ("owner", f"{spec.owner.kind} {spec.owner.name}"),
+        ("reason", spec.reason.message or "-"),
+        (
+            "figures",
+            f"the pod used {spec.reason.busy_ratio:.0%} of a card that was busy "
+            f"{spec.reason.level_ratio:.0%}; gain {spec.reason.gain_points:.1f} points",
+        ),
+        ("reserved", f"until {move.reserved_until:%Y-%m-%d %H:%M:%S %Z}"),
+        ("replacement", _replacement(move)),
+        ("message", status.message or "-"),
+    )
+    for name, text in facts:
+        yield Line(text=f"  {name:<12}{text}")
+    if status.transitions:
+        yield Line(text="")
+        rows = [("SINCE", "PHASE", "MESSAGE")]
+        rows += [
+            (f"{passed.at:%Y-%m-%d %H:%M:%S}", passed.phase.value, passed.message or "-")
+            for passed in status.transitions
+        ]
+        yield from table_lines(rows, [Tone.HEAD] + [Tone.PLAIN] * len(status.transitions))
+
+
+def change_line(move: MoveObject, *, gone: bool, now: datetime) -> Line:
+    """Return one line for a move that has changed."""
+    spec, status = move.spec, move.status
+    what = "deleted" if gone else " ".join(filter(None, (status.phase.value, status.result)))
+    message = f": {status.message}" if status.message and not gone else ""
+    return Line(
+        text=f"{now:%H:%M:%S}  {spec.pod.namespace}/{spec.pod.name}  "
+        f"{spec.source.display} -> {spec.target.display}  {what}{message}",
+        tone=_tone(move),
+    )
+
+
+def age(move: MoveObject, *, now: datetime) -> str:
+    """Return how long ago a move was made, in the largest unit that fits, as kubectl does."""
+    made = move.metadata.creation_timestamp
+    if made is None:
+        return "-"
+    passed = max(now - made, timedelta(0))
+    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if passed >= unit:
+            return f"{passed // unit}{letter}"
+    return f"{passed.seconds}s"
+
+
+def _tone(move: MoveObject) -> Tone:
+    return _TONES.get(move.status.phase, Tone.PLAIN)
+
+
+def _cores(cores: int) -> str:
+    return f", {cores} % of the compute" if cores else ""
+
+
+def _replacement(move: MoveObject) -> str:
+    found = move.status.replacement
+    if found is None:
+        return "-"
+    where = f" on {found.node} {found.card}".rstrip() if found.node or found.card else ""
+    return f"{found.name}{where}"

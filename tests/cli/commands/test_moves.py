@@ -1,0 +1,178 @@
+"""``fracgpu moves`` against a live API server."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.commands.moves import main, newest_first, read_moves, watch_moves
+from cli.main import CALLED_WRONG, DONE, FAILED
+from fracgpu.state.move_object import (
+    MoveObject,
+    MovePhase,
+    MoveReason,
+    MoveStatus,
+    Replacement,
+    Transition,
+)
+from kube.client import KubeClient
+from kube.kinds import MOVES
+from simulator.apiserver.server import ApiServer
+from simulator.demo.definitions import install_definitions
+from tests.cli.live_cluster import call
+from tests.support.moves import move_body, move_of, status_body
+from tests.support.waiting import until_true
+
+BEGAN = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+async def a_move(kube: KubeClient, name: str, *, status: MoveStatus | None = None) -> None:
+    move = move_of(name, pod=("team-a", f"pod-of-{name}", f"uid-{name}"))
+    reason = MoveReason(message="card busy 91%", busy_ratio=0.4, level_ratio=0.91, gain_points=7.5)
+    move = msgspec.structs.replace(move, spec=msgspec.structs.replace(move.spec, reason=reason))
+    await kube.create(MOVES, move_body(move))
+    if status is not None:
+        await kube.patch(MOVES, name, status_body(status), subresource="status")
+
+
+FINISHED = MoveStatus(
+    phase=MovePhase.DONE,
+    result="relieved",
+    message="the source went from 91% to 48%",
+    replacement=Replacement(name="web-9", uid="u9", node="node-2", card="GPU-target"),
+    transitions=(
+        Transition(phase=MovePhase.PLANNED, at=BEGAN),
+        Transition(phase=MovePhase.SURGING, at=BEGAN.replace(minute=1), message="released"),
+        Transition(phase=MovePhase.DONE, at=BEGAN.replace(minute=9), message="it cooled"),
+    ),
+)
+
+
+async def test_without_the_resource_it_says_what_to_install(
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([], ["--watch"], ["move-1"]):
+        assert await call(main, api, tmp_path, *words) == FAILED
+
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert "install deploy/crds/moves.yaml" in captured.err
+
+
+async def test_moves_are_a_table_with_phase_result_and_reason(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await install_definitions(kube)
+    assert await call(main, api, tmp_path) == DONE
+    assert capsys.readouterr().out == "no moves so far\n"
+    await a_move(kube, "one", status=FINISHED)
+    await a_move(kube, "two")
+
+    assert await call(main, api, tmp_path) == DONE
+
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "POD", "FROM", "TO", "PHASE", "RESULT", "AGE", "REASON"]
+    by_name = {row.split()[0]: row.split() for row in rows}
+    assert by_name["one"][1:6] == [
+        "team-a/pod-of-one", "node-1/0", "node-2/0", "Done", "relieved"
+    ]  # fmt: skip
+    assert by_name["two"][4:6] == ["Planned", "-"]
+    assert by_name["two"][-3:] == ["card", "busy", "91%"]
+
+
+async def test_one_move_is_shown_with_every_phase_by_its_name_or_its_pods(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await install_definitions(kube)
+    await a_move(kube, "one", status=FINISHED)
+    await a_move(kube, "two")
+
+    for name in ("one", "pod-of-one"):
+        assert await call(main, api, tmp_path, name) == DONE
+
+        out = capsys.readouterr().out
+        assert out.startswith("team-a/pod-of-one: Done, relieved\n")
+        assert "web-9 on node-2 GPU-target" in out
+        assert "gain 7.5 points" in out
+        assert "2026-01-01 12:01:00  Surging  released" in out
+        assert "two" not in out
+    assert await call(main, api, tmp_path, "three") == FAILED
+    assert "no move is named 'three'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", [["--json"], ["-o", "json"]])
+async def test_json_is_what_the_api_server_has(
+    api: ApiServer,
+    kube: KubeClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flag: list[str],
+) -> None:
+    await install_definitions(kube)
+    await a_move(kube, "one", status=FINISHED)
+
+    assert await call(main, api, tmp_path, *flag) == DONE
+
+    (move,) = json.loads(capsys.readouterr().out)
+    assert move["metadata"]["name"] == "one"
+    assert move["spec"]["pod"]["name"] == "pod-of-one"
+    assert [passed["phase"] for passed in move["status"]["transitions"]] == [
+        "Planned", "Surging", "Done"
+    ]  # fmt: skip
+
+
+def test_the_newest_is_first_whatever_the_order_of_the_list() -> None:
+    def made(name: str, at: datetime | None) -> MoveObject:
+        move = move_of(name)
+        meta = msgspec.structs.replace(move.metadata, creation_timestamp=at)
+        return msgspec.structs.replace(move, metadata=meta)
+
+    moves = [
+        made("b", BEGAN),
+        made("old", BEGAN.replace(year=2025)),
+        made("a", BEGAN),
+        made("new", BEGAN.replace(year=2027)),
+        made("unknown", None),
+    ]
+
+    assert [move.name for move in newest_first(moves)] == ["new", "a", "b", "old", "unknown"]
+
+
+@dataclass
+class Watched:
+    seen: list[tuple[str, MovePhase, bool]] = field(default_factory=list)
+
+    def show(self, move: MoveObject, gone: bool) -> None:
+        self.seen.append((move.name, move.status.phase, gone))
+
+
+async def test_watching_shows_what_there_is_and_then_each_change(kube: KubeClient) -> None:
+    await install_definitions(kube)
+    await a_move(kube, "one")
+    watched = Watched()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(watch_moves(kube, watched.show))
+        await until_true(lambda: len(watched.seen) == 1, what="the move is shown")
+        await kube.patch(MOVES, "one", status_body(FINISHED), subresource="status")
+        await until_true(lambda: len(watched.seen) == 2, what="its end is shown")
+        await kube.delete(MOVES, "one")
+        await until_true(lambda: len(watched.seen) == 3, what="its removal is shown")
+        task.cancel()
+
+    assert watched.seen == [
+        ("one", MovePhase.PLANNED, False),
+        ("one", MovePhase.DONE, False),
+        ("one", MovePhase.DONE, True),
+    ]
+    assert await read_moves(kube) == []
+
+
+def test_wrong_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["one", "two"]) == CALLED_WRONG
+    assert main(["-o", "yaml"]) == CALLED_WRONG
+    assert "'yaml'; want json or text" in capsys.readouterr().err
+    assert main(["--help"]) == DONE
