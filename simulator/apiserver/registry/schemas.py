@@ -19,7 +19,7 @@ UNCHANGED_RULE: Final = "self == oldSelf"
 _RULES: Final = "x-kubernetes-validations"
 _KEYWORDS: Final = frozenset({
     "description", "type", "format", "enum", "required", "properties", "items", "minLength",
-    "maxLength", "minimum", "maximum", "maxItems", _RULES,
+    "maxLength", "minimum", "maximum", "minItems", "maxItems", _RULES,
 })  # fmt: skip
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),
@@ -109,7 +109,10 @@ def _faults(schema: Json, path: str, value: Any) -> Iterator[StatusCause]:
 
 
 def _items(schema: Json, path: str, value: list[Any]) -> Iterator[StatusCause]:
-    most = schema.get("maxItems")
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    if len(value) < least:
+        words = f"{path} in body should have at least {least} items"
+        yield _fault(path, "Invalid", f"Invalid value: {encode(value).decode()}: {words}")
     if most is not None and len(value) > most:
         words = f"Too many: {len(value)}: must have at most {most} items"
         yield _fault(path, "TooMany", words)

@@ -30,6 +30,7 @@ def schema_of(**spec: Any) -> Json:
         ({"type": "object"}, [], "FieldValueTypeInvalid"),
         ({"type": "array", "items": {"type": "string"}, "maxItems": 1}, ["a", "b"],
          "FieldValueTooMany"),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, [], "FieldValueInvalid"),
     ],
 )  # fmt: skip
 def test_a_value_outside_its_schema_is_a_fault_of_its_field(
