@@ -75,6 +75,7 @@ class MeasuredUsage:
     ) -> None:
         self._prometheus = prometheus
         self._on_trouble = on_trouble
+        self._asked_at_s: float | None = None
 
     async def observe(self, cards: Collection[CardUuid], policy: RebalancerPolicy) -> Measured:
         """Return the usage of *cards*; errors of Prometheus are in the result, never raised."""
@@ -101,7 +102,10 @@ class MeasuredUsage:
         clock = await self._prometheus.query(promql.SERVER_TIME)
         if not clock or not is_sane(clock[0].value, low=1, high=_LATEST_S):
             raise QueryFailed(QueryError.GARBLED, "its answer to time() is no time")
-        at_s = clock[0].value
+        at_s, before_s = clock[0].value, self._asked_at_s
+        self._asked_at_s = at_s
+        if before_s is not None and at_s <= before_s:
+            raise QueryFailed(QueryError.FROZEN, f"time() was {before_s:.3f} and is {at_s:.3f}")
         return _Answers(
             at_s=at_s,
             age_s=await self._by_card(promql.AGE, at_s),

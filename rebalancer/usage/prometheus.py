@@ -59,6 +59,7 @@ class QueryError(Enum):
     TLS = "tls"  # no connection: a certificate was not accepted, on either side
     PARTIAL = "partial"  # answered with warnings: some data is missing
     GARBLED = "garbled"  # not as the API specifies
+    FROZEN = "frozen"  # its clock stands still: a cache answered, or it repeats itself
     TOO_LARGE = "too_large"
 
 

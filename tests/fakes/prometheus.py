@@ -1,4 +1,4 @@
-"""A server in Prometheus' place that answers as badly as a test needs."""
+"""A server in Prometheus' place, or before a real one, that answers as badly as a test needs."""
 
 import asyncio
 import contextlib
@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 Behaviour = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
@@ -112,3 +113,48 @@ async def serving(
         for task in handlers:
             task.cancel()
         await asyncio.wait(handlers) if handlers else None
+
+
+Fault = Callable[[str, Any], Any]
+"""Gets a query and its true answer; returns another answer, or a :data:`Behaviour`."""
+
+
+class Proxy:
+    """Passes queries on to a server, and its answers through :attr:`fault`.
+
+    Attributes:
+        fault: what goes wrong; None passes every answer on as it is.
+        asked: the PromQL and the ``time`` of each query so far.
+    """
+
+    def __init__(self, upstream: str) -> None:
+        self.fault: Fault | None = None
+        self.asked: list[tuple[str, str | None]] = []
+        self._upstream = urlsplit(upstream)
+        self._requests: list[str] = []
+
+    @asynccontextmanager
+    async def start(self) -> AsyncIterator[str]:
+        """Serve on loopback; yield the base address."""
+        async with serving(self._pass_on, self._requests) as (url, _):
+            yield url
+
+    async def _pass_on(self, writer: asyncio.StreamWriter) -> None:
+        target = self._requests[-1].split(" ")[1]
+        params = parse_qs(urlsplit(target).query)
+        query = params["query"][0]
+        self.asked.append((query, params.get("time", [None])[0]))
+        status, answer = await self._ask(target)
+        found = self.fault(query, answer) if self.fault and status == 200 else answer
+        behave = found if callable(found) else answering(found, status=status)
+        await behave(writer)
+
+    async def _ask(self, target: str) -> tuple[int, Any]:
+        host, port = self._upstream.hostname, self._upstream.port
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(f"GET {target} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            return int(head.split(" ")[1]), json.loads(await reader.read())
+        finally:
+            writer.close()

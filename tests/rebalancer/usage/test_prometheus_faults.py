@@ -1,0 +1,330 @@
+"""Faults of a real Prometheus and its targets: the role moves nothing, and its metric says why.
+
+In each test a card is hot and a pod would be moved, as it is once the fault is over.
+"""
+
+import math
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from kube.client import KubeClient
+from kube.kinds import PODS
+from simulator.apiserver.server import ApiServer
+from simulator.envtest.prometheus import RealPrometheus
+from tests.fakes.exporter import Exporter
+from tests.fakes.prometheus import Fault, Proxy, answering, hanging_up, vector
+from tests.rebalancer.test_service import QUICK, Load, Role, a_role, configure, is_leaving
+from tests.support.moving import NAMESPACE, make_cluster
+from tests.support.rebalancing import COOL_CARD, HOT_CARD
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+PATIENCE_S: Final = 90.0  # the machine may be busy
+CYCLES: Final = 3  # that a fault must last, once it is known
+
+
+@dataclass
+class Site:
+    """A role, the Prometheus that it asks through a proxy, and what that scrapes."""
+
+    kube: KubeClient
+    role: Role
+    real: RealPrometheus
+    proxy: Proxy
+    exporters: Sequence[Exporter]
+    load: Load
+    pods: dict[str, str] = field(default_factory=dict)
+
+    async def value(self, line: str) -> float:
+        """Return the value of one series of the role's own metrics."""
+        found = re.search(
+            rf"^fracgpu_rebalancer_{re.escape(line)} (\S+)$",
+            (await self.role.get("/metrics"))[1],
+            re.MULTILINE,
+        )
+        assert found is not None, line
+        return float(found[1])
+
+    async def blind(self) -> list[str]:
+        """Return the reasons to be blind that are shown."""
+        text = (await self.role.get("/metrics"))[1]
+        return re.findall(r'^fracgpu_rebalancer_blind\{reason="(\w+)"\} 1\.0$', text, re.MULTILINE)
+
+    async def moves_nothing(self, reason: str) -> None:
+        """Wait until the role says that it is blind for *reason*, and see that nothing moves."""
+        await until(lambda: self._is_blind(reason), what=f"blind: {reason}", limit_s=PATIENCE_S)
+        began = await self.value("cycle_seconds_count")
+
+        async def went_on() -> bool:
+            return await self.value("cycle_seconds_count") >= began + CYCLES
+
+        await until(went_on, what="some more cycles", limit_s=PATIENCE_S)
+        assert await self.blind() == [reason]
+        assert await is_leaving(self.kube, *self.pods)() == []
+        assert await self.value('evictions_total{code="allowed"}') == 0
+
+    async def moves_a_pod(self) -> None:
+        """Wait until a pod is moved: without the fault it would have been."""
+        await until(self._leaves, what="a pod is moved at last", limit_s=PATIENCE_S)
+        assert await self.blind() == []
+
+    async def _is_blind(self, reason: str) -> bool:
+        return await self.blind() == [reason]
+
+    async def _leaves(self) -> bool:
+        return bool(await is_leaving(self.kube, *self.pods)())
+
+
+@asynccontextmanager
+async def a_site(
+    api: ApiServer, kube: KubeClient, folder: Path, *, exporters: int = 1, fault: Fault | None
+) -> AsyncIterator[Site]:
+    """Start everything; *fault* holds from the first query on."""
+    await make_cluster(kube)
+    pods = {
+        name: (await kube.get_object(PODS, name, namespace=NAMESPACE))["metadata"]["uid"]
+        for name in ("pod-a", "pod-b")
+    }
+    load = Load({HOT_CARD: 95, COOL_CARD: 5}, dict.fromkeys(pods.values(), 47))
+    # The rebalancer needs no more than the queries' defaults; a busy machine needs more time.
+    await configure(kube, yaml.safe_dump(QUICK | {"staleAfterS": 6, "planTtlS": 60}))
+    async with Exporter.start() as first, Exporter.start() as second:
+        found = (first, second)[:exporters]
+        first.text = load.page
+        targets = {f"node-{number}": exporter.address for number, exporter in enumerate(found)}
+        async with RealPrometheus.start(folder / "prometheus", targets) as real:
+            proxy = Proxy(real.url)
+            proxy.fault = fault
+            async with proxy.start() as url, a_role(api, folder, url) as role:
+                yield Site(kube, role, real, proxy, found, load, pods)
+
+
+def changed(change: Callable[[str, Any], Any]) -> Fault:
+    """Return a fault that changes every answer but that to the first query, for the time."""
+
+    def fault(query: str, answer: Any) -> Any:
+        return answer if query == "time()" else change(query, answer)
+
+    return fault
+
+
+def with_value(value: str) -> Fault:
+    def change(_: str, answer: Any) -> Any:
+        for series in answer["data"]["result"]:
+            series["value"][1] = value
+        return answer
+
+    return changed(change)
+
+
+def with_clock(shift_s: float) -> Fault:
+    """Return the fault of a server whose clock is wrong: it says another time."""
+
+    def fault(query: str, answer: Any) -> Any:
+        if query == "time()":
+            at_s = float(answer["data"]["result"][1]) + shift_s
+            answer["data"]["result"][1] = f"{at_s:.3f}"
+        return answer
+
+    return fault
+
+
+def standing_still() -> Fault:
+    """Return the fault of a cache that keeps the answer to the first query."""
+    first: list[Any] = []
+
+    def fault(query: str, answer: Any) -> Any:
+        if query != "time()":
+            return answer
+        first.append(answer)
+        return first[0]
+
+    return fault
+
+
+FAULTS: Final[dict[str, tuple[Fault, str]]] = {
+    "503": (lambda *_: answering("busy", status=503), "refused"),
+    "hangs up": (lambda *_: hanging_up, "unreachable"),
+    "warnings": (lambda _, answer: answer | {"warnings": ["a store is gone"]}, "partial"),
+    "marked as partial": (lambda _, answer: answer | {"isPartial": True}, "partial"),
+    "not JSON": (lambda *_: answering("<html>"), "garbled"),
+    "empty": (changed(lambda *_: vector()), "cards_unknown"),
+    "NaN": (with_value("NaN"), "cards_stale"),
+    "a cache answers": (standing_still(), "frozen"),
+    "the clock is slow": (with_clock(-3600), "cards_unknown"),
+    "the clock is fast": (with_clock(3600), "cards_unknown"),
+}
+
+
+async def test_whatever_prometheus_answers_wrongly_nothing_moves_until_it_answers_again(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        for fault, reason in FAULTS.values():
+            site.proxy.fault = fault
+            await site.moves_nothing(reason)
+        for reason in ("refused", "unreachable", "partial", "garbled"):
+            assert await site.value(f'prometheus_query_errors_total{{reason="{reason}"}}') >= CYCLES
+
+        site.proxy.fault = None
+        await site.moves_a_pod()
+
+        # The queries of one cycle are evaluated at one time, the one that the server said.
+        cycles: list[set[str | None]] = []
+        for query, at in site.proxy.asked:
+            if query == "time()":
+                assert at is None
+                cycles.append(set())
+            else:
+                cycles[-1].add(at)
+        assert all(len(times) <= 1 and None not in times for times in cycles)
+        assert len({at for times in cycles for at in times}) > CYCLES
+
+
+async def test_while_prometheus_does_not_answer_in_time_nothing_moves(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    """The process is stopped with SIGSTOP: the kernel still accepts connections for it."""
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        await site.moves_nothing("refused")
+        os.kill(site.real.pid, signal.SIGSTOP)
+        try:
+            site.proxy.fault = None
+            await site.moves_nothing("slow")
+        finally:
+            os.kill(site.real.pid, signal.SIGCONT)
+        await site.moves_a_pod()
+
+
+async def test_with_prometheus_stopped_nothing_moves(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        await site.moves_nothing("refused")
+        os.kill(site.real.pid, signal.SIGTERM)
+        site.proxy.fault = None
+        await site.moves_nothing("unreachable")
+        status, text = await site.role.get("/readyz")
+        assert (status, "blind, no pod is moved: unreachable" in text) == (200, True)
+
+
+async def test_with_one_of_two_exporters_dead_nothing_moves(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, exporters=2, fault=FAULTS["503"][0]) as site:
+        # Each exporter reports one card; the pod would go to the second.
+        hot, cool = site.exporters
+        other = Load({COOL_CARD: site.load.cards.pop(COOL_CARD)})
+        cool.text = other.page
+        cool.status = 500
+        site.proxy.fault = None
+        await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
+        (reason,) = await site.blind()
+        assert reason in ("cards_stale", "cards_partial", "cards_unknown")
+        await site.moves_nothing(reason)
+        assert hot.scrapes > 0
+
+        cool.status = 200
+        await site.moves_a_pod()
+
+
+async def _half(site: Site) -> bool:
+    known = await site.value("coverage_ratio")
+    return known == 0.5 and len(await site.blind()) == 1
+
+
+async def test_an_exporter_that_serves_an_old_reading_as_new_is_not_believed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        (exporter,) = site.exporters
+        frozen = site.load.page()  # with the time at which the cards were read
+        exporter.text = frozen
+        site.proxy.fault = None
+        await site.moves_nothing("cards_stale")
+        assert await site.value("data_age_seconds") < 6  # the samples themselves are fresh
+        assert await site.value("coverage_ratio") == 0
+
+        exporter.text = site.load.page
+        await site.moves_a_pod()
+
+
+async def test_a_card_whose_figure_is_no_number_is_not_believed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        site.load.cards[COOL_CARD] = math.nan
+        site.proxy.fault = None
+        await until(lambda: _half(site), what="half of the cards are known", limit_s=PATIENCE_S)
+        await site.moves_nothing("cards_unknown")
+
+        site.load.cards[COOL_CARD] = 5
+        await site.moves_a_pod()
+
+
+@pytest.mark.parametrize("shift_s", [-600, 300])
+async def test_samples_with_the_time_of_a_wrong_clock_are_not_believed(
+    api: ApiServer, kube: KubeClient, tmp_path: Path, shift_s: int
+) -> None:
+    """Prometheus takes explicit timestamps as they are, unless they are far in the future."""
+    async with a_site(api, kube, tmp_path, fault=FAULTS["503"][0]) as site:
+        (exporter,) = site.exporters
+        exporter.text = lambda: _stamped(site.load.page(), shift_s)
+        site.proxy.fault = None
+        await until(lambda: _any_cards(site), what="blind for its cards", limit_s=PATIENCE_S)
+        (reason,) = await site.blind()
+        await site.moves_nothing(reason)
+
+
+async def _any_cards(site: Site) -> bool:
+    return any(reason.startswith("cards_") for reason in await site.blind())
+
+
+def _stamped(page: str, shift_s: float) -> str:
+    """Return the page with a timestamp on each sample, off by *shift_s*."""
+    lines = page.splitlines()
+    at_ms = round((float(lines[0].split(" ")[1]) + shift_s) * 1000)
+    return "\n".join([lines[0], *(f"{line} {at_ms}" for line in lines[1:] if line), ""])
+
+
+async def test_figures_that_are_all_zero_after_a_restart_make_no_card_cool_at_once(
+    api: ApiServer, kube: KubeClient, tmp_path: Path
+) -> None:
+    async with a_site(api, kube, tmp_path, fault=None) as site:
+        await configure(kube, yaml.safe_dump(QUICK | {"mode": "off", "settleS": 60}))
+        hot = 'cards{state="hot"}'
+        await until(lambda: _is(site, hot, 1), what="the card is hot", limit_s=PATIENCE_S)
+
+        site.load.cards |= {HOT_CARD: 0, COOL_CARD: 0}
+        for pod in site.load.pods:
+            site.load.pods[pod] = 0
+        await until(lambda: _is(site, hot, 0), what="the card is hot no more", limit_s=PATIENCE_S)
+        assert await site.value('cards{state="settling"}') == 1
+        assert await site.value('cards{state="cool"}') == 1
+        await configure(kube, yaml.safe_dump(QUICK | {"settleS": 60}))
+        began = await site.value("cycle_seconds_count")
+        await until(
+            lambda: _is_at_least(site, "cycle_seconds_count", began + 2 * CYCLES),
+            what="some more cycles",
+            limit_s=PATIENCE_S,
+        )
+        assert await site.value('cards{state="settling"}') == 1
+        assert await is_leaving(kube, *site.pods)() == []
+
+
+async def _is(site: Site, line: str, value: float) -> bool:
+    return await site.value(line) == value
+
+
+async def _is_at_least(site: Site, line: str, value: float) -> bool:
+    return await site.value(line) >= value
