@@ -8,16 +8,22 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready-$(shell $(PYTHON) -c "import sys; print('%d.%d' % sys.version_info[:2])" 2>/dev/null)
 DEMO ?=
 BENCH ?=
+# The closed-loop judge of rebalancing policies, and the usage trace that it replays.
+JUDGE ?= ../shared/judge
+TRACE ?= ../shared/usage-trace/gentd26_dev.csv.gz
+JUDGED ?= none naive k-like benchmarks.judged_rebalancer:Policy
+JUDGE_OPTIONS ?=
 PYTEST ?=
 
-.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench fuzz lock proto clean
+.PHONY: help setup demo test check lint types imports format hooks e2e test-pythons bench bench-rebalancer fuzz \
+	lock proto clean
 
 ##@ Start here
 
 help: ## list the targets
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build .venv from pinned versions; find or install Prometheus
 	@bash tools/setup_prometheus.sh
@@ -63,6 +69,11 @@ e2e: setup ## tests against a real control plane; KUBEBUILDER_ASSETS names the f
 
 bench: setup ## run benchmarks; one JSON line per figure (options: BENCH="webhook extender", BENCH=--list)
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+bench-rebalancer: setup ## judge the rebalancer's decisions on a usage trace, beside other policies (JUDGE=, TRACE=, JUDGE_OPTIONS="--seeds 2")
+	@test -f "$(JUDGE)/__main__.py" || { echo "no rebalancing judge in '$(JUDGE)'; set JUDGE=/its/folder" >&2; exit 2; }
+	@test -f "$(TRACE)" || { echo "no usage trace '$(TRACE)'; set TRACE=/path/to/it" >&2; exit 2; }
+	$(BIN)/python "$(JUDGE)" --trace "$(TRACE)" --policy $(JUDGED) $(JUDGE_OPTIONS)
 
 fuzz: setup ## 100,000 odd AdmissionReviews and 5,000 adversarial ones against the real webhook (minutes)
 	$(BIN)/python -m benchmarks.fuzz_webhook --count 100000 --dear 5000

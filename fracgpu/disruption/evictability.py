@@ -5,10 +5,12 @@ from typing import Final
 
 from fracgpu.disruption.disruption_state import DisruptionState, budgets_of
 from fracgpu.disruption.move import HoldReason
+from fracgpu.disruption.move_mode import mode_of
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
 from fracgpu.request.need import Rebalance
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveMode
 from fracgpu.state.pod_info import PodInfo
 
 SYSTEM_PRIORITY: Final = 2_000_000_000  # system-cluster-critical and above
@@ -101,9 +103,11 @@ def _owner_rules(state: DisruptionState, candidate: PlacedPod) -> _Rules:
     others = [
         pod.info for pod in state.pods.values() if pod.owner_uid == owner and pod is not candidate
     ]
+    # A surge leaves an only replica in place until its replacement is Ready.
+    interrupted = mode_of(candidate.info) is MoveMode.EVICT and not others
     opted_in = candidate.info.rebalance is Rebalance.EVICT
     return (
-        (not others and not opted_in, HoldReason.SINGLE_REPLICA),
+        (interrupted and not opted_in, HoldReason.SINGLE_REPLICA),
         (
             any(not other.ready or other.record.terminating for other in others),
             HoldReason.REPLICAS_NOT_READY,

@@ -23,6 +23,7 @@ from fracgpu.placement.outcome import Placement
 from fracgpu.placement.placement import place
 from fracgpu.request.need import PodNeed
 from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.move_object import MoveMode
 
 NAME: Final = "hot-card"
 
@@ -308,14 +309,16 @@ def _move(  # noqa: PLR0913 - the facts about one pair of pod and card
 
 def _cost(state: DisruptionState, card: CardUuid, candidate: PlacedPod) -> float:
     allocation = state.snapshot.pods[candidate.uid].by_card[card]
-    alone = not any(
-        other.owner_uid == candidate.owner_uid and other is not candidate
-        for other in state.pods.values()
-    )
+    interruption = 0.0
+    if mode_of(candidate.info) is MoveMode.EVICT:
+        alone = not any(
+            other.owner_uid == candidate.owner_uid and other is not candidate
+            for other in state.pods.values()
+        )
+        interruption = _NO_SURGE_COST + (_SINGLE_REPLICA_COST if alone else 0.0)
     return (
         _BASE_COST
-        + _NO_SURGE_COST
-        + (_SINGLE_REPLICA_COST if alone else 0.0)
+        + interruption
         + (_PRIORITY_COST if candidate.info.priority > 0 else 0.0)
         + _COST_PER_10_GIB * allocation.mib / (10 * 1024)
     )

@@ -44,6 +44,15 @@ def test_an_old_ready_pod_of_a_replica_set_may_be_moved() -> None:
     assert refusal() is None
 
 
+def test_the_only_replica_of_a_deployment_may_be_moved_because_its_replacement_is_ready_first() -> (
+    None
+):
+    hashed = {"pod-template-hash": "5d4f"}
+
+    assert refusal(with_sibling=False, labels=hashed) is None
+    assert refusal(with_sibling=False) is HoldReason.SINGLE_REPLICA
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

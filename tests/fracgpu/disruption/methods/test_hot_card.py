@@ -12,7 +12,7 @@ from fracgpu.disruption.planner import plan_moves
 from fracgpu.disruption.policy import RebalancerPolicy
 from fracgpu.k8s.node_affinity import NodeExpression, NodeRules, Taint
 from fracgpu.k8s.scheduling.constraints import SchedulingConstraints
-from fracgpu.request.need import ContainerNeed, PodNeed
+from fracgpu.request.need import ContainerNeed, PodNeed, Rebalance
 from fracgpu.units import Mib
 from tests.fakes.clock import NOON
 from tests.support.rebalancing import (
@@ -44,6 +44,23 @@ def test_one_of_two_busy_pods_moves_to_the_cool_card() -> None:
     # min(45, 30) - 0.25 * 15 - (5 + 10 + 4000 MiB / 10 GiB) - 0.1 * 5, in points
     assert move.gain_points == pytest.approx(30 - 3.75 - 15 - 4000 / 10240 - 0.5)
     assert found.cordon == {HOT_CARD}
+
+
+def test_a_surge_costs_less_than_an_eviction_and_an_only_replica_no_more() -> None:
+    def gain(**facts: Any) -> float:
+        pods = [
+            a_placed_pod(uid, owner=("ReplicaSet", "web", uid), **facts)
+            for uid in ("pod-a", "pod-b")
+        ]
+        (move,) = plan(a_disruption_state(pods=pods)).moves
+        return move.gain_points
+
+    by_surge = gain(labels={"pod-template-hash": "5d4f"})
+    by_eviction = gain(rebalance=Rebalance.EVICT)
+
+    assert by_surge == pytest.approx(30 - 3.75 - 5 - 4000 / 10240 - 0.5)
+    # An eviction ends the only replica before there is another.
+    assert by_surge - by_eviction == pytest.approx(10 + 10)
 
 
 def test_the_pod_whose_use_comes_nearest_to_the_excess_is_the_victim() -> None:

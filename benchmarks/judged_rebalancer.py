@@ -1,0 +1,266 @@
+"""A policy of the rebalancing judge that decides with the rebalancer's own code.
+
+``make bench-rebalancer`` runs it. It only converts: what the judge measured goes in as
+Prometheus' answers, its pods as from the API server, its history as past moves. Planned moves are
+checked once more before they begin, one cycle later, as the rebalancer does.
+"""
+
+import json
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Protocol, TypeVar
+from zlib import crc32
+
+from benchmarks.fixtures.judged_prometheus import JudgedCard, JudgedPod, JudgedPrometheus
+from fracgpu import names
+from fracgpu.cards.card import Card, CardUuid, NodeCards
+from fracgpu.disruption.cordons import cards_to_cordon
+from fracgpu.disruption.disruption_state import DisruptionState
+from fracgpu.disruption.heat import CardHeat, CardUsage
+from fracgpu.disruption.move import Ending, Move, PastMove
+from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
+from fracgpu.disruption.policy import Mode, RebalancerPolicy
+from fracgpu.disruption.verification import verify
+from fracgpu.k8s.node_affinity import scheduling_constraints_of
+from fracgpu.state.cluster_state import PlacedPod
+from fracgpu.state.ledger import Ledger
+from fracgpu.state.move_object import MoveMode
+from fracgpu.state.pod_info import decode_pod_info
+from fracgpu.units import Mib
+from rebalancer.usage.measured import MeasuredUsage
+
+_TICK_S: Final = 57.0  # the judge's step: one scrape and one cycle
+_EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_KEPT: Final = timedelta(days=7)  # of past moves
+_NAMESPACES: Final = 12
+_CONTAINER: Final = "main"
+# A card of the judge may hold more pods than the number that a device plugin offers by default.
+_SLOTS: Final = 1_000
+
+_ENDINGS: Final = {True: Ending.RELIEVED, False: Ending.USELESS, None: Ending.UNVERIFIED}
+
+_T = TypeVar("_T")
+
+# The defaults, at the judge's pace.
+POLICY: Final = RebalancerPolicy(
+    mode=Mode.ACTIVE,
+    tick_s=_TICK_S,
+    scrape_interval_s=_TICK_S,
+    step_s=_TICK_S,
+    stale_after_s=3 * _TICK_S,
+)
+
+
+class JudgedMove(Protocol):
+    """What became of a decision, as the judge tells it."""
+
+    @property
+    def pod(self) -> str: ...
+    @property
+    def begun_s(self) -> float: ...
+    @property
+    def landed(self) -> str | None: ...
+    @property
+    def ready_s(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Move *pod* to *target*; with *surge*, it leaves when its replacement is ready."""
+
+    pod: str
+    target: str
+    surge: bool
+
+
+class Policy:
+    """Decides as the rebalancer does.
+
+    Attributes:
+        name: as the judge's tables show it.
+        landing: ``target``, because a Move reserves the card that its replacement gets.
+        held: how often each reason held a move back, for the judge's ``--why``.
+    """
+
+    name: Final = "fracgpu"
+    landing: Final = "target"
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self._heat: dict[CardUuid, CardHeat] = {}
+        self._planned: list[PastMove] = []
+        self._moves: dict[str, Move] = {}
+        self._ended: dict[str, PastMove] = {}
+        self._ledger = Ledger()
+        self._pods: dict[str, PlacedPod] = {}
+        self._cordoned: frozenset[CardUuid] = frozenset()
+
+    def repelled(self) -> frozenset[str]:
+        """Return the cards that are cordoned."""
+        return frozenset(str(card) for card in self._cordoned)
+
+    def decide(
+        self,
+        now_s: float,
+        cards: Sequence[JudgedCard],
+        pods: Sequence[JudgedPod],
+        history: Sequence[JudgedMove],
+    ) -> list[Decision]:
+        """Run one cycle; return the moves that begin now."""
+        now = _EPOCH + timedelta(seconds=now_s)
+        prometheus = JudgedPrometheus(POLICY, cards, pods, now.timestamp())
+        asked = [CardUuid(card.id) for card in cards]
+        usage = _at_once(MeasuredUsage(prometheus).observe(asked, POLICY)).usage
+        self._observe(cards, pods)
+        found = [self._past_move(fact, usage, now=now) for fact in history]
+        begun = [past_move for past_move in found if past_move is not None]
+        past = [*begun, *self._planned]
+        self._heat = advance_all(self._heat, usage, past, policy=POLICY, now=now)
+        state = DisruptionState(
+            snapshot=self._ledger.snapshot(now=now),
+            usage=usage,
+            heat=self._heat,
+            pods=dict(self._pods),
+            past=past,
+            scheduler_name=names.SCHEDULER_NAME,
+            leading_since=_EPOCH,
+        )
+        beginning = list(self._beginning(state, now=now))
+        begun += beginning
+        plan = plan_moves(replace(state, past=begun), policy=POLICY, now=now)
+        self._count(held.reason.label for held in plan.held)
+        self._planned = [PastMove(move=move, started_at=now, under_way=True) for move in plan.moves]
+        state = replace(state, past=[*begun, *self._planned])
+        self._cordoned = cards_to_cordon(state, policy=POLICY, now=now)
+        return [self._decision(past_move.move) for past_move in beginning]
+
+    def _beginning(self, state: DisruptionState, *, now: datetime) -> Iterator[PastMove]:
+        """Yield the moves planned a cycle ago that are still right."""
+        for planned in self._planned:
+            others = [past for past in state.past if past is not planned]
+            outdated = validate_move(
+                replace(state, past=others), planned.move, policy=POLICY, now=now
+            )
+            if outdated is None:
+                yield planned
+            else:
+                self._count([f"outdated_{outdated.reason.label}"])
+
+    def _decision(self, move: Move) -> Decision:
+        self._moves[move.pod_uid] = move
+        surge = move.mode is MoveMode.SURGE
+        return Decision(pod=move.pod_uid, target=str(move.target), surge=surge)
+
+    def _past_move(
+        self, fact: JudgedMove, usage: Mapping[CardUuid, CardUsage], *, now: datetime
+    ) -> PastMove | None:
+        """Return a move of the history as its Move would tell it; None if it was deleted."""
+        began = _EPOCH + timedelta(seconds=fact.begun_s)
+        if now - began > _KEPT:
+            return None
+        if fact.pod in self._ended:
+            return self._ended[fact.pod]
+        move = self._moves[fact.pod]
+        if fact.ready_s is None or fact.landed is None:
+            return PastMove(move=move, started_at=began, under_way=True)
+        landed = CardUuid(fact.landed)
+        past = PastMove(move=move, started_at=began, under_way=False, landed=landed)
+        settled = _EPOCH + timedelta(seconds=fact.ready_s + POLICY.settle_s)
+        if now < settled:
+            return past
+        relieved = verify(
+            before_ratio=move.level_ratio,
+            pod_ratio=move.busy_ratio,
+            source=usage[move.source].reading,
+            target=usage[landed].reading,
+            policy=POLICY,
+        ).relieved
+        ending = _ENDINGS[relieved]
+        self._count([f"ended_{ending.value}"])
+        self._ended[fact.pod] = replace(
+            past, ended_at=now, useless=ending is Ending.USELESS, ending=ending
+        )
+        return self._ended[fact.pod]
+
+    def _observe(self, cards: Sequence[JudgedCard], pods: Sequence[JudgedPod]) -> None:
+        """Bring nodes and pods up to date, as a watch would."""
+        node_of = {card.id: card.node for card in cards}
+        if not self._ledger.nodes:
+            for node in sorted(set(node_of.values())):
+                self._ledger.set_node(_node(node, [card for card in cards if card.node == node]))
+        for uid in self._pods.keys() - {pod.id for pod in pods}:
+            self._ledger.remove_pod(uid)
+            del self._pods[uid]
+        for pod in pods:
+            known = self._pods.get(pod.id)
+            if known is None or known.info.ready != pod.ready:
+                body = _pod_body(pod, node_of[pod.card])
+                placed = PlacedPod(
+                    info=decode_pod_info(body),
+                    scheduling_constraints=scheduling_constraints_of(body),
+                )
+                self._pods[pod.id] = placed
+                self._ledger.set_pod(placed.info.record)
+
+    def _count(self, reasons: Iterable[str]) -> None:
+        for reason in reasons:
+            self.held[reason] = self.held.get(reason, 0) + 1
+
+
+def _node(name: str, cards: Sequence[JudgedCard]) -> NodeCards:
+    return NodeCards(
+        node=name,
+        cards=tuple(
+            Card(
+                uuid=CardUuid(card.id),
+                index=index,
+                model=card.model,
+                total_mib=Mib(card.capacity_mib),
+                slots=_SLOTS,
+            )
+            for index, card in enumerate(cards)
+        ),
+    )
+
+
+def _pod_body(pod: JudgedPod, node: str) -> bytes:
+    """Return the pod of a Deployment, bound to its card."""
+    started = _EPOCH + timedelta(seconds=pod.started_s)
+    owner = {"kind": "ReplicaSet", "name": pod.owner, "uid": pod.owner, "controller": True}
+    amounts = {names.GPU_MEM: str(pod.mib), names.GPU_SLOT: "1"}
+    body: dict[str, Any] = {
+        "metadata": {
+            "name": pod.id,
+            "namespace": f"team-{crc32(pod.owner.encode()) % _NAMESPACES}",
+            "uid": pod.id,
+            "labels": {"pod-template-hash": pod.owner},
+            "ownerReferences": [owner],
+            "annotations": {
+                names.ASSIGNMENT: json.dumps({_CONTAINER: [{"card": pod.card, "mib": pod.mib}]})
+            },
+        },
+        "spec": {
+            "nodeName": node,
+            "schedulerName": names.SCHEDULER_NAME,
+            "containers": [
+                {"name": _CONTAINER, "resources": {"limits": amounts, "requests": amounts}}
+            ],
+        },
+        "status": {
+            "phase": "Running" if pod.ready else "Pending",
+            "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "conditions": [{"type": "Ready", "status": "True" if pod.ready else "False"}],
+        },
+    }
+    return json.dumps(body).encode()
+
+
+def _at_once(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    raise AssertionError("it waits for something")
