@@ -22,7 +22,7 @@ from fracgpu.disruption.move import Ending, Move, PastMove
 from fracgpu.disruption.planner import advance_all, plan_moves, validate_move
 from fracgpu.disruption.policy import Mode, RebalancerPolicy
 from fracgpu.disruption.verification import verify
-from fracgpu.k8s.node_affinity import scheduling_constraints_of
+from fracgpu.k8s.scheduling.constraints import scheduling_constraints_of
 from fracgpu.state.cluster_state import PlacedPod
 from fracgpu.state.ledger import Ledger
 from fracgpu.state.move_object import MoveMode

@@ -1,6 +1,7 @@
 """The method for a hot card: the best pair of pod and target, or why there is none."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
